@@ -1,0 +1,63 @@
+# Every target does its own set-up, in .venv, without root; a second run sets nothing up again.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock"
+
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test check format mutants bench lock clean
+
+help: ## Show what there is to make
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.server ## See it whole: a fleet, its guests, maintenance, in under 90 seconds
+	@$(BIN)/forewarn demo $(ARGS)
+
+serve: $(VENV)/.server ## Run the service with its defaults (ARGS="--config FILE" for yours)
+	@$(BIN)/forewarn serve $(ARGS)
+
+test: $(VENV)/.dev ## Run every test
+	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+
+check: $(VENV)/.dev ## Format, lint, types, import contracts and the house's rules
+	@$(BIN)/ruff format --check --quiet . || { echo "Run 'make format' and look at what it changes."; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@report=$$($(BIN)/lint-imports 2>&1) || { echo "$$report"; exit 1; }
+	@$(BIN)/python -m pytest -q tests/house
+
+format: $(VENV)/.dev ## Format, and mend what the linter can mend
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
+
+mutants: $(VENV)/.dev ## Break the deciders in every way and count what the tests notice
+	@$(BIN)/mutmut run $(ARGS); $(BIN)/mutmut results
+
+lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an index's address
+	@$(PIP) uv
+	@$(LOCK) --extra server --group dev pyproject.toml --output-file requirements/dev.txt
+	@$(LOCK) --extra server --group build pyproject.toml --constraint requirements/dev.txt \
+		--output-file requirements/server.txt
+
+clean: ## Remove the environment and every cache
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "Forewarn needs Python 3.11 or newer: install it, or name it with 'make PYTHON=...'."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Forewarn needs Python 3.11 or newer; $(PYTHON) is older. Name another with 'make PYTHON=...'."; exit 1; }
+	@echo "Setting up $(VENV) (once) ..."
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.server: requirements/server.txt pyproject.toml | $(VENV)/bin/python
+	@echo "Installing what the service needs (once) ..."
+	@$(PIP) --require-hashes --requirement requirements/server.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(VENV)/.server
+	@echo "Installing what the tests and checks need (once) ..."
+	@$(PIP) --require-hashes --requirement requirements/dev.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,150 @@
+"""Time: the only file of the package that reads a clock.
+
+A `Clock` tells the time of day and waits. Deciders never see one: they take `now` as an
+argument. Shells take a `Clock`, so that a test or the demo can run fifteen minutes' notice in
+as long as it likes.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the time and waits for it."""
+
+    def now(self) -> datetime:
+        """Return the time of day, aware and in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds of this clock from an origin of its own; it never goes back."""
+        ...
+
+    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
+        """Return when `seconds` of this clock are over, or at once when `wake` is set.
+
+        Args:
+            seconds: How long at most, in this clock's seconds; 0 or less returns at the loop's
+                next turn.
+            wake: Ends the wait early. It is left as it is: who sets it clears it.
+        """
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> datetime:
+        """Return the machine's time of day."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Return the machine's monotonic seconds."""
+        return time.monotonic()
+
+    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
+        """Wait in real seconds."""
+        await _wait_real(seconds, wake)
+
+
+class ScaledClock:
+    """A clock that runs `factor` times as fast as the machine's, from a given origin.
+
+    Its time follows from the machine's time of day alone, so a process that is started again
+    with the same origin goes on where the one before would be by now.
+
+    Args:
+        factor: This clock's seconds in one real second; more than 0.
+        origin: What this clock showed at `real_origin`, aware.
+        real_origin: The machine's time of day at which it showed that, aware.
+    """
+
+    def __init__(self, factor: float, origin: datetime, real_origin: datetime) -> None:
+        if factor <= 0:
+            message = f"a clock's factor must be more than 0, not {factor}"
+            raise ValueError(message)
+        self._factor = factor
+        self._origin = origin
+        self._real_origin = real_origin
+
+    def now(self) -> datetime:
+        """Return the scaled time of day."""
+        return self._origin + (datetime.now(UTC) - self._real_origin) * self._factor
+
+    def monotonic(self) -> float:
+        """Return the machine's monotonic seconds, scaled."""
+        return time.monotonic() * self._factor
+
+    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
+        """Wait in scaled seconds."""
+        await _wait_real(seconds / self._factor, wake)
+
+
+class ManualClock:
+    """A clock that stands still until it is told: for tests and simulations.
+
+    Args:
+        start: The time of day that it shows at first, aware.
+    """
+
+    def __init__(self, start: datetime) -> None:
+        self._now = start
+        self._monotonic = 0.0
+        self._sleepers: list[tuple[float, Callable[[], None]]] = []
+
+    def now(self) -> datetime:
+        """Return the time of day that it was last set to."""
+        return self._now
+
+    def monotonic(self) -> float:
+        """Return the seconds that it was advanced by, in all."""
+        return self._monotonic
+
+    def advance(self, by: timedelta) -> None:
+        """Let time pass, and end the waits that are over by then.
+
+        Args:
+            by: How much; not negative (a clock that is set back is `jump`).
+        """
+        if by < timedelta(0):
+            message = f"time passes forward only, not by {by}"
+            raise ValueError(message)
+        self._now += by
+        self._monotonic += by.total_seconds()
+        over = [sleeper for sleeper in self._sleepers if sleeper[0] <= self._monotonic]
+        self._sleepers = [sleeper for sleeper in self._sleepers if sleeper[0] > self._monotonic]
+        for _, rouse in over:
+            rouse()
+
+    def jump(self, by: timedelta) -> None:
+        """Set the time of day, forward or back, without any time passing."""
+        self._now += by
+
+    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
+        """Wait until `advance` has passed `seconds`, or `wake` is set."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        roused = asyncio.Event()
+        sleeper = (self._monotonic + seconds, roused.set)
+        self._sleepers.append(sleeper)
+        tasks = [asyncio.ensure_future(event.wait()) for event in (roused, wake)]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            with contextlib.suppress(ValueError):
+                self._sleepers.remove(sleeper)
+
+
+async def _wait_real(seconds: float, wake: asyncio.Event) -> None:
+    if seconds <= 0:
+        await asyncio.sleep(0)
+        return
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(wake.wait(), seconds)

@@ -1,0 +1,10 @@
+"""The control plane: the rules put to work on the store.
+
+    plane     one method per thing asked: one transaction, one now, decide, save, publish
+    writer    the one thread that writes; requests that wait together share a commit
+    feed      what changed, told to whoever listens, after the commit
+    ticker    waits for the next wakeup and asks the plane to advance what is due
+    executor  claims started operations and runs the connector
+
+Knows no HTTP. Used by `server`.
+"""

@@ -1,0 +1,214 @@
+"""The values that the rules speak of, all frozen.
+
+Machines and scopes are referred to by their key, the name in lower case: names are unique
+without regard to case. What people and guests read is the name as it was written.
+
+An event has no status of its own. An operation is atomic, so its status is the status of each
+of its events, and the two cannot disagree.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from forewarn.vocabulary import (
+    ApproverKind,
+    EventSource,
+    EventStatus,
+    EventType,
+    Priority,
+    ScopeKind,
+)
+
+
+def key(name: str) -> str:
+    """Return what a name is compared and looked up by: itself in lower case."""
+    return name.lower()
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a machine's instance tree says beside its place in the fleet; `""` where unknown.
+
+    The names are those of the instance metadata (protocol.md section 1) in the fleet file's
+    spelling.
+    """
+
+    azure_environment: str = "AzurePublicCloud"
+    location: str = ""
+    os_type: str = "Linux"
+    vm_size: str = ""
+    zone: str = ""
+    resource_group: str = ""
+    subscription_id: str = ""
+    computer_name: str = ""
+    """The host name inside the machine; the machine's own name where it is empty."""
+    mac_address: str = ""
+    public_address: str = ""
+    subnet: str = ""
+    """The subnet of `Machine.address`, as `10.0.0.0/24`."""
+    ipv6_address: str = ""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual machine, known by name."""
+
+    name: str
+    scope: str
+    """The key of its scope."""
+    update_domain: int
+    fault_domain: int
+    vm_id: str
+    """A GUID of its own, lower case, given once."""
+    host: str = ""
+    """The physical machine below; `""` where unknown."""
+    address: str = ""
+    """Its source address at the metadata endpoint, as `ipaddress` writes it; `""` for none."""
+    role: str = ""
+    """The cloud service's role that it is an instance of; `""` elsewhere."""
+    tags: tuple[tuple[str, str], ...] = ()
+    profile: Profile = Profile()
+
+    @property
+    def key(self) -> str:
+        """Return what it is referred to by."""
+        return key(self.name)
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """The machines that share one document (protocol.md section 7)."""
+
+    name: str
+    kind: ScopeKind
+    update_domains: int
+    """How many update domains it has, 1 to 20."""
+    incarnation: int = 0
+    """The number of its document; moves when, and only when, its visible events change."""
+    priority: Priority = Priority.REGULAR
+    automatically_approve: tuple[EventType, ...] = ()
+    """Types that start without notice when a user asks: Reboot and Redeploy at most."""
+    terminate_notice_minutes: int | None = None
+    """The notice of a Terminate, 5 to 15; None where a deletion has no event."""
+
+    @property
+    def key(self) -> str:
+        """Return what it is referred to by."""
+        return key(self.name)
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """The first word that let an event start."""
+
+    kind: ApproverKind
+    by: str
+    """The machine's name, the operator's, or the scope's for an automatic one."""
+    address: str = ""
+    """Where the word came from; `""` where there is no address."""
+    at: datetime
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operation shows in one scope: machines of one update domain."""
+
+    id: str
+    """An upper-case GUID, the same for its whole life (protocol.md section 4)."""
+    scope: str
+    """The key of its scope."""
+    update_domain: int
+    machines: tuple[str, ...]
+    """Names as guests read them; one order for the event's whole life."""
+    published: int
+    """The scope's incarnation that first showed it: what the document is ordered by."""
+    approval: Approval | None = None
+
+
+class StartCause(StrEnum):
+    """Why an operation was allowed to start."""
+
+    APPROVED = "approved"
+    NOTICE_OVER = "notice-over"
+    NO_NOTICE = "no-notice"
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """What is carried out as one: all of it starts at one instant."""
+
+    id: str
+    """`<maintenance>.<n>`, such as `12.1`."""
+    maintenance: int
+    event_type: EventType
+    source: EventSource
+    description: str
+    duration_seconds: int
+    """The expected interruption; 0 none, -1 unknown (protocol.md section 4)."""
+    status: EventStatus
+    announced_at: datetime
+    not_before: datetime
+    """In whole seconds; nothing starts before it without approval."""
+    events: tuple[Event, ...]
+    start_cause: StartCause | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    waits_for: str = ""
+    """The operation that must end before this one may start, once it is ready; `""` for none."""
+    outcome: str = ""
+    """What the connector said at its end, or why it was cancelled."""
+    attempt: int = 0
+    """The fencing number: each claim by an executor raises it."""
+    executor: str = ""
+    """Who claimed it last."""
+    lease_until: datetime | None = None
+    """When that claim is void."""
+
+    @property
+    def approved(self) -> bool:
+        """Whether every event of it is approved."""
+        return all(event.approval is not None for event in self.events)
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Return the names of all its machines, event by event."""
+        return tuple(name for event in self.events for name in event.machines)
+
+
+class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator asked for; it became one or more operations."""
+
+    number: int
+    event_type: EventType
+    source: EventSource
+    targets: tuple[str, ...]
+    """The machines' names, or the one scope's, as they were asked for."""
+    requested_by: str
+    requested_at: datetime
+    description: str
+    duration_seconds: int
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a decision may look at.
+
+    It holds every scope that the cause touches and every live operation of those scopes;
+    machines only where the cause names them.
+    """
+
+    scopes: dict[str, Scope] = {}
+    machines: dict[str, Machine] = {}
+    operations: dict[str, Operation] = {}
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """New values for what a decision changed; the store saves them and the feed tells them."""
+
+    maintenances: tuple[Maintenance, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    scopes: tuple[Scope, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    removed_machines: tuple[str, ...] = ()
+    """Keys."""
+    removed_scopes: tuple[str, ...] = ()
+    """Keys."""
+
+    def __bool__(self) -> bool:
+        """Tell whether anything changed."""
+        return any(getattr(self, field) for field in self.__struct_fields__)

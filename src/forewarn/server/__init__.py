@@ -1,0 +1,9 @@
+"""The service as a process: two planes over one control plane, in one event loop.
+
+    guest     what machines reach: the metadata endpoint
+    operator  what people and their tools reach: the API
+    settings  one TOML file, checked whole before anything starts
+    run       puts the rooms below together, starts and stops them in order
+
+Two planes, two sockets, never one. Used by `cli` alone.
+"""

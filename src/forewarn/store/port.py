@@ -1,0 +1,166 @@
+"""What every store promises; tests/store holds each of them to it."""
+
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from forewarn.maintenance.model import Changes, Machine, Maintenance, Operation, Scope
+from forewarn.vocabulary import EventStatus, EventType
+
+MAX_PAGE = 1000
+"""The most operations that one page of history holds; a reader with more to read pages on."""
+
+
+class StoreError(Exception):
+    """The store cannot do its work; the message is one line for the operator."""
+
+
+class StoreUnavailable(StoreError):  # noqa: N818 - a state of the store, not a mistake
+    """The store is away for now (a full disk, a lock, a lost connection); nothing was changed."""
+
+
+class StoreUnusable(StoreError):  # noqa: N818 - a state of the store, not a mistake
+    """What is there is no store of ours, is a newer release's, or may not be written to."""
+
+
+class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which operations to list, newest first; None and empty mean any."""
+
+    machine: str = ""
+    """A machine's key."""
+    scope: str = ""
+    """A scope's key."""
+    maintenance: int | None = None
+    event_types: tuple[EventType, ...] = ()
+    statuses: tuple[EventStatus, ...] = ()
+    since: datetime | None = None
+    """Announced at or after this."""
+    until: datetime | None = None
+    """Announced before this."""
+    cursor: str = ""
+    """`Page.next` of the page before."""
+    limit: int = 100
+    """1 to MAX_PAGE."""
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of operations."""
+
+    operations: tuple[Operation, ...]
+    next: str = ""
+    """Where the next page begins; `""` after the last."""
+
+
+class Reading(Protocol):
+    """A consistent view of one instant. Keys are lower-case names; unknown ones are left out."""
+
+    def scopes(self, keys: Collection[str] | None = None) -> dict[str, Scope]:
+        """Return these scopes by key, or all of them."""
+        ...
+
+    def machines(self, keys: Collection[str] | None = None) -> dict[str, Machine]:
+        """Return these machines by key, or all of them."""
+        ...
+
+    def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
+        """Return the machines of these scopes, by key."""
+        ...
+
+    def operations(self, ids: Collection[str]) -> dict[str, Operation]:
+        """Return these operations, live or over, by id."""
+        ...
+
+    def operations_of_maintenance(self, number: int) -> dict[str, Operation]:
+        """Return a maintenance's operations, live or over, by id."""
+        ...
+
+    def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
+        """Return the operations, live or over, that these events (upper-case ids) belong to."""
+        ...
+
+    def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
+        """Return what is Scheduled or Started in these scopes, or anywhere, by id."""
+        ...
+
+    def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
+        """Return these maintenances by number."""
+        ...
+
+    def latest_maintenances(self, before: int | None, limit: int) -> list[Maintenance]:
+        """Return up to `limit` maintenances with numbers below `before`, the newest first."""
+        ...
+
+    def due(self, now: datetime, limit: int) -> dict[str, Operation]:
+        """Return up to `limit` operations whose `schedule.wakeup_at` has come, earliest first."""
+        ...
+
+    def next_wakeup(self) -> datetime | None:
+        """Return the earliest `schedule.wakeup_at` of all operations, None if there is none."""
+        ...
+
+    def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
+        """Return up to `limit` Started operations that no unexpired lease holds, oldest first."""
+        ...
+
+    def next_lease_end(self) -> datetime | None:
+        """Return when the first lease of a Started operation ends, None if there is none."""
+        ...
+
+    def history(self, query: HistoryQuery) -> Page:
+        """Return one page of operations, newest announcement first.
+
+        Raises:
+            Refused: The cursor is none of ours.
+        """
+        ...
+
+    def setting(self, name: str) -> str | None:
+        """Return a value that the service wrote down for itself, None if it never did."""
+        ...
+
+
+class Transaction(Reading, Protocol):
+    """Reading and writing as one: all of it is durable after the commit, or none of it is."""
+
+    def save(self, changes: Changes) -> None:
+        """Write new values over the old; later readings of this transaction see them."""
+        ...
+
+    def next_maintenance_number(self) -> int:
+        """Return a number that no maintenance has had before, from 1."""
+        ...
+
+    def purge(self, ended_before: datetime, limit: int) -> int:
+        """Forget up to `limit` operations that ended before this; return how many."""
+        ...
+
+    def put_setting(self, name: str, value: str) -> None:
+        """Write a value down for the service itself."""
+        ...
+
+
+class Store(Protocol):
+    """Where everything lives that must survive a crash."""
+
+    def write(self) -> AbstractContextManager[Transaction]:
+        """Open the one writing transaction: commit at the block's end, roll back if it raises.
+
+        Raises:
+            StoreUnavailable: It cannot be opened or committed now; nothing was changed.
+        """
+        ...
+
+    def read(self) -> AbstractContextManager[Reading]:
+        """Open a view of this instant; any thread may, while another writes.
+
+        Raises:
+            StoreUnavailable: It cannot be opened now.
+        """
+        ...
+
+    def close(self) -> None:
+        """Leave the store clean; nothing may be under way."""
+        ...

@@ -1,0 +1,110 @@
+"""The enums that every room shares, in the protocol's own words.
+
+Nothing here has behaviour; anybody may import it, and it imports nothing of the package.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+RESOURCE_TYPE: Final = "VirtualMachine"
+"""The one resource type that the protocol knows (protocol.md section 2)."""
+
+
+class EventType(StrEnum):
+    """What happens to a machine (protocol.md section 6)."""
+
+    FREEZE = "Freeze"
+    """Paused for seconds; memory and open files stay."""
+    REBOOT = "Reboot"
+    """Restarted; memory is lost."""
+    REDEPLOY = "Redeploy"
+    """Moved to another host; memory and ephemeral disks are lost."""
+    PREEMPT = "Preempt"
+    """A low-priority machine is deleted."""
+    TERMINATE = "Terminate"
+    """A machine of a scale set is deleted."""
+
+
+class EventStatus(StrEnum):
+    """Where an operation, and so each of its events, is in its life (protocol.md section 6)."""
+
+    SCHEDULED = "Scheduled"
+    STARTED = "Started"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    CANCELED = "Canceled"
+
+    @property
+    def visible(self) -> bool:
+        """Whether guests see an event of this status: only Scheduled and Started are shown."""
+        return self in _VISIBLE
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can follow this status."""
+        return self not in _VISIBLE
+
+
+_VISIBLE: Final = frozenset({EventStatus.SCHEDULED, EventStatus.STARTED})
+
+
+class EventSource(StrEnum):
+    """Who wanted the event (protocol.md section 4)."""
+
+    PLATFORM = "Platform"
+    USER = "User"
+
+
+class ScopeKind(StrEnum):
+    """What makes machines share one document (protocol.md section 7)."""
+
+    MACHINE = "machine"
+    """A standalone machine."""
+    CLOUD_SERVICE = "cloud_service"
+    AVAILABILITY_SET = "availability_set"
+    SCALE_SET = "scale_set"
+
+
+class Priority(StrEnum):
+    """How firmly a machine holds its capacity: only a low-priority one can be preempted."""
+
+    REGULAR = "regular"
+    LOW = "low"
+
+
+class ApproverKind(StrEnum):
+    """Whose word let an event start (protocol.md sections 5 and 6)."""
+
+    GUEST = "guest"
+    """A machine of the event's scope, at the metadata endpoint."""
+    OPERATOR = "operator"
+    """An operator, on the guests' behalf."""
+    AUTOMATIC = "automatic"
+    """The scope's own setting, for a user's Reboot or Redeploy."""
+
+
+class ErrorCode(StrEnum):
+    """Why something was refused: a metric label, an HTTP body's `code`, an exit status."""
+
+    INVALID = "invalid"
+    """The input is not what was expected."""
+    NOT_FOUND = "not-found"
+    """What the input names does not exist."""
+    CONFLICT = "conflict"
+    """Something live is in the way; the message names it."""
+    NOTICE_TOO_SHORT = "notice-too-short"
+    """The guests would have less than the least notice."""
+    NOT_ELIGIBLE = "not-eligible"
+    """This kind of maintenance does not apply to that machine."""
+    TOO_LATE = "too-late"
+    """It has started, or is over."""
+    LIMIT = "limit"
+    """More than Forewarn takes at once."""
+    STALE = "stale"
+    """Another executor has taken the operation over since."""
+    UNAUTHORIZED = "unauthorized"
+    """The operator plane was asked without its token, or by a host it does not serve."""
+    UNAVAILABLE = "unavailable"
+    """The store is away; nothing was changed."""
+    INTERNAL = "internal"
+    """Forewarn's own fault; the log has the details."""

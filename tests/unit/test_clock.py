@@ -1,0 +1,81 @@
+"""The clocks: what they show, and when a wait is over."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from forewarn import clock
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_manual_clock_shows_the_time_that_it_was_advanced_to() -> None:
+    manual = clock.ManualClock(START)
+    manual.advance(timedelta(minutes=15))
+    assert manual.now() == START + timedelta(minutes=15)
+    assert manual.monotonic() == 900.0
+
+
+def test_a_jump_moves_the_time_of_day_and_no_time_passes() -> None:
+    manual = clock.ManualClock(START)
+    manual.jump(-timedelta(hours=1))
+    assert manual.now() == START - timedelta(hours=1)
+    assert manual.monotonic() == 0.0
+
+
+def test_a_manual_clock_never_runs_back() -> None:
+    with pytest.raises(ValueError, match="forward only"):
+        clock.ManualClock(START).advance(timedelta(seconds=-1))
+
+
+def test_a_wait_ends_when_its_time_has_passed_and_not_before() -> None:
+    async def play() -> list[bool]:
+        manual = clock.ManualClock(START)
+        waiting = asyncio.ensure_future(manual.wait(10, asyncio.Event()))
+        seen = []
+        for step in (0, 9, 1):
+            manual.advance(timedelta(seconds=step))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            seen.append(waiting.done())
+        return seen
+
+    assert asyncio.run(play()) == [False, False, True]
+
+
+def test_a_wait_ends_when_it_is_woken() -> None:
+    async def play() -> float:
+        manual = clock.ManualClock(START)
+        wake = asyncio.Event()
+        waiting = asyncio.ensure_future(manual.wait(10, wake))
+        await asyncio.sleep(0)
+        wake.set()
+        await waiting
+        return manual.monotonic()
+
+    assert asyncio.run(play()) == 0.0
+
+
+def test_a_scaled_clock_goes_on_from_its_origin_after_a_restart() -> None:
+    real = datetime.now(UTC) - timedelta(seconds=10)
+    first = clock.ScaledClock(90, START, real)
+    second = clock.ScaledClock(90, START, real)
+    shown = first.now()
+    assert shown >= START + timedelta(minutes=15)
+    assert timedelta(0) <= second.now() - shown < timedelta(minutes=5)
+
+
+def test_a_scaled_clock_needs_a_factor_above_zero() -> None:
+    with pytest.raises(ValueError, match="more than 0"):
+        clock.ScaledClock(0, START, START)
+
+
+def test_a_scaled_wait_lasts_its_scaled_time() -> None:
+    async def play() -> float:
+        scaled = clock.ScaledClock(1000, START, datetime.now(UTC))
+        before = scaled.monotonic()
+        await scaled.wait(20, asyncio.Event())
+        return scaled.monotonic() - before
+
+    assert 20 <= asyncio.run(play()) < 2000
