@@ -7,6 +7,7 @@ a fifteen-minute notice is tested in a microsecond and a transaction's body may 
     model       the frozen values: machines, scopes, operations, events, approvals
     lifecycle   the transitions of an operation, as one table
     notice      the least notice of each type, and when NotBefore may be
+    causes      what can happen
     planner     a request becomes operations and their events
     schedule    decide(snapshot, cause, now) and wakeup_at(operation)
     fleet       the fleet as an operator writes it down

@@ -1,0 +1,85 @@
+"""What can happen to a fleet's maintenance: the causes that `schedule.decide` takes."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import msgspec
+
+from forewarn.maintenance.model import Approval
+from forewarn.maintenance.planner import Request
+
+
+class Requested(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator asks for maintenance.
+
+    The snapshot holds the machines asked for, their scopes, and what is live there.
+    """
+
+    request: Request
+    number: int
+    """The maintenance's number, unused so far."""
+    mint: Callable[[], str]
+    """Gives a new GUID at each call."""
+
+
+class Approved(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody says that events may start; all of them or, if one is unknown, none.
+
+    The snapshot holds the operations of these events, live or over.
+    """
+
+    event_ids: tuple[str, ...]
+    """Without regard to case; one named twice counts once."""
+    approval: Approval
+    scope: str | None
+    """The key of the scope that the approver belongs to; None for an operator, who may approve
+    anywhere."""
+
+
+class Canceled(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator withdraws operations that have not started.
+
+    The snapshot holds these operations, live or over.
+    """
+
+    operations: tuple[str, ...]
+    reason: str
+    lenient: bool
+    """Whether to leave alone what has started or is over, as long as one can be cancelled: so a
+    whole maintenance is withdrawn as far as it still can be."""
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """Time has passed: whatever is due starts."""
+
+
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+    """An executor takes Started operations on, for the length of a lease."""
+
+    operations: tuple[str, ...]
+    executor: str
+    lease: timedelta
+
+
+class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+    """An executor is still at it: its lease is lengthened."""
+
+    operation: str
+    attempt: int
+    lease: timedelta
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """An executor reports how an operation ended.
+
+    The snapshot holds the operation and what is live in its scopes.
+    """
+
+    operation: str
+    attempt: int
+    """The fencing number that it was claimed under."""
+    succeeded: bool
+    message: str
+
+
+Cause = Requested | Approved | Canceled | Passed | Claimed | Renewed | Finished

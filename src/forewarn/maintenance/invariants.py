@@ -1,0 +1,156 @@
+"""What must hold of any snapshot, whatever happened: checked after each decision.
+
+A breach is our own fault and never the user's: the transaction that would have saved it is
+rolled back, and the request is answered as an internal error.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from forewarn.maintenance.model import Operation, Snapshot, StartCause
+from forewarn.maintenance.schedule import EXEMPT
+from forewarn.vocabulary import EventStatus
+
+
+class InvariantBroken(AssertionError):  # noqa: N818 - the state is broken, that is the error
+    """A decision would have broken what must always hold."""
+
+
+def check(snapshot: Snapshot) -> None:
+    """Check every operation of a snapshot, and the scopes that they share.
+
+    Raises:
+        InvariantBroken: Something does not hold; the message says what, and of which operation.
+    """
+    live: dict[str, list[Operation]] = {}
+    for operation in snapshot.operations.values():
+        check_operation(operation)
+        for event in operation.events:
+            scope = snapshot.scopes.get(event.scope)
+            if scope is not None:
+                _hold(
+                    0 < event.published <= scope.incarnation,
+                    operation,
+                    f"event {event.id} was published at {event.published}, and its scope is at "
+                    f"{scope.incarnation}",
+                )
+            if operation.status.visible:
+                live.setdefault(event.scope, []).append(operation)
+    for operations in live.values():
+        _check_domains(operations)
+        _check_machines(operations)
+
+
+def check_operation(operation: Operation) -> None:
+    """Check one operation by itself: its events, its times, why it started.
+
+    Raises:
+        InvariantBroken: Something does not hold.
+    """
+    _hold(bool(operation.events), operation, "it has no event")
+    for event in operation.events:
+        _hold(bool(event.machines), operation, f"event {event.id} has no machine")
+    scopes = [(event.scope, event.update_domain) for event in operation.events]
+    _hold(len(set(scopes)) == len(scopes), operation, "two events in one update domain")
+    _hold(operation.not_before.microsecond == 0, operation, "NotBefore is not a whole second")
+    started = operation.status in {
+        EventStatus.STARTED,
+        EventStatus.COMPLETED,
+        EventStatus.FAILED,
+    }
+    _hold(
+        started == (operation.started_at is not None) == (operation.start_cause is not None),
+        operation,
+        "its status, its start and the cause of it disagree",
+    )
+    _hold(
+        operation.status.over == (operation.ended_at is not None),
+        operation,
+        "its status and its end disagree",
+    )
+    _hold(
+        not operation.waits_for or operation.status is EventStatus.SCHEDULED,
+        operation,
+        "it waits although it is not Scheduled",
+    )
+    if operation.started_at is not None:
+        _check_never_early(operation, operation.started_at)
+
+
+def check_succession(before: Snapshot, after: Snapshot) -> None:
+    """Check what one decision changed: never backwards, and incarnations only up.
+
+    Raises:
+        InvariantBroken: Something does not hold.
+    """
+    for operation_id, old in before.operations.items():
+        new = after.operations[operation_id]
+        same = new.status is old.status
+        forward = not old.status.over and new.status is not EventStatus.SCHEDULED
+        _hold(same or forward, new, f"it went from {old.status} to {new.status}")
+        _hold(new.attempt >= old.attempt, new, "its fencing number went back")
+        _hold(
+            all(e.approval is None or f.approval == e.approval for e, f in _pairs(old, new)),
+            new,
+            "an approval was lost",
+        )
+    for scope_key, old_scope in before.scopes.items():
+        new_scope = after.scopes[scope_key]
+        changed = _visible(before, scope_key) != _visible(after, scope_key)
+        moved = new_scope.incarnation - old_scope.incarnation
+        if moved < 0 or (moved > 0) != changed:
+            message = (
+                f"scope {scope_key}: its events {'changed' if changed else 'did not change'} "
+                f"and its incarnation moved by {moved}"
+            )
+            raise InvariantBroken(message)
+
+
+def _check_never_early(operation: Operation, started_at: datetime) -> None:
+    if operation.start_cause is StartCause.APPROVED:
+        _hold(operation.approved, operation, "it started as approved and is not")
+    elif operation.start_cause is StartCause.NOTICE_OVER:
+        _hold(started_at >= operation.not_before, operation, "it started before its NotBefore")
+
+
+def _check_domains(operations: Iterable[Operation]) -> None:
+    down: dict[str, int] = {}
+    for operation in operations:
+        exempt = operation.event_type in EXEMPT or operation.start_cause is StartCause.NO_NOTICE
+        if operation.status is not EventStatus.STARTED or exempt:
+            continue
+        for event in operation.events:
+            domain = down.setdefault(event.scope, event.update_domain)
+            _hold(
+                domain == event.update_domain,
+                operation,
+                f"update domains {domain} and {event.update_domain} of {event.scope} are down",
+            )
+
+
+def _check_machines(operations: Iterable[Operation]) -> None:
+    taken: dict[str, str] = {}
+    for operation in operations:
+        for name in operation.machines:
+            other = taken.setdefault(name, operation.id)
+            _hold(other == operation.id, operation, f"{name} is also in operation {other}")
+
+
+def _pairs(old: Operation, new: Operation) -> Iterable[tuple]:  # type: ignore[type-arg] # events
+    return zip(old.events, new.events, strict=True)
+
+
+def _visible(snapshot: Snapshot, scope: str) -> set[tuple[str, EventStatus]]:
+    return {
+        (event.id, operation.status)
+        for operation in snapshot.operations.values()
+        if operation.status.visible
+        for event in operation.events
+        if event.scope == scope
+    }
+
+
+def _hold(truth: bool, operation: Operation, message: str) -> None:  # noqa: FBT001 - an assertion
+    if not truth:
+        text = f"operation {operation.id}: {message}"
+        raise InvariantBroken(text)

@@ -1,0 +1,73 @@
+r"""The life of an operation, as one table (protocol.md section 6).
+
+    (new) --announced--> Scheduled --start--> Started --succeed--> Completed
+                             |                    \---fail------> Failed
+                             \------cancel------> Canceled
+    (new) --strike--> Started
+
+What is not in the table raises and changes nothing: nothing runs backwards, nothing leaves an
+end, and what has started can no longer be cancelled. `docs/lifecycle.md` is drawn from this
+table, and a test compares the two.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from forewarn.maintenance.errors import Refused
+from forewarn.vocabulary import ErrorCode, EventStatus
+
+
+class Trigger(StrEnum):
+    """What moves an operation on."""
+
+    ANNOUNCE = "announce"
+    """It enters with notice."""
+    STRIKE = "strike"
+    """It enters without notice: an unforeseen failure, or automatically approved."""
+    START = "start"
+    """Each of its events is approved, or its NotBefore has come."""
+    SUCCEED = "succeed"
+    """The connector has carried it out."""
+    FAIL = "fail"
+    """The connector could not carry it out."""
+    CANCEL = "cancel"
+    """An operator withdraws it, or something stronger supersedes it."""
+
+
+TRANSITIONS: Final[Mapping[tuple[EventStatus | None, Trigger], EventStatus]] = MappingProxyType(
+    {
+        (None, Trigger.ANNOUNCE): EventStatus.SCHEDULED,
+        (None, Trigger.STRIKE): EventStatus.STARTED,
+        (EventStatus.SCHEDULED, Trigger.START): EventStatus.STARTED,
+        (EventStatus.SCHEDULED, Trigger.CANCEL): EventStatus.CANCELED,
+        (EventStatus.STARTED, Trigger.SUCCEED): EventStatus.COMPLETED,
+        (EventStatus.STARTED, Trigger.FAIL): EventStatus.FAILED,
+    }
+)
+"""From where, by what, to where; None is an operation that does not exist yet."""
+
+
+def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventStatus:
+    """Return the status that follows.
+
+    Args:
+        operation: Its id, for the message.
+        status: Where it is, None before it exists.
+        trigger: What happens to it.
+
+    Raises:
+        Refused: The table has no such step (TOO_LATE); it stays where it is.
+    """
+    following = TRANSITIONS.get((status, trigger))
+    if following is None:
+        possible = sorted(t.value for s, t in TRANSITIONS if s is status) or ["nothing more"]
+        message = (
+            f"operation {operation} is {status or 'new'} and cannot {trigger.value}: "
+            f"what can happen to it is {', '.join(possible)}"
+        )
+        raise Refused(
+            ErrorCode.TOO_LATE, message, operation=operation, status=str(status), trigger=trigger
+        )
+    return following

@@ -1,0 +1,93 @@
+"""How long guests are told ahead (protocol.md section 6)."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Final
+
+from forewarn.maintenance.errors import Refused
+from forewarn.vocabulary import ErrorCode, EventType
+
+LEAST: Final[Mapping[EventType, timedelta]] = MappingProxyType(
+    {
+        EventType.FREEZE: timedelta(minutes=15),
+        EventType.REBOOT: timedelta(minutes=15),
+        EventType.REDEPLOY: timedelta(minutes=10),
+        EventType.PREEMPT: timedelta(seconds=30),
+    }
+)
+"""The least notice by type. A Terminate's is its scale set's own."""
+
+TERMINATE_MINUTES: Final = (5, 15)
+"""The least and the most that a scale set may give a machine before its deletion."""
+
+FURTHEST: Final = timedelta(days=366)
+"""The furthest NotBefore: a predicted hardware failure is announced days ahead, not years, and a
+mistyped year is better refused than kept."""
+
+
+def minimum(event_type: EventType, terminate_notice_minutes: int | None) -> timedelta:
+    """Return the least time from publication to NotBefore.
+
+    Args:
+        event_type: What is going to happen.
+        terminate_notice_minutes: The scope's own notice of a deletion; it decides a Terminate and
+            nothing else.
+
+    Raises:
+        Refused: A Terminate where no notification is turned on (NOT_ELIGIBLE).
+    """
+    if event_type is not EventType.TERMINATE:
+        return LEAST[event_type]
+    if terminate_notice_minutes is None:
+        raise Refused(
+            ErrorCode.NOT_ELIGIBLE,
+            "a Terminate needs a scale set with terminate_notice_minutes (5 to 15); "
+            "without it a deletion has no event",
+        )
+    return timedelta(minutes=terminate_notice_minutes)
+
+
+def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datetime:
+    """Return when an event that is announced now may start without approval.
+
+    Args:
+        asked: What the operator wants, None for as soon as the notice allows.
+        least: The least notice.
+        now: The time of the announcement.
+
+    Returns:
+        Whole seconds, rounded up, so that the notice is never short by a fraction.
+
+    Raises:
+        Refused: It would be too early (NOTICE_TOO_SHORT) or further off than FURTHEST (INVALID).
+    """
+    earliest = now + least
+    if asked is None:
+        return whole_seconds(earliest)
+    if asked < earliest:
+        shown = whole_seconds(earliest).isoformat()
+        message = (
+            f"NotBefore {asked.isoformat()} would leave the guests less than their notice of "
+            f"{_spoken(least)}: the earliest is {shown}; leave it out to get that"
+        )
+        raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=shown)
+    if asked > now + FURTHEST:
+        message = (
+            f"NotBefore {asked.isoformat()} is more than {FURTHEST.days} days off: "
+            "give a nearer time and schedule the rest later"
+        )
+        raise Refused(ErrorCode.INVALID, message, days=FURTHEST.days)
+    return whole_seconds(asked)
+
+
+def whole_seconds(moment: datetime) -> datetime:
+    """Return the moment, rounded up to a whole second (protocol.md section 4)."""
+    if not moment.microsecond:
+        return moment
+    return moment.replace(microsecond=0) + timedelta(seconds=1)
+
+
+def _spoken(span: timedelta) -> str:
+    seconds = int(span.total_seconds())
+    return f"{seconds // 60} min" if seconds % 60 == 0 else f"{seconds} s"
