@@ -69,6 +69,12 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     lease: timedelta
 
 
+class Released(msgspec.Struct, frozen=True, kw_only=True):
+    """Whoever held these operations is known to be gone: anybody may claim them at once."""
+
+    operations: tuple[str, ...]
+
+
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
     """An executor reports how an operation ended.
 
@@ -82,4 +88,4 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-Cause = Requested | Approved | Canceled | Passed | Claimed | Renewed | Finished
+Cause = Requested | Approved | Canceled | Passed | Claimed | Renewed | Released | Finished

@@ -20,6 +20,7 @@ from forewarn.maintenance.causes import (
     Claimed,
     Finished,
     Passed,
+    Released,
     Renewed,
     Requested,
 )
@@ -92,6 +93,8 @@ def decide(snapshot: Snapshot, cause: Cause, now: datetime) -> Decision:
             about = _claim(bench, cause)
         case Renewed():
             about = _renew(bench, cause)
+        case Released():
+            about = _release(bench, cause)
         case Finished():
             about = _finish(bench, cause)
         case _:
@@ -229,6 +232,13 @@ def _renew(bench: "_Bench", cause: Renewed) -> list[str]:
     operation = bench.held(cause.operation, cause.attempt)
     bench.put(msgspec.structs.replace(operation, lease_until=bench.now + cause.lease))
     return [operation.id]
+
+
+def _release(bench: "_Bench", cause: Released) -> list[str]:
+    for operation_id in cause.operations:
+        operation = bench.named(operation_id)
+        bench.put(msgspec.structs.replace(operation, lease_until=None))
+    return list(cause.operations)
 
 
 def _finish(bench: "_Bench", cause: Finished) -> list[str]:

@@ -1,0 +1,159 @@
+"""Claims started operations, runs the connector, and records how each ended.
+
+A claim is a lease with a fencing number: whoever holds an older number has its result refused.
+An act that an earlier attempt may have done already is checked before it is performed.
+"""
+
+import asyncio
+from datetime import timedelta
+
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.connectors.port import Act, Connector, Outcome
+from forewarn.control.feed import Feed
+from forewarn.control.plane import Plane
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Changes
+from forewarn.store.port import StoreUnavailable
+from forewarn.vocabulary import ErrorCode, EventStatus
+
+MAX_ACTS = 10_000
+"""The most acts under way at once: each is a coroutine and whatever the connector runs for it."""
+
+LEASE = timedelta(seconds=60)
+"""How long a claim holds unless it is renewed: as long as a stuck process keeps an act from
+another."""
+
+RENEW_EVERY = timedelta(seconds=20)
+"""Three tries before a lease is over."""
+
+AFTER_TROUBLE = timedelta(seconds=1)
+"""How long to wait after the store was away."""
+
+CLAIM_BATCH = 1000
+"""The most operations that are claimed in one transaction."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Executor:
+    """Carries out what has started.
+
+    Args:
+        plane: Where operations are claimed and finished.
+        connector: What carries them out.
+        clock: Whose time leases are in.
+        name: Who claims; written into history.
+    """
+
+    def __init__(self, plane: Plane, connector: Connector, clock: Clock, name: str) -> None:
+        self._plane = plane
+        self._connector = connector
+        self._clock = clock
+        self._name = name
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._acts: dict[str, tuple[Act, asyncio.Task[None]]] = {}
+        self._renewed = 0.0
+
+    def follow(self, feed: Feed, loop: asyncio.AbstractEventLoop) -> None:
+        """Learn from the feed that something has started."""
+        feed.subscribe_on_loop(loop, self._learn)
+
+    async def run(self) -> None:
+        """Claim and carry out, until `stop`; acts under way are then left to who comes next."""
+        self._renewed = self._clock.monotonic()
+        while not self._stopping:
+            self._wake.clear()
+            nap = RENEW_EVERY
+            try:
+                await self._claim()
+                await self._renew()
+            except StoreUnavailable as error:
+                _log.warning("the store is away; nothing is claimed", reason=error)
+                nap = AFTER_TROUBLE
+            except Exception:  # noqa: BLE001 - an executor outlives any error
+                _log.exception("claiming what has started failed")
+                nap = AFTER_TROUBLE
+            if not self._stopping:
+                await self._clock.wait(nap.total_seconds(), self._wake)
+        tasks = [task for _, task in self._acts.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def stop(self) -> None:
+        """Make `run` return."""
+        self._stopping = True
+        self._wake.set()
+
+    async def _claim(self) -> None:
+        while (room := MAX_ACTS - len(self._acts)) > 0:
+            limit = min(room, CLAIM_BATCH)
+            acts = await asyncio.wrap_future(self._plane.claim(self._name, LEASE, limit))
+            for act in acts:
+                task = asyncio.create_task(self._carry_out(act))
+                self._acts[act.operation] = act, task
+            if len(acts) < limit:
+                return
+
+    async def _renew(self) -> None:
+        passed = self._clock.monotonic()
+        if passed - self._renewed < RENEW_EVERY.total_seconds():
+            return
+        self._renewed = passed
+        renewals = {
+            operation: self._plane.renew(operation, act.attempt, LEASE)
+            for operation, (act, _) in self._acts.items()
+        }
+        for operation, renewal in renewals.items():
+            try:
+                await asyncio.wrap_future(renewal)
+            except Refused as refusal:
+                if refusal.code is not ErrorCode.STALE:
+                    raise
+                _log.warning("a claim was lost", operation=operation, reason=refusal.message)
+
+    async def _carry_out(self, act: Act) -> None:
+        try:
+            outcome = await self._outcome(act)
+            await self._record(act, outcome)
+        finally:
+            self._acts.pop(act.operation, None)
+            self._wake.set()
+
+    async def _outcome(self, act: Act) -> Outcome:
+        try:
+            if act.attempt > 1:
+                earlier = await self._connector.check(act)
+                if earlier is not None:
+                    return earlier
+            return await self._connector.perform(act)
+        except Exception as error:  # noqa: BLE001 - an exception is an outcome
+            _log.exception("the connector failed", operation=act.operation)
+            return Outcome(succeeded=False, message=f"{type(error).__name__}: {error}")
+
+    async def _record(self, act: Act, outcome: Outcome) -> None:
+        never = asyncio.Event()
+        while True:
+            try:
+                finish = self._plane.finish(act.operation, act.attempt, outcome)
+                await asyncio.wrap_future(finish)
+            except StoreUnavailable as error:
+                _log.warning("an outcome waits for the store", operation=act.operation, why=error)
+                await self._clock.wait(AFTER_TROUBLE.total_seconds(), never)
+            except Refused as refusal:
+                _log.warning("an outcome came too late", operation=act.operation, why=refusal)
+                return
+            except Exception:  # noqa: BLE001 - an outcome is kept until it is recorded
+                _log.exception("an outcome could not be recorded", operation=act.operation)
+                await self._clock.wait(AFTER_TROUBLE.total_seconds(), never)
+            else:
+                return
+
+    def _learn(self, changes: Changes) -> None:
+        for operation in changes.operations:
+            if operation.status is EventStatus.STARTED and operation.lease_until is None:
+                self._wake.set()
+                return

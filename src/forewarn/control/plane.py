@@ -1,0 +1,357 @@
+"""The control plane: one method for each thing asked.
+
+Each method is one transaction with one `now`: read a snapshot, decide, check the invariants, save,
+publish. It returns a future, because requests that wait together share a commit; a refusal or a
+store that is away is raised by the future.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
+from datetime import datetime, timedelta
+
+from forewarn.connectors.port import Act, Outcome
+from forewarn.control.writer import Work, Writer
+from forewarn.maintenance import causes, dealing, fleet, invariants, planner, schedule
+from forewarn.maintenance.causes import Cause
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Approval, Changes, Machine, Operation, Snapshot, key
+from forewarn.store.port import Reading, Transaction
+from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus
+
+ADVANCE_BATCH = 1000
+"""The most operations that start in one transaction (ten thousand are ten of them)."""
+
+PURGE_BATCH = 1000
+"""The most operations that are forgotten in one transaction."""
+
+_EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
+_MAINTENANCE = re.compile(r"[0-9]{1,15}")
+
+
+class Plane:
+    """The control plane.
+
+    Args:
+        writer: Runs its transactions.
+        mint: Gives a new GUID at each call.
+    """
+
+    def __init__(self, writer: Writer, mint: Callable[[], str]) -> None:
+        self._writer = writer
+        self._mint = mint
+
+    def apply_fleet(
+        self, wanted: fleet.Fleet, *, prune: bool = False, dry_run: bool = False
+    ) -> "Future[dealing.Applied]":
+        """Make the fleet be as wanted, all or nothing.
+
+        Args:
+            wanted: The fleet file.
+            prune: Whether to remove machines that it does not name.
+            dry_run: Whether to tell only what would change.
+        """
+
+        def job(transaction: Transaction, _: datetime) -> Work:
+            snapshot = Snapshot(
+                scopes=transaction.scopes(),
+                machines=transaction.machines(),
+                operations=transaction.live_operations(),
+            )
+            applied = dealing.apply(snapshot, wanted, prune=prune, mint=self._mint)
+            return Work(applied, Changes() if dry_run else applied.changes)
+
+        return self._writer.submit(job)
+
+    def remove_machines(self, names: Collection[str]) -> "Future[dealing.Applied]":
+        """Take machines out of the fleet, all or none, with scopes that they leave empty."""
+
+        def job(transaction: Transaction, _: datetime) -> Work:
+            machines = transaction.machines([key(name) for name in names])
+            scopes = {machine.scope for machine in machines.values()}
+            snapshot = Snapshot(
+                scopes=transaction.scopes(scopes),
+                machines=transaction.machines_of(scopes),
+                operations=transaction.live_operations(scopes),
+            )
+            applied = dealing.remove(snapshot, names)
+            return Work(applied, applied.changes)
+
+        return self._writer.submit(job)
+
+    def request(self, request: planner.Request, *, dry_run: bool = False) -> "Future[planner.Plan]":
+        """Ask for maintenance; the answer is what it became.
+
+        Args:
+            request: What is asked.
+            dry_run: Whether to tell only what it would become; its maintenance is number 0 then.
+        """
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            if request.scope:
+                keys = {key(request.scope)}
+                machines = transaction.machines_of(keys)
+            else:
+                machines = transaction.machines([key(name) for name in request.machines])
+                keys = {machine.scope for machine in machines.values()}
+            snapshot = Snapshot(
+                scopes=transaction.scopes(keys),
+                machines=machines,
+                operations=transaction.live_operations(keys),
+            )
+            number = 0 if dry_run else transaction.next_maintenance_number()
+            cause = causes.Requested(request=request, number=number, mint=self._mint)
+            decision = _decide(snapshot, cause, now)
+            assert decision.maintenance is not None
+            plan = planner.Plan(
+                maintenance=decision.maintenance,
+                operations=decision.operations,
+                superseded=tuple(
+                    operation
+                    for operation in decision.changes.operations
+                    if operation.status is EventStatus.CANCELED
+                ),
+            )
+            return Work(plan, Changes() if dry_run else decision.changes)
+
+        return self._writer.submit(job)
+
+    def approve(
+        self, scope: str, event_ids: Sequence[str], *, by: str, address: str
+    ) -> "Future[tuple[Operation, ...]]":
+        """Approve events for a machine of their scope (protocol.md section 5).
+
+        Args:
+            scope: The key of the machine's scope; events of another are unknown here.
+            event_ids: All of them are approved or, if one is unknown, none.
+            by: The machine's name.
+            address: Where its word came from.
+        """
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            ids = tuple(event_id.upper() for event_id in event_ids)
+            approval = Approval(kind=ApproverKind.GUEST, by=by, address=address, at=now)
+            return _approve(transaction, ids, approval, scope, now)
+
+        return self._writer.submit(job)
+
+    def approve_for_guests(
+        self, references: Sequence[str], *, by: str, address: str = ""
+    ) -> "Future[tuple[Operation, ...]]":
+        """Approve on the guests' behalf, recorded as the operator's own word.
+
+        Args:
+            references: Event ids, operations (`12.1`) or maintenances (`12`); all or none.
+            by: The operator's name.
+            address: Where the word came from, if known.
+        """
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            ids: list[str] = []
+            for reference in references:
+                if _EVENT.fullmatch(reference):
+                    ids.append(reference.upper())
+                    continue
+                for operation in resolve(transaction, reference).values():
+                    ids.extend(event.id for event in operation.events)
+            approval = Approval(kind=ApproverKind.OPERATOR, by=by, address=address, at=now)
+            return _approve(transaction, tuple(ids), approval, None, now)
+
+        return self._writer.submit(job)
+
+    def cancel(self, reference: str, *, reason: str) -> "Future[tuple[Operation, ...]]":
+        """Withdraw what has not started.
+
+        Args:
+            reference: An event's id or an operation (`12.1`): its operation, if still Scheduled;
+                a maintenance (`12`): whatever of it is still Scheduled.
+            reason: Kept in history.
+        """
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            named = resolve(transaction, reference)
+            cause = causes.Canceled(
+                operations=tuple(named),
+                reason=reason,
+                lenient=_MAINTENANCE.fullmatch(reference) is not None,
+            )
+            decision = _decide(_around(transaction, named), cause, now)
+            return Work(decision.operations, decision.changes)
+
+        return self._writer.submit(job)
+
+    def advance(self) -> "Future[int]":
+        """Start what is due; the answer is how many operations that concerned.
+
+        ADVANCE_BATCH means that there may be more.
+        """
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            due = transaction.due(now, ADVANCE_BATCH)
+            if not due:
+                return Work(0)
+            decision = _decide(_around(transaction, due), causes.Passed(), now)
+            return Work(len(due), decision.changes)
+
+        return self._writer.submit(job)
+
+    def next_wakeup(self) -> "Future[datetime | None]":
+        """Tell when `advance` has something to do next; None while nothing is scheduled."""
+        return self._writer.submit(lambda transaction, _: Work(transaction.next_wakeup()))
+
+    def claim(self, executor: str, lease: timedelta, limit: int) -> "Future[tuple[Act, ...]]":
+        """Take Started operations on that nobody holds.
+
+        Args:
+            executor: The name of who takes them.
+            lease: How long the claim holds unless it is renewed.
+            limit: How many at most.
+        """
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            free = transaction.claimable(now, limit)
+            if not free:
+                return Work(())
+            cause = causes.Claimed(operations=tuple(free), executor=executor, lease=lease)
+            decision = _decide(_around(transaction, free), cause, now)
+            names = {key(name) for operation in free.values() for name in operation.machines}
+            machines = transaction.machines(names)
+            acts = tuple(_act(operation, machines) for operation in decision.operations)
+            return Work(acts, decision.changes)
+
+        return self._writer.submit(job)
+
+    def renew(self, operation: str, attempt: int, lease: timedelta) -> "Future[None]":
+        """Lengthen a claim; a stale attempt is refused."""
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            held = transaction.operations([operation])
+            cause = causes.Renewed(operation=operation, attempt=attempt, lease=lease)
+            decision = _decide(_around(transaction, held), cause, now)
+            return Work(None, decision.changes)
+
+        return self._writer.submit(job)
+
+    def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operation]":
+        """Record how an operation ended; a stale attempt is refused."""
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            held = transaction.operations([operation])
+            cause = causes.Finished(
+                operation=operation,
+                attempt=attempt,
+                succeeded=outcome.succeeded,
+                message=outcome.message,
+            )
+            decision = _decide(_around(transaction, held), cause, now)
+            return Work(decision.operations[0], decision.changes)
+
+        return self._writer.submit(job)
+
+    def release_claims(self) -> "Future[int]":
+        """Void every claim: asked once at start-up, when whoever held one is gone.
+
+        A store that only one process can open makes that certain.
+        """
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            live = transaction.live_operations()
+            held = {i: o for i, o in live.items() if o.lease_until is not None}
+            if not held:
+                return Work(0)
+            cause = causes.Released(operations=tuple(held))
+            decision = _decide(_around(transaction, held), cause, now)
+            return Work(len(held), decision.changes)
+
+        return self._writer.submit(job)
+
+    def purge(self, keep: timedelta) -> "Future[int]":
+        """Forget operations that ended longer ago than `keep`; PURGE_BATCH means maybe more."""
+        return self._writer.submit(
+            lambda transaction, now: Work(transaction.purge(now - keep, PURGE_BATCH))
+        )
+
+
+def resolve(reading: Reading, reference: str) -> dict[str, Operation]:
+    """Return the operations that a reference means.
+
+    Args:
+        reading: Where to look.
+        reference: An event's id, an operation (`12.1`) or a maintenance (`12`).
+
+    Raises:
+        Refused: INVALID if it is none of these, NOT_FOUND if there is no such thing.
+    """
+    if _EVENT.fullmatch(reference):
+        found = reading.operations_of_events([reference.upper()])
+    elif _OPERATION.fullmatch(reference):
+        found = reading.operations([reference])
+    elif _MAINTENANCE.fullmatch(reference):
+        found = reading.operations_of_maintenance(int(reference))
+    else:
+        message = (
+            f"{reference!r} is no event's id, no operation (such as 12.1) and no maintenance "
+            "(such as 12)"
+        )
+        raise Refused(ErrorCode.INVALID, message)
+    if not found:
+        message = f"there is no {reference}, or history no longer holds it: see 'forewarn history'"
+        raise Refused(ErrorCode.NOT_FOUND, message, reference=reference)
+    return found
+
+
+def _approve(
+    transaction: Transaction,
+    ids: tuple[str, ...],
+    approval: Approval,
+    scope: str | None,
+    now: datetime,
+) -> Work:
+    named = transaction.operations_of_events(ids)
+    cause = causes.Approved(event_ids=ids, approval=approval, scope=scope)
+    decision = _decide(_around(transaction, named), cause, now)
+    return Work(decision.operations, decision.changes)
+
+
+def _around(reading: Reading, operations: dict[str, Operation]) -> Snapshot:
+    """Return these operations with their scopes and all that is live in those."""
+    scopes = _scopes_of(operation for operation in operations.values() if operation.status.visible)
+    if not scopes:
+        return Snapshot(operations=operations)
+    live = reading.live_operations(scopes)
+    beyond = _scopes_of(live.values())
+    return Snapshot(scopes=reading.scopes(scopes | beyond), operations=live | operations)
+
+
+def _scopes_of(operations: Iterable[Operation]) -> set[str]:
+    return {event.scope for operation in operations for event in operation.events}
+
+
+def _decide(snapshot: Snapshot, cause: Cause, now: datetime) -> schedule.Decision:
+    """Decide, and check what the decision leads to before it is saved."""
+    decision = schedule.decide(snapshot, cause, now)
+    changes = decision.changes
+    after = Snapshot(
+        scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
+        machines=snapshot.machines,
+        operations=snapshot.operations | {o.id: o for o in changes.operations},
+    )
+    invariants.check(after)
+    invariants.check_succession(snapshot, after)
+    return decision
+
+
+def _act(operation: Operation, machines: dict[str, Machine]) -> Act:
+    assert operation.started_at is not None
+    known = [machines.get(key(name)) for name in operation.machines]
+    return Act(
+        operation=operation.id,
+        attempt=operation.attempt,
+        event_type=operation.event_type,
+        source=operation.source,
+        machines=operation.machines,
+        hosts=tuple(machine.host if machine else "" for machine in known),
+        duration_seconds=operation.duration_seconds,
+        started_at=operation.started_at,
+    )

@@ -1,0 +1,91 @@
+"""Waits for the next wakeup, and asks the plane to advance what is due."""
+
+import asyncio
+from datetime import datetime, timedelta
+
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.control.feed import Feed
+from forewarn.control.plane import ADVANCE_BATCH, PURGE_BATCH, Plane
+from forewarn.maintenance import schedule
+from forewarn.maintenance.model import Changes
+from forewarn.store.port import StoreUnavailable
+
+LONGEST_NAP = timedelta(seconds=30)
+"""The longest wait between two looks, so that a time of day that was set forward is noticed."""
+
+AFTER_TROUBLE = timedelta(seconds=1)
+"""How long to wait after the store was away."""
+
+PURGE_EVERY = timedelta(hours=1)
+"""How often history is looked through for what is too old."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Ticker:
+    """Makes time pass for the plane.
+
+    Args:
+        plane: What is advanced.
+        clock: Whose time it is.
+        keep: How long history holds what has ended.
+    """
+
+    def __init__(self, plane: Plane, clock: Clock, keep: timedelta) -> None:
+        self._plane = plane
+        self._clock = clock
+        self._keep = keep
+        self._wake = asyncio.Event()
+        self._next: datetime | None = None
+        self._stopping = False
+        self._purged: float | None = None
+
+    def follow(self, feed: Feed, loop: asyncio.AbstractEventLoop) -> None:
+        """Learn from the feed what is due earlier than what is waited for."""
+        feed.subscribe_on_loop(loop, self._learn)
+
+    async def run(self) -> None:
+        """Advance what is due, until `stop`."""
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                nap = await self._tick()
+            except StoreUnavailable as error:
+                _log.warning("the store is away; nothing starts until it is back", reason=error)
+                nap = AFTER_TROUBLE
+            except Exception:  # noqa: BLE001 - time goes on whatever failed
+                _log.exception("advancing what is due failed")
+                nap = AFTER_TROUBLE
+            if not self._stopping:
+                await self._clock.wait(nap.total_seconds(), self._wake)
+
+    def stop(self) -> None:
+        """Make `run` return after what is under way."""
+        self._stopping = True
+        self._wake.set()
+
+    async def _tick(self) -> timedelta:
+        while await asyncio.wrap_future(self._plane.advance()) == ADVANCE_BATCH:
+            pass
+        await self._purge()
+        self._next = await asyncio.wrap_future(self._plane.next_wakeup())
+        if self._next is None:
+            return LONGEST_NAP
+        return max(timedelta(0), min(self._next - self._clock.now(), LONGEST_NAP))
+
+    async def _purge(self) -> None:
+        passed = self._clock.monotonic()
+        if self._purged is not None and passed - self._purged < PURGE_EVERY.total_seconds():
+            return
+        while await asyncio.wrap_future(self._plane.purge(self._keep)) == PURGE_BATCH:
+            pass
+        self._purged = passed
+
+    def _learn(self, changes: Changes) -> None:
+        for operation in changes.operations:
+            due = schedule.wakeup_at(operation)
+            if due is not None and (self._next is None or due < self._next):
+                self._wake.set()
+                return
