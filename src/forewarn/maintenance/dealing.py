@@ -115,8 +115,8 @@ def remove(snapshot: Snapshot, names: Collection[str]) -> Applied:
 def _scope(before: Scope | None, group: fleet.Group) -> Scope:
     if before is not None and before.kind is not group.kind:
         message = (
-            f"at {group.where}: {group.name} is a {before.kind}, not a {group.kind}: "
-            "remove it first, or give the new one another name"
+            f"at {group.where}: {group.name} is of the kind {before.kind}, not "
+            f"{group.kind}: remove it first, or give the new one another name"
         )
         raise Refused(ErrorCode.CONFLICT, message, where=group.where)
     return Scope(

@@ -1,0 +1,136 @@
+"""Small fleets, requests and ids for tests, and a bench that plays causes one after another."""
+
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from forewarn.maintenance import causes, dealing, fleet, invariants, planner, schedule
+from forewarn.maintenance.model import Approval, Changes, Event, Operation, Scope, Snapshot, key
+from forewarn.vocabulary import ApproverKind, EventType
+
+NOW = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+
+FLEET = msgspec.convert(
+    {
+        "availability_set": [
+            {
+                "name": "web",
+                "update_domains": 3,
+                "machines": [
+                    {"name": f"web-{n}", "host": f"h{n % 3}", "address": f"10.0.0.{10 + n}"}
+                    for n in range(6)
+                ],
+            }
+        ],
+        "scale_set": [
+            {
+                "name": "batch",
+                "update_domains": 2,
+                "priority": "low",
+                "terminate_notice_minutes": 10,
+                "machines": [{"index": n, "address": f"10.0.1.{10 + n}"} for n in range(4)],
+            },
+            {"name": "firm", "machines": [{"index": 0}]},
+        ],
+        "cloud_service": [
+            {
+                "name": "shop",
+                "update_domains": 2,
+                "automatically_approve": ["Reboot"],
+                "roles": [{"name": "FrontEnd", "instances": [{}, {}, {}]}],
+            }
+        ],
+        "machine": [{"name": "bastion", "address": "10.0.3.10"}],
+    },
+    fleet.Fleet,
+)
+"""web-0 to web-5 in domains 0, 1, 2, 0, 1, 2; batch_0 to _3; firm_0; FrontEnd_IN_0 to _2;
+bastion."""
+
+
+def mint(prefix: str = "0") -> Callable[[], str]:
+    """GUIDs that count up, so that tests can read them."""
+    numbers = itertools.count(1)
+    return lambda: f"{prefix * 8}-0000-4000-8000-{next(numbers):012x}"
+
+
+def applied(snapshot: Snapshot, changes: Changes) -> Snapshot:
+    """What a store would hold after these changes."""
+    machines = {k: m for k, m in snapshot.machines.items() if k not in changes.removed_machines}
+    scopes = {k: s for k, s in snapshot.scopes.items() if k not in changes.removed_scopes}
+    return Snapshot(
+        scopes=scopes | {scope.key: scope for scope in changes.scopes},
+        machines=machines | {machine.key: machine for machine in changes.machines},
+        operations=snapshot.operations | {o.id: o for o in changes.operations},
+    )
+
+
+class Bench:
+    """A fleet in memory: causes go in, and every invariant is checked after each."""
+
+    def __init__(self, wanted: fleet.Fleet = FLEET, now: datetime = NOW) -> None:
+        self.now = now
+        self.mint = mint("a")
+        self.numbers = itertools.count(1)
+        first = dealing.apply(Snapshot(), wanted, prune=False, mint=self.mint)
+        self.snapshot = applied(Snapshot(), first.changes)
+
+    def decide(self, cause: causes.Cause) -> schedule.Decision:
+        decision = schedule.decide(self.snapshot, cause, self.now)
+        after = applied(self.snapshot, decision.changes)
+        invariants.check(after)
+        invariants.check_succession(self.snapshot, after)
+        self.snapshot = after
+        return decision
+
+    def ask(self, event_type: EventType, *machines: str, **more: object) -> schedule.Decision:
+        request = planner.Request(event_type=event_type, machines=machines, **more)  # type: ignore[arg-type]
+        return self.decide(
+            causes.Requested(request=request, number=next(self.numbers), mint=self.mint)
+        )
+
+    def approve(self, *event_ids: str, scope: str | None = None) -> schedule.Decision:
+        return self.decide(causes.Approved(event_ids=event_ids, approval=self.word(), scope=scope))
+
+    def word(self, by: str = "web-0") -> Approval:
+        return Approval(kind=ApproverKind.GUEST, by=by, address="10.0.0.10", at=self.now)
+
+    def cancel(self, *operations: str, lenient: bool = False) -> schedule.Decision:
+        return self.decide(
+            causes.Canceled(operations=operations, reason="not now", lenient=lenient)
+        )
+
+    def let_pass(self, time: timedelta) -> schedule.Decision:
+        self.now += time
+        return self.decide(causes.Passed())
+
+    def claim(self, *operations: str, lease: timedelta = MINUTE) -> schedule.Decision:
+        return self.decide(causes.Claimed(operations=operations, executor="here", lease=lease))
+
+    def finish(
+        self, operation: str, *, succeeded: bool = True, message: str = ""
+    ) -> schedule.Decision:
+        if self.operation(operation).lease_until is None:
+            self.claim(operation)
+        return self.decide(
+            causes.Finished(
+                operation=operation,
+                attempt=self.operation(operation).attempt,
+                succeeded=succeeded,
+                message=message,
+            )
+        )
+
+    def operation(self, operation_id: str) -> Operation:
+        return self.snapshot.operations[operation_id]
+
+    def event(self, operation_id: str) -> Event:
+        (event,) = self.operation(operation_id).events
+        return event
+
+    def scope(self, name: str) -> Scope:
+        return self.snapshot.scopes[key(name)]

@@ -1,0 +1,227 @@
+"""Random fleets, requests, approvals, cancels, claims and failures: the invariants always hold.
+
+A failing run prints the steps that lead to it and a blob that replays it.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from builders import Bench
+from forewarn.maintenance import causes, fleet, schedule
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Operation, StartCause
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+
+EXPECTED = frozenset(ErrorCode) - {ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE}
+"""What the rules may answer to a random request; anything else is a defect."""
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> fleet.Fleet:
+    hosts = st.sampled_from(["", "h1", "h2", "h3"])
+    auto = st.lists(st.sampled_from(["Reboot", "Redeploy"]), max_size=2)
+
+    def group(kind: str, n: int) -> dict[str, Any]:
+        shape: dict[str, Any] = {
+            "name": f"{kind}{n}",
+            "update_domains": draw(st.integers(1, 4)),
+            "automatically_approve": draw(auto),
+        }
+        size = draw(st.integers(1, 6))
+        if kind == "set":
+            shape["machines"] = [{"name": f"s{n}-{i}", "host": draw(hosts)} for i in range(size)]
+        elif kind == "scale":
+            shape["machines"] = [{"index": i, "host": draw(hosts)} for i in range(size)]
+            shape["priority"] = draw(st.sampled_from(["low", "regular"]))
+            shape["terminate_notice_minutes"] = draw(st.sampled_from([None, 5, 15]))
+        else:
+            instances = [{"host": draw(hosts)} for _ in range(size)]
+            shape["roles"] = [{"name": f"r{n}", "instances": instances}]
+        return shape
+
+    return msgspec.convert(
+        {
+            "availability_set": [group("set", n) for n in range(draw(st.integers(0, 2)))],
+            "scale_set": [group("scale", n) for n in range(draw(st.integers(0, 2)))],
+            "cloud_service": [group("shop", n) for n in range(draw(st.integers(0, 1)))],
+            "machine": [{"name": "alone"}],
+        },
+        fleet.Fleet,
+    )
+
+
+class Rules(RuleBasedStateMachine):
+    """Plays causes on a fleet in memory; `Bench.decide` checks the invariants after each."""
+
+    @initialize(wanted=fleets())
+    def begin(self, wanted: fleet.Fleet) -> None:
+        self.bench = Bench(wanted)
+        self.ended: dict[str, Operation] = {}
+
+    def ask(self, event_type: EventType, *machines: str, **more: Any) -> None:
+        try:
+            self.bench.ask(event_type, *machines, **more)
+        except Refused as refusal:
+            assert refusal.code in EXPECTED
+            assert refusal.message
+
+    @rule(
+        data=st.data(),
+        event_type=st.sampled_from(EventType),
+        source=st.sampled_from(EventSource),
+        no_notice=st.sampled_from([False, False, False, True]),
+        later=st.none() | st.integers(0, 3600),
+    )
+    def request_machines(
+        self,
+        data: st.DataObject,
+        event_type: EventType,
+        source: EventSource,
+        no_notice: bool,
+        later: int | None,
+    ) -> None:
+        names = sorted(m.name for m in self.bench.snapshot.machines.values())
+        chosen = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4))
+        not_before = None if later is None else self.bench.now + timedelta(seconds=later)
+        self.ask(event_type, *chosen, source=source, no_notice=no_notice, not_before=not_before)
+
+    @rule(data=st.data(), event_type=st.sampled_from(EventType))
+    def request_scope(self, data: st.DataObject, event_type: EventType) -> None:
+        self.ask(event_type, scope=data.draw(st.sampled_from(sorted(self.bench.snapshot.scopes))))
+
+    @rule(seconds=st.sampled_from([0, 0.4, 1, 29.5, 30, 299, 600, 900, 901, 3600]))
+    def time_passes(self, seconds: float) -> None:
+        self.bench.let_pass(timedelta(seconds=seconds))
+
+    @precondition(lambda self: self.bench.snapshot.operations)
+    @rule(data=st.data(), own=st.booleans(), together=st.booleans())
+    def approve(self, data: st.DataObject, own: bool, together: bool) -> None:
+        events = [e for o in self.bench.snapshot.operations.values() for e in o.events]
+        count = 3 if together else 1
+        chosen = data.draw(st.lists(st.sampled_from(events), min_size=1, max_size=count))
+        scope = chosen[0].scope if own else None
+        before = self.bench.snapshot
+        try:
+            decision = self.bench.approve(*(event.id for event in chosen), scope=scope)
+        except Refused as refusal:
+            assert refusal.code is ErrorCode.NOT_FOUND
+            assert own
+            assert len({event.scope for event in chosen}) > 1
+            assert self.bench.snapshot is before
+        else:
+            for operation in decision.operations:
+                chosen_ids = {event.id for event in chosen}
+                assert operation.status.over or all(
+                    event.approval is not None or operation.start_cause is not None
+                    for event in operation.events
+                    if event.id in chosen_ids
+                )
+
+    @precondition(lambda self: self.bench.snapshot.operations)
+    @rule(data=st.data(), lenient=st.booleans())
+    def cancel(self, data: st.DataObject, lenient: bool) -> None:
+        chosen = data.draw(
+            st.lists(
+                st.sampled_from(sorted(self.bench.snapshot.operations)),
+                min_size=1, max_size=3, unique=True,
+            )
+        )  # fmt: skip
+        statuses = {self.bench.operation(o).status for o in chosen}
+        try:
+            self.bench.cancel(*chosen, lenient=lenient)
+        except Refused as refusal:
+            assert refusal.code is ErrorCode.TOO_LATE
+            assert statuses != {EventStatus.SCHEDULED}
+
+    def started(self) -> list[str]:
+        operations = self.bench.snapshot.operations.values()
+        return sorted(o.id for o in operations if o.status is EventStatus.STARTED)
+
+    @precondition(lambda self: self.started())
+    @rule(data=st.data(), stale=st.booleans(), succeeded=st.booleans())
+    def finish(self, data: st.DataObject, stale: bool, succeeded: bool) -> None:
+        operation_id = data.draw(st.sampled_from(self.started()))
+        if not stale:
+            self.bench.finish(operation_id, succeeded=succeeded, message="done")
+            return
+        report = causes.Finished(
+            operation=operation_id,
+            attempt=self.bench.operation(operation_id).attempt + 1,
+            succeeded=succeeded,
+            message="",
+        )
+        try:
+            self.bench.decide(report)
+        except Refused as refusal:
+            assert refusal.code is ErrorCode.STALE
+        else:
+            raise AssertionError(note("a stale outcome was taken"))
+
+    @precondition(lambda self: self.started())
+    @rule(data=st.data())
+    def claim(self, data: st.DataObject) -> None:
+        operation_id = data.draw(st.sampled_from(self.started()))
+        held = self.bench.operation(operation_id).lease_until
+        try:
+            self.bench.claim(operation_id)
+        except Refused as refusal:
+            assert refusal.code is ErrorCode.CONFLICT
+            assert held is not None
+            assert held > self.bench.now
+
+    @invariant()
+    def what_has_ended_never_changes(self) -> None:
+        for operation in self.bench.snapshot.operations.values():
+            if operation.status.over:
+                assert self.ended.setdefault(operation.id, operation) == operation
+
+    @invariant()
+    def what_is_ready_starts_or_waits_for_something_that_is_down(self) -> None:
+        for operation in self.bench.snapshot.operations.values():
+            if operation.status is not EventStatus.SCHEDULED:
+                continue
+            if operation.waits_for:
+                assert self.bench.operation(operation.waits_for).status is EventStatus.STARTED
+                continue
+            assert not operation.approved
+            due = schedule.wakeup_at(operation)
+            assert due == operation.not_before
+
+    @invariant()
+    def nothing_started_without_a_reason(self) -> None:
+        for operation in self.bench.snapshot.operations.values():
+            if operation.start_cause is StartCause.NOTICE_OVER:
+                assert operation.started_at is not None
+                assert operation.started_at >= operation.not_before
+            if operation.start_cause is StartCause.NO_NOTICE:
+                assert operation.started_at == operation.announced_at
+
+    def teardown(self) -> None:
+        """Whatever happened: given time and outcomes, everything ends."""
+        self.bench.let_pass(timedelta(days=400))
+        for _ in range(len(self.bench.snapshot.operations) + 1):
+            for operation_id in self.started():
+                self.bench.finish(operation_id)
+        live = [o.id for o in self.bench.snapshot.operations.values() if o.status.visible]
+        assert not live, live
+
+
+TestRules = Rules.TestCase
+TestRules.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)

@@ -1,0 +1,295 @@
+"""What applying a fleet changes, and how domains are dealt."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import FLEET, NOW, Bench, applied, mint
+from forewarn.maintenance import dealing, fleet
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Snapshot
+from forewarn.vocabulary import ErrorCode, EventType, ScopeKind
+
+MINT = mint("d")
+
+
+def read(**tables: Any) -> fleet.Fleet:
+    return msgspec.convert(tables, fleet.Fleet)
+
+
+def set_of(*machines: dict[str, Any] | str, **more: Any) -> fleet.Fleet:
+    members = [{"name": m} if isinstance(m, str) else m for m in machines]
+    return read(availability_set=[{"name": "s", "update_domains": 3, **more, "machines": members}])
+
+
+def apply(
+    snapshot: Snapshot, wanted: fleet.Fleet, *, prune: bool = False
+) -> tuple[dealing.Applied, Snapshot]:
+    outcome = dealing.apply(snapshot, wanted, prune=prune, mint=MINT)
+    return outcome, applied(snapshot, outcome.changes)
+
+
+def refusal_of(snapshot: Snapshot, wanted: fleet.Fleet, *, prune: bool = False) -> Refused:
+    with pytest.raises(Refused) as refusal:
+        dealing.apply(snapshot, wanted, prune=prune, mint=MINT)
+    return refusal.value
+
+
+def domains(snapshot: Snapshot) -> dict[str, int]:
+    return {machine.name: machine.update_domain for machine in snapshot.machines.values()}
+
+
+def test_a_first_fleet_is_added_whole() -> None:
+    outcome, snapshot = apply(Snapshot(), FLEET)
+    assert len(outcome.added) == 15
+    assert outcome.added[:2] == ("web-0", "web-1")
+    assert (outcome.changed, outcome.removed, outcome.unchanged, outcome.missing) == ((), (), 0, ())
+    assert {s.key: s.incarnation for s in snapshot.scopes.values()} == dict.fromkeys(
+        ["web", "batch", "firm", "shop", "bastion"], 0
+    )
+    web = snapshot.machines["web-4"]
+    assert (web.name, web.scope, web.host, web.address) == ("web-4", "web", "h1", "10.0.0.14")
+    assert web.vm_id.startswith("dddddddd-")
+    shop = snapshot.machines["frontend_in_1"]
+    assert (shop.name, shop.role, shop.scope) == ("FrontEnd_IN_1", "FrontEnd", "shop")
+    batch = snapshot.scopes["batch"]
+    assert (batch.name, batch.kind, batch.update_domains) == ("batch", ScopeKind.SCALE_SET, 2)
+    assert (batch.priority, batch.terminate_notice_minutes) == ("low", 10)
+    assert snapshot.scopes["shop"].automatically_approve == (EventType.REBOOT,)
+
+
+def test_domains_are_dealt_to_the_emptiest_and_hosts_share_theirs() -> None:
+    _, snapshot = apply(
+        Snapshot(),
+        set_of(
+            {"name": "a", "host": "h1"},
+            {"name": "b", "host": "h2"},
+            {"name": "c", "host": "h1"},
+            {"name": "d"},
+            {"name": "e"},
+        ),
+    )
+    assert domains(snapshot) == {"a": 0, "b": 1, "c": 0, "d": 2, "e": 1}
+
+
+def test_a_given_domain_is_kept_and_counts_before_the_dealt() -> None:
+    _, snapshot = apply(
+        Snapshot(), set_of("a", "b", {"name": "c", "update_domain": 0, "host": "h"},
+                           {"name": "d", "host": "h"})
+    )  # fmt: skip
+    assert domains(snapshot) == {"a": 1, "b": 2, "c": 0, "d": 0}
+
+
+def test_fault_domains_are_dealt_among_three_and_kept_where_given() -> None:
+    wanted = set_of("a", "b", "c", "d", {"name": "e", "fault_domain": 2}, update_domains=1)
+    _, snapshot = apply(Snapshot(), wanted)
+    assert [m.fault_domain for m in snapshot.machines.values()] == [0, 1, 0, 1, 2]
+
+
+def test_a_dealt_domain_stays_when_the_file_is_applied_again() -> None:
+    _, first = apply(Snapshot(), set_of("a", "b", "c"))
+    outcome, second = apply(first, set_of("c", "b", "a"))
+    assert domains(second) == domains(first) == {"a": 0, "b": 1, "c": 2}
+    assert outcome.unchanged == 3
+    assert not outcome.changes
+    assert {m.vm_id for m in first.machines.values()} == {m.vm_id for m in second.machines.values()}
+
+
+def test_a_machine_that_the_file_leaves_out_keeps_its_place() -> None:
+    _, first = apply(Snapshot(), set_of("a", "b", "c"))
+    outcome, second = apply(first, set_of("d"))
+    assert outcome.missing == ("a", "b", "c")
+    assert outcome.added == ("d",)
+    assert outcome.removed == ()
+    assert domains(second) == {"a": 0, "b": 1, "c": 2, "d": 0}
+
+
+def test_a_host_of_a_machine_that_is_left_out_still_decides() -> None:
+    _, first = apply(Snapshot(), set_of("x", {"name": "a", "host": "h"}))
+    _, second = apply(first, set_of({"name": "b", "host": "h"}))
+    assert domains(second)["b"] == domains(second)["a"] == 1
+
+
+def test_pruning_removes_machines_and_emptied_scopes() -> None:
+    _, first = apply(Snapshot(), FLEET)
+    outcome, second = apply(first, read(machine=[{"name": "bastion", "address": "10.0.3.10"}]),
+                            prune=True)  # fmt: skip
+    assert len(outcome.removed) == 14
+    assert outcome.missing == ()
+    assert outcome.unchanged == 1
+    assert list(second.machines) == ["bastion"]
+    assert list(second.scopes) == ["bastion"]
+
+
+def test_an_empty_scope_of_the_file_is_kept_and_one_outside_it_goes_only_by_pruning() -> None:
+    _, first = apply(Snapshot(), read(scale_set=[{"name": "empty"}]))
+    kept, second = apply(first, read(machine=[{"name": "a"}]))
+    assert kept.changes.removed_scopes == ()
+    assert set(second.scopes) == {"empty", "a"}
+    pruned, third = apply(second, read(machine=[{"name": "a"}]), prune=True)
+    assert pruned.changes.removed_scopes == ("empty",)
+    assert set(third.scopes) == {"a"}
+
+
+def test_a_changed_machine_is_told_and_keeps_its_identity() -> None:
+    _, first = apply(Snapshot(), set_of("a", "b"))
+    outcome, second = apply(first, set_of({"name": "A", "host": "h9", "tags": {"role": "x"}}, "b"))
+    assert outcome.changed == ("A",)
+    assert outcome.unchanged == 1
+    assert [m.name for m in outcome.changes.machines] == ["A"]
+    assert second.machines["a"].vm_id == first.machines["a"].vm_id
+    assert second.machines["a"].tags == (("role", "x"),)
+
+
+def test_a_machine_that_moves_never_meets_an_equal_incarnation() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-1")
+    bench.cancel("1.1")
+    assert bench.scope("web").incarnation == 2
+    _, after = apply(bench.snapshot, read(availability_set=[
+        {"name": "other", "machines": [{"name": "web-0", "address": "10.0.0.10"}]}]))  # fmt: skip
+    assert after.machines["web-0"].scope == "other"
+    assert after.scopes["other"].incarnation == 3
+    assert after.scopes["web"].incarnation == 2
+
+
+def test_moving_from_a_scope_that_never_had_an_event_moves_nothing() -> None:
+    _, after = apply(Bench().snapshot, read(availability_set=[
+        {"name": "other", "machines": [{"name": "web-0", "address": "10.0.0.10"}]}]))  # fmt: skip
+    assert after.scopes["other"].incarnation == 0
+
+
+def test_the_last_machine_that_moves_out_takes_its_scope_with_it() -> None:
+    _, first = apply(Snapshot(), read(machine=[{"name": "a"}]))
+    outcome, second = apply(first, set_of("a"))
+    assert outcome.changes.removed_scopes == ("a",)
+    assert set(second.scopes) == {"s"}
+    assert second.machines["a"].scope == "s"
+
+
+def test_a_moved_machine_is_dealt_a_domain_of_its_new_scope() -> None:
+    _, first = apply(Snapshot(), set_of("a", "b", "c"))
+    _, second = apply(first, read(availability_set=[
+        {"name": "t", "update_domains": 2, "machines": [{"name": "c"}]}]))  # fmt: skip
+    assert second.machines["c"].update_domain == 0
+
+
+@pytest.mark.parametrize("status", ["Scheduled", "Started"])
+def test_what_a_live_event_names_stays_where_it_is(status: str) -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0", no_notice=status == "Started")
+    event_id = bench.event("1.1").id
+    kept = [{"name": f"web-{n}", "address": f"10.0.0.{10 + n}"} for n in range(1, 6)]
+    changes = [
+        set_of("web-0"),  # moved to another scope
+        read(availability_set=[{"name": "web", "update_domains": 3, "machines": [
+            {"name": "web-0", "update_domain": 2}, *kept]}]),  # another domain
+        read(availability_set=[{"name": "web", "update_domains": 3, "machines": [
+            {"name": "WEB-0"}, *kept]}]),  # another spelling
+    ]  # fmt: skip
+    for wanted in changes:
+        refused = refusal_of(bench.snapshot, wanted)
+        assert refused.code is ErrorCode.CONFLICT
+        assert refused.facts == {"machine": "web-0", "event_id": event_id}
+        assert refused.message == (
+            f"web-0 has the live event {event_id}: it cannot be removed, renamed or moved until "
+            "that is over; wait, or cancel the event"
+        )
+    assert refusal_of(bench.snapshot, read(), prune=True).facts["event_id"] == event_id
+    with pytest.raises(Refused):
+        dealing.remove(bench.snapshot, ["web-0"])
+
+
+def test_what_is_over_holds_nobody_and_harmless_changes_pass() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0")
+    host = {"name": "web-0", "address": "10.0.0.99"}
+    harmless = read(availability_set=[{"name": "web", "update_domains": 3, "machines": [host]}])
+    outcome, _ = apply(bench.snapshot, harmless)
+    assert outcome.changed == ("web-0",)
+    bench.cancel("1.1")
+    outcome, _ = apply(bench.snapshot, read(), prune=True)
+    assert len(outcome.removed) == 15
+
+
+def test_a_scope_does_not_change_its_kind() -> None:
+    _, first = apply(Snapshot(), set_of("a"))
+    refused = refusal_of(first, read(scale_set=[{"name": "S"}]))
+    assert refused.code is ErrorCode.CONFLICT
+    assert refused.facts == {"where": "scale_set[0]"}
+    assert refused.message == (
+        "at scale_set[0]: S is of the kind availability_set, not scale_set: remove it first, or "
+        "give the new one another name"
+    )
+
+
+def test_an_address_of_a_machine_outside_the_file_is_not_taken_over() -> None:
+    _, first = apply(Snapshot(), read(machine=[{"name": "a", "address": "10.0.0.1"},
+                                               {"name": "z"}]))  # fmt: skip
+    wanted = read(machine=[{"name": "b", "address": "10.0.0.1"}, {"name": "y"}])
+    refused = refusal_of(first, wanted)
+    assert refused.code is ErrorCode.CONFLICT
+    assert refused.facts == {"machine": "a", "other": "b"}
+    assert refused.message == (
+        "the address 10.0.0.1 of b belongs to a, which the file does not name: remove that one, "
+        "or apply with --prune"
+    )
+    outcome, _ = apply(first, wanted, prune=True)
+    assert outcome.removed == ("a", "z")
+
+
+def test_fewer_domains_than_machines_stand_in_are_refused() -> None:
+    _, first = apply(Snapshot(), set_of("a", "b", "c"))
+    named = refusal_of(first, set_of("a", "b", "c", update_domains=2))
+    assert named.code is ErrorCode.CONFLICT
+    assert named.facts == {"where": "availability_set[0].machines[2]"}
+    assert named.message == (
+        "at availability_set[0].machines[2]: c is in update domain 2, and s would have 2: give it "
+        "another update_domain"
+    )
+    unnamed = refusal_of(first, set_of("a", "b", update_domains=2))
+    assert unnamed.code is ErrorCode.CONFLICT
+    assert unnamed.facts == {"machine": "c"}
+    assert unnamed.message == (
+        "c, which the file does not name, is in update domain 2 of s, and that would have 2: name "
+        "it with another update_domain, or apply with --prune"
+    )
+    outcome, second = apply(first, set_of("a", "b", update_domains=2), prune=True)
+    assert outcome.removed == ("c",)
+    assert second.scopes["s"].update_domains == 2
+
+
+def test_more_domains_are_taken() -> None:
+    _, first = apply(Snapshot(), set_of("a", "b", "c"))
+    outcome, second = apply(first, set_of("a", "b", "c", "d", update_domains=4))
+    assert [s.update_domains for s in outcome.changes.scopes] == [4]
+    assert domains(second)["d"] == 3
+
+
+def test_a_refused_file_has_changed_nothing() -> None:
+    bench = Bench()
+    before = msgspec.json.encode(bench.snapshot)
+    refusal_of(bench.snapshot, read(machine=[{"name": "a"}, {"name": "A"}]))
+    assert msgspec.json.encode(bench.snapshot) == before
+    assert bench.now == NOW
+
+
+def test_machines_are_removed_all_or_none() -> None:
+    snapshot = Bench().snapshot
+    outcome = dealing.remove(snapshot, ["WEB-0", "bastion", "web-0"])
+    assert outcome.removed == ("web-0", "bastion")
+    assert outcome.changes.removed_machines == ("web-0", "bastion")
+    assert outcome.changes.removed_scopes == ("bastion",)
+    with pytest.raises(Refused) as refusal:
+        dealing.remove(snapshot, ["web-0", "zed", "nobody"])
+    assert refusal.value.code is ErrorCode.NOT_FOUND
+    assert refusal.value.facts == {"name": "nobody"}
+    assert refusal.value.message == (
+        "no machine of the fleet is called nobody: see 'forewarn fleet list'"
+    )
+
+
+def test_removing_all_of_a_scope_removes_it_once() -> None:
+    outcome = dealing.remove(Bench().snapshot, ["batch_0", "batch_1", "batch_2", "batch_3"])
+    assert outcome.changes.removed_scopes == ("batch",)

@@ -1,0 +1,188 @@
+"""The invariants notice each breach: a check that cannot fail is none."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from builders import MINUTE, NOW, Bench
+from forewarn.maintenance import invariants
+from forewarn.maintenance.model import Event, Operation, Snapshot, StartCause
+from forewarn.vocabulary import EventStatus, EventType
+
+replace = msgspec.structs.replace
+Damage = Callable[[Operation], Operation]
+
+
+def started() -> Bench:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0", "web-3")
+    bench.let_pass(15 * MINUTE)
+    return bench
+
+
+def with_event(operation: Operation, **changes: object) -> Operation:
+    (event,) = operation.events
+    return replace(operation, events=(replace(event, **changes),))
+
+
+DAMAGES: list[tuple[Damage, str]] = [
+    (lambda o: replace(o, events=()), "it has no event"),
+    (lambda o: with_event(o, machines=()), "has no machine"),
+    (lambda o: replace(o, events=o.events * 2), "two events in one update domain"),
+    (
+        lambda o: replace(o, not_before=o.not_before + timedelta(microseconds=1)),
+        "NotBefore is not a whole second",
+    ),
+    (lambda o: replace(o, started_at=None), "its start and the cause of it disagree"),
+    (lambda o: replace(o, start_cause=None), "its start and the cause of it disagree"),
+    (
+        lambda o: replace(o, started_at=None, start_cause=None),
+        "its start and the cause of it disagree",
+    ),
+    (lambda o: replace(o, status=EventStatus.COMPLETED), "its status and its end disagree"),
+    (lambda o: replace(o, status=EventStatus.FAILED), "its status and its end disagree"),
+    (lambda o: replace(o, ended_at=NOW), "its status and its end disagree"),
+    (lambda o: replace(o, waits_for="9.1"), "it waits although it is not Scheduled"),
+    (
+        lambda o: replace(o, started_at=o.not_before - timedelta(microseconds=1)),
+        "it started before its NotBefore",
+    ),
+    (lambda o: replace(o, start_cause=StartCause.APPROVED), "it started as approved and is not"),
+    (lambda o: with_event(o, published=3), "was published at 3, and its scope is at 2"),
+    (lambda o: with_event(o, published=0), "was published at 0, and its scope is at 2"),
+]
+
+
+@pytest.mark.parametrize(("damage", "told"), DAMAGES, ids=[told for _, told in DAMAGES])
+def test_a_damaged_operation_is_noticed(damage: Damage, told: str) -> None:
+    snapshot = started().snapshot
+    invariants.check(snapshot)
+    damaged = damage(snapshot.operations["1.1"])
+    with pytest.raises(invariants.InvariantBroken, match=told) as broken:
+        invariants.check(replace(snapshot, operations={"1.1": damaged}))
+    assert str(broken.value).startswith("operation 1.1: ")
+
+
+def test_a_started_one_without_notice_may_be_as_early_as_it_was() -> None:
+    bench = Bench(now=NOW + timedelta(microseconds=1))
+    bench.ask(EventType.REBOOT, "web-0", no_notice=True)
+    assert bench.operation("1.1").started_at < bench.operation("1.1").not_before
+    invariants.check(bench.snapshot)
+
+
+def both(first: Operation, second: Operation, snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, operations={o.id: o for o in (first, second)})
+
+
+def test_two_domains_of_a_scope_down_at_once_are_noticed() -> None:
+    snapshot = started().snapshot
+    first = snapshot.operations["1.1"]
+    second = with_event(replace(first, id="2.1"), update_domain=1, machines=("web-1",), id="OTHER")
+    with pytest.raises(invariants.InvariantBroken, match="update domains 0 and 1 of web are down"):
+        invariants.check(both(first, second, snapshot))
+    for harmless in (
+        replace(second, event_type=EventType.PREEMPT),
+        replace(second, event_type=EventType.TERMINATE),
+        replace(second, start_cause=StartCause.NO_NOTICE),
+        replace(second, status=EventStatus.SCHEDULED, started_at=None, start_cause=None),
+        replace(second, status=EventStatus.COMPLETED, ended_at=NOW),
+        with_event(second, scope="batch"),
+        with_event(second, update_domain=0),
+    ):
+        scopes = {k: replace(s, incarnation=2) for k, s in snapshot.scopes.items()}
+        invariants.check(replace(both(first, harmless, snapshot), scopes=scopes))
+
+
+def test_a_machine_in_two_live_events_is_noticed() -> None:
+    snapshot = started().snapshot
+    first = snapshot.operations["1.1"]
+    second = with_event(replace(first, id="2.1"), machines=("web-6", "web-3"))
+    with pytest.raises(invariants.InvariantBroken, match=r"web-3 is also in operation 1\.1"):
+        invariants.check(both(first, second, snapshot))
+
+
+def test_a_step_back_is_noticed() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0")
+    before = bench.snapshot
+    bench.let_pass(15 * MINUTE)
+    middle = bench.snapshot
+    bench.finish("1.1")
+    after = bench.snapshot
+    invariants.check_succession(before, middle)
+    invariants.check_succession(middle, after)
+    invariants.check_succession(before, after)
+    with pytest.raises(invariants.InvariantBroken, match="went from Started to Scheduled"):
+        invariants.check_succession(middle, before)
+    with pytest.raises(invariants.InvariantBroken, match="went from Completed to Started"):
+        invariants.check_succession(after, middle)
+
+
+def test_a_fencing_number_that_goes_back_is_noticed() -> None:
+    bench = started()
+    before = bench.snapshot
+    bench.claim("1.1")
+    with pytest.raises(invariants.InvariantBroken, match="its fencing number went back"):
+        invariants.check_succession(bench.snapshot, before)
+
+
+def test_a_lost_approval_is_noticed() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, scope="web")
+    bench.approve(*[bench.event(f"1.{n}").id for n in (1, 2)])
+    waiting = bench.operation("1.2")
+    assert waiting.status is EventStatus.SCHEDULED
+    lost = replace(
+        bench.snapshot,
+        operations=bench.snapshot.operations | {"1.2": with_event(waiting, approval=None)},
+    )
+    with pytest.raises(invariants.InvariantBroken, match=r"1\.2: an approval was lost"):
+        invariants.check_succession(bench.snapshot, lost)
+
+
+@pytest.mark.parametrize(("moved_to", "told"), [(1, "changed"), (3, "changed"), (0, "changed")])
+def test_an_incarnation_moves_with_the_events_and_only_up(moved_to: int, told: str) -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0")
+    before = bench.snapshot
+    bench.let_pass(15 * MINUTE)
+    web = replace(bench.scope("web"), incarnation=moved_to)
+    after = replace(bench.snapshot, scopes=bench.snapshot.scopes | {"web": web})
+    if moved_to > 1:
+        invariants.check_succession(before, after)
+        return
+    with pytest.raises(invariants.InvariantBroken) as broken:
+        invariants.check_succession(before, after)
+    assert str(broken.value) == (
+        f"scope web: its events {told} and its incarnation moved by {moved_to - 1}"
+    )
+
+
+def test_an_incarnation_stays_where_the_events_do() -> None:
+    before = started().snapshot
+    web = replace(before.scopes["web"], incarnation=3)
+    after = replace(before, scopes=before.scopes | {"web": web})
+    with pytest.raises(invariants.InvariantBroken) as broken:
+        invariants.check_succession(before, after)
+    assert str(broken.value) == (
+        "scope web: its events did not change and its incarnation moved by 1"
+    )
+
+
+def test_only_the_events_of_its_own_scope_move_a_scope() -> None:
+    bench = Bench()
+    before = bench.snapshot
+    bench.ask(EventType.REBOOT, "bastion")
+    web = replace(bench.scope("web"), incarnation=1)
+    after = replace(bench.snapshot, scopes=bench.snapshot.scopes | {"web": web})
+    with pytest.raises(invariants.InvariantBroken, match="scope web: its events did not change"):
+        invariants.check_succession(before, after)
+
+
+def test_a_scope_outside_the_snapshot_is_not_judged() -> None:
+    snapshot = started().snapshot
+    event = snapshot.operations["1.1"].events[0]
+    assert isinstance(event, Event)
+    invariants.check(replace(snapshot, scopes={}))

@@ -1,0 +1,64 @@
+"""The table of transitions: what it has, and that nothing else happens."""
+
+import itertools
+import re
+
+import pytest
+
+from forewarn.maintenance import lifecycle
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.lifecycle import Trigger
+from forewarn.vocabulary import ErrorCode, EventStatus
+from house import tree
+
+STATUSES = [None, *EventStatus]
+
+
+@pytest.mark.parametrize(("status", "trigger"), list(itertools.product(STATUSES, Trigger)))
+def test_only_what_the_table_has_happens(status: EventStatus | None, trigger: Trigger) -> None:
+    if (status, trigger) in lifecycle.TRANSITIONS:
+        assert lifecycle.step("1.1", status, trigger) is lifecycle.TRANSITIONS[status, trigger]
+        return
+    with pytest.raises(Refused) as refusal:
+        lifecycle.step("1.1", status, trigger)
+    assert refusal.value.code is ErrorCode.TOO_LATE
+    assert refusal.value.facts == {"operation": "1.1", "status": str(status), "trigger": trigger}
+
+
+def test_a_refusal_says_what_could_happen_instead() -> None:
+    with pytest.raises(Refused) as refusal:
+        lifecycle.step("12.1", EventStatus.STARTED, Trigger.CANCEL)
+    assert refusal.value.message == (
+        "operation 12.1 is Started and cannot cancel: what can happen to it is fail, succeed"
+    )
+    with pytest.raises(Refused) as refusal:
+        lifecycle.step("12.1", EventStatus.FAILED, Trigger.START)
+    assert refusal.value.message.endswith("what can happen to it is nothing more")
+    with pytest.raises(Refused) as refusal:
+        lifecycle.step("12.1", None, Trigger.START)
+    assert refusal.value.message == (
+        "operation 12.1 is new and cannot start: what can happen to it is announce, strike"
+    )
+
+
+def test_no_way_leads_back_or_out_of_an_end() -> None:
+    order = [None, EventStatus.SCHEDULED, EventStatus.STARTED]
+    for (before, _), after in lifecycle.TRANSITIONS.items():
+        assert before is None or not before.over
+        assert after.over or order.index(after) > order.index(before)
+
+
+def test_the_page_draws_the_table_and_nothing_else() -> None:
+    page = (tree.ROOT / "docs" / "lifecycle.md").read_text(encoding="utf-8")
+    (drawing,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.DOTALL)
+    drawn = set()
+    for line in drawing.strip().splitlines():
+        match = re.fullmatch(r"\s*(\[\*\]|\w+) --> (\[\*\]|\w+)(?: : ([\w ]+))?", line)
+        assert match is not None, line
+        drawn.add(match.groups())
+    table = {
+        (before.value if before else "[*]", after.value, trigger.value)
+        for (before, trigger), after in lifecycle.TRANSITIONS.items()
+    }
+    ends = {(status.value, "[*]", None) for status in EventStatus if status.over}
+    assert drawn == table | ends

@@ -1,0 +1,104 @@
+"""Least notice, and when NotBefore may be (protocol.md section 6)."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import MINUTE, NOW, SECOND
+from forewarn.maintenance import notice
+from forewarn.maintenance.errors import Refused
+from forewarn.vocabulary import ErrorCode, EventType
+
+MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)).map(
+    lambda moment: moment.replace(tzinfo=UTC)
+)
+
+
+@pytest.mark.parametrize(
+    ("event_type", "least"),
+    [
+        (EventType.FREEZE, 15 * MINUTE),
+        (EventType.REBOOT, 15 * MINUTE),
+        (EventType.REDEPLOY, 10 * MINUTE),
+        (EventType.PREEMPT, 30 * SECOND),
+    ],
+)
+def test_each_type_has_its_least_notice(event_type: EventType, least: timedelta) -> None:
+    assert notice.minimum(event_type, None) == least
+    assert notice.minimum(event_type, 7) == least
+
+
+def test_a_deletion_has_its_scale_sets_notice() -> None:
+    assert notice.minimum(EventType.TERMINATE, 5) == 5 * MINUTE
+
+
+def test_a_deletion_without_notification_is_refused() -> None:
+    with pytest.raises(Refused) as refusal:
+        notice.minimum(EventType.TERMINATE, None)
+    assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
+    assert refusal.value.message == (
+        "a Terminate needs a scale set with terminate_notice_minutes (5 to 15); "
+        "without it a deletion has no event"
+    )
+
+
+@given(MOMENTS)
+def test_not_before_is_the_least_notice_rounded_up_to_a_second(now: datetime) -> None:
+    chosen = notice.not_before(None, 15 * MINUTE, now)
+    assert chosen.microsecond == 0
+    assert timedelta(0) <= chosen - (now + 15 * MINUTE) < SECOND
+
+
+def test_a_whole_second_stays_as_it_is() -> None:
+    assert notice.whole_seconds(NOW) == NOW
+    assert notice.whole_seconds(NOW + timedelta(microseconds=1)) == NOW + SECOND
+    assert notice.whole_seconds(NOW + timedelta(microseconds=999_999)) == NOW + SECOND
+
+
+def test_a_later_not_before_is_taken() -> None:
+    later = NOW + timedelta(days=3, microseconds=5)
+    chosen = notice.not_before(later, 15 * MINUTE, NOW)
+    assert chosen == NOW + timedelta(days=3, seconds=1)
+
+
+def test_exactly_the_least_notice_is_enough() -> None:
+    earliest = NOW + 15 * MINUTE
+    assert notice.not_before(earliest, 15 * MINUTE, NOW) == earliest
+
+
+@pytest.mark.parametrize(
+    ("least", "spoken"),
+    [(15 * MINUTE, "15 min"), (30 * SECOND, "30 s"), (90 * SECOND, "90 s")],
+)
+def test_an_earlier_not_before_is_refused_with_the_earliest(least: timedelta, spoken: str) -> None:
+    early = NOW + least - timedelta(microseconds=1)
+    with pytest.raises(Refused) as refusal:
+        notice.not_before(early, least, NOW)
+    assert refusal.value.code is ErrorCode.NOTICE_TOO_SHORT
+    shown = (NOW + least).isoformat()
+    assert refusal.value.facts == {"earliest": shown}
+    assert refusal.value.message == (
+        f"NotBefore {early.isoformat()} would leave the guests less than their notice of "
+        f"{spoken}: the earliest is {shown}; leave it out to get that"
+    )
+
+
+def test_a_time_in_another_zone_is_compared_as_the_instant_it_is() -> None:
+    zone = timezone(timedelta(hours=2))
+    assert notice.not_before(NOW.astimezone(zone) + 20 * MINUTE, 15 * MINUTE, NOW) == (
+        NOW + 20 * MINUTE
+    )
+
+
+def test_a_year_ahead_is_the_furthest() -> None:
+    furthest = NOW + timedelta(days=366)
+    assert notice.not_before(furthest, MINUTE, NOW) == furthest
+    with pytest.raises(Refused) as refusal:
+        notice.not_before(furthest + SECOND, MINUTE, NOW)
+    assert refusal.value.code is ErrorCode.INVALID
+    assert refusal.value.facts == {"days": 366}
+    assert "more than 366 days off: give a nearer time" in refusal.value.message
+    with pytest.raises(Refused):
+        notice.not_before(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), MINUTE, NOW)

@@ -1,0 +1,351 @@
+"""A request becomes operations: who is meant, how they are grouped, what is refused."""
+
+from datetime import datetime, timedelta
+
+import msgspec
+import pytest
+
+from builders import FLEET, MINUTE, NOW, SECOND, Bench, mint
+from forewarn.maintenance import fleet, planner
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Snapshot
+from forewarn.vocabulary import (
+    ApproverKind,
+    ErrorCode,
+    EventSource,
+    EventStatus,
+    EventType,
+)
+
+
+def refusal_of(bench: Bench, event_type: EventType, *machines: str, **more: object) -> Refused:
+    before = bench.snapshot
+    with pytest.raises(Refused) as refusal:
+        bench.ask(event_type, *machines, **more)
+    assert bench.snapshot is before
+    return refusal.value
+
+
+def test_named_machines_of_one_domain_share_an_event_in_the_order_of_their_names() -> None:
+    bench = Bench()
+    (operation,) = bench.ask(EventType.REBOOT, "web-3", "WEB-0", "web-3").operations
+    assert operation.id == "1.1"
+    assert bench.event("1.1").machines == ("web-0", "web-3")
+    assert bench.event("1.1").update_domain == 0
+    assert bench.event("1.1").scope == "web"
+    assert operation.status is EventStatus.SCHEDULED
+    assert operation.announced_at == NOW
+    assert operation.not_before == NOW + 15 * MINUTE
+
+
+def test_machines_of_several_domains_and_scopes_get_an_operation_each() -> None:
+    bench = Bench()
+    decision = bench.ask(EventType.FREEZE, "web-1", "web-0", "bastion", "web-4")
+    found = {o.id: bench.event(o.id).machines for o in decision.operations}
+    assert found == {"1.1": ("bastion",), "1.2": ("web-0",), "1.3": ("web-1", "web-4")}
+
+
+def test_a_scope_means_all_of_its_machines() -> None:
+    bench = Bench()
+    decision = bench.ask(EventType.REBOOT, scope="Web")
+    assert [bench.event(o.id).machines for o in decision.operations] == [
+        ("web-0", "web-3"),
+        ("web-1", "web-4"),
+        ("web-2", "web-5"),
+    ]
+    maintenance = decision.maintenance
+    assert maintenance is not None
+    assert maintenance.targets == ("Web",)
+    assert maintenance.number == 1
+    assert maintenance.requested_at == NOW
+
+
+def test_a_maintenance_keeps_what_was_asked() -> None:
+    bench = Bench()
+    maintenance = bench.ask(
+        EventType.REDEPLOY,
+        "web-3",
+        "web-0",
+        source=EventSource.USER,
+        duration_seconds=90,
+        description="New rack.",
+        requested_by="ann",
+    ).maintenance
+    assert maintenance is not None
+    assert maintenance.targets == ("web-0", "web-3")
+    assert maintenance.event_type is EventType.REDEPLOY
+    assert maintenance.source is EventSource.USER
+    assert maintenance.duration_seconds == 90
+    assert maintenance.description == "New rack."
+    assert maintenance.requested_by == "ann"
+    operation = bench.operation("1.1")
+    assert operation.source is EventSource.USER
+    assert operation.description == "New rack."
+    assert operation.duration_seconds == 90
+    assert operation.maintenance == 1
+
+
+def test_names_are_ordered_by_their_numbers() -> None:
+    names = ["web-10", "web-2", "b1", "web", "web-1a", "10x", "9x"]
+    wanted = msgspec.convert(
+        {"availability_set": [{"name": "s", "update_domains": 1,
+                               "machines": [{"name": n} for n in names]}]},
+        fleet.Fleet,
+    )  # fmt: skip
+    bench = Bench(wanted)
+    bench.ask(EventType.REBOOT, scope="s")
+    assert bench.event("1.1").machines == ("9x", "10x", "b1", "web", "web-1a", "web-2", "web-10")
+
+
+def test_an_event_id_is_an_upper_case_guid_of_its_own() -> None:
+    bench = Bench()
+    bench.mint = mint("c")
+    bench.ask(EventType.REBOOT, "web-0", "web-1")
+    assert bench.event("1.1").id == "CCCCCCCC-0000-4000-8000-000000000001"
+    assert bench.event("1.2").id == "CCCCCCCC-0000-4000-8000-000000000002"
+
+
+@pytest.mark.parametrize(
+    ("event_type", "machine", "least"),
+    [
+        (EventType.FREEZE, "web-0", 15 * MINUTE),
+        (EventType.REBOOT, "web-0", 15 * MINUTE),
+        (EventType.REDEPLOY, "web-0", 10 * MINUTE),
+        (EventType.PREEMPT, "batch_0", 30 * SECOND),
+        (EventType.TERMINATE, "batch_0", 10 * MINUTE),
+    ],
+)
+def test_notice_is_the_least_of_the_type(
+    event_type: EventType, machine: str, least: timedelta
+) -> None:
+    bench = Bench()
+    bench.ask(event_type, machine)
+    assert bench.operation("1.1").not_before == NOW + least
+
+
+def test_a_later_not_before_is_kept_and_an_earlier_one_refused() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0", not_before=NOW + timedelta(days=2))
+    assert bench.operation("1.1").not_before == NOW + timedelta(days=2)
+    refused = refusal_of(bench, EventType.REBOOT, "web-1", not_before=NOW + 14 * MINUTE)
+    assert refused.code is ErrorCode.NOTICE_TOO_SHORT
+
+
+@pytest.mark.parametrize(
+    ("event_type", "source", "text"),
+    [
+        ("Freeze", "Platform", "Host server is undergoing maintenance."),
+        ("Reboot", "User",
+         "Virtual machine is going to be restarted as requested by authorized user."),
+        ("Redeploy", "User",
+         "Virtual machine is going to be redeployed as requested by authorized user."),
+        ("Redeploy", "Platform", "Virtual machine has encountered a failure."),
+        ("Preempt", "Platform", ""),
+        ("Freeze", "User",
+         "Virtual machine is going to be paused as requested by authorized user."),
+        ("Reboot", "Platform", "Virtual machine is going to be restarted."),
+        ("Terminate", "Platform", "Virtual machine is going to be deleted."),
+        ("Terminate", "User",
+         "Virtual machine is going to be deleted as requested by authorized user."),
+        ("Preempt", "User", ""),
+    ],
+)  # fmt: skip
+def test_the_description_is_the_one_that_clients_match_on(
+    event_type: str, source: str, text: str
+) -> None:
+    bench = Bench()
+    bench.ask(EventType(event_type), "batch_0", source=EventSource(source))
+    assert bench.operation("1.1").description == text
+
+
+def test_a_live_migration_says_so_and_only_a_freeze_is_one() -> None:
+    bench = Bench()
+    bench.ask(EventType.FREEZE, "web-0", live_migration=True)
+    assert bench.operation("1.1").description == (
+        "Virtual machine is being paused because of a memory-preserving Live Migration operation."
+    )
+    refused = refusal_of(bench, EventType.REBOOT, "web-1", live_migration=True)
+    assert refused.message == "only a Freeze can be a live migration"
+    assert refused.code is ErrorCode.INVALID
+
+
+def test_an_empty_description_is_a_description() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0", description="")
+    assert bench.operation("1.1").description == ""
+
+
+def test_a_failure_without_notice_has_started_already() -> None:
+    bench = Bench(now=NOW + timedelta(microseconds=1))
+    decision = bench.ask(EventType.REDEPLOY, "web-0", no_notice=True)
+    operation = bench.operation("1.1")
+    assert operation.status is EventStatus.STARTED
+    assert operation.started_at == bench.now
+    assert operation.start_cause == "no-notice"
+    assert operation.not_before == NOW + SECOND
+    assert [scope.name for scope in decision.changes.scopes] == ["web"]
+
+
+@pytest.mark.parametrize(
+    ("event_type", "machine", "source"),
+    [
+        (EventType.PREEMPT, "batch_0", EventSource.PLATFORM),
+        (EventType.TERMINATE, "batch_0", EventSource.PLATFORM),
+        (EventType.REBOOT, "web-0", EventSource.USER),
+    ],
+)
+def test_only_the_platforms_failures_strike_without_notice(
+    event_type: EventType, machine: str, source: EventSource
+) -> None:
+    refused = refusal_of(Bench(), event_type, machine, source=source, no_notice=True)
+    assert refused.code is ErrorCode.NOT_ELIGIBLE
+    assert refused.message == (
+        "only the platform's own Freeze, Reboot, Redeploy can strike without notice"
+    )
+
+
+def test_a_failure_takes_no_not_before() -> None:
+    refused = refusal_of(
+        Bench(), EventType.REBOOT, "web-0", no_notice=True, not_before=NOW + 20 * MINUTE
+    )
+    assert refused.code is ErrorCode.INVALID
+    assert refused.message == (
+        "what strikes without notice has happened already: leave NotBefore out"
+    )
+
+
+def test_a_users_reboot_is_approved_by_the_scopes_own_setting() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "FrontEnd_IN_0", source=EventSource.USER)
+    operation = bench.operation("1.1")
+    approval = bench.event("1.1").approval
+    assert operation.status is EventStatus.STARTED
+    assert operation.start_cause == "approved"
+    assert operation.not_before == NOW
+    assert approval is not None
+    assert (approval.kind, approval.by, approval.at) == (ApproverKind.AUTOMATIC, "shop", NOW)
+
+
+@pytest.mark.parametrize(
+    ("event_type", "machine", "source"),
+    [
+        (EventType.REBOOT, "FrontEnd_IN_0", EventSource.PLATFORM),
+        (EventType.REDEPLOY, "FrontEnd_IN_0", EventSource.USER),
+        (EventType.REBOOT, "web-0", EventSource.USER),
+    ],
+)
+def test_nothing_else_is_approved_automatically(
+    event_type: EventType, machine: str, source: EventSource
+) -> None:
+    bench = Bench()
+    bench.ask(event_type, machine, source=source)
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    assert bench.event("1.1").approval is None
+
+
+def test_only_a_low_priority_machine_is_preempted() -> None:
+    refused = refusal_of(Bench(), EventType.PREEMPT, "firm_0")
+    assert refused.code is ErrorCode.NOT_ELIGIBLE
+    assert refused.facts == {"scope": "firm"}
+    assert refused.message == (
+        "firm is of regular priority: only low-priority machines can be preempted"
+    )
+
+
+@pytest.mark.parametrize(("machine", "scope"), [("firm_0", "firm"), ("web-0", "web")])
+def test_only_a_scale_set_with_notification_terminates(machine: str, scope: str) -> None:
+    refused = refusal_of(Bench(), EventType.TERMINATE, machine)
+    assert refused.code is ErrorCode.NOT_ELIGIBLE
+    assert refused.facts == {"scope": scope}
+    assert refused.message == (
+        f"{scope} is no scale set with terminate_notice_minutes: without that a deletion has no "
+        "event"
+    )
+
+
+def test_unknown_names_are_all_named() -> None:
+    refused = refusal_of(Bench(), EventType.REBOOT, "nobody", "web-0", "noone")
+    assert refused.code is ErrorCode.NOT_FOUND
+    assert refused.facts == {"what": "machine", "name": "nobody"}
+    assert refused.message == (
+        "no machine of the fleet is called nobody, noone: see 'forewarn fleet list'"
+    )
+    many = [f"x{n}" for n in range(8)]
+    assert "x0, x1, x2, x3, x4 and 3 more:" in refusal_of(Bench(), EventType.REBOOT, *many).message
+    five = [f"x{n}" for n in range(5)]
+    assert "x3, x4: see" in refusal_of(Bench(), EventType.REBOOT, *five).message
+    refused = refusal_of(Bench(), EventType.REBOOT, scope="nowhere")
+    assert refused.facts == {"what": "scope", "name": "nowhere"}
+
+
+def test_either_machines_or_a_scope_is_named() -> None:
+    both = refusal_of(Bench(), EventType.REBOOT, "web-0", scope="web")
+    neither = refusal_of(Bench(), EventType.REBOOT)
+    for refused in (both, neither):
+        assert refused.code is ErrorCode.INVALID
+        assert refused.message == "name either machines or one scope, not both"
+
+
+def test_a_scope_without_machines_has_nothing_to_maintain() -> None:
+    bench = Bench(msgspec.convert({"scale_set": [{"name": "empty"}]}, fleet.Fleet))
+    refused = refusal_of(bench, EventType.REBOOT, scope="empty")
+    assert refused.code is ErrorCode.INVALID
+    assert refused.facts == {"scope": "empty"}
+    assert refused.message == "scope empty has no machines: there is nothing to maintain"
+
+
+@pytest.mark.parametrize("seconds", [-2, 30 * 24 * 3600 + 1])
+def test_a_duration_out_of_bounds_is_refused(seconds: int) -> None:
+    refused = refusal_of(Bench(), EventType.REBOOT, "web-0", duration_seconds=seconds)
+    assert refused.code is ErrorCode.INVALID
+    assert refused.facts == {"duration_seconds": seconds}
+    assert refused.message == (
+        f"a duration of {seconds} s: give 0 for none, -1 for unknown, or 1 to 2592000 seconds"
+    )
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 30 * 24 * 3600])
+def test_a_duration_within_bounds_is_kept(seconds: int) -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0", duration_seconds=seconds)
+    assert bench.operation("1.1").duration_seconds == seconds
+
+
+@pytest.mark.parametrize("text", ["x" * 501, "two\nlines", "\x00"])
+def test_a_description_is_one_printable_line(text: str) -> None:
+    refused = refusal_of(Bench(), EventType.REBOOT, "web-0", description=text)
+    assert refused.code is ErrorCode.INVALID
+    assert refused.facts == {"length": len(text)}
+    assert refused.message == "a description is one line of at most 500 printable characters"
+
+
+def test_a_description_of_500_characters_is_taken() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0", description="x" * 500)
+    assert len(bench.operation("1.1").description) == 500
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    refused = refusal_of(Bench(), EventType.REBOOT, "web-0", not_before=datetime(2026, 3, 3))
+    assert refused.code is ErrorCode.INVALID
+    assert refused.message == "NotBefore 2026-03-03T00:00:00 names no time zone: add one, as Z"
+
+
+def test_ten_thousand_machines_are_the_most_of_one_request() -> None:
+    def bench_of(count: int) -> Bench:
+        members = [{"name": f"m{n}"} for n in range(count)]
+        group = {"name": "big", "update_domains": 1, "machines": members}
+        return Bench(msgspec.convert({"availability_set": [group]}, fleet.Fleet))
+
+    assert len(bench_of(10_000).ask(EventType.FREEZE, scope="big").operations) == 1
+    refused = refusal_of(bench_of(10_001), EventType.FREEZE, scope="big")
+    assert refused.code is ErrorCode.LIMIT
+    assert refused.facts == {"machines": 10_001, "most": 10_000}
+    assert refused.message == "10001 machines at once; at most 10000: split the request"
+
+
+def test_targets_reads_nothing_but_the_snapshot() -> None:
+    request = planner.Request(event_type=EventType.REBOOT, machines=("web-0",))
+    with pytest.raises(Refused):
+        planner.targets(Snapshot(), request)
+    assert [m.name for m in planner.targets(Bench(FLEET).snapshot, request)] == ["web-0"]

@@ -1,0 +1,433 @@
+"""What follows from each cause, and what never follows."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from builders import MINUTE, NOW, SECOND, Bench, mint
+from forewarn.maintenance import causes, schedule
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Approval, StartCause
+from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
+
+REBOOT = EventType.REBOOT
+
+
+def test_an_announcement_moves_its_scope_and_no_other() -> None:
+    bench = Bench()
+    decision = bench.ask(REBOOT, "web-0")
+    assert {scope.key: scope.incarnation for scope in decision.changes.scopes} == {"web": 1}
+    assert bench.event("1.1").published == 1
+    bench.ask(REBOOT, "web-3", "bastion")
+    assert bench.scope("web").incarnation == 2
+    assert bench.event("2.1").published == 1
+    assert bench.event("2.2").published == 2
+
+
+def test_events_announced_together_share_one_move() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    assert bench.scope("web").incarnation == 1
+    assert [bench.event(f"1.{n}").published for n in (1, 2, 3)] == [1, 1, 1]
+
+
+def test_nothing_starts_before_its_not_before() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    early = bench.let_pass(15 * MINUTE - timedelta(microseconds=1))
+    assert not early.changes
+    assert not early.operations
+    due = bench.let_pass(timedelta(microseconds=1))
+    operation = bench.operation("1.1")
+    assert due.operations == (operation,)
+    assert operation.status is EventStatus.STARTED
+    assert operation.start_cause is StartCause.NOTICE_OVER
+    assert operation.started_at == NOW + 15 * MINUTE
+    assert bench.scope("web").incarnation == 2
+    assert bench.event("1.1").published == 1
+
+
+def test_an_approval_starts_it_at_once_and_is_kept() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "web-3")
+    bench.now += MINUTE
+    decision = bench.approve(bench.event("1.1").id.lower(), scope="web")
+    operation = bench.operation("1.1")
+    assert decision.operations == (operation,)
+    assert operation.status is EventStatus.STARTED
+    assert operation.start_cause is StartCause.APPROVED
+    assert operation.started_at == NOW + MINUTE
+    assert bench.event("1.1").approval == Approval(
+        kind=ApproverKind.GUEST, by="web-0", address="10.0.0.10", at=NOW + MINUTE
+    )
+
+
+def test_approving_again_is_taken_and_changes_nothing() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    event_id = bench.event("1.1").id
+    bench.approve(event_id, event_id, scope="web")
+    first = bench.event("1.1").approval
+    bench.now += MINUTE
+    assert not bench.approve(event_id, scope="web").changes
+    bench.finish("1.1")
+    assert not bench.approve(event_id, scope="web").changes
+    assert bench.event("1.1").approval == first
+
+
+def test_an_event_that_ended_unapproved_stays_unapproved() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.let_pass(20 * MINUTE)
+    assert not bench.approve(bench.event("1.1").id, scope="web").changes
+    assert bench.event("1.1").approval is None
+
+
+def test_one_unknown_id_and_none_is_approved() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    unknown = mint("f")().upper()
+    with pytest.raises(Refused) as refusal:
+        bench.approve(bench.event("1.1").id, unknown, scope="web")
+    assert refusal.value.code is ErrorCode.NOT_FOUND
+    assert refusal.value.facts == {"event_id": unknown}
+    assert refusal.value.message == (
+        f"no event {unknown} was published here, or history no longer holds it"
+    )
+    assert bench.event("1.1").approval is None
+
+
+def test_an_event_of_another_scope_is_unknown() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "bastion")
+    event_id = bench.event("1.1").id
+    with pytest.raises(Refused) as refusal:
+        bench.approve(event_id, scope="web")
+    assert refusal.value.facts == {"event_id": event_id}
+    assert bench.approve(event_id, scope=None).operations
+
+
+def test_an_operators_word_is_taken_anywhere() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "bastion")
+    ids = [bench.event(f"1.{n}").id for n in (1, 2)]
+    bench.approve(*ids, scope=None)
+    assert {bench.operation(f"1.{n}").status for n in (1, 2)} == {EventStatus.STARTED}
+
+
+def test_one_update_domain_is_down_at_a_time_and_the_next_says_for_what_it_waits() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    bench.let_pass(15 * MINUTE)
+    assert [bench.operation(f"1.{n}").status for n in (1, 2, 3)] == [
+        EventStatus.STARTED,
+        EventStatus.SCHEDULED,
+        EventStatus.SCHEDULED,
+    ]
+    assert [bench.operation(f"1.{n}").waits_for for n in (1, 2, 3)] == ["", "1.1", "1.1"]
+    assert bench.scope("web").incarnation == 2
+    bench.now += MINUTE
+    bench.finish("1.1")
+    assert bench.operation("1.2").status is EventStatus.STARTED
+    assert bench.operation("1.2").started_at == bench.now
+    assert bench.operation("1.2").waits_for == ""
+    assert bench.operation("1.2").start_cause is StartCause.NOTICE_OVER
+    assert bench.operation("1.3").waits_for == "1.2"
+    bench.finish("1.2", succeeded=False)
+    assert bench.operation("1.3").status is EventStatus.STARTED
+
+
+def test_what_waits_can_be_approved_and_cancelled() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    bench.approve(bench.event("1.1").id)
+    bench.approve(bench.event("1.2").id)
+    assert bench.operation("1.2").status is EventStatus.SCHEDULED
+    assert bench.operation("1.2").waits_for == "1.1"
+    bench.let_pass(15 * MINUTE)
+    assert bench.operation("1.3").waits_for == "1.1"
+    bench.cancel("1.2")
+    assert bench.operation("1.2").waits_for == ""
+    bench.finish("1.1")
+    assert bench.operation("1.2").status is EventStatus.CANCELED
+    assert bench.operation("1.3").status is EventStatus.STARTED
+
+
+def test_an_approved_one_that_waited_started_as_approved() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    bench.approve(bench.event("1.1").id)
+    bench.approve(bench.event("1.2").id)
+    bench.finish("1.1")
+    assert bench.operation("1.2").start_cause is StartCause.APPROVED
+
+
+def test_the_same_domain_and_other_scopes_do_not_wait() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "bastion", "batch_1")
+    bench.ask(REBOOT, "web-3")
+    bench.let_pass(15 * MINUTE)
+    started = [o.status for o in bench.snapshot.operations.values()]
+    assert started == [EventStatus.STARTED] * 4
+
+
+def test_what_is_due_starts_in_the_order_of_not_before() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-1", not_before=NOW + 30 * MINUTE)
+    bench.ask(REBOOT, "web-0", not_before=NOW + 20 * MINUTE)
+    bench.let_pass(40 * MINUTE)
+    assert bench.operation("2.1").status is EventStatus.STARTED
+    assert bench.operation("1.1").waits_for == "2.1"
+
+
+def test_a_failure_a_preemption_and_a_deletion_wait_for_nothing() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "batch_0")
+    bench.approve(bench.event("1.1").id)
+    bench.ask(EventType.PREEMPT, "batch_1")
+    bench.ask(EventType.TERMINATE, "batch_3")
+    bench.let_pass(10 * MINUTE)
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    bench.ask(EventType.REDEPLOY, "web-1", no_notice=True)
+    assert {o.status for o in bench.snapshot.operations.values()} == {EventStatus.STARTED}
+
+
+def test_others_wait_for_a_failure() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    bench.ask(REBOOT, "web-1")
+    bench.approve(bench.event("2.1").id)
+    assert bench.operation("2.1").waits_for == "1.1"
+
+
+def test_an_automatic_approval_waits_for_the_other_domain_too() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "FrontEnd_IN_0", no_notice=True)
+    bench.ask(REBOOT, "FrontEnd_IN_1", source=EventSource.USER)
+    waiting = bench.operation("2.1")
+    assert waiting.status is EventStatus.SCHEDULED
+    assert waiting.waits_for == "1.1"
+    assert bench.scope("shop").incarnation == 2
+    bench.finish("1.1")
+    assert bench.operation("2.1").status is EventStatus.STARTED
+    assert bench.operation("2.1").start_cause is StartCause.APPROVED
+
+
+def test_a_machine_has_one_live_event_at_a_time() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "web-3")
+    event_id = bench.event("1.1").id
+    with pytest.raises(Refused) as refusal:
+        bench.ask(EventType.FREEZE, "web-3", "web-1")
+    assert refusal.value.code is ErrorCode.CONFLICT
+    assert refusal.value.facts == {"machine": "web-3", "event_id": event_id, "operation": "1.1"}
+    assert refusal.value.message == (
+        f"web-3 has a live event already: Reboot {event_id} of operation 1.1 is Scheduled; "
+        "cancel it first"
+    )
+    bench.let_pass(15 * MINUTE)
+    with pytest.raises(Refused) as refusal:
+        bench.ask(REBOOT, "web-3", no_notice=True)
+    assert refusal.value.message.endswith("is Started; wait until it is over")
+    bench.finish("1.1")
+    assert bench.ask(EventType.FREEZE, "web-3").operations
+
+
+@pytest.mark.parametrize(
+    ("event_type", "more"),
+    [
+        (EventType.PREEMPT, {}),
+        (EventType.TERMINATE, {}),
+        (EventType.REDEPLOY, {"no_notice": True}),
+    ],
+)
+def test_what_is_stronger_supersedes_what_is_pending(
+    event_type: EventType, more: dict[str, bool]
+) -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "batch_0", "batch_2")
+    decision = bench.ask(event_type, "batch_0", **more)
+    superseded = bench.operation("1.1")
+    assert superseded.status is EventStatus.CANCELED
+    assert superseded.outcome == "superseded by 2.1"
+    assert superseded.ended_at == NOW
+    assert {o.id for o in decision.changes.operations} == {"1.1", "2.1"}
+    assert [o.id for o in decision.operations] == ["2.1"]
+    assert bench.scope("batch").incarnation == 2
+
+
+def test_a_cancelled_operation_is_gone_and_says_why() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.now += MINUTE
+    decision = bench.cancel("1.1")
+    operation = bench.operation("1.1")
+    assert decision.operations == (operation,)
+    assert operation.status is EventStatus.CANCELED
+    assert (operation.ended_at, operation.outcome) == (NOW + MINUTE, "not now")
+    assert bench.scope("web").incarnation == 2
+    assert not bench.let_pass(MINUTE * 30).changes
+
+
+def test_what_has_started_can_not_be_cancelled() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.let_pass(15 * MINUTE)
+    with pytest.raises(Refused) as refusal:
+        bench.cancel("1.1")
+    assert refusal.value.code is ErrorCode.TOO_LATE
+    with pytest.raises(Refused) as refusal:
+        bench.cancel("1.1", lenient=True)
+    assert refusal.value.code is ErrorCode.TOO_LATE
+    assert refusal.value.message == (
+        "nothing of this is still Scheduled: what has started or is over stays so"
+    )
+
+
+def test_a_lenient_cancel_takes_what_it_still_can() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    bench.approve(bench.event("1.1").id)
+    bench.cancel("1.1", "1.2", "1.3", lenient=True)
+    assert [bench.operation(f"1.{n}").status for n in (1, 2, 3)] == [
+        EventStatus.STARTED,
+        EventStatus.CANCELED,
+        EventStatus.CANCELED,
+    ]
+
+
+def test_a_strict_cancel_takes_all_or_nothing() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    bench.approve(bench.event("1.2").id)
+    with pytest.raises(Refused):
+        bench.cancel("1.1", "1.2")
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+
+
+def test_an_unknown_operation_is_named() -> None:
+    with pytest.raises(Refused) as refusal:
+        Bench().cancel("9.1")
+    assert refusal.value.code is ErrorCode.NOT_FOUND
+    assert refusal.value.facts == {"operation": "9.1"}
+    assert refusal.value.message == "there is no operation 9.1: see 'forewarn history'"
+
+
+def test_a_claim_is_a_lease_with_a_fencing_number() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.let_pass(15 * MINUTE)
+    (claimed,) = bench.claim("1.1").operations
+    assert (claimed.attempt, claimed.executor) == (1, "here")
+    assert claimed.lease_until == bench.now + MINUTE
+    with pytest.raises(Refused) as refusal:
+        bench.claim("1.1")
+    assert refusal.value.code is ErrorCode.CONFLICT
+    assert refusal.value.facts == {"operation": "1.1"}
+    assert refusal.value.message == (
+        "operation 1.1 is Started and held by here: only a Started one that nobody holds can be "
+        "claimed"
+    )
+    bench.now += MINUTE
+    (again,) = bench.claim("1.1").operations
+    assert again.attempt == 2
+    assert bench.scope("web").incarnation == 2
+
+
+def test_only_what_has_started_can_be_claimed() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    with pytest.raises(Refused) as refusal:
+        bench.claim("1.1")
+    assert refusal.value.message == (
+        "operation 1.1 is Scheduled: only a Started one that nobody holds can be claimed"
+    )
+
+
+def test_a_renewal_lengthens_the_lease_and_a_release_ends_it() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.let_pass(15 * MINUTE)
+    bench.claim("1.1")
+    bench.now += 30 * SECOND
+    renewed = causes.Renewed(operation="1.1", attempt=1, lease=MINUTE)
+    assert bench.decide(renewed).operations == (bench.operation("1.1"),)
+    assert bench.operation("1.1").lease_until == bench.now + MINUTE
+    released = bench.decide(causes.Released(operations=("1.1",)))
+    assert released.operations[0].lease_until is None
+    assert bench.claim("1.1").operations[0].attempt == 2
+
+
+def test_a_stale_attempt_is_refused_whatever_it_wants() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.let_pass(15 * MINUTE)
+    bench.claim("1.1")
+    bench.now += 2 * MINUTE
+    bench.claim("1.1")
+    stale = [
+        causes.Finished(operation="1.1", attempt=1, succeeded=True, message=""),
+        causes.Renewed(operation="1.1", attempt=1, lease=MINUTE),
+    ]
+    for cause in stale:
+        with pytest.raises(Refused) as refusal:
+            bench.decide(cause)
+        assert refusal.value.code is ErrorCode.STALE
+        assert refusal.value.facts == {"operation": "1.1", "attempt": 1}
+        assert refusal.value.message == (
+            "attempt 1 at operation 1.1 is stale: it is Started at attempt 2"
+        )
+    assert bench.operation("1.1").status is EventStatus.STARTED
+
+
+def test_an_operation_has_one_outcome() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.let_pass(15 * MINUTE)
+    bench.now += 2 * MINUTE
+    decision = bench.finish("1.1", message="back after 40 s")
+    operation = bench.operation("1.1")
+    assert decision.operations == (operation,)
+    assert operation.status is EventStatus.COMPLETED
+    assert operation.outcome == "back after 40 s"
+    assert operation.ended_at == NOW + 17 * MINUTE
+    assert operation.lease_until is None
+    assert bench.scope("web").incarnation == 3
+    again = causes.Finished(operation="1.1", attempt=1, succeeded=False, message="")
+    with pytest.raises(Refused) as refusal:
+        bench.decide(again)
+    assert refusal.value.code is ErrorCode.STALE
+
+
+def test_a_failed_operation_keeps_the_end_of_its_complaint() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    bench.finish("1.1", succeeded=False, message="x" * 5000 + "END")
+    operation = bench.operation("1.1")
+    assert operation.status is EventStatus.FAILED
+    assert len(operation.outcome) == 2000
+    assert operation.outcome.endswith("xEND")
+
+
+def test_time_alone_wakes_what_is_scheduled_and_waits_for_nothing() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    assert schedule.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
+    bench.let_pass(15 * MINUTE)
+    assert schedule.wakeup_at(bench.operation("1.1")) is None
+    assert schedule.wakeup_at(bench.operation("1.2")) is None
+    approved = msgspec.structs.replace(
+        bench.operation("1.2"),
+        waits_for="",
+        events=(msgspec.structs.replace(bench.event("1.2"), approval=bench.word()),),
+    )
+    assert schedule.wakeup_at(approved) == NOW
+
+
+def test_a_decision_leaves_its_snapshot_as_it_was() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    before = msgspec.json.encode(bench.snapshot)
+    schedule.decide(bench.snapshot, causes.Passed(), NOW + timedelta(hours=1))
+    assert msgspec.json.encode(bench.snapshot) == before
