@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -87,8 +88,8 @@ class Bench:
         self.snapshot = after
         return decision
 
-    def ask(self, event_type: EventType, *machines: str, **more: object) -> schedule.Decision:
-        request = planner.Request(event_type=event_type, machines=machines, **more)  # type: ignore[arg-type]
+    def ask(self, event_type: EventType, *machines: str, **more: Any) -> schedule.Decision:
+        request = planner.Request(event_type=event_type, machines=machines, **more)
         return self.decide(
             causes.Requested(request=request, number=next(self.numbers), mint=self.mint)
         )

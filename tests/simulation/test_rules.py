@@ -120,6 +120,7 @@ class Rules(RuleBasedStateMachine):
             assert len({event.scope for event in chosen}) > 1
             assert self.bench.snapshot is before
         else:
+            assert not own or {event.scope for event in chosen} == {scope}
             for operation in decision.operations:
                 chosen_ids = {event.id for event in chosen}
                 assert operation.status.over or all(
