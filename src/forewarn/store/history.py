@@ -9,7 +9,7 @@ import binascii
 import re
 from typing import Any
 
-from sqlalchemy import Select, select, tuple_
+from sqlalchemy import BigInteger, Select, literal, select, tuple_
 
 from forewarn.maintenance.errors import Refused
 from forewarn.store import tables
@@ -66,7 +66,7 @@ def statement(query: HistoryQuery) -> Select[Any]:
         announced, sequence = _place(query.cursor)
         found = found.where(
             tuple_(_operations.announced_at, _operations.sequence)
-            < tuple_(tables.EPOCH + announced * tables.MICROSECOND, sequence)
+            < tuple_(literal(announced, BigInteger), literal(sequence, BigInteger))
         )
     if query.machine:
         concerned = select(tables.operation_machines.c.operation).where(
