@@ -3,11 +3,14 @@
 Values and bytes go in, values and bytes come out; no sockets, no clock, no chance, no logging.
 
     versions   the published versions as one table
-    document   what a guest reads and writes, as frozen values
-    codec      the only file that knows JSON names and date formats
+    document   what a guest reads, as frozen values, and the descriptions by default
     instance   /metadata/instance: a tree of strings and its leaves
+    text       case by ASCII alone; how much of a client's text is shown back
+    codec      the only file that knows JSON names and date formats
+    target     a request's path and query, read
+    choices    every refusal, its text and standing; what the sources leave open
     exchange   a request judged: every rule of docs/protocol.md sections 3 and 9, in order
 
 A stranger to `maintenance`: the server maps one's values to the other's. Imports only
-`vocabulary`.
+`vocabulary` and `version`.
 """

@@ -1,0 +1,111 @@
+"""What the wire says where its sources are silent, in one place: one line changes with evidence.
+
+Standing, as in docs/protocol.md: `D` documented by the protocol's owner, `C` captured from the
+real service, `K` demanded by clients in the field, `O` open in all of these, and our choice.
+
+Choices that are a property of a version stand in `versions`, those about descriptions in
+`document`, and the order of the rules is the order of the lines in `exchange.judge`.
+"""
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from forewarn.protocol import text, versions
+
+Standing: TypeAlias = Literal["D", "C", "K", "O"]
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """One way to say no (protocol.md section 9)."""
+
+    status: int
+    text: str
+    """The error's text, with the facts of the case in braces."""
+    standing: Standing = "O"
+
+
+MAX_START_REQUESTS: Final = 1000
+"""Entries of one approval [O]: far above any scope's live events, far below what would hurt."""
+
+MAX_BODY_BYTES: Final = 64 * 1024
+"""A body's limit by default [O]; 1,000 approvals fit."""
+
+MAX_HEAD_BYTES: Final = 16 * 1024
+"""A head's limit by default [O], the usual one of servers."""
+
+NEWEST_NAMED: Final = 3
+"""How many of the newest versions an error names [C]."""
+
+VERSIONS_LISTED: Final = versions.INSTANCE_VERSIONS
+"""What /metadata/versions lists: the instance service's versions [O]."""
+
+parameter_key = text.lower
+"""What a query parameter's name is compared by: its case does not count [O]."""
+
+NO_HEADER: Final = Refusal(400, "Bad request. Required metadata header not specified", "C")
+VERSION: Final = Refusal(
+    400,
+    "Bad request. api-version is invalid or was not specified in the request. "
+    "For more information refer to aka.ms/azureimds",
+    "C",
+)
+FORWARDED: Final = Refusal(
+    400,
+    "Bad request. X-Forwarded-For is not accepted: ask the endpoint directly, without a proxy",
+)
+DOUBLED_PARAMETER: Final = Refusal(
+    400, "Bad request. Query parameter '{name}' is named more than once: name it once"
+)
+FORMAT: Final = Refusal(400, "Bad request. format '{format}' is not served: ask for json or text")
+LEAF_WITHOUT_TEXT: Final = Refusal(
+    400, "Bad request. {path} is a single value: ask for it with format=text"
+)
+TEXT_OF_SUBTREE: Final = Refusal(
+    400, "Bad request. {path} is not a single value: ask for it with format=json"
+)
+BODY: Final = Refusal(
+    400,
+    "Bad request. The body {wrong}. Wanted is a JSON object whose StartRequests is a list of "
+    "at most {limit} objects, each with a string EventId. Nothing was approved",
+)
+UNKNOWN_EVENT: Final = Refusal(
+    400,
+    "Bad request. Event '{event_id}' was never published to this machine: "
+    "send EventIds of its own document. Nothing was approved",
+)
+MALFORMED: Final = Refusal(400, "Bad request. Not HTTP/1.1 as expected: {what}")
+UNKNOWN_CALLER: Final = Refusal(
+    403,
+    "Forbidden. {address} is the address of no registered machine: "
+    "register the machine with this address",
+)
+UNKNOWN_NAME: Final = Refusal(
+    403,
+    "Forbidden. {address} asked as '{machine}', which is no registered machine: "
+    "ask as one that is registered",
+)
+NOT_FOUND: Final = Refusal(404, "Not found")
+METHOD: Final = Refusal(405, "Method not allowed")
+TOO_SLOW: Final = Refusal(408, "Request timeout. The request did not arrive in time: send it whole")
+BODY_TOO_LARGE: Final = Refusal(
+    413,
+    "Content too large. A body may have {limit_bytes} bytes at most: "
+    "send fewer EventIds at once. Nothing was approved",
+)
+TOO_MANY_REQUESTS: Final = Refusal(429, "Too many requests", "D")
+HEAD_TOO_LARGE: Final = Refusal(
+    431, "Request header fields too large. A request's head may have {limit_bytes} bytes at most"
+)
+INTERNAL: Final = Refusal(
+    500, "Internal error. The fault is the service's own; its log has the details"
+)
+UNAVAILABLE: Final = Refusal(
+    503,
+    "Service unavailable. The approval could not be stored: send it again. Nothing was approved",
+)
+
+REFUSALS: Final[dict[str, Refusal]] = {
+    name: value for name, value in globals().items() if isinstance(value, Refusal)
+}
+"""Every refusal by its name above."""

@@ -1,0 +1,337 @@
+"""Values to bytes and back: the only file that knows JSON names and date formats."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from forewarn.protocol import choices, text
+from forewarn.protocol.document import Document, Event
+from forewarn.protocol.instance import Tree
+from forewarn.protocol.versions import Version
+from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventStatus, EventType
+
+T = TypeVar("T")
+
+PREVIEW_PREFIX: Final = "_"
+"""What the preview puts before the names of machines outside cloud services."""
+
+
+class Malformed(ValueError):  # noqa: N818 - the body's state, and no fault of ours
+    """A body is not what was expected; the message says what is wrong, as `is not JSON` does."""
+
+
+class _WireEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An event in JSON: keys in this order, those that a version does not know left out."""
+
+    event_id: str = msgspec.field(name="EventId")
+    status: EventStatus = msgspec.field(name="EventStatus")
+    event_type: EventType = msgspec.field(name="EventType")
+    resource_type: str = msgspec.field(name="ResourceType")
+    resources: tuple[str, ...] = msgspec.field(name="Resources")
+    not_before: str = msgspec.field(name="NotBefore")
+    description: str | UnsetType = msgspec.field(name="Description", default=UNSET)
+    source: EventSource | UnsetType = msgspec.field(name="EventSource", default=UNSET)
+    duration_seconds: int | UnsetType = msgspec.field(name="DurationInSeconds", default=UNSET)
+
+
+class _WireDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    incarnation: int = msgspec.field(name="DocumentIncarnation")
+    events: tuple[_WireEvent, ...] = msgspec.field(name="Events")
+
+
+class _WireStartRequest(msgspec.Struct, frozen=True):
+    event_id: str = msgspec.field(name="EventId")
+
+
+class _WireStartRequests(msgspec.Struct, frozen=True):
+    start_requests: list[_WireStartRequest] = msgspec.field(name="StartRequests")
+
+
+class _WireError(msgspec.Struct, frozen=True, omit_defaults=True):
+    error: str
+    newest_versions: tuple[str, ...] = msgspec.field(name="newest-versions", default=())
+
+
+class _WireVersions(msgspec.Struct, frozen=True):
+    versions: tuple[str, ...] = msgspec.field(name="apiVersions")
+
+
+_encoder: Final = msgspec.json.Encoder()
+_document_decoder: Final = msgspec.json.Decoder(_WireDocument)
+
+
+def encode_document(document: Document, version: Version) -> bytes:
+    """Return the body of a GET: the events in the order given, as far as the version shows them.
+
+    Raises:
+        ValueError: An event has no source, and the version shows one.
+    """
+    prefix = PREVIEW_PREFIX if version.prefixed_names and not document.cloud_service else ""
+    return _encoder.encode(
+        _WireDocument(
+            incarnation=document.incarnation,
+            events=tuple(
+                _wire_event(event, version, prefix)
+                for event in document.events
+                if event.event_type in version.event_types
+            ),
+        )
+    )
+
+
+def _wire_event(event: Event, version: Version, prefix: str) -> _WireEvent:
+    shown = version.fields
+    source: EventSource | UnsetType = UNSET
+    if "source" in shown:
+        if event.source is None:
+            message = f"event {event.event_id} has no source, and {version.name} shows one"
+            raise ValueError(message)
+        source = event.source
+    return _WireEvent(
+        event_id=event.event_id,
+        status=event.status,
+        event_type=event.event_type,
+        resource_type=RESOURCE_TYPE,
+        resources=tuple(prefix + name for name in event.resources),
+        not_before=_written(event.not_before, version),
+        description=event.description if "description" in shown else UNSET,
+        source=source,
+        duration_seconds=event.duration_seconds if "duration_seconds" in shown else UNSET,
+    )
+
+
+def decode_document(body: bytes, version: Version) -> Document:
+    """Read what `encode_document` writes by the same version, and nothing else.
+
+    What the version does not show gets the defaults of `document.Event`.
+
+    Raises:
+        Malformed: A key is missing or unknown to the version, or a value is not what it should be.
+    """
+    try:
+        wire = _document_decoder.decode(body)
+        document = Document(
+            incarnation=wire.incarnation,
+            events=tuple(_event(event, version) for event in wire.events),
+            cloud_service=version.prefixed_names
+            and any(
+                not name.startswith(PREVIEW_PREFIX)
+                for event in wire.events
+                for name in event.resources
+            ),
+        )
+    except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+        message = f"is no document of {version.name}: {text.shown(str(error))}"
+        raise Malformed(message) from error
+    return document
+
+
+def _event(wire: _WireEvent, version: Version) -> Event:
+    for name in ("description", "source", "duration_seconds"):
+        if (getattr(wire, name) is not UNSET) != (name in version.fields):
+            message = f"event {wire.event_id} shows another version's {name}, or lacks its own"
+            raise ValueError(message)
+    if wire.event_type not in version.event_types or wire.resource_type != RESOURCE_TYPE:
+        message = f"event {wire.event_id} is a {wire.event_type.value} of a {wire.resource_type}"
+        raise ValueError(message)
+    prefix = PREVIEW_PREFIX if version.prefixed_names else ""
+    return Event(
+        event_id=wire.event_id,
+        status=wire.status,
+        event_type=wire.event_type,
+        resources=tuple(name.removeprefix(prefix) for name in wire.resources),
+        not_before=_read(wire.not_before, version),
+        **{
+            name: getattr(wire, name)
+            for name in ("description", "source", "duration_seconds")
+            if name in version.fields
+        },
+    )
+
+
+_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS: Final = (
+    *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
+    *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
+)
+_RFC_1123: Final = re.compile(r"\w{3}, (\d\d) (\w{3}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT", re.ASCII)
+_ISO_8601: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z", re.ASCII)
+
+
+def http_date(moment: datetime) -> bytes:
+    """Return a moment by RFC 1123: English names whatever the locale, two-digit day.
+
+    Args:
+        moment: Aware; what it has beyond whole seconds is left out.
+
+    Raises:
+        ValueError: It is naive: nobody can tell which moment is meant.
+    """
+    utc = _in_utc(moment)
+    return (
+        f"{_DAYS[utc.weekday()]}, {utc.day:02} {_MONTHS[utc.month - 1]} {utc.year:04} "
+        f"{utc.hour:02}:{utc.minute:02}:{utc.second:02} GMT"
+    ).encode()
+
+
+def _in_utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        message = f"{moment} names no time zone: give an aware datetime"
+        raise ValueError(message)
+    return moment.astimezone(UTC)
+
+
+def _written(not_before: datetime | None, version: Version) -> str:
+    if not_before is None:
+        return ""
+    if version.iso_dates:
+        return _in_utc(not_before).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return http_date(not_before).decode()
+
+
+def _read(not_before: str, version: Version) -> datetime | None:
+    if not not_before:
+        return None
+    match = (_ISO_8601 if version.iso_dates else _RFC_1123).fullmatch(not_before)
+    if match is not None:
+        moment = _moment(match.groups(), iso=version.iso_dates)
+        if _written(moment, version) == not_before:  # the day's name is that of the date
+            return moment
+    message = f"NotBefore {not_before!r} is not a date as {version.name} writes it"
+    raise ValueError(message)
+
+
+def _moment(parts: Sequence[str], *, iso: bool) -> datetime:
+    first, month, last, *clock = parts
+    year, day = (first, last) if iso else (last, first)
+    number = int(month) if iso else _MONTHS.index(month) + 1
+    hour, minute, second = map(int, clock)
+    return datetime(int(year), number, int(day), hour, minute, second, tzinfo=UTC)
+
+
+def encode_start_requests(event_ids: Iterable[str]) -> bytes:
+    """Return the body of a POST that approves these events, in this order."""
+    return _encoder.encode(_WireStartRequests([_WireStartRequest(each) for each in event_ids]))
+
+
+def decode_start_requests(body: bytes) -> tuple[str, ...]:
+    """Return the EventIds that a guest approves: upper-cased, each once, in the guest's order.
+
+    Keys beside StartRequests and EventId are ignored, whatever their values (section 5). JSON in
+    which one object names a key twice is refused: readers differ on which one counts.
+
+    Raises:
+        Malformed: It is no such document.
+    """
+    entries = _entries(body)
+    if len(entries) > choices.MAX_START_REQUESTS:
+        message = f"has {len(entries)} StartRequests"
+        raise Malformed(message)
+    event_ids: dict[str, None] = {}
+    for number, entry in enumerate(entries, 1):
+        event_ids[text.upper(_event_id(entry, number))] = None
+    return tuple(event_ids)
+
+
+def _entries(body: bytes) -> list[Any]:
+    content = _json(body)
+    if not isinstance(content, dict):
+        message = "is not an object"
+        raise Malformed(message)
+    if "StartRequests" not in content:
+        message = "has no StartRequests"
+        raise Malformed(message)
+    entries = content["StartRequests"]
+    if not isinstance(entries, list):
+        message = "has StartRequests that is not a list"
+        raise Malformed(message)
+    return entries
+
+
+def _event_id(entry: object, number: int) -> str:
+    place = f"entry {number} of StartRequests"
+    if not isinstance(entry, dict):
+        message = f"has no object as {place}"
+        raise Malformed(message)
+    if "EventId" not in entry:
+        message = f"has no EventId in {place}"
+        raise Malformed(message)
+    event_id = entry["EventId"]
+    if not isinstance(event_id, str) or not _is_unicode(event_id):
+        message = f"has an EventId that is no text in {place}"
+        raise Malformed(message)
+    return event_id
+
+
+def _is_unicode(value: str) -> bool:
+    """Tell whether it can be written at all: JSON's escapes can spell half a character."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _json(body: bytes) -> object:
+    """Return any JSON, its numbers as None: no number is ever asked for, however huge it is."""
+    if not body:
+        message = "is empty"
+        raise Malformed(message)
+    try:
+        return json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_constant=_no_constant,
+            parse_float=_no_number,
+            parse_int=_no_number,
+        )
+    except UnicodeDecodeError as error:
+        message = "is not UTF-8"
+        raise Malformed(message) from error
+    except json.JSONDecodeError as error:
+        message = "is not JSON"
+        raise Malformed(message) from error
+    except RecursionError as error:
+        message = "is nested too deeply"
+        raise Malformed(message) from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        name = next(name for name, count in counts.items() if count > 1)
+        message = f"names '{text.shown(name)}' twice in one object"
+        raise Malformed(message)
+    return content
+
+
+def _no_constant(_: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python's reader would take."""
+    message = "is not JSON"
+    raise Malformed(message)
+
+
+def _no_number(_: str) -> None:
+    return None
+
+
+def encode_error(message: str, newest_versions: tuple[str, ...] = ()) -> bytes:
+    """Return an error's body (section 9); `newest_versions` only where a version is at fault."""
+    return _encoder.encode(_WireError(message, newest_versions))
+
+
+def encode_versions(names: tuple[str, ...]) -> bytes:
+    """Return the body of /metadata/versions."""
+    return _encoder.encode(_WireVersions(names))
+
+
+def encode_tree(tree: Tree) -> bytes:
+    """Return an instance tree, or a part of one, as JSON."""
+    return _encoder.encode(tree)

@@ -1,0 +1,116 @@
+"""What a guest reads, as frozen values, and what an event says of itself by default."""
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventStatus, EventType
+
+UNKNOWN_DURATION: Final = -1
+"""DurationInSeconds where it is unknown or does not apply (protocol.md section 4)."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One event as the newest version shows it; older ones show less of it.
+
+    Raises:
+        ValueError: A status that guests never see; a Scheduled event without NotBefore or a
+            Started one with it; a NotBefore that is not aware or not in whole seconds.
+    """
+
+    event_id: str
+    """An upper-case GUID."""
+    status: EventStatus
+    event_type: EventType
+    resources: tuple[str, ...]
+    """The affected machines' names, without the preview's `_`; the order is the document's."""
+    not_before: datetime | None
+    """In whole seconds, aware; None once Started, which is written `""`."""
+    description: str = ""
+    source: EventSource | None = None
+    """None only where it was read by a version that does not tell."""
+    duration_seconds: int = UNKNOWN_DURATION
+    """The expected interruption; 0 none, -1 unknown or not applicable."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no guest may ever be shown."""
+        if not self.status.visible:
+            message = f"event {self.event_id} is {self.status.value}: guests see no such event"
+            raise ValueError(message)
+        if (self.not_before is None) != (self.status is EventStatus.STARTED):
+            message = (
+                f"event {self.event_id} is {self.status.value} with NotBefore {self.not_before}: "
+                "a Scheduled event has one, a Started one has none"
+            )
+            raise ValueError(message)
+        if self.not_before is not None and (
+            self.not_before.tzinfo is None or self.not_before.microsecond
+        ):
+            message = (
+                f"event {self.event_id} has NotBefore {self.not_before}: "
+                "it must be aware and in whole seconds"
+            )
+            raise ValueError(message)
+
+    @property
+    def resource_type(self) -> str:
+        """Return the one resource type that there is."""
+        return RESOURCE_TYPE
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """What every machine of a scope reads."""
+
+    incarnation: int
+    """0 for a scope that never had an event; moves with every change of the events."""
+    events: tuple[Event, ...] = ()
+    """In the order in which guests read them: by publication, then by EventId."""
+    cloud_service: bool = False
+    """Whether the machines are role instances, whose names the preview leaves as they are."""
+
+
+LIVE_MIGRATION_DESCRIPTION: Final = (
+    "Virtual machine is being paused because of a memory-preserving Live Migration operation."
+)
+_HOST_MAINTENANCE: Final = "Host server is undergoing maintenance."
+
+DEFAULT_DESCRIPTIONS: Final[dict[tuple[EventType, EventSource], str]] = {
+    (EventType.FREEZE, EventSource.PLATFORM): _HOST_MAINTENANCE,
+    (EventType.FREEZE, EventSource.USER): (
+        "Virtual machine is going to be paused as requested by authorized user."  # [O]
+    ),
+    (EventType.REBOOT, EventSource.PLATFORM): _HOST_MAINTENANCE,  # [O]
+    (EventType.REBOOT, EventSource.USER): (
+        "Virtual machine is going to be restarted as requested by authorized user."
+    ),
+    (EventType.REDEPLOY, EventSource.PLATFORM): "Virtual machine has encountered a failure.",
+    (EventType.REDEPLOY, EventSource.USER): (
+        "Virtual machine is going to be redeployed as requested by authorized user."
+    ),
+    (EventType.PREEMPT, EventSource.PLATFORM): "",
+    (EventType.PREEMPT, EventSource.USER): "",
+    (EventType.TERMINATE, EventSource.PLATFORM): "Virtual machine is going to be deleted.",  # [O]
+    (EventType.TERMINATE, EventSource.USER): (
+        "Virtual machine is going to be deleted as requested by authorized user."  # [O]
+    ),
+}
+"""What an event says where nobody gives another text (protocol.md section 4).
+
+Clients match on the captured ones; those marked [O] are in none of the sources and are ours.
+"""
+
+
+def default_description(
+    event_type: EventType, source: EventSource, *, live_migration: bool = False
+) -> str:
+    """Return the text that clients know an event of this kind by.
+
+    Args:
+        event_type: What happens.
+        source: Who wanted it.
+        live_migration: Whether the pause comes from moving a running machine to another host.
+    """
+    if live_migration:
+        return LIVE_MIGRATION_DESCRIPTION
+    return DEFAULT_DESCRIPTIONS[event_type, source]

@@ -1,0 +1,433 @@
+"""A request judged: a Request value in, a Reply value out (protocol.md sections 3 and 9).
+
+When several things are wrong, the first in the order of section 3, rule 6 is answered:
+
+    limits of the transport    the shell's, with `head_too_large()` and the like
+    path ... version           `judge`, line by line
+    caller, rate               `admit`, once the shell has looked both up
+    body                       `start_requests`
+
+`respond` is the whole exchange in one call. A shell whose approval takes its time calls the
+pieces in the same order: `judge`, `admit`, then what the wanted thing asks for.
+
+Two later parts have their place here: a waiting GET is a `DocumentWanted` that says how long
+(section 10), and a proxy's signed header is read where X-Forwarded-For is.
+"""
+
+import re
+from typing import Final, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from forewarn.protocol import choices, codec, instance, target, text, versions
+from forewarn.protocol.choices import Refusal
+from forewarn.protocol.instance import Tree
+from forewarn.protocol.target import Resource, Target
+from forewarn.protocol.versions import Version
+from forewarn.version import __version__
+
+SERVER: Final = f"Forewarn/{__version__} IMDS".encode()
+"""The Server header: clients look for `IMDS` in it (protocol.md section 9)."""
+
+REASONS: Final[dict[int, bytes]] = {
+    200: b"OK",
+    304: b"Not Modified",
+    400: b"Bad Request",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    503: b"Service Unavailable",
+}
+"""The reason phrase of every status that a Reply can have."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A request as it was read, its body whole."""
+
+    method: bytes
+    target: bytes
+    """As on the wire: path and query, or a whole URL; any bytes at all."""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Names in any case, values with or without the blanks around them."""
+    body: bytes = b""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """An answer with its own headers only.
+
+    The shell adds Server, Date, x-ms-request-id, Content-Length and Connection; and it leaves the
+    body away where HTTP forbids one: in the answer to a HEAD, and in a 304.
+    """
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings decide about requests."""
+
+    preview_post_without_header: bool = True
+    """Whether a POST at 2017-03-01 is taken without `Metadata: true` (section 3, rule 1)."""
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the listener says of a connection."""
+
+    address: str = ""
+    """The source address, for the error that names it."""
+    trusted_proxy: bool = False
+    """Whether X-Forwarded-For is allowed: the peer is a configured proxy."""
+    vm_paths: bool = False
+    """Whether `/vm/NAME/metadata/...` is served: loopback listeners only (section 10)."""
+
+
+class IfNoneMatch(msgspec.Struct, frozen=True):
+    """The entity tags that a client holds already."""
+
+    tags: tuple[bytes, ...] = ()
+    """Without quotes and without the mark of weakness."""
+    anything: bool = False
+    """Whether it said `*`, which every document matches."""
+
+    def matches(self, incarnation: int) -> bool:
+        """Tell whether the client holds the document of this incarnation."""
+        return self.anything or b"%d" % incarnation in self.tags
+
+
+class DocumentWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """GET /metadata/scheduledevents."""
+
+    version: Version
+    if_none_match: IfNoneMatch = IfNoneMatch()
+    machine: str | None = None
+    """The name in a `/vm/NAME` prefix, as written; None where there is none."""
+
+
+class ApprovalWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /metadata/scheduledevents."""
+
+    version: Version
+    machine: str | None = None
+    """The name in a `/vm/NAME` prefix, as written; None where there is none."""
+
+
+class InstanceWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """GET /metadata/instance, the whole or a part of it."""
+
+    path: tuple[str, ...] = ()
+    format: Literal["json", "text"] = "json"
+    machine: str | None = None
+    """The name in a `/vm/NAME` prefix, as written; None where there is none."""
+
+
+class VersionsWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """GET /metadata/versions."""
+
+    machine: str | None = None
+    """The name in a `/vm/NAME` prefix, as written; None where there is none."""
+
+
+Wanted: TypeAlias = DocumentWanted | ApprovalWanted | InstanceWanted | VersionsWanted
+"""A request in which nothing is wrong so far: what is left is the caller, the rate, the body."""
+
+
+class Knowledge(Protocol):
+    """What a whole exchange asks of the world, in the order of its questions."""
+
+    def caller(self, machine: str | None) -> str | None:
+        """Return the key of the registered machine that asks, None if there is none.
+
+        Args:
+            machine: The name in a `/vm/NAME` prefix; None where the connection must tell.
+        """
+        ...
+
+    def retry_after_seconds(self, caller: str) -> int:
+        """Count this request; return 0 within the rate, else the seconds to stay away.
+
+        Not asked for an approval, which is never refused for the rate (section 9).
+        """
+        ...
+
+    def document(self, caller: str, version: Version) -> tuple[int, bytes]:
+        """Return the incarnation and the rendered document of the caller's scope."""
+        ...
+
+    def tree(self, caller: str) -> Tree:
+        """Return the caller's instance tree."""
+        ...
+
+    def approve(self, caller: str, event_ids: tuple[str, ...]) -> Reply:
+        """Approve all or nothing: `approved()`, `unknown_event(...)` or `unavailable(...)`."""
+        ...
+
+
+_EVENTS_METHODS: Final = (b"GET", b"POST")
+_NEIGHBOURS_METHODS: Final = (b"GET",)
+_INSTANCE_VERSIONS: Final = frozenset(versions.INSTANCE_VERSIONS)
+_NEWEST_OF_EVENTS: Final = tuple(
+    version.name for version in versions.VERSIONS[: -choices.NEWEST_NAMED - 1 : -1]
+)
+_NEWEST_OF_INSTANCE: Final = versions.INSTANCE_VERSIONS[: -choices.NEWEST_NAMED - 1 : -1]
+_FORMATS: Final[dict[str, Literal["json", "text"]]] = {"json": "json", "text": "text"}
+_ENTITY_TAG: Final = re.compile(rb'(?:[Ww]/)?(?:"([^"]*)"|([^\s,"]+))')
+_JSON: Final = (b"Content-Type", b"application/json; charset=utf-8")
+_TEXT: Final = (b"Content-Type", b"text/plain; charset=utf-8")
+
+
+def respond(request: Request, peer: Peer, rules: Rules, knowledge: Knowledge) -> Reply:
+    """Answer a whole request, whose transport is in order, in one call."""
+    wanted = judge(request, peer, rules)
+    if isinstance(wanted, Reply):
+        return wanted
+    caller = knowledge.caller(wanted.machine)
+    seconds = 0
+    if caller is not None and is_rated(wanted):
+        seconds = knowledge.retry_after_seconds(caller)
+    refusal = admit(wanted, peer, caller, seconds)
+    if refusal is not None:
+        return refusal
+    assert caller is not None  # admit refuses such a request
+    return _answer(wanted, request.body, caller, knowledge)
+
+
+def judge(request: Request, peer: Peer, rules: Rules) -> Reply | Wanted:
+    """Judge all that the request alone tells: path, method, headers, parameters, version.
+
+    The order of the lines is the order of section 3, rule 6. Never raises, whatever the bytes.
+    """
+    asked = target.read(request.target)
+    if asked is None or (asked.machine is not None and not peer.vm_paths):
+        return _refusal(choices.NOT_FOUND)
+    methods = _EVENTS_METHODS if asked.resource is Resource.EVENTS else _NEIGHBOURS_METHODS
+    if request.method not in methods:
+        return _refusal(choices.METHOD, (b"Allow", b", ".join(methods)))
+    has_header, forwarded, tags = _read_headers(request.headers)
+    if forwarded and not peer.trusted_proxy:
+        return _refusal(choices.FORWARDED)
+    if not has_header and not _taken_without_header(request.method, asked, rules):
+        return _refusal(choices.NO_HEADER)
+    if asked.doubled is not None:
+        return _refusal(choices.DOUBLED_PARAMETER, name=asked.doubled)
+    if asked.resource is Resource.EVENTS:
+        return _events_wanted(request.method, asked, tags)
+    if asked.resource is Resource.INSTANCE:
+        return _instance_wanted(asked)
+    return VersionsWanted(machine=asked.machine)
+
+
+def _read_headers(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[bool, bool, list[bytes]]:
+    """Return whether Metadata is true, whether it was forwarded, and every If-None-Match."""
+    has_header = forwarded = False
+    tags = []
+    for name, value in headers:
+        match name.lower():
+            case b"metadata":
+                has_header = has_header or value.strip().lower() == b"true"
+            case b"x-forwarded-for":
+                forwarded = True
+            case b"if-none-match":
+                tags.append(value)
+    return has_header, forwarded, tags
+
+
+def _taken_without_header(method: bytes, asked: Target, rules: Rules) -> bool:
+    """Tell whether it is the preview's POST (section 3, rule 1)."""
+    version = versions.BY_NAME.get(asked.api_version or "")
+    return (
+        rules.preview_post_without_header
+        and method == b"POST"
+        and version is not None
+        and not version.header_required_on_post
+    )
+
+
+def _events_wanted(method: bytes, asked: Target, tags: list[bytes]) -> Reply | Wanted:
+    version = versions.BY_NAME.get(asked.api_version or "")
+    if version is None:
+        return _wrong_version(_NEWEST_OF_EVENTS)
+    if method == b"POST":
+        return ApprovalWanted(version=version, machine=asked.machine)
+    return DocumentWanted(
+        version=version, if_none_match=_if_none_match(tags), machine=asked.machine
+    )
+
+
+def _instance_wanted(asked: Target) -> Reply | Wanted:
+    if asked.api_version not in _INSTANCE_VERSIONS:
+        return _wrong_version(_NEWEST_OF_INSTANCE)
+    form = "json" if asked.format is None else asked.format
+    if (known := _FORMATS.get(text.lower(form))) is None:
+        return _refusal(choices.FORMAT, format=form)
+    return InstanceWanted(path=asked.below, format=known, machine=asked.machine)
+
+
+def _if_none_match(values: list[bytes]) -> IfNoneMatch:
+    """Read the tags, quoted or not, weak or not, in one list or in several headers."""
+    if not values:
+        return IfNoneMatch()
+    tags = [quoted or bare for value in values for quoted, bare in _ENTITY_TAG.findall(value)]
+    return IfNoneMatch(tuple(tags), any(value.strip() == b"*" for value in values))
+
+
+def is_rated(wanted: Wanted) -> bool:
+    """Tell whether the rate may refuse this: anything but an approval (section 9)."""
+    return not isinstance(wanted, ApprovalWanted)
+
+
+def admit(
+    wanted: Wanted, peer: Peer, caller: object | None, retry_after_seconds: int
+) -> Reply | None:
+    """Judge who asks, and then how often.
+
+    Args:
+        wanted: What `judge` returned.
+        peer: The connection.
+        caller: The registered machine that asks, in whatever form; None if there is none.
+        retry_after_seconds: 0 within the rate, else the seconds to stay away.
+
+    Returns:
+        The refusal, None where the request may go on.
+    """
+    if caller is None:
+        return unknown_caller(peer.address, wanted.machine)
+    if retry_after_seconds > 0 and is_rated(wanted):
+        return too_many_requests(retry_after_seconds)
+    return None
+
+
+def _answer(wanted: Wanted, body: bytes, caller: str, knowledge: Knowledge) -> Reply:
+    match wanted:
+        case DocumentWanted():
+            incarnation, document = knowledge.document(caller, wanted.version)
+            return document_reply(wanted, incarnation, document)
+        case InstanceWanted():
+            return instance_reply(wanted, knowledge.tree(caller))
+        case VersionsWanted():
+            return versions_reply()
+        case ApprovalWanted():
+            event_ids = start_requests(body)
+            if isinstance(event_ids, Reply):
+                return event_ids
+            return knowledge.approve(caller, event_ids)
+
+
+def document_reply(wanted: DocumentWanted, incarnation: int, body: bytes) -> Reply:
+    """Answer with the document, or with 304 to a client that holds it (section 4).
+
+    Args:
+        wanted: What was asked for.
+        incarnation: The document's number, which is its entity tag, unquoted.
+        body: The document as `codec.encode_document` writes it by `wanted.version`.
+    """
+    tag = (b"ETag", b"%d" % incarnation)
+    if wanted.if_none_match.matches(incarnation):
+        return Reply(304, b"", (tag,))
+    return Reply(200, body, (_JSON, tag))
+
+
+def instance_reply(wanted: InstanceWanted, tree: Tree) -> Reply:
+    """Answer with the tree, a subtree or a leaf (section 1)."""
+    try:
+        found = instance.find(tree, wanted.path)
+    except instance.NotInTree:
+        return _refusal(choices.NOT_FOUND)
+    path = "/".join(("/metadata/instance", *wanted.path))
+    if isinstance(found, str):
+        if wanted.format == "text":
+            return Reply(200, found.encode(), (_TEXT,))
+        return _refusal(choices.LEAF_WITHOUT_TEXT, path=path)
+    if wanted.format == "text":
+        return _refusal(choices.TEXT_OF_SUBTREE, path=path)
+    return Reply(200, codec.encode_tree(found), (_JSON,))
+
+
+def versions_reply() -> Reply:
+    """Answer /metadata/versions."""
+    return Reply(200, codec.encode_versions(choices.VERSIONS_LISTED), (_JSON,))
+
+
+def start_requests(body: bytes) -> tuple[str, ...] | Reply:
+    """Return the EventIds that a POST approves, or the refusal of its body (section 5)."""
+    try:
+        return codec.decode_start_requests(body)
+    except codec.Malformed as wrong:
+        return _refusal(choices.BODY, wrong=str(wrong), limit=choices.MAX_START_REQUESTS)
+
+
+def approved() -> Reply:
+    """Answer an approval that is stored: an empty body, since clients read any other as JSON."""
+    return Reply(200)
+
+
+def unknown_event(event_id: str) -> Reply:
+    """Refuse an approval for an EventId that the caller's scope never published."""
+    return _refusal(choices.UNKNOWN_EVENT, event_id=event_id)
+
+
+def unavailable(retry_after_seconds: int) -> Reply:
+    """Refuse an approval that cannot be stored now."""
+    return _refusal(choices.UNAVAILABLE, _retry_after(retry_after_seconds))
+
+
+def unknown_caller(address: str, machine: str | None = None) -> Reply:
+    """Refuse whoever is no registered machine.
+
+    Args:
+        address: Where it asked from.
+        machine: The name in its `/vm/NAME` prefix; None where the address had to tell.
+    """
+    if machine is None:
+        return _refusal(choices.UNKNOWN_CALLER, address=address)
+    return _refusal(choices.UNKNOWN_NAME, address=address, machine=machine)
+
+
+def too_many_requests(retry_after_seconds: int) -> Reply:
+    """Refuse a machine that asks more often than the rate allows."""
+    return _refusal(choices.TOO_MANY_REQUESTS, _retry_after(retry_after_seconds))
+
+
+def head_too_large(limit_bytes: int = choices.MAX_HEAD_BYTES) -> Reply:
+    """Refuse a head over the limit."""
+    return _refusal(choices.HEAD_TOO_LARGE, limit_bytes=limit_bytes)
+
+
+def body_too_large(limit_bytes: int = choices.MAX_BODY_BYTES) -> Reply:
+    """Refuse a body over the limit."""
+    return _refusal(choices.BODY_TOO_LARGE, limit_bytes=limit_bytes)
+
+
+def malformed(what: str) -> Reply:
+    """Refuse what is no HTTP request."""
+    return _refusal(choices.MALFORMED, what=what)
+
+
+def too_slow() -> Reply:
+    """Refuse a request that did not arrive in its time."""
+    return _refusal(choices.TOO_SLOW)
+
+
+def internal() -> Reply:
+    """Answer where the service failed by its own fault."""
+    return _refusal(choices.INTERNAL)
+
+
+def _wrong_version(newest: tuple[str, ...]) -> Reply:
+    body = codec.encode_error(choices.VERSION.text, newest)
+    return Reply(choices.VERSION.status, body, (_JSON,))
+
+
+def _retry_after(seconds: int) -> tuple[bytes, bytes]:
+    return (b"Retry-After", b"%d" % max(1, seconds))
+
+
+def _refusal(refusal: Refusal, *headers: tuple[bytes, bytes], **facts: str | int) -> Reply:
+    """Write a refusal; of what a client sent it repeats a part, in valid UTF-8."""
+    safe = {name: text.shown(str(fact)) for name, fact in facts.items()}
+    return Reply(refusal.status, codec.encode_error(refusal.text.format(**safe)), (_JSON, *headers))

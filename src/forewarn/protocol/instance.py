@@ -1,0 +1,129 @@
+"""The instance metadata: a tree of strings, its subtrees and its leaves (protocol.md section 1).
+
+The names in the tree are the names in its paths, so they stand here and not in the codec.
+"""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from forewarn.protocol import text
+
+Tree: TypeAlias = "str | dict[str, Tree] | list[Tree]"
+"""A leaf, or names and what is below them, or a list of what is below each index."""
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a machine's tree says, `""` where it does not apply."""
+
+    name: str
+    """Letter for letter the string in an event's Resources."""
+    vm_id: str = ""
+    az_environment: str = ""
+    location: str = ""
+    os_type: str = ""
+    placement_group_id: str = ""
+    platform_fault_domain: str = ""
+    platform_update_domain: str = ""
+    priority: str = ""
+    resource_group_name: str = ""
+    resource_id: str = ""
+    subscription_id: str = ""
+    tags: tuple[tuple[str, str], ...] = ()
+    vm_scale_set_name: str = ""
+    vm_size: str = ""
+    zone: str = ""
+    computer_name: str = ""
+    """The host name inside the machine, which may differ from `name`."""
+    private_ip_address: str = ""
+    public_ip_address: str = ""
+    subnet_address: str = ""
+    """The network's address, such as `10.0.0.0`."""
+    subnet_prefix: str = ""
+    """Its length in bits, such as `24`."""
+    ipv6_addresses: tuple[str, ...] = ()
+    mac_address: str = ""
+
+
+class NotInTree(LookupError):  # noqa: N818 - the path's fault, answered with 404
+    """The path leads to nothing."""
+
+
+MAX_INDEX_DIGITS: Final = 9
+"""A list's index in a path has at most so many digits; no list is longer than that."""
+
+
+def tree(instance: Instance) -> dict[str, Tree]:
+    """Return the whole tree, in the order in which it is written."""
+    return {"compute": _compute(instance), "network": {"interface": [_interface(instance)]}}
+
+
+def _compute(instance: Instance) -> dict[str, Tree]:
+    return {
+        "azEnvironment": instance.az_environment,
+        "location": instance.location,
+        "name": instance.name,
+        "osType": instance.os_type,
+        "placementGroupId": instance.placement_group_id,
+        "platformFaultDomain": instance.platform_fault_domain,
+        "platformUpdateDomain": instance.platform_update_domain,
+        "priority": instance.priority,
+        "resourceGroupName": instance.resource_group_name,
+        "resourceId": instance.resource_id,
+        "subscriptionId": instance.subscription_id,
+        "tags": ";".join(f"{name}:{value}" for name, value in instance.tags),
+        "tagsList": [{"name": name, "value": value} for name, value in instance.tags],
+        "vmId": instance.vm_id,
+        "vmScaleSetName": instance.vm_scale_set_name,
+        "vmSize": instance.vm_size,
+        "zone": instance.zone,
+        "osProfile": {"computerName": instance.computer_name},
+    }
+
+
+def _interface(instance: Instance) -> dict[str, Tree]:
+    return {
+        "ipv4": {
+            "ipAddress": [
+                {
+                    "privateIpAddress": instance.private_ip_address,
+                    "publicIpAddress": instance.public_ip_address,
+                }
+            ],
+            "subnet": [{"address": instance.subnet_address, "prefix": instance.subnet_prefix}],
+        },
+        "ipv6": {
+            "ipAddress": [{"privateIpAddress": address} for address in instance.ipv6_addresses]
+        },
+        "macAddress": instance.mac_address,
+    }
+
+
+def find(root: Tree, path: Sequence[str]) -> Tree:
+    """Return what is at a path below the root; names match without regard to ASCII case.
+
+    Args:
+        root: The whole tree, or any part of one.
+        path: Names and list indices, such as `("network", "interface", "0")`; empty for the root.
+
+    Raises:
+        NotInTree: The path leads to nothing.
+    """
+    here = root
+    for step in path:
+        here = _below(here, step)
+    return here
+
+
+def _below(here: Tree, step: str) -> Tree:
+    if isinstance(here, dict):
+        wanted = text.lower(step)
+        for name, below in here.items():
+            if text.lower(name) == wanted:
+                return below
+    elif isinstance(here, list):
+        is_index = step.isascii() and step.isdigit() and len(step) <= MAX_INDEX_DIGITS
+        if is_index and int(step) < len(here):
+            return here[int(step)]
+    raise NotInTree(step)

@@ -1,0 +1,126 @@
+"""A request's target read: which resource, of which machine, with which parameters.
+
+Any bytes may come. What leads nowhere is read as `None` and answered with 404.
+"""
+
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from forewarn.protocol import choices, text
+
+
+class Resource(Enum):
+    """What the endpoint serves (protocol.md section 1)."""
+
+    EVENTS = auto()
+    INSTANCE = auto()
+    VERSIONS = auto()
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A target that leads somewhere."""
+
+    resource: Resource
+    below: tuple[str, ...] = ()
+    """The path's steps below the resource, as written: only the instance tree has any."""
+    machine: str | None = None
+    """The name in a `/vm/NAME` prefix, as written; None where there is none."""
+    api_version: str | None = None
+    """None where it is not given, or where the path asks for `latest`."""
+    format: str | None = None
+    doubled: str | None = None
+    """The first parameter that is named a second time; None where none is."""
+
+
+MAX_REMEMBERED: Final = 1024
+"""Readings that are kept: guests ask for the same few targets each second."""
+
+MAX_REMEMBERED_BYTES: Final = 256
+"""A longer target is read anew each time, so that strangers cannot fill the memory with them."""
+
+_VM_PREFIX: Final = "vm"
+
+
+def read(target: bytes) -> Target | None:
+    """Return what a target asks for, None if it leads nowhere.
+
+    Paths match without regard to ASCII case, and one slash at the end is tolerated (section 1).
+    Percent-encoding is decoded step by step, so an encoded slash never parts two steps.
+    """
+    if len(target) <= MAX_REMEMBERED_BYTES:
+        return _remembered(target)
+    return _read(target)
+
+
+def _read(target: bytes) -> Target | None:
+    path, _, query = _origin_form(target).partition(b"?")
+    steps = _steps(path)
+    machine = None
+    if len(steps) > 2 and text.lower(steps[0]) == _VM_PREFIX and steps[1]:
+        machine, steps = steps[1], steps[2:]
+    if not steps or text.lower(steps[0]) != "metadata":
+        return None
+    parameters, doubled = _parameters(query)
+    api_version = parameters.get("api-version")
+    below: tuple[str, ...] = ()
+    match [text.lower(step) for step in steps[1:]]:
+        case ["scheduledevents"]:
+            resource = Resource.EVENTS
+        case ["latest", "scheduledevents"]:
+            resource, api_version = Resource.EVENTS, None
+        case ["versions"]:
+            resource = Resource.VERSIONS
+        case ["instance", *_]:
+            resource, below = Resource.INSTANCE, steps[2:]
+        case _:
+            return None
+    return Target(
+        resource=resource,
+        below=below,
+        machine=machine,
+        api_version=api_version,
+        format=parameters.get("format"),
+        doubled=doubled,
+    )
+
+
+_remembered = lru_cache(maxsize=MAX_REMEMBERED)(_read)
+
+
+def _origin_form(target: bytes) -> bytes:
+    """Return path and query, also of a whole URL, which a server must take (RFC 9112, 3.2.2)."""
+    scheme, separator, rest = target.partition(b"://")
+    if separator and scheme.lower() == b"http":
+        _, slash, path = rest.partition(b"/")
+        return slash + path
+    return target
+
+
+def _steps(path: bytes) -> tuple[str, ...]:
+    if not path.startswith(b"/"):
+        return ()
+    return tuple(_decoded(step) for step in path.removesuffix(b"/").split(b"/")[1:])
+
+
+def _parameters(query: bytes) -> tuple[dict[str, str], str | None]:
+    """Return the parameters by key, the first of equal ones, and the first that comes again."""
+    parameters: dict[str, str] = {}
+    doubled = None
+    for piece in query.split(b"&"):
+        if piece:
+            raw_name, _, raw_value = piece.replace(b"+", b" ").partition(b"=")
+            name = choices.parameter_key(_decoded(raw_name))
+            if name not in parameters:
+                parameters[name] = _decoded(raw_value)
+            elif doubled is None:
+                doubled = name
+    return parameters, doubled
+
+
+def _decoded(value: bytes) -> str:
+    """Return it without percent-encoding; what is no UTF-8 becomes a sign that matches nothing."""
+    return unquote_to_bytes(value).decode("utf-8", "replace")

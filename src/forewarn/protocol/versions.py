@@ -1,0 +1,116 @@
+"""The published api-versions as one table (protocol.md section 2)."""
+
+from typing import Final
+
+import msgspec
+
+from forewarn.vocabulary import EventType
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """One api-version of scheduled events: what it shows and how it writes it."""
+
+    name: str
+    """As a request names it, such as `2020-07-01`."""
+    fields: tuple[str, ...]
+    """The attributes of `document.Event` that it shows, in the order in which it writes them."""
+    event_types: frozenset[EventType]
+    """The types that it shows; an event of another type is left out of its document."""
+    prefixed_names: bool = False
+    """Whether `_` stands before the names of machines outside cloud services."""
+    iso_dates: bool = False
+    """Whether NotBefore is written `2016-09-19T18:29:47Z`, and not by RFC 1123 [O]."""
+    header_required_on_post: bool = True
+    """Whether a POST needs `Metadata: true` whatever the settings say (section 3, rule 1)."""
+
+
+_FIELDS_2017: Final = (
+    "event_id",
+    "status",
+    "event_type",
+    "resource_type",
+    "resources",
+    "not_before",
+)
+_TYPES_2017: Final = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY})
+
+VERSIONS: Final[tuple[Version, ...]] = (
+    Version(
+        name="2017-03-01",
+        fields=_FIELDS_2017,
+        event_types=_TYPES_2017,
+        prefixed_names=True,
+        iso_dates=True,
+        header_required_on_post=False,
+    ),
+    Version(name="2017-08-01", fields=_FIELDS_2017, event_types=_TYPES_2017),
+    Version(
+        name="2017-11-01",
+        fields=_FIELDS_2017,
+        event_types=_TYPES_2017 | {EventType.PREEMPT},
+    ),
+    Version(name="2019-01-01", fields=_FIELDS_2017, event_types=frozenset(EventType)),
+    Version(
+        name="2019-04-01",
+        fields=(*_FIELDS_2017, "description"),
+        event_types=frozenset(EventType),
+    ),
+    Version(
+        name="2019-08-01",
+        fields=(*_FIELDS_2017, "description", "source"),
+        event_types=frozenset(EventType),
+    ),
+    Version(
+        name="2020-07-01",
+        fields=(*_FIELDS_2017, "description", "source", "duration_seconds"),
+        event_types=frozenset(EventType),
+    ),
+)
+"""Every version of scheduled events, the oldest first."""
+
+BY_NAME: Final[dict[str, Version]] = {version.name: version for version in VERSIONS}
+NEWEST: Final = VERSIONS[-1]
+
+INSTANCE_VERSIONS: Final[tuple[str, ...]] = (
+    "2017-03-01",
+    "2017-04-02",
+    "2017-08-01",
+    "2017-10-01",
+    "2017-12-01",
+    "2018-02-01",
+    "2018-04-02",
+    "2018-10-01",
+    "2019-02-01",
+    "2019-03-11",
+    "2019-04-30",
+    "2019-06-01",
+    "2019-06-04",
+    "2019-08-01",
+    "2019-08-15",
+    "2019-11-01",
+    "2020-06-01",
+    "2020-07-15",
+    "2020-09-01",
+    "2020-10-01",
+    "2020-12-01",
+    "2021-01-01",
+    "2021-02-01",
+    "2021-03-01",
+    "2021-05-01",
+    "2021-08-01",
+    "2021-10-01",
+    "2021-11-01",
+    "2021-11-15",
+    "2021-12-13",
+    "2023-07-01",
+    "2023-11-15",
+    "2024-03-15",
+    "2024-07-17",
+    "2025-04-07",
+)
+"""The instance service's own list, the oldest first (protocol.md section 1)."""
+
+
+def shows(version: Version, event_type: EventType) -> bool:
+    """Tell whether a guest that asks by this version sees events of this type."""
+    return event_type in version.event_types

@@ -1,0 +1,186 @@
+"""The store over SQLAlchemy Core: `open_sqlite` for a file, `in_memory` for tests."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+
+import filelock
+from sqlalchemy import Connection, Engine, select
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from forewarn.store import sqlite, tables
+from forewarn.store.line import Explain, Line
+from forewarn.store.port import Reading, Store, StoreUnavailable, StoreUnusable, Transaction
+from forewarn.store.reading import SqlReading
+from forewarn.store.writing import SqlTransaction
+
+TURN_SECONDS = 30
+"""How long a transaction waits for the one before it: many times the longest (a whole fleet)."""
+
+_FIRST_LOOK = select(tables.settings.c.name).limit(1)
+
+
+def open_sqlite(path: Path) -> Store:
+    """Open the database in this file, and create or migrate it first where that is needed.
+
+    One process at a time has it: a lock is held on `<path>.lock` until the store is closed.
+
+    Args:
+        path: The database's file; its folder exists.
+
+    Raises:
+        StoreUnusable: It cannot be used as it is: the message says why and what to do, and
+            nothing was changed.
+        StoreUnavailable: It cannot be used now.
+    """
+    path = path.resolve()
+    sqlite.check_place(path)
+    release = _lock(path)
+    engine = sqlite.file_engine(path)
+    try:
+        sqlite.check_contents(path)
+        sqlite.create_or_migrate(engine)
+    except BaseException as error:
+        engine.dispose()
+        release()
+        explained = sqlite.explain(error, str(path)) if isinstance(error, DBAPIError) else None
+        if explained is None:
+            raise
+        raise explained from error
+    return SqlStore(engine, place=str(path), release=release)
+
+
+def in_memory() -> Store:
+    """Open an empty database that lives as long as the store does."""
+    engine = sqlite.memory_engine()
+    with engine.execution_options(**{sqlite.WRITING: True}).begin() as connection:
+        tables.metadata.create_all(connection)
+    return SqlStore(engine, place="The database in memory", shared=True)
+
+
+def _lock(path: Path) -> Callable[[], None]:
+    lock = filelock.FileLock(
+        path.with_name(path.name + ".lock"),
+        thread_local=False,  # whichever thread closes the store lets go of it
+        fallback_to_soft=False,  # a lock that a crash leaves behind would need a person
+    )
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout as error:
+        raise StoreUnusable(
+            f"{path} is in use by another process (it holds {lock.lock_file}): "
+            "end that one, or name another file"
+        ) from error
+    except OSError as error:
+        raise StoreUnusable(
+            f"{path} cannot be used, its lock {lock.lock_file} cannot be taken "
+            f"({error.strerror or error}): the file system must know locks, and the service's "
+            "user must have the right to write there"
+        ) from error
+    return lock.release
+
+
+class SqlStore:
+    """`port.Store` over SQL.
+
+    Args:
+        engine: Where the schema is as it must be.
+        place: What it is called in messages.
+        shared: Whether there is one connection for all, so that readers take turns with writers.
+        release: Called once the store is closed.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        place: str,
+        shared: bool = False,
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._engine = engine
+        self._writer = engine.execution_options(**{sqlite.WRITING: True})
+        self._place = place
+        self._shared = shared
+        self._release = release
+        self._turn = _Turn(place)
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        """Open the one writing transaction: commit at the block's end, roll back if it raises."""
+        with self._turn.taken(), self._line(self._writer) as line:
+            yield SqlTransaction(line)
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        """Open a view of this instant."""
+        turn: AbstractContextManager[None] = self._turn.taken() if self._shared else nullcontext()
+        with turn, self._line(self._engine) as line:
+            line.scalar(_FIRST_LOOK)  # a transaction sees what there was at its first look
+            yield SqlReading(line)
+
+    def close(self) -> None:
+        """Leave the store clean; nothing may be under way."""
+        self._engine.dispose()
+        self._release()
+
+    @contextmanager
+    def _line(self, engine: Engine) -> Iterator[Line]:
+        with self._connected(engine) as connection:
+            line = Line(connection, self._explain)
+            try:
+                with line.guarded():
+                    connection.begin()
+                yield line
+                with line.guarded():
+                    connection.commit()
+            except BaseException:
+                # The first error is the one to tell; SQLite may have rolled back already.
+                with suppress(SQLAlchemyError):
+                    connection.rollback()
+                raise
+
+    @contextmanager
+    def _connected(self, engine: Engine) -> Iterator[Connection]:
+        try:
+            connection = engine.connect()
+        except PoolTimeout as error:
+            raise StoreUnavailable(
+                f"{self._place} cannot be used now, all {sqlite.MAX_CONNECTIONS} connections are "
+                "taken: try again; nothing was changed"
+            ) from error
+        except DBAPIError as error:
+            raise (self._explain(error) or error) from error
+        with connection:
+            yield connection
+
+    @property
+    def _explain(self) -> Explain:
+        return lambda error: sqlite.explain(error, self._place)
+
+
+class _Turn:
+    """One at a time, in this process; whoever has the turn must not ask for it again."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        me = threading.get_ident()
+        assert self._holder != me, "a transaction is open in this thread already"
+        if not self._lock.acquire(timeout=TURN_SECONDS):
+            raise StoreUnavailable(
+                f"{self._place} cannot be used now, another transaction has lasted over "
+                f"{TURN_SECONDS} s: try again; nothing was changed"
+            )
+        self._holder = me
+        try:
+            yield
+        finally:
+            self._holder = None
+            self._lock.release()

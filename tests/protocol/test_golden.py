@@ -1,0 +1,140 @@
+"""The exact bytes, against files that were typed by hand."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from forewarn.protocol import codec, exchange, instance, versions
+from forewarn.protocol.exchange import Reply, Request
+from forewarn.vocabulary import ScopeKind
+from house import tree
+from protocol import cases, world
+from protocol.world import EVENTS, HEADER, LOOPBACK, STRANGER, World, ask, get, post
+
+INSTANCE = b"/metadata/instance?api-version=2021-02-01"
+LEAF = b"/metadata/instance/compute/name?api-version=2021-02-01"
+
+
+def entries(body: bytes) -> bytes:
+    return b'{"StartRequests":[{"EventId":"A"},' + body + b"]}"
+
+
+ERRORS: dict[str, Callable[[], Reply]] = {
+    "no_header": lambda: ask(Request(b"GET", EVENTS)),
+    "version": lambda: get(b"/metadata/scheduledevents"),
+    "version_of_instance": lambda: get(b"/metadata/instance"),
+    "forwarded": lambda: get(EVENTS, (b"X-Forwarded-For", b"10.0.0.1")),
+    "doubled_parameter": lambda: get(EVENTS + b"&api-version=2020-07-01"),
+    "format": lambda: get(INSTANCE + b"&format=xml"),
+    "leaf_without_text": lambda: get(LEAF),
+    "text_of_subtree": lambda: get(LEAF.replace(b"/name", b"") + b"&format=text"),
+    "not_found": lambda: get(b"/"),
+    "method": lambda: ask(Request(b"HEAD", EVENTS, HEADER)),
+    "method_of_neighbour": lambda: ask(Request(b"POST", INSTANCE, HEADER)),
+    "unknown_caller": lambda: get(EVENTS, world=World(peer=STRANGER)),
+    "unknown_name": lambda: get(b"/vm/web-9" + EVENTS, world=World(peer=LOOPBACK)),
+    "too_many_requests": lambda: get(EVENTS, world=World(over_the_rate_for_seconds=1)),
+    "unknown_event": lambda: post(
+        world.approval(world.EVENT_ID), world=World(document_shown=cases.EMPTY)
+    ),
+    "unavailable": lambda: post(world.approval(world.EVENT_ID), world=World(store_is_away=True)),
+    "body_too_large": exchange.body_too_large,
+    "head_too_large": exchange.head_too_large,
+    "malformed": lambda: exchange.malformed("invalid method"),
+    "too_slow": exchange.too_slow,
+    "internal": exchange.internal,
+    "body_empty": lambda: post(b""),
+    "body_not_utf8": lambda: post(b'{"StartRequests":[{"EventId":"\xff"}]}'),
+    "body_not_json": lambda: post(b"{'StartRequests':[]}"),
+    "body_key_twice": lambda: post(b'{"StartRequests":[],"StartRequests":[]}'),
+    "body_too_deep": lambda: post(b"[" * 60_000 + b"]" * 5_000),
+    "body_not_object": lambda: post(b"[]"),
+    "body_without_start_requests": lambda: post(b"{}"),
+    "body_start_requests_not_list": lambda: post(b'{"StartRequests":null}'),
+    "body_too_many": lambda: post(world.approval(*["A"] * 1001)),
+    "body_entry_not_object": lambda: post(entries(b'"B"')),
+    "body_entry_without_event_id": lambda: post(entries(b'{"eventid":"B"}')),
+    "body_event_id_not_string": lambda: post(entries(b'{"EventId":7}')),
+}
+ANSWERS: dict[str, Callable[[], Reply]] = {
+    "document": get,
+    "not_modified": lambda: get(EVENTS, (b"If-None-Match", b"2")),
+    "approved": lambda: post(world.approval(world.EVENT_ID)),
+    "leaf": lambda: get(LEAF + b"&format=text"),
+}
+
+
+@pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
+@pytest.mark.parametrize("kind", cases.DOCUMENTS, ids=lambda kind: kind.value)
+def test_each_version_writes_each_kind_of_scope_byte_for_byte(
+    version: versions.Version, kind: ScopeKind
+) -> None:
+    typed = cases.golden(f"{version.name}/{kind.value}.json")
+    assert codec.encode_document(cases.DOCUMENTS[kind], version) == typed
+
+
+def test_the_example_of_section_4_is_written_byte_for_byte() -> None:
+    typed = cases.golden("section_4.json")
+    assert codec.encode_document(cases.SECTION_4, versions.NEWEST) == typed
+
+
+@pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
+def test_a_scope_without_events_reads_the_same_in_every_version(version: versions.Version) -> None:
+    assert codec.encode_document(cases.EMPTY, version) == cases.golden("empty.json")
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_each_error_is_answered_byte_for_byte(name: str) -> None:
+    assert world.as_golden(ERRORS[name]()) == cases.golden(f"errors/{name}.http")
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_each_answer_is_given_byte_for_byte(name: str) -> None:
+    assert world.as_golden(ANSWERS[name]()) == cases.golden(f"answers/{name}.http")
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [(cases.WHOLE_INSTANCE, "whole"), (cases.BARE_INSTANCE, "bare")]
+)
+def test_the_instance_tree_is_written_byte_for_byte(value: instance.Instance, name: str) -> None:
+    written = codec.encode_tree(instance.tree(value))
+    assert written == cases.golden(f"instance/{name}.json")
+
+
+def test_the_list_of_versions_is_written_byte_for_byte() -> None:
+    reply = get(b"/metadata/versions")
+    assert reply.status == 200
+    assert reply.headers == ((b"Content-Type", b"application/json; charset=utf-8"),)
+    assert reply.body == cases.golden("instance/versions.json")
+
+
+def test_every_golden_file_is_used() -> None:
+    used = {
+        *(f"{v.name}/{kind.value}.json" for v in versions.VERSIONS for kind in cases.DOCUMENTS),
+        *(f"errors/{name}.http" for name in ERRORS),
+        *(f"answers/{name}.http" for name in ANSWERS),
+        *("section_4.json", "empty.json"),
+        *(f"instance/{name}.json" for name in ("whole", "bare", "versions")),
+    }
+    there = {
+        path.relative_to(cases.GOLDEN).as_posix()
+        for path in cases.GOLDEN.rglob("*")
+        if path.is_file() and path.suffix in {".json", ".http"}
+    }
+    assert there == used
+
+
+def test_nothing_in_the_tree_can_write_a_golden_file() -> None:
+    here = [path for path in tree.python_files("tests/protocol") if path.name != "test_golden.py"]
+    writing = ("write_bytes", "write_text", "open(", "shutil", "os.")
+    assert here
+    for path in here:
+        assert not [word for word in writing if word in path.read_text(encoding="utf-8")], path
+    knowing = [
+        tree.shown(path)
+        for path in tree.python_files()
+        if re.search(r"protocol/golden|cases\.GOLDEN", path.read_text(encoding="utf-8"))
+        and path.name != "test_golden.py"
+    ]
+    assert not knowing, "who else speaks of the golden files might write them"

@@ -1,0 +1,519 @@
+"""What every store must keep: `port.py` as tests. A store's own tests come beside, not in here.
+
+The fixtures `store`, `engine` and `lasting_engine` say which store is held to it.
+"""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from forewarn.maintenance import schedule
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import (
+    Approval,
+    Changes,
+    Machine,
+    Maintenance,
+    Operation,
+    Profile,
+    Scope,
+    StartCause,
+)
+from forewarn.store.port import MAX_PAGE, HistoryQuery, Store, Transaction
+from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
+from store import values
+from store.engines import Engine
+from store.values import BATCH, MINUTE, NOW, WEB, event, machine, operation, with_maintenances
+
+STARTED = {
+    "status": EventStatus.STARTED,
+    "started_at": NOW,
+    "start_cause": StartCause.NOTICE_OVER,
+}
+APPROVAL = Approval(kind=ApproverKind.GUEST, by="Web-0", address="10.0.0.1", at=NOW)
+
+
+def save(store: Store, changes: Changes) -> None:
+    with store.write() as transaction:
+        transaction.save(changes)
+
+
+def assert_rolled_back(store: Store, work: Callable[[Transaction], None]) -> None:
+    def refuse() -> None:
+        with store.write() as transaction:
+            work(transaction)
+            raise Refused(ErrorCode.CONFLICT, "no")
+
+    with pytest.raises(Refused):
+        refuse()
+
+
+def all_pages(store: Store, query: HistoryQuery) -> list[str]:
+    ids: list[str] = []
+    while True:
+        with store.read() as reading:
+            page = reading.history(query)
+        assert len(page.operations) <= query.limit
+        ids.extend(o.id for o in page.operations)
+        if not page.next:
+            return ids
+        query = msgspec.structs.replace(query, cursor=page.next)
+
+
+class Values:
+    """What is saved is what is read."""
+
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+    @given(values.SCOPES, values.MACHINES, values.MAINTENANCES, values.OPERATIONS)
+    def test_what_is_saved_is_read_back_exactly(
+        self,
+        engine: Engine,
+        tmp_path_factory: pytest.TempPathFactory,
+        scope: Scope,
+        one: Machine,
+        maintenance: Maintenance,
+        whole: Operation,
+    ) -> None:
+        one = msgspec.structs.replace(one, scope=scope.key)
+        whole = msgspec.structs.replace(whole, maintenance=maintenance.number)
+        store = engine.open(tmp_path_factory.mktemp("values"))
+        save(
+            store,
+            Changes(
+                scopes=(scope,), machines=(one,), maintenances=(maintenance,), operations=(whole,)
+            ),
+        )
+        with store.read() as reading:
+            assert reading.scopes() == {scope.key: scope}
+            assert reading.machines() == {one.key: one}
+            assert reading.maintenances([maintenance.number]) == {maintenance.number: maintenance}
+            assert reading.operations([whole.id]) == {whole.id: whole}
+            assert reading.next_wakeup() == schedule.wakeup_at(whole)
+        store.close()
+
+    def test_a_new_value_replaces_the_old_one_whole(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB,), machines=(machine("Web-0", tags=(("a", "b"),)),)))
+        moved = machine("WEB-0", host="h9", profile=Profile(location="here", os_type=""))
+        grown = msgspec.structs.replace(WEB, incarnation=2**40)
+        save(store, Changes(scopes=(grown,), machines=(moved,)))
+        with store.read() as reading:
+            assert reading.scopes() == {"web": grown}
+            assert reading.machines() == {"web-0": moved}
+
+    def test_an_operation_is_replaced_with_its_events_and_their_order(self, store: Store) -> None:
+        first = operation("1.1", event("A", "web", "Web-0", "web-1"), event("B", "batch", "b_0"))
+        approved = event("A", "web", "web-1", "Web-2", approval=APPROVAL)
+        second = operation("1.1", event("C", "batch", "b_1"), approved, **STARTED)
+        save(store, with_maintenances(first))
+        save(store, with_maintenances(second))
+        with store.read() as reading:
+            assert reading.operations(["1.1"]) == {"1.1": second}
+            assert reading.operations_of_events(["A", "C"]) == {"1.1": second}
+            assert reading.operations_of_events(["B"]) == {}
+            found = {
+                name: len(reading.history(HistoryQuery(machine=name)).operations)
+                for name in ("web-0", "web-1", "web-2", "b_0", "b_1")
+            }
+        assert found == {"web-0": 0, "web-1": 1, "web-2": 1, "b_0": 0, "b_1": 1}
+
+    def test_the_last_of_several_values_in_one_transaction_counts(self, store: Store) -> None:
+        numbers = range(1, 4)
+        scopes = tuple(msgspec.structs.replace(WEB, incarnation=n) for n in numbers)
+        same = tuple(operation("1.1", outcome=str(n)) for n in numbers)
+        with store.write() as transaction:
+            transaction.save(Changes(scopes=scopes[:1]))
+            transaction.save(msgspec.structs.replace(with_maintenances(*same), scopes=scopes[1:]))
+            assert transaction.scopes() == {"web": scopes[-1]}
+        with store.read() as reading:
+            assert reading.scopes(["web"]) == {"web": scopes[-1]}
+            assert reading.operations(["1.1"]) == {"1.1": same[-1]}
+
+    def test_what_is_removed_is_gone_and_the_rest_stays(self, store: Store) -> None:
+        kept, dropped = machine("web-1"), machine("b_0", "batch")
+        save(store, Changes(scopes=(WEB, BATCH), machines=(machine("web-0"), kept, dropped)))
+        save(store, Changes(removed_machines=("web-0", "b_0"), removed_scopes=("batch",)))
+        with store.read() as reading:
+            assert reading.machines() == {"web-1": kept}
+            assert reading.scopes() == {"web": WEB}
+
+    def test_a_machine_moves_to_another_scope_as_its_old_one_goes(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB,), machines=(machine("a"),)))
+        there = machine("a", "batch")
+        save(store, Changes(scopes=(BATCH,), machines=(there,), removed_scopes=("web",)))
+        with store.read() as reading:
+            assert reading.machines_of(["batch", "web"]) == {"a": there}
+
+    def test_unknown_keys_are_left_out(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB,), machines=(machine("web-0"),)))
+        with store.read() as reading:
+            assert set(reading.scopes(["web", "none"])) == {"web"}
+            assert set(reading.machines(["none", "web-0"])) == {"web-0"}
+            assert reading.machines([]) == reading.scopes([]) == {}
+            assert reading.operations(["9.9"]) == reading.maintenances([9]) == {}
+            assert reading.operations_of_maintenance(9) == {}
+            assert reading.live_operations([]) == reading.live_operations() == {}
+            assert reading.next_wakeup() is reading.next_lease_end() is None
+
+    def test_more_keys_than_one_statement_takes_are_found(self, store: Store) -> None:
+        many = tuple(machine(f"m{n}") for n in range(2500))
+        made = tuple(operation(f"1.{n}", event(f"E{n}", f"s{n}", f"m{n}")) for n in range(2500))
+        changes = with_maintenances(*made)
+        save(store, msgspec.structs.replace(changes, scopes=(WEB,), machines=many))
+        with store.read() as reading:
+            assert reading.machines([m.key for m in many]) == {m.key: m for m in many}
+            by_id = {o.id: o for o in made}
+            assert reading.operations(list(by_id)) == by_id
+            assert reading.live_operations([f"s{n}" for n in range(2500)]) == by_id
+            assert reading.live_operations() == by_id
+            assert reading.operations_of_events([f"E{n}" for n in range(2500)]) == by_id
+        save(store, Changes(removed_machines=tuple(m.key for m in many)))
+        with store.read() as reading:
+            assert reading.machines() == {}
+
+    def test_a_time_of_another_zone_is_the_same_instant(self, store: Store) -> None:
+        there = datetime.fromisoformat("2026-03-01T14:30:00.000001+05:30")
+        save(store, with_maintenances(operation("1.1", announced_at=there)))
+        with store.read() as reading:
+            read = reading.operations(["1.1"])["1.1"].announced_at
+        assert read == there
+        assert read.isoformat() == "2026-03-01T09:00:00.000001+00:00"
+
+    def test_settings_are_kept_by_name(self, store: Store) -> None:
+        with store.write() as transaction:
+            assert transaction.setting("origin") is None
+            transaction.put_setting("origin", "1")
+            transaction.put_setting("origin", "2")
+            transaction.put_setting("other", "")
+        with store.read() as reading:
+            assert reading.setting("origin") == "2"
+            assert reading.setting("other") == ""
+
+
+class Questions:
+    """What the rules and the people ask."""
+
+    def test_live_operations_are_found_by_any_scope_of_theirs(self, store: Store) -> None:
+        both = operation("1.1", event("A", "web", "web-0"), event("B", "batch", "b_0"))
+        running = operation("1.2", event("C", "batch", "b_1"), **STARTED)
+        over = operation("1.3", event("D", "web", "web-0"), status=EventStatus.COMPLETED)
+        save(store, with_maintenances(both, running, over))
+        with store.read() as reading:
+            assert set(reading.live_operations(["web"])) == {"1.1"}
+            assert set(reading.live_operations(["web", "batch"])) == {"1.1", "1.2"}
+            assert set(reading.live_operations()) == {"1.1", "1.2"}
+            assert set(reading.live_operations(["bastion"])) == set()
+        save(store, with_maintenances(msgspec.structs.replace(both, status=EventStatus.CANCELED)))
+        with store.read() as reading:
+            assert set(reading.live_operations(["web", "batch"])) == {"1.2"}
+
+    def test_what_is_due_comes_earliest_first_and_not_before_its_time(self, store: Store) -> None:
+        late = operation("1.1", not_before=NOW + 20 * MINUTE)
+        soon = operation("1.2", not_before=NOW + 10 * MINUTE)
+        ready = operation("1.3", event("R", "web", "web-0", approval=APPROVAL))
+        waits = operation("1.4", event("W", "web", "web-0", approval=APPROVAL), waits_for="1.3")
+        half = operation(
+            "1.5", event("H", "web", "w", approval=APPROVAL), event("I", "batch", "b_0")
+        )
+        running = operation("1.6", **STARTED)
+        save(store, with_maintenances(late, soon, ready, waits, half, running))
+        with store.read() as reading:
+            assert reading.next_wakeup() == NOW
+            assert list(reading.due(NOW, 10)) == ["1.3"]
+            assert list(reading.due(soon.not_before, 10)) == ["1.3", "1.2"]
+            assert list(reading.due(NOW + 60 * MINUTE, 10)) == ["1.3", "1.2", "1.5", "1.1"]
+            assert list(reading.due(NOW + 60 * MINUTE, 2)) == ["1.3", "1.2"]
+            before = soon.not_before - datetime.resolution
+            assert list(reading.due(before, 10)) == ["1.3"]
+
+    def test_only_started_operations_without_a_lease_are_claimable(self, store: Store) -> None:
+        fresh = operation("1.1", **STARTED | {"started_at": NOW + MINUTE})
+        older = operation("1.2", **STARTED)
+        lost = operation("1.3", **STARTED, lease_until=NOW + MINUTE, executor="x", attempt=1)
+        held = operation("1.4", **STARTED, lease_until=NOW + 2 * MINUTE, executor="x", attempt=1)
+        over = operation("1.5", status=EventStatus.FAILED, lease_until=NOW)
+        save(store, with_maintenances(fresh, older, lost, held, over, operation("1.6")))
+        with store.read() as reading:
+            assert list(reading.claimable(NOW + MINUTE, 10)) == ["1.2", "1.3", "1.1"]
+            assert list(reading.claimable(NOW + MINUTE, 1)) == ["1.2"]
+            assert list(reading.claimable(NOW + MINUTE - datetime.resolution, 10)) == ["1.2", "1.1"]
+            assert reading.next_lease_end() == NOW + MINUTE
+
+    def test_maintenances_are_listed_newest_first_and_by_number(self, store: Store) -> None:
+        operations = (operation("1.1"), operation("2.1"), operation("2.2"), operation("10.1"))
+        save(store, with_maintenances(*operations))
+        with store.read() as reading:
+            assert [m.number for m in reading.latest_maintenances(None, 2)] == [10, 2]
+            assert [m.number for m in reading.latest_maintenances(10, 9)] == [2, 1]
+            assert list(reading.operations_of_maintenance(2)) == ["2.1", "2.2"]
+
+    def test_numbers_of_maintenances_are_never_given_twice(self, store: Store) -> None:
+        with store.write() as transaction:
+            assert [transaction.next_maintenance_number() for _ in range(2)] == [1, 2]
+        save(store, Changes(maintenances=(values.maintenance(7),)))
+        done = operation("8.1", status=EventStatus.COMPLETED, ended_at=NOW)
+        with store.write() as transaction:
+            assert transaction.next_maintenance_number() == 8
+            transaction.save(with_maintenances(done))
+        with store.write() as transaction:
+            assert transaction.purge(NOW + MINUTE, 10) == 1
+            assert transaction.maintenances([8]) == {}
+        with store.write() as transaction:
+            assert transaction.next_maintenance_number() == 9
+
+    def test_a_number_that_was_rolled_back_may_be_given_again(self, store: Store) -> None:
+        def count(transaction: Transaction) -> None:
+            assert transaction.next_maintenance_number() == 1
+
+        assert_rolled_back(store, count)
+        with store.write() as transaction:
+            assert transaction.next_maintenance_number() == 1
+
+    def test_purging_forgets_what_ended_before_and_nothing_else(self, store: Store) -> None:
+        ended = {"status": EventStatus.COMPLETED}
+        first = operation("1.1", event("A", "web", "web-0"), **ended, ended_at=NOW)
+        second = operation("1.2", **ended, ended_at=NOW + MINUTE)
+        third = operation("2.1", **ended, ended_at=NOW + MINUTE)
+        kept = operation("3.1", **ended, ended_at=NOW + 2 * MINUTE)
+        save(store, with_maintenances(second, third, first, kept, operation("3.2")))
+        with store.write() as transaction:
+            assert transaction.purge(NOW + 2 * MINUTE, 1) == 1
+        with store.read() as reading:
+            assert reading.operations_of_events(["A"]) == reading.operations(["1.1"]) == {}
+            assert set(reading.maintenances([1, 2, 3])) == {1, 2, 3}
+        with store.write() as transaction:
+            assert transaction.purge(NOW + 2 * MINUTE, 10) == 2
+            assert transaction.purge(NOW + 2 * MINUTE, 10) == 0
+        with store.read() as reading:
+            assert set(reading.maintenances([1, 2, 3])) == {3}
+            assert set(reading.operations_of_maintenance(3)) == {"3.1", "3.2"}
+            assert reading.history(HistoryQuery(machine="web-0")).operations == (
+                reading.operations(["3.2"])["3.2"],
+                reading.operations(["3.1"])["3.1"],
+            )
+
+
+class History:
+    """Pages of operations, newest announcement first."""
+
+    def test_pages_neither_repeat_nor_skip_while_new_operations_arrive(self, store: Store) -> None:
+        # Three are announced at each instant, so that pages end between equal times.
+        made = [operation(f"1.{n}", announced_at=NOW + (n // 3) * MINUTE) for n in range(20)]
+        save(store, with_maintenances(*made))
+        query = HistoryQuery(limit=4)
+        seen: list[str] = []
+        for turn in range(5):
+            with store.read() as reading:
+                page = reading.history(query)
+            seen.extend(o.id for o in page.operations)
+            query = msgspec.structs.replace(query, cursor=page.next)
+            late = operation(f"2.{turn}", announced_at=NOW + 6 * MINUTE)
+            save(store, with_maintenances(late))
+        assert seen == [o.id for o in reversed(made)]
+        assert query.cursor == ""
+
+    def test_a_page_that_ends_with_the_last_operation_has_no_next(self, store: Store) -> None:
+        save(store, with_maintenances(*(operation(f"1.{n}") for n in range(4))))
+        with store.read() as reading:
+            first = reading.history(HistoryQuery(limit=2))
+            last = reading.history(HistoryQuery(limit=2, cursor=first.next))
+            assert (len(first.operations), len(last.operations)) == (2, 2)
+            assert last.next == ""
+            assert reading.history(HistoryQuery(limit=4)).next == ""
+
+    def test_an_operation_keeps_its_place_when_it_changes(self, store: Store) -> None:
+        made = [operation(f"1.{n}") for n in range(3)]
+        save(store, with_maintenances(*made))
+        save(store, with_maintenances(msgspec.structs.replace(made[0], outcome="done")))
+        assert all_pages(store, HistoryQuery(limit=1)) == ["1.2", "1.1", "1.0"]
+
+    @pytest.mark.parametrize(
+        ("filters", "expected"),
+        [
+            ({}, ["4.1", "3.1", "2.1", "1.2", "1.1"]),
+            ({"machine": "web-1"}, ["2.1", "1.1"]),
+            ({"machine": "WEB-1"}, []),
+            ({"scope": "batch"}, ["3.1", "2.1"]),
+            ({"scope": "batch", "machine": "web-1"}, ["2.1"]),
+            ({"maintenance": 1}, ["1.2", "1.1"]),
+            ({"event_types": (EventType.FREEZE, EventType.PREEMPT)}, ["3.1", "1.2"]),
+            ({"statuses": (EventStatus.CANCELED,)}, ["4.1"]),
+            ({"since": NOW + 2 * MINUTE}, ["4.1", "3.1"]),
+            ({"until": NOW + 2 * MINUTE}, ["2.1", "1.2", "1.1"]),
+            ({"since": NOW + MINUTE, "until": NOW + 3 * MINUTE}, ["3.1", "2.1"]),
+            ({"machine": "web-1", "statuses": (EventStatus.CANCELED,)}, []),
+        ],
+    )
+    def test_filters_say_which_and_together_mean_all_of_them(
+        self, store: Store, filters: dict[str, object], expected: list[str]
+    ) -> None:
+        made = (
+            operation("1.1", event("A", "web", "Web-1", "Web-2")),
+            operation("1.2", event("B", "web", "Web-2"), event_type=EventType.FREEZE),
+            operation("2.1", event("C", "batch", "b_0"), event("D", "web", "web-1")),
+            operation("3.1", event("E", "batch", "b_0"), event_type=EventType.PREEMPT),
+            operation("4.1", event("F", "web", "Web-2"), status=EventStatus.CANCELED),
+        )
+        later = [NOW, NOW, NOW + MINUTE, NOW + 2 * MINUTE, NOW + 3 * MINUTE]
+        announced = (
+            msgspec.structs.replace(o, announced_at=at) for o, at in zip(made, later, strict=True)
+        )
+        save(store, with_maintenances(*announced))
+        for limit in (1, 2, 100):
+            query = msgspec.convert({**filters, "limit": limit}, HistoryQuery)
+            assert all_pages(store, query) == expected
+
+    @pytest.mark.parametrize("cursor", ["x", "!!", "MTIz", "\u00e9", "a" * 5000, "MS4y\n"])
+    def test_a_cursor_that_is_none_of_ours_is_refused(self, store: Store, cursor: str) -> None:
+        with store.read() as reading, pytest.raises(Refused, match="cursor") as refused:
+            reading.history(HistoryQuery(cursor=cursor))
+        assert refused.value.code is ErrorCode.INVALID
+
+    @pytest.mark.parametrize("limit", [0, -1, MAX_PAGE + 1])
+    def test_a_page_of_another_size_is_refused(self, store: Store, limit: int) -> None:
+        with store.read() as reading, pytest.raises(Refused, match=str(MAX_PAGE)):
+            reading.history(HistoryQuery(limit=limit))
+
+
+class Together:
+    """All or nothing, one after the other, and kept."""
+
+    def test_a_transaction_that_raises_leaves_nothing(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB,)))
+        whole = msgspec.structs.replace(
+            with_maintenances(operation("1.1")),
+            scopes=(BATCH, msgspec.structs.replace(WEB, incarnation=5)),
+            machines=(machine("a"),),
+        )
+
+        def change(transaction: Transaction) -> None:
+            transaction.save(whole)
+            transaction.put_setting("a", "b")
+            assert set(transaction.scopes()) == {"web", "batch"}
+
+        assert_rolled_back(store, change)
+        with store.read() as reading:
+            assert reading.scopes() == {"web": WEB}
+            assert reading.machines() == reading.live_operations() == {}
+            assert reading.setting("a") is None
+
+    def test_increments_of_many_threads_are_all_counted(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB, BATCH)))
+
+        def increment(_: int) -> None:
+            with store.write() as transaction:
+                scopes = transaction.scopes(["web", "batch"]).values()
+                more = (msgspec.structs.replace(s, incarnation=s.incarnation + 1) for s in scopes)
+                transaction.save(Changes(scopes=tuple(more)))
+
+        with ThreadPoolExecutor(16) as threads:
+            assert len(list(threads.map(increment, range(160)))) == 160
+        with store.read() as reading:
+            assert {s.incarnation for s in reading.scopes().values()} == {160}
+
+    def test_readers_never_see_half_of_a_transaction(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB, BATCH)))
+        stop = threading.Event()
+        torn: list[tuple[int, int]] = []
+
+        def watch() -> int:
+            looks = 0
+            while not stop.is_set():
+                with store.read() as reading:
+                    web = reading.scopes(["web"])["web"].incarnation
+                    batch = reading.scopes(["batch"])["batch"].incarnation
+                looks += 1
+                if web != batch:
+                    torn.append((web, batch))
+            return looks
+
+        with ThreadPoolExecutor(4) as threads:
+            watching = [threads.submit(watch) for _ in range(4)]
+            for number in range(1, 60):
+                both = (msgspec.structs.replace(s, incarnation=number) for s in (WEB, BATCH))
+                with store.write() as transaction:
+                    for scope in both:
+                        transaction.save(Changes(scopes=(scope,)))
+            stop.set()
+            assert sum(w.result() for w in watching) > 0
+        assert torn == []
+
+    def test_a_view_is_of_the_instant_at_which_it_was_opened(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB,)))
+        begun = threading.Event()
+
+        def write() -> None:
+            begun.set()
+            save(store, Changes(scopes=(msgspec.structs.replace(WEB, incarnation=1),)))
+
+        writer = threading.Thread(target=write)
+        with store.read() as reading:
+            writer.start()
+            assert begun.wait(10)
+            # A store may let the writer go on or have it wait: the view is the same.
+            writer.join(0.2)
+            assert reading.scopes() == {"web": WEB}
+            assert reading.scopes(["web"]) == {"web": WEB}
+        writer.join()
+        with store.read() as reading:
+            assert reading.scopes()["web"].incarnation == 1
+
+    def test_any_thread_may_close_the_store(self, engine: Engine, tmp_path: Path) -> None:
+        opened = engine.open(tmp_path)
+        closing = threading.Thread(target=opened.close)
+        closing.start()
+        closing.join()
+        again = engine.open(tmp_path)
+        with again.read() as reading:
+            assert reading.scopes() == {}
+        again.close()
+
+    def test_what_was_committed_is_there_when_it_is_opened_again(
+        self, lasting_engine: Engine, tmp_path: Path
+    ) -> None:
+        whole = msgspec.structs.replace(
+            with_maintenances(operation("1.1")), scopes=(WEB,), machines=(machine("a"),)
+        )
+        opened = lasting_engine.open(tmp_path)
+        save(opened, whole)
+        opened.close()
+        opened = lasting_engine.open(tmp_path)
+        with opened.read() as reading:
+            assert reading.operations(["1.1"]) == {"1.1": whole.operations[0]}
+            assert reading.machines() == {"a": whole.machines[0]}
+            assert reading.scopes() == {"web": WEB}
+        opened.close()
+
+    def test_what_was_committed_survives_the_death_of_the_process(
+        self, lasting_engine: Engine, tmp_path: Path
+    ) -> None:
+        told = 0
+        for _ in range(3):
+            child = subprocess.Popen(
+                [sys.executable, "-m", "store.committer", lasting_engine.name, str(tmp_path)],
+                cwd=Path(__file__).parents[1],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert child.stdout is not None
+            with child, child.stdout as lines:
+                for _ in range(25):
+                    told = int(lines.readline())
+                child.send_signal(signal.SIGKILL)
+                told = max([told, *(int(line) for line in lines if line.endswith("\n"))])
+            assert child.returncode == -signal.SIGKILL
+            opened = lasting_engine.open(tmp_path)
+            with opened.read() as reading:
+                kept = reading.scopes(["web"])["web"].incarnation
+                ids = reading.operations([f"1.{n}" for n in range(kept + 2)])
+            opened.close()
+            assert kept in {told, told + 1}, "one more may have been committed, but not told"
+            assert set(ids) == {f"1.{n}" for n in range(1, kept + 1)}

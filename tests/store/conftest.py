@@ -1,0 +1,30 @@
+"""Each test of the conformance suite runs with every engine of `engines.ENGINES`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forewarn.store.port import Store
+from store.engines import ENGINES, Engine
+
+pytest.register_assert_rewrite("store.conformance")
+
+
+@pytest.fixture(params=ENGINES, ids=str, scope="module")
+def engine(request: pytest.FixtureRequest) -> Engine:
+    found: Engine = request.param
+    return found
+
+
+@pytest.fixture(params=[e for e in ENGINES if e.persists], ids=str, scope="module")
+def lasting_engine(request: pytest.FixtureRequest) -> Engine:
+    found: Engine = request.param
+    return found
+
+
+@pytest.fixture
+def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
+    opened = engine.open(tmp_path)
+    yield opened
+    opened.close()

@@ -1,0 +1,28 @@
+"""The engines that every promise is held against. A second one is added here, and only here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from forewarn.store import sql
+from forewarn.store.port import Store
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How tests open a store of one kind."""
+
+    name: str
+    open: Callable[[Path], Store]
+    """Opens the one store that lives in a folder, as an empty one the first time."""
+    persists: bool
+    """Whether it is still there when it is opened again."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ENGINES = [
+    Engine("sqlite-file", lambda folder: sql.open_sqlite(folder / "store.db"), persists=True),
+    Engine("sqlite-memory", lambda _: sql.in_memory(), persists=False),
+]

@@ -1,0 +1,152 @@
+"""Values to store: plain ones to vary by hand, and every one that the model allows."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from forewarn.maintenance.model import (
+    Approval,
+    Changes,
+    Event,
+    Machine,
+    Maintenance,
+    Operation,
+    Profile,
+    Scope,
+    StartCause,
+)
+from forewarn.vocabulary import (
+    ApproverKind,
+    EventSource,
+    EventStatus,
+    EventType,
+    Priority,
+    ScopeKind,
+)
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+WEB = Scope(name="Web", kind=ScopeKind.AVAILABILITY_SET, update_domains=3)
+BATCH = Scope(name="batch", kind=ScopeKind.SCALE_SET, update_domains=5)
+
+
+def machine(name: str, scope: str = "web", **fields: Any) -> Machine:
+    known = {"update_domain": 0, "fault_domain": 0, "vm_id": f"id-of-{name}"}
+    return Machine(name=name, scope=scope, **(known | fields))
+
+
+def maintenance(number: int) -> Maintenance:
+    return Maintenance(
+        number=number,
+        event_type=EventType.REBOOT,
+        source=EventSource.USER,
+        targets=("Web-0",),
+        requested_by="ops",
+        requested_at=NOW,
+        description="",
+        duration_seconds=-1,
+    )
+
+
+def event(id_: str, scope: str = "web", *machines: str, **fields: Any) -> Event:
+    known: dict[str, Any] = {"update_domain": 0, "published": 1}
+    return Event(id=id_, scope=scope, machines=machines, **(known | fields))
+
+
+def operation(id_: str, *events: Event, **fields: Any) -> Operation:
+    known: dict[str, Any] = {
+        "event_type": EventType.REBOOT,
+        "source": EventSource.USER,
+        "description": "",
+        "duration_seconds": -1,
+        "status": EventStatus.SCHEDULED,
+        "announced_at": NOW,
+        "not_before": NOW + 15 * MINUTE,
+    }
+    shown = events or (event(f"EVENT-{id_}", "web", "Web-0"),)
+    number = int(id_.partition(".")[0])
+    return Operation(id=id_, maintenance=number, events=shown, **(known | fields))
+
+
+def with_maintenances(*operations: Operation) -> Changes:
+    """These operations and what they belong to, as a decision would hand them over."""
+    numbers = sorted({o.maintenance for o in operations})
+    return Changes(maintenances=tuple(map(maintenance, numbers)), operations=operations)
+
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+NUMBERS = st.integers(1, 2**63 - 2)
+MOMENTS = st.datetimes(timezones=st.just(UTC))
+SOME = st.text(max_size=8)
+NAMES = st.text(min_size=1, max_size=8)
+
+
+Some = st.SearchStrategy[Any]
+
+
+def every(
+    kind: type[msgspec.Struct], /, **fields: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Any]:
+    """Every value of a struct; its fields without a strategy are any text."""
+    unnamed = {name: SOME for name in kind.__struct_fields__ if name not in fields}
+    return st.builds(kind, **unnamed, **fields)
+
+
+PROFILES = every(Profile)
+MACHINES = every(
+    Machine,
+    name=NAMES,
+    update_domain=INT32,
+    fault_domain=INT32,
+    tags=st.lists(st.tuples(SOME, SOME), max_size=3).map(tuple),
+    profile=PROFILES,
+)
+SCOPES = every(
+    Scope,
+    name=NAMES,
+    kind=st.sampled_from(ScopeKind),
+    update_domains=INT32,
+    incarnation=INT64,
+    priority=st.sampled_from(Priority),
+    automatically_approve=st.lists(st.sampled_from(EventType), max_size=2).map(tuple),
+    terminate_notice_minutes=st.none() | INT32,
+)
+APPROVALS = every(Approval, kind=st.sampled_from(ApproverKind), at=MOMENTS)
+EVENTS = every(
+    Event,
+    id=NAMES,
+    update_domain=INT32,
+    machines=st.lists(SOME, max_size=4).map(tuple),
+    published=INT64,
+    approval=st.none() | APPROVALS,
+)
+OPERATIONS = every(
+    Operation,
+    id=NAMES,
+    maintenance=NUMBERS,
+    event_type=st.sampled_from(EventType),
+    source=st.sampled_from(EventSource),
+    duration_seconds=INT64,
+    status=st.sampled_from(EventStatus),
+    announced_at=MOMENTS,
+    not_before=MOMENTS,
+    events=st.lists(EVENTS, max_size=3, unique_by=lambda e: e.id).map(tuple),
+    start_cause=st.none() | st.sampled_from(StartCause),
+    started_at=st.none() | MOMENTS,
+    ended_at=st.none() | MOMENTS,
+    attempt=INT64,
+    lease_until=st.none() | MOMENTS,
+)
+MAINTENANCES = every(
+    Maintenance,
+    number=NUMBERS,
+    event_type=st.sampled_from(EventType),
+    source=st.sampled_from(EventSource),
+    targets=st.lists(SOME, max_size=3).map(tuple),
+    requested_at=MOMENTS,
+    duration_seconds=INT64,
+)
