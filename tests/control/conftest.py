@@ -1,0 +1,54 @@
+"""A control plane on a database in memory, at a time that stands still until it is told."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from builders import FLEET, NOW, mint
+from forewarn.clock import ManualClock
+from forewarn.control.feed import Feed
+from forewarn.control.plane import Plane
+from forewarn.control.writer import InlineWriter
+from forewarn.maintenance.model import Changes, Operation
+from forewarn.maintenance.planner import Plan, Request
+from forewarn.store import sql
+from forewarn.store.port import Store
+from forewarn.vocabulary import EventType
+
+
+class House:
+    """All that a control plane is made of, wired as the service wires it, without threads."""
+
+    def __init__(self) -> None:
+        self.store: Store = sql.in_memory()
+        self.clock = ManualClock(NOW)
+        self.feed = Feed()
+        self.told: list[Changes] = []
+        self.feed.subscribe(self.told.append)
+        self.plane = Plane(InlineWriter(self.store, self.clock, self.feed), mint("b"))
+        self.plane.apply_fleet(FLEET).result()
+
+    def ask(self, event_type: EventType, *machines: str, **more: Any) -> Plan:
+        request = Request(event_type=event_type, machines=machines, **more)
+        return done(self.plane.request(request))
+
+    def operation(self, operation_id: str) -> Operation:
+        with self.store.read() as reading:
+            return reading.operations([operation_id])[operation_id]
+
+    def incarnation(self, scope: str) -> int:
+        with self.store.read() as reading:
+            return reading.scopes([scope])[scope].incarnation
+
+
+def done(future: "Future[Any]") -> Any:
+    return future.result(timeout=10)
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    built = House()
+    yield built
+    built.store.close()

@@ -1,0 +1,271 @@
+"""The plane: each thing asked is decided on the store, saved, and told to the feed."""
+
+from datetime import timedelta
+
+import pytest
+
+from builders import FLEET, MINUTE, NOW
+from control.conftest import House, done
+from forewarn.connectors.port import Outcome
+from forewarn.control import plane
+from forewarn.maintenance import fleet
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.planner import Request
+from forewarn.store.port import HistoryQuery
+from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
+
+REBOOT = EventType.REBOOT
+UNKNOWN = "FFFFFFFF-0000-4000-8000-000000000001"
+
+
+def test_a_request_is_kept_and_told(house: House) -> None:
+    plan = house.ask(REBOOT, scope="web")
+    assert plan.maintenance.number == 1
+    assert [o.id for o in plan.operations] == ["1.1", "1.2", "1.3"]
+    assert house.operation("1.1") == plan.operations[0]
+    assert house.incarnation("web") == 1
+    assert [o.id for o in house.told[-1].operations] == ["1.1", "1.2", "1.3"]
+    with house.store.read() as reading:
+        assert reading.maintenances([1]) == {1: plan.maintenance}
+
+
+def test_a_dry_run_decides_and_changes_nothing(house: House) -> None:
+    told = len(house.told)
+    request = Request(event_type=REBOOT, machines=("web-0", "bastion"))
+    plan = done(house.plane.request(request, dry_run=True))
+    assert [o.machines for o in plan.operations] == [("bastion",), ("web-0",)]
+    assert plan.operations[0].not_before == NOW + 15 * MINUTE
+    assert len(house.told) == told
+    assert house.incarnation("web") == 0
+    assert house.ask(REBOOT, "web-0").maintenance.number == 1
+
+
+def test_a_refused_request_takes_no_number_and_tells_nothing(house: House) -> None:
+    told = len(house.told)
+    with pytest.raises(Refused):
+        house.ask(REBOOT, "nobody")
+    assert len(house.told) == told
+    assert house.ask(REBOOT, "web-0").operations[0].id.endswith(".1")
+
+
+def test_what_a_request_supersedes_is_told_apart(house: House) -> None:
+    house.ask(REBOOT, "batch_0")
+    plan = house.ask(EventType.PREEMPT, "batch_0")
+    assert [o.id for o in plan.operations] == ["2.1"]
+    assert [o.id for o in plan.superseded] == ["1.1"]
+    assert house.operation("1.1").status is EventStatus.CANCELED
+
+
+def test_a_guests_approval_is_durable_and_names_it(house: House) -> None:
+    plan = house.ask(REBOOT, "web-0", "web-3")
+    event_id = plan.operations[0].events[0].id
+    house.clock.advance(MINUTE)
+    approved = house.plane.approve("web", [event_id.lower()], by="web-3", address="10.0.0.13")
+    (operation,) = done(approved)
+    assert operation == house.operation("1.1")
+    approval = operation.events[0].approval
+    assert approval is not None
+    assert (approval.kind, approval.by, approval.address, approval.at) == (
+        ApproverKind.GUEST,
+        "web-3",
+        "10.0.0.13",
+        NOW + MINUTE,
+    )
+    assert operation.status is EventStatus.STARTED
+
+
+def test_a_guest_approves_nothing_of_another_scope(house: House) -> None:
+    event_id = house.ask(REBOOT, "bastion").operations[0].events[0].id
+    for unknown in (event_id, UNKNOWN):
+        approval = house.plane.approve("web", [unknown], by="web-0", address="10.0.0.10")
+        with pytest.raises(Refused) as refusal:
+            done(approval)
+        assert refusal.value.code is ErrorCode.NOT_FOUND
+        assert refusal.value.facts == {"event_id": unknown}
+    assert house.operation("1.1").status is EventStatus.SCHEDULED
+
+
+def test_an_event_that_is_over_is_still_approved_with_success(house: House) -> None:
+    event_id = house.ask(REBOOT, "web-0").operations[0].events[0].id
+    done(house.plane.cancel("1", reason="changed our minds"))
+    assert done(house.plane.approve("web", [event_id], by="web-0", address=""))
+
+
+def test_an_operator_approves_by_event_operation_or_maintenance(house: House) -> None:
+    first = house.ask(REBOOT, "web-0", "bastion", "batch_1")
+    event_id = first.operations[0].events[0].id
+    house.ask(REBOOT, "FrontEnd_IN_0")
+    references = [event_id.lower(), "1.2", "2"]
+    approved = done(house.plane.approve_for_guests(references, by="ann", address="unix"))
+    assert [o.id for o in approved] == ["1.1", "1.2", "2.1"]
+    approval = house.operation("2.1").events[0].approval
+    assert approval is not None
+    assert (approval.kind, approval.by, approval.address) == (
+        ApproverKind.OPERATOR,
+        "ann",
+        "unix",
+    )
+    assert house.operation("1.3").status is EventStatus.SCHEDULED
+
+
+def test_an_operators_approval_is_all_or_nothing(house: House) -> None:
+    house.ask(REBOOT, "web-0")
+    with pytest.raises(Refused) as refusal:
+        done(house.plane.approve_for_guests(["1.1", UNKNOWN], by="ann"))
+    assert refusal.value.code is ErrorCode.NOT_FOUND
+    assert house.operation("1.1").status is EventStatus.SCHEDULED
+
+
+@pytest.mark.parametrize("reference", ["event", "1.1", "1"])
+def test_cancelling_by_event_operation_or_maintenance(house: House, reference: str) -> None:
+    plan = house.ask(REBOOT, "web-0")
+    named = plan.operations[0].events[0].id.lower() if reference == "event" else reference
+    (cancelled,) = done(house.plane.cancel(named, reason="not tonight"))
+    assert cancelled.status is EventStatus.CANCELED
+    assert house.operation("1.1").outcome == "not tonight"
+    assert house.incarnation("web") == 2
+
+
+def test_a_maintenance_is_cancelled_as_far_as_it_still_can_be(house: House) -> None:
+    house.ask(REBOOT, scope="web")
+    done(house.plane.approve_for_guests(["1.1"], by="ann"))
+    done(house.plane.cancel("1", reason="enough"))
+    assert [house.operation(f"1.{n}").status for n in (1, 2, 3)] == [
+        EventStatus.STARTED,
+        EventStatus.CANCELED,
+        EventStatus.CANCELED,
+    ]
+    with pytest.raises(Refused) as refusal:
+        done(house.plane.cancel("1.1", reason="enough"))
+    assert refusal.value.code is ErrorCode.TOO_LATE
+
+
+@pytest.mark.parametrize(
+    ("reference", "code"),
+    [
+        ("7", ErrorCode.NOT_FOUND),
+        ("7.1", ErrorCode.NOT_FOUND),
+        (UNKNOWN, ErrorCode.NOT_FOUND),
+        ("web-0", ErrorCode.INVALID),
+        ("", ErrorCode.INVALID),
+        ("1.1.1", ErrorCode.INVALID),
+        ("9" * 16, ErrorCode.INVALID),
+        ("-1", ErrorCode.INVALID),
+    ],
+)
+def test_a_reference_to_nothing_says_so(house: House, reference: str, code: ErrorCode) -> None:
+    with pytest.raises(Refused) as refusal:
+        done(house.plane.cancel(reference, reason=""))
+    assert refusal.value.code is code
+
+
+def test_what_is_due_is_advanced_and_the_next_wakeup_known(house: House) -> None:
+    assert done(house.plane.next_wakeup()) is None
+    house.ask(REBOOT, "web-0")
+    house.ask(REBOOT, "bastion", not_before=NOW + 20 * MINUTE)
+    assert done(house.plane.next_wakeup()) == NOW + 15 * MINUTE
+    assert done(house.plane.advance()) == 0
+    house.clock.advance(15 * MINUTE)
+    assert done(house.plane.advance()) == 1
+    assert house.operation("1.1").status is EventStatus.STARTED
+    assert done(house.plane.next_wakeup()) == NOW + 20 * MINUTE
+
+
+def test_what_waits_is_woken_by_the_end_of_what_it_waits_for(house: House) -> None:
+    house.ask(REBOOT, scope="web")
+    house.clock.advance(15 * MINUTE)
+    assert done(house.plane.advance()) == 3
+    assert done(house.plane.advance()) == 0
+    assert done(house.plane.next_wakeup()) is None
+    (act,) = done(house.plane.claim("here", MINUTE, 10))
+    done(house.plane.finish("1.1", act.attempt, Outcome(succeeded=True, message="ok")))
+    assert house.operation("1.2").status is EventStatus.STARTED
+    assert house.operation("1.1").status is EventStatus.COMPLETED
+    assert house.operation("1.1").outcome == "ok"
+
+
+def test_a_claim_says_what_is_to_be_done_and_is_held_by_one(house: House) -> None:
+    house.ask(REBOOT, "web-3", "web-0", no_notice=True, duration_seconds=40)
+    (act,) = done(house.plane.claim("here", MINUTE, 10))
+    assert (act.operation, act.attempt, act.event_type) == ("1.1", 1, REBOOT)
+    assert (act.machines, act.hosts) == (("web-0", "web-3"), ("h0", "h0"))
+    assert (act.duration_seconds, act.started_at) == (40, NOW)
+    assert done(house.plane.claim("there", MINUTE, 10)) == ()
+    house.clock.advance(MINUTE)
+    (again,) = done(house.plane.claim("there", MINUTE, 10))
+    assert again.attempt == 2
+    with pytest.raises(Refused) as refusal:
+        done(house.plane.finish("1.1", 1, Outcome(succeeded=True)))
+    assert refusal.value.code is ErrorCode.STALE
+    with pytest.raises(Refused):
+        done(house.plane.renew("1.1", 1, MINUTE))
+    done(house.plane.renew("1.1", 2, 5 * MINUTE))
+    assert house.operation("1.1").lease_until == NOW + 6 * MINUTE
+
+
+def test_claims_come_in_batches(house: House) -> None:
+    house.ask(REBOOT, "web-0", "bastion", "batch_0", no_notice=True)
+    assert len(done(house.plane.claim("here", MINUTE, 2))) == 2
+    assert len(done(house.plane.claim("here", MINUTE, 2))) == 1
+
+
+def test_releasing_voids_every_claim_of_a_process_that_is_gone(house: House) -> None:
+    assert done(house.plane.release_claims()) == 0
+    house.ask(REBOOT, "web-0", no_notice=True)
+    done(house.plane.claim("here", MINUTE, 10))
+    assert done(house.plane.release_claims()) == 1
+    (act,) = done(house.plane.claim("there", MINUTE, 10))
+    assert act.attempt == 2
+
+
+def test_history_is_forgotten_when_it_is_old_enough_and_not_before(house: House) -> None:
+    event_id = house.ask(REBOOT, "web-0").operations[0].events[0].id
+    done(house.plane.cancel("1", reason=""))
+    house.ask(REBOOT, "web-1")
+    keep = timedelta(days=90)
+    house.clock.advance(keep)
+    assert done(house.plane.purge(keep)) == 0
+    house.clock.advance(timedelta(seconds=1))
+    assert done(house.plane.purge(keep)) == 1
+    with house.store.read() as reading:
+        page = reading.history(HistoryQuery())
+    assert [o.id for o in page.operations] == ["2.1"]
+    with pytest.raises(Refused):
+        done(house.plane.approve("web", [event_id], by="web-0", address=""))
+
+
+def test_a_fleet_is_applied_and_a_dry_run_is_not(house: House) -> None:
+    more = fleet.Fleet(machine=(fleet.Standalone(name="extra"),))
+    told = len(house.told)
+    assert done(house.plane.apply_fleet(more, dry_run=True)).added == ("extra",)
+    assert len(house.told) == told
+    assert done(house.plane.apply_fleet(more)).added == ("extra",)
+    assert [m.name for m in house.told[-1].machines] == ["extra"]
+    assert done(house.plane.apply_fleet(more)).unchanged == 1
+    pruned = done(house.plane.apply_fleet(FLEET, prune=True))
+    assert pruned.removed == ("extra",)
+    with house.store.read() as reading:
+        assert "extra" not in reading.machines()
+        assert "extra" not in reading.scopes()
+
+
+def test_machines_are_removed_unless_something_live_names_them(house: House) -> None:
+    house.ask(REBOOT, "web-0")
+    with pytest.raises(Refused) as refusal:
+        done(house.plane.remove_machines(["web-1", "web-0"]))
+    assert refusal.value.code is ErrorCode.CONFLICT
+    assert done(house.plane.remove_machines(["WEB-1", "bastion"])).removed == ("web-1", "bastion")
+    with house.store.read() as reading:
+        assert "web-1" not in reading.machines()
+        assert "bastion" not in reading.scopes()
+        assert "web" in reading.scopes()
+
+
+def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:
+    names = tuple(fleet.Standalone(name=f"m{n}") for n in range(plane.ADVANCE_BATCH + 5))
+    done(house.plane.apply_fleet(fleet.Fleet(machine=names)))
+    house.ask(EventType.FREEZE, *(machine.name for machine in names))
+    house.clock.advance(15 * MINUTE)
+    assert done(house.plane.advance()) == plane.ADVANCE_BATCH
+    assert done(house.plane.advance()) == 5
+    assert done(house.plane.advance()) == 0

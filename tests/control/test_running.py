@@ -1,0 +1,267 @@
+"""The ticker and the executor, run on a clock that is advanced by hand."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from builders import MINUTE, NOW, SECOND
+from control.conftest import House, done
+from forewarn.connectors.port import Act, Outcome
+from forewarn.connectors.simulated import DURATIONS, Simulated
+from forewarn.control.executor import LEASE, RENEW_EVERY, Executor
+from forewarn.control.ticker import Ticker
+from forewarn.maintenance import fleet, planner
+from forewarn.vocabulary import EventSource, EventStatus, EventType
+
+REBOOT = EventType.REBOOT
+TURNS = 200
+"""Turns of the loop after which everything that can happen without time has happened."""
+
+
+class Scripted:
+    """A connector that does what the test tells it, and writes down what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, int]] = []
+        self.outcomes: dict[str, asyncio.Future[Outcome]] = {}
+        self.earlier: Outcome | None = None
+
+    async def perform(self, act: Act) -> Outcome:
+        self.asked.append(("perform", act.operation, act.attempt))
+        self.outcomes[act.operation] = asyncio.get_running_loop().create_future()
+        return await self.outcomes[act.operation]
+
+    async def check(self, act: Act) -> Outcome | None:
+        self.asked.append(("check", act.operation, act.attempt))
+        return self.earlier
+
+
+async def settle() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def play(house: House, story: Callable[[Scripted], Awaitable[None]]) -> None:
+    """Run a ticker and an executor around a story."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        connector = Scripted()
+        ticker = Ticker(house.plane, house.clock, timedelta(days=90))
+        executor = Executor(house.plane, connector, house.clock, "here")
+        ticker.follow(house.feed, loop)
+        executor.follow(house.feed, loop)
+        tasks = [asyncio.create_task(ticker.run()), asyncio.create_task(executor.run())]
+        await settle()
+        try:
+            await story(connector)
+        finally:
+            ticker.stop()
+            executor.stop()
+            await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+    asyncio.run(run())
+
+
+async def passes(house: House, time: timedelta) -> None:
+    house.clock.advance(time)
+    await settle()
+
+
+def test_an_operation_starts_at_its_not_before_and_ends_with_its_outcome(house: House) -> None:
+    async def story(connector: Scripted) -> None:
+        house.ask(REBOOT, "web-0")
+        await settle()
+        await passes(house, 15 * MINUTE - SECOND)
+        assert house.operation("1.1").status is EventStatus.SCHEDULED
+        await passes(house, SECOND)
+        assert house.operation("1.1").started_at == NOW + 15 * MINUTE
+        assert connector.asked == [("perform", "1.1", 1)]
+        connector.outcomes["1.1"].set_result(Outcome(succeeded=True, message="fine"))
+        await settle()
+        assert house.operation("1.1").status is EventStatus.COMPLETED
+        assert house.operation("1.1").outcome == "fine"
+
+    play(house, story)
+
+
+def test_an_earlier_not_before_moves_the_wakeup_forward(house: House) -> None:
+    async def story(_: Scripted) -> None:
+        house.ask(REBOOT, "web-0", not_before=NOW + timedelta(days=1))
+        await settle()
+        house.ask(EventType.PREEMPT, "batch_0")
+        await settle()
+        await passes(house, 30 * SECOND)
+        assert house.operation("2.1").status is EventStatus.STARTED
+        assert house.operation("1.1").status is EventStatus.SCHEDULED
+
+    play(house, story)
+
+
+def test_an_approval_is_carried_out_at_once(house: House) -> None:
+    async def story(connector: Scripted) -> None:
+        plan = house.ask(REBOOT, "web-0")
+        event_id = plan.operations[0].events[0].id
+        done(house.plane.approve("web", [event_id], by="web-0", address="10.0.0.10"))
+        await settle()
+        assert connector.asked == [("perform", "1.1", 1)]
+
+    play(house, story)
+
+
+def test_what_fails_is_recorded_with_its_reason(house: House) -> None:
+    async def story(connector: Scripted) -> None:
+        house.ask(REBOOT, "web-0", "bastion", no_notice=True)
+        await settle()
+        connector.outcomes["1.1"].set_result(Outcome(succeeded=False, message="no such domain"))
+        connector.outcomes["1.2"].set_exception(OSError("connector gone"))
+        await settle()
+        assert house.operation("1.1").status is EventStatus.FAILED
+        assert house.operation("1.1").outcome == "no such domain"
+        assert house.operation("1.2").status is EventStatus.FAILED
+        assert house.operation("1.2").outcome == "OSError: connector gone"
+
+    play(house, story)
+
+
+def test_a_long_act_keeps_its_lease(house: House) -> None:
+    async def story(connector: Scripted) -> None:
+        house.ask(REBOOT, "web-0", no_notice=True)
+        await settle()
+        for _ in range(6):
+            await passes(house, RENEW_EVERY)
+        assert house.operation("1.1").attempt == 1
+        assert house.operation("1.1").lease_until == house.clock.now() + LEASE
+        connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
+        await settle()
+        assert house.operation("1.1").status is EventStatus.COMPLETED
+
+    play(house, story)
+
+
+@pytest.mark.parametrize("found", [Outcome(succeeded=True, message="done before"), None])
+def test_after_a_restart_an_act_is_checked_before_it_is_repeated(
+    house: House, found: Outcome | None
+) -> None:
+    house.ask(REBOOT, "web-0", no_notice=True)
+    done(house.plane.claim("who is gone", MINUTE, 1))
+    done(house.plane.release_claims())
+
+    async def story(connector: Scripted) -> None:
+        connector.earlier = found
+        await settle()
+        # the act was claimed before the story began, so it has been checked as not done
+        assert connector.asked[0] == ("check", "1.1", 2)
+        assert connector.asked[1] == ("perform", "1.1", 2)
+
+    async def found_story(connector: Scripted) -> None:
+        assert connector.asked == [("check", "1.1", 2)]
+        assert house.operation("1.1").status is EventStatus.COMPLETED
+        assert house.operation("1.1").outcome == "done before"
+
+    if found is None:
+        play(house, story)
+    else:
+        play_with(house, found, found_story)
+
+
+def play_with(house: House, earlier: Outcome, story: Callable[[Scripted], Awaitable[None]]) -> None:
+    async def run() -> None:
+        connector = Scripted()
+        connector.earlier = earlier
+        executor = Executor(house.plane, connector, house.clock, "here")
+        executor.follow(house.feed, asyncio.get_running_loop())
+        task = asyncio.create_task(executor.run())
+        await settle()
+        await story(connector)
+        executor.stop()
+        await asyncio.wait_for(task, 10)
+
+    asyncio.run(run())
+
+
+def test_stopping_leaves_acts_under_way_to_who_comes_next(house: House) -> None:
+    async def story(connector: Scripted) -> None:
+        house.ask(REBOOT, "web-0", no_notice=True)
+        await settle()
+        assert connector.asked
+
+    play(house, story)
+    assert house.operation("1.1").status is EventStatus.STARTED
+    assert house.operation("1.1").attempt == 1
+
+
+def test_an_outcome_of_a_lost_claim_is_not_recorded(house: House) -> None:
+    async def story(connector: Scripted) -> None:
+        house.ask(REBOOT, "web-0", no_notice=True)
+        await settle()
+        done(house.plane.release_claims())
+        done(house.plane.claim("another", timedelta(hours=1), 1))
+        connector.outcomes["1.1"].set_result(Outcome(succeeded=False))
+        await settle()
+        assert house.operation("1.1").status is EventStatus.STARTED
+        assert house.operation("1.1").attempt == 2
+
+    play(house, story)
+
+
+def test_old_history_is_purged_as_time_goes_by(house: House) -> None:
+    house.ask(REBOOT, "web-0")
+    done(house.plane.cancel("1", reason=""))
+
+    async def story(_: Scripted) -> None:
+        await passes(house, timedelta(days=91))
+        with house.store.read() as reading:
+            assert reading.operations(["1.1"]) == {}
+
+    play(house, story)
+
+
+def test_a_simulated_act_lasts_its_duration_from_its_start(house: House) -> None:
+    async def run() -> None:
+        connector = Simulated(house.clock, {EventType.FREEZE: timedelta(seconds=5)})
+        freeze, reboot = act(EventType.FREEZE), act(REBOOT)
+        house.clock.advance(2 * SECOND)
+        frozen = asyncio.create_task(connector.perform(freeze))
+        rebooted = asyncio.create_task(connector.perform(reboot))
+        await settle()
+        assert await connector.check(freeze) is None
+        await passes(house, 2 * SECOND)
+        assert not frozen.done()
+        await passes(house, SECOND)
+        assert await frozen == Outcome(succeeded=True)
+        assert await connector.check(freeze) == Outcome(succeeded=True)
+        assert not rebooted.done()
+        await passes(house, DURATIONS[REBOOT])
+        assert await rebooted == Outcome(succeeded=True)
+
+    asyncio.run(run())
+
+
+def act(event_type: EventType) -> Act:
+    return Act(
+        operation="1.1",
+        attempt=1,
+        event_type=event_type,
+        source=EventSource.PLATFORM,
+        machines=("web-0",),
+        hosts=("h0",),
+        duration_seconds=-1,
+        started_at=NOW,
+    )
+
+
+def test_thousands_that_are_due_at_once_all_start(house: House) -> None:
+    count = 2500
+    machines = tuple(fleet.Standalone(name=f"m{n}") for n in range(count))
+    done(house.plane.apply_fleet(fleet.Fleet(machine=machines)))
+    request = planner.Request(event_type=REBOOT, machines=tuple(m.name for m in machines))
+    done(house.plane.request(request))
+
+    async def story(connector: Scripted) -> None:
+        await passes(house, 15 * MINUTE)
+        assert len(connector.asked) == count
+
+    play(house, story)

@@ -1,0 +1,208 @@
+"""The one writer: what shares a commit, what a failure costs, and who is told when."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from builders import NOW
+from forewarn.clock import ManualClock
+from forewarn.control.feed import Feed
+from forewarn.control.writer import MAX_BATCH, InlineWriter, Job, ThreadWriter, Work
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Changes, Scope
+from forewarn.store import sql
+from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
+from forewarn.vocabulary import ErrorCode, ScopeKind
+
+
+class Counting:
+    """A real store that counts commits and can be away."""
+
+    def __init__(self) -> None:
+        self.inner: Store = sql.in_memory()
+        self.commits = 0
+        self.away = False
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        if self.away:
+            raise StoreUnavailable("the disk is full")
+        with self.inner.write() as transaction:
+            yield transaction
+        self.commits += 1
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        with self.inner.read() as reading:
+            yield reading
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def names(self) -> set[str]:
+        with self.read() as reading:
+            return {scope.name for scope in reading.scopes().values()}
+
+
+def save(name: str) -> Job:
+    scope = Scope(name=name, kind=ScopeKind.MACHINE, update_domains=1)
+    return lambda _, now: Work((name, now), Changes(scopes=(scope,)))
+
+
+def refuse(_: Transaction, now: datetime) -> Work:
+    raise Refused(ErrorCode.CONFLICT, f"no, at {now}")
+
+
+def fail(_: Transaction, __: datetime) -> Work:
+    raise ZeroDivisionError("a defect")
+
+
+class Threaded:
+    """A thread writer whose first job waits, so that what follows is one batch for certain."""
+
+    def __init__(self) -> None:
+        self.store = Counting()
+        self.feed = Feed()
+        self.told: list[Changes] = []
+        self.feed.subscribe(self.told.append)
+        self.clock = ManualClock(NOW)
+        self.writer = ThreadWriter(self.store, self.clock, self.feed)
+        self._go = threading.Event()
+        self._entered = threading.Event()
+
+    def hold(self) -> None:
+        def job(_: Transaction, __: datetime) -> Work:
+            self._entered.set()
+            assert self._go.wait(10)
+            return Work(None)
+
+        self._go.clear()
+        self._entered.clear()
+        self.writer.submit(job)
+        assert self._entered.wait(10)
+
+    def release(self) -> None:
+        self._go.set()
+
+
+@pytest.fixture
+def threaded() -> Iterator[Threaded]:
+    built = Threaded()
+    yield built
+    built.release()
+    built.writer.close()
+    built.store.close()
+
+
+def test_what_waits_together_shares_a_commit_and_a_now(threaded: Threaded) -> None:
+    threaded.hold()
+    futures = [threaded.writer.submit(save(f"m{n}")) for n in range(50)]
+    threaded.release()
+    assert [future.result(10) for future in futures] == [(f"m{n}", NOW) for n in range(50)]
+    assert threaded.store.commits == 2
+    assert len(threaded.told) == 50
+
+
+def test_a_batch_has_a_limit(threaded: Threaded) -> None:
+    threaded.hold()
+    futures = [threaded.writer.submit(save("m")) for _ in range(MAX_BATCH + 1)]
+    threaded.release()
+    assert len([future.result(30) for future in futures]) == MAX_BATCH + 1
+    assert threaded.store.commits == 3
+
+
+def test_a_refusal_concerns_its_own_job_alone(threaded: Threaded) -> None:
+    threaded.hold()
+    before = threaded.writer.submit(save("a"))
+    refused = threaded.writer.submit(refuse)
+    after = threaded.writer.submit(save("b"))
+    threaded.release()
+    assert before.result(10)[0] == "a"
+    assert after.result(10)[0] == "b"
+    with pytest.raises(Refused, match="no, at"):
+        refused.result(10)
+    assert threaded.store.names() == {"a", "b"}
+    assert threaded.store.commits == 2
+
+
+def test_a_defect_fails_its_own_job_and_no_other(threaded: Threaded) -> None:
+    threaded.hold()
+    before = threaded.writer.submit(save("a"))
+    failed = threaded.writer.submit(fail)
+    after = threaded.writer.submit(save("b"))
+    threaded.release()
+    assert before.result(10)[0] == "a"
+    assert after.result(10)[0] == "b"
+    with pytest.raises(ZeroDivisionError):
+        failed.result(10)
+    assert threaded.store.names() == {"a", "b"}
+    assert [scope.name for changes in threaded.told for scope in changes.scopes] == ["a", "b"]
+
+
+def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: Threaded) -> None:
+    threaded.hold()
+    threaded.store.away = True
+    futures = [threaded.writer.submit(save(name)) for name in "ab"]
+    threaded.release()
+    for future in futures:
+        with pytest.raises(StoreUnavailable, match="the disk is full"):
+            future.result(10)
+    assert threaded.told == []
+    threaded.store.away = False
+    assert threaded.writer.submit(save("c")).result(10)[0] == "c"
+    assert threaded.store.names() == {"c"}
+
+
+def test_the_feed_is_told_after_the_commit_and_before_the_answer(threaded: Threaded) -> None:
+    seen: list[tuple[set[str], bool]] = []
+    futures: list[Future[Any]] = []
+
+    def listener(_: Changes) -> None:
+        seen.append((threaded.store.names(), futures[0].done()))
+
+    threaded.feed.subscribe(listener)
+    threaded.hold()
+    futures.append(threaded.writer.submit(save("a")))
+    threaded.release()
+    futures[0].result(10)
+    assert seen == [({"a"}, False)]
+
+
+def test_a_listener_that_raises_keeps_nothing_from_the_others(threaded: Threaded) -> None:
+    def broken(_: Changes) -> None:
+        raise ZeroDivisionError
+
+    heard: list[Changes] = []
+    threaded.feed.subscribe(broken)
+    threaded.feed.subscribe(heard.append)
+    assert threaded.writer.submit(save("a")).result(10)[0] == "a"
+    assert len(heard) == 1
+
+
+def test_closing_finishes_what_was_submitted_and_takes_nothing_more(threaded: Threaded) -> None:
+    threaded.hold()
+    futures = [threaded.writer.submit(save(f"m{n}")) for n in range(5)]
+    threaded.release()
+    threaded.writer.close()
+    assert all(future.result(0) for future in futures)
+    with pytest.raises(StoreUnavailable, match="the service is stopping"):
+        threaded.writer.submit(save("late")).result(0)
+    assert "late" not in threaded.store.names()
+    threaded.writer.close()
+
+
+def test_an_inline_writer_answers_before_it_returns() -> None:
+    store = Counting()
+    writer = InlineWriter(store, ManualClock(NOW), Feed())
+    assert writer.submit(save("a")).done()
+    refused = writer.submit(refuse)
+    assert isinstance(refused.exception(0), Refused)
+    assert isinstance(writer.submit(fail).exception(0), ZeroDivisionError)
+    writer.close()
+    assert store.names() == {"a"}
+    store.close()
