@@ -3,14 +3,8 @@
 The fixtures `store`, `engine` and `lasting_engine` say which store is held to it.
 """
 
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -28,8 +22,8 @@ from forewarn.maintenance.model import (
     Scope,
     StartCause,
 )
-from forewarn.store.port import MAX_PAGE, HistoryQuery, Store, Transaction
-from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
+from forewarn.store.port import HistoryQuery, Store, Transaction
+from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus
 from store import values
 from store.engines import Engine
 from store.values import BATCH, MINUTE, NOW, WEB, event, machine, operation, with_maintenances
@@ -55,18 +49,6 @@ def assert_rolled_back(store: Store, work: Callable[[Transaction], None]) -> Non
 
     with pytest.raises(Refused):
         refuse()
-
-
-def all_pages(store: Store, query: HistoryQuery) -> list[str]:
-    ids: list[str] = []
-    while True:
-        with store.read() as reading:
-            page = reading.history(query)
-        assert len(page.operations) <= query.limit
-        ids.extend(o.id for o in page.operations)
-        if not page.next:
-            return ids
-        query = msgspec.structs.replace(query, cursor=page.next)
 
 
 class Values:
@@ -299,221 +281,3 @@ class Questions:
                 reading.operations(["3.2"])["3.2"],
                 reading.operations(["3.1"])["3.1"],
             )
-
-
-class History:
-    """Pages of operations, newest announcement first."""
-
-    def test_pages_neither_repeat_nor_skip_while_new_operations_arrive(self, store: Store) -> None:
-        # Three are announced at each instant, so that pages end between equal times.
-        made = [operation(f"1.{n}", announced_at=NOW + (n // 3) * MINUTE) for n in range(20)]
-        save(store, with_maintenances(*made))
-        query = HistoryQuery(limit=4)
-        seen: list[str] = []
-        for turn in range(5):
-            with store.read() as reading:
-                page = reading.history(query)
-            seen.extend(o.id for o in page.operations)
-            query = msgspec.structs.replace(query, cursor=page.next)
-            late = operation(f"2.{turn}", announced_at=NOW + 6 * MINUTE)
-            save(store, with_maintenances(late))
-        assert seen == [o.id for o in reversed(made)]
-        assert query.cursor == ""
-
-    def test_a_page_that_ends_with_the_last_operation_has_no_next(self, store: Store) -> None:
-        save(store, with_maintenances(*(operation(f"1.{n}") for n in range(4))))
-        with store.read() as reading:
-            first = reading.history(HistoryQuery(limit=2))
-            last = reading.history(HistoryQuery(limit=2, cursor=first.next))
-            assert (len(first.operations), len(last.operations)) == (2, 2)
-            assert last.next == ""
-            assert reading.history(HistoryQuery(limit=4)).next == ""
-
-    def test_an_operation_keeps_its_place_when_it_changes(self, store: Store) -> None:
-        made = [operation(f"1.{n}") for n in range(3)]
-        save(store, with_maintenances(*made))
-        save(store, with_maintenances(msgspec.structs.replace(made[0], outcome="done")))
-        assert all_pages(store, HistoryQuery(limit=1)) == ["1.2", "1.1", "1.0"]
-
-    @pytest.mark.parametrize(
-        ("filters", "expected"),
-        [
-            ({}, ["4.1", "3.1", "2.1", "1.2", "1.1"]),
-            ({"machine": "web-1"}, ["2.1", "1.1"]),
-            ({"machine": "WEB-1"}, []),
-            ({"scope": "batch"}, ["3.1", "2.1"]),
-            ({"scope": "batch", "machine": "web-1"}, ["2.1"]),
-            ({"maintenance": 1}, ["1.2", "1.1"]),
-            ({"event_types": (EventType.FREEZE, EventType.PREEMPT)}, ["3.1", "1.2"]),
-            ({"statuses": (EventStatus.CANCELED,)}, ["4.1"]),
-            ({"since": NOW + 2 * MINUTE}, ["4.1", "3.1"]),
-            ({"until": NOW + 2 * MINUTE}, ["2.1", "1.2", "1.1"]),
-            ({"since": NOW + MINUTE, "until": NOW + 3 * MINUTE}, ["3.1", "2.1"]),
-            ({"machine": "web-1", "statuses": (EventStatus.CANCELED,)}, []),
-        ],
-    )
-    def test_filters_say_which_and_together_mean_all_of_them(
-        self, store: Store, filters: dict[str, object], expected: list[str]
-    ) -> None:
-        made = (
-            operation("1.1", event("A", "web", "Web-1", "Web-2")),
-            operation("1.2", event("B", "web", "Web-2"), event_type=EventType.FREEZE),
-            operation("2.1", event("C", "batch", "b_0"), event("D", "web", "web-1")),
-            operation("3.1", event("E", "batch", "b_0"), event_type=EventType.PREEMPT),
-            operation("4.1", event("F", "web", "Web-2"), status=EventStatus.CANCELED),
-        )
-        later = [NOW, NOW, NOW + MINUTE, NOW + 2 * MINUTE, NOW + 3 * MINUTE]
-        announced = (
-            msgspec.structs.replace(o, announced_at=at) for o, at in zip(made, later, strict=True)
-        )
-        save(store, with_maintenances(*announced))
-        for limit in (1, 2, 100):
-            query = msgspec.convert({**filters, "limit": limit}, HistoryQuery)
-            assert all_pages(store, query) == expected
-
-    @pytest.mark.parametrize("cursor", ["x", "!!", "MTIz", "\u00e9", "a" * 5000, "MS4y\n"])
-    def test_a_cursor_that_is_none_of_ours_is_refused(self, store: Store, cursor: str) -> None:
-        with store.read() as reading, pytest.raises(Refused, match="cursor") as refused:
-            reading.history(HistoryQuery(cursor=cursor))
-        assert refused.value.code is ErrorCode.INVALID
-
-    @pytest.mark.parametrize("limit", [0, -1, MAX_PAGE + 1])
-    def test_a_page_of_another_size_is_refused(self, store: Store, limit: int) -> None:
-        with store.read() as reading, pytest.raises(Refused, match=str(MAX_PAGE)):
-            reading.history(HistoryQuery(limit=limit))
-
-
-class Together:
-    """All or nothing, one after the other, and kept."""
-
-    def test_a_transaction_that_raises_leaves_nothing(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB,)))
-        whole = msgspec.structs.replace(
-            with_maintenances(operation("1.1")),
-            scopes=(BATCH, msgspec.structs.replace(WEB, incarnation=5)),
-            machines=(machine("a"),),
-        )
-
-        def change(transaction: Transaction) -> None:
-            transaction.save(whole)
-            transaction.put_setting("a", "b")
-            assert set(transaction.scopes()) == {"web", "batch"}
-
-        assert_rolled_back(store, change)
-        with store.read() as reading:
-            assert reading.scopes() == {"web": WEB}
-            assert reading.machines() == reading.live_operations() == {}
-            assert reading.setting("a") is None
-
-    def test_increments_of_many_threads_are_all_counted(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB, BATCH)))
-
-        def increment(_: int) -> None:
-            with store.write() as transaction:
-                scopes = transaction.scopes(["web", "batch"]).values()
-                more = (msgspec.structs.replace(s, incarnation=s.incarnation + 1) for s in scopes)
-                transaction.save(Changes(scopes=tuple(more)))
-
-        with ThreadPoolExecutor(16) as threads:
-            assert len(list(threads.map(increment, range(160)))) == 160
-        with store.read() as reading:
-            assert {s.incarnation for s in reading.scopes().values()} == {160}
-
-    def test_readers_never_see_half_of_a_transaction(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB, BATCH)))
-        stop = threading.Event()
-        torn: list[tuple[int, int]] = []
-
-        def watch() -> int:
-            looks = 0
-            while not stop.is_set():
-                with store.read() as reading:
-                    web = reading.scopes(["web"])["web"].incarnation
-                    batch = reading.scopes(["batch"])["batch"].incarnation
-                looks += 1
-                if web != batch:
-                    torn.append((web, batch))
-            return looks
-
-        with ThreadPoolExecutor(4) as threads:
-            watching = [threads.submit(watch) for _ in range(4)]
-            for number in range(1, 60):
-                both = (msgspec.structs.replace(s, incarnation=number) for s in (WEB, BATCH))
-                with store.write() as transaction:
-                    for scope in both:
-                        transaction.save(Changes(scopes=(scope,)))
-            stop.set()
-            assert sum(w.result() for w in watching) > 0
-        assert torn == []
-
-    def test_a_view_is_of_the_instant_at_which_it_was_opened(self, store: Store) -> None:
-        save(store, Changes(scopes=(WEB,)))
-        begun = threading.Event()
-
-        def write() -> None:
-            begun.set()
-            save(store, Changes(scopes=(msgspec.structs.replace(WEB, incarnation=1),)))
-
-        writer = threading.Thread(target=write)
-        with store.read() as reading:
-            writer.start()
-            assert begun.wait(10)
-            # A store may let the writer go on or have it wait: the view is the same.
-            writer.join(0.2)
-            assert reading.scopes() == {"web": WEB}
-            assert reading.scopes(["web"]) == {"web": WEB}
-        writer.join()
-        with store.read() as reading:
-            assert reading.scopes()["web"].incarnation == 1
-
-    def test_any_thread_may_close_the_store(self, engine: Engine, tmp_path: Path) -> None:
-        opened = engine.open(tmp_path)
-        closing = threading.Thread(target=opened.close)
-        closing.start()
-        closing.join()
-        again = engine.open(tmp_path)
-        with again.read() as reading:
-            assert reading.scopes() == {}
-        again.close()
-
-    def test_what_was_committed_is_there_when_it_is_opened_again(
-        self, lasting_engine: Engine, tmp_path: Path
-    ) -> None:
-        whole = msgspec.structs.replace(
-            with_maintenances(operation("1.1")), scopes=(WEB,), machines=(machine("a"),)
-        )
-        opened = lasting_engine.open(tmp_path)
-        save(opened, whole)
-        opened.close()
-        opened = lasting_engine.open(tmp_path)
-        with opened.read() as reading:
-            assert reading.operations(["1.1"]) == {"1.1": whole.operations[0]}
-            assert reading.machines() == {"a": whole.machines[0]}
-            assert reading.scopes() == {"web": WEB}
-        opened.close()
-
-    def test_what_was_committed_survives_the_death_of_the_process(
-        self, lasting_engine: Engine, tmp_path: Path
-    ) -> None:
-        told = 0
-        for _ in range(3):
-            child = subprocess.Popen(
-                [sys.executable, "-m", "store.committer", lasting_engine.name, str(tmp_path)],
-                cwd=Path(__file__).parents[1],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            assert child.stdout is not None
-            with child, child.stdout as lines:
-                for _ in range(25):
-                    told = int(lines.readline())
-                child.send_signal(signal.SIGKILL)
-                told = max([told, *(int(line) for line in lines if line.endswith("\n"))])
-            assert child.returncode == -signal.SIGKILL
-            opened = lasting_engine.open(tmp_path)
-            with opened.read() as reading:
-                kept = reading.scopes(["web"])["web"].incarnation
-                ids = reading.operations([f"1.{n}" for n in range(kept + 2)])
-            opened.close()
-            assert kept in {told, told + 1}, "one more may have been committed, but not told"
-            assert set(ids) == {f"1.{n}" for n in range(1, kept + 1)}

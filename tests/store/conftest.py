@@ -8,7 +8,12 @@ import pytest
 from forewarn.store.port import Store
 from store.engines import ENGINES, Engine
 
-pytest.register_assert_rewrite("store.conformance")
+pytest.register_assert_rewrite(
+    "store.conformance",
+    "store.conformance_any",
+    "store.conformance_history",
+    "store.conformance_together",
+)
 
 
 @pytest.fixture(params=ENGINES, ids=str, scope="module")

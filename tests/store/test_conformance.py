@@ -1,6 +1,6 @@
 """Every store of ours keeps every promise of the port."""
 
-from store import conformance
+from store import conformance, conformance_any, conformance_history, conformance_together
 
 
 class TestValues(conformance.Values):
@@ -11,9 +11,13 @@ class TestQuestions(conformance.Questions):
     """See `conformance`."""
 
 
-class TestHistory(conformance.History):
+class TestHistory(conformance_history.History):
     """See `conformance`."""
 
 
-class TestTogether(conformance.Together):
+class TestTogether(conformance_together.Together):
     """See `conformance`."""
+
+
+class TestAny(conformance_any.Any):
+    """See `conformance_any`."""

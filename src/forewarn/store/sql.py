@@ -11,8 +11,15 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from forewarn.store import sqlite, tables
-from forewarn.store.line import Explain, Line
-from forewarn.store.port import Reading, Store, StoreUnavailable, StoreUnusable, Transaction
+from forewarn.store.line import Line
+from forewarn.store.port import (
+    Reading,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    StoreUnusable,
+    Transaction,
+)
 from forewarn.store.reading import SqlReading
 from forewarn.store.writing import SqlTransaction
 
@@ -45,7 +52,7 @@ def open_sqlite(path: Path) -> Store:
     except BaseException as error:
         engine.dispose()
         release()
-        explained = sqlite.explain(error, str(path)) if isinstance(error, DBAPIError) else None
+        explained = sqlite.explain(error, str(path))
         if explained is None:
             raise
         raise explained from error
@@ -152,13 +159,15 @@ class SqlStore:
                 "taken: try again; nothing was changed"
             ) from error
         except DBAPIError as error:
-            raise (self._explain(error) or error) from error
+            explained = self._explain(error)
+            if explained is None:
+                raise
+            raise explained from error
         with connection:
             yield connection
 
-    @property
-    def _explain(self) -> Explain:
-        return lambda error: sqlite.explain(error, self._place)
+    def _explain(self, error: DBAPIError) -> StoreError | None:
+        return sqlite.explain(error, self._place)
 
 
 class _Turn:

@@ -97,10 +97,11 @@ def _on_begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
 
-def explain(error: DBAPIError, place: str) -> StoreError | None:
+def explain(error: BaseException, place: str) -> StoreError | None:
     """Return what an error of SQLite's means, None where it is a mistake of ours."""
-    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF  # the upper bits are details
-    name = getattr(error.orig, "sqlite_errorname", "")
+    original = error.orig if isinstance(error, DBAPIError) else error
+    code = getattr(original, "sqlite_errorcode", 0) & 0xFF  # the upper bits are details
+    name = getattr(original, "sqlite_errorname", "")
     if code in _AWAY:
         return StoreUnavailable(
             f"{place} cannot be used now, {_AWAY[code]} and try again; nothing was changed ({name})"
@@ -168,7 +169,10 @@ def check_contents(path: Path) -> None:
             ours = connection.execute(text("PRAGMA application_id")).scalar() == APPLICATION_ID
             found = schema.revision(connection)
     except DBAPIError as error:
-        raise (explain(error, str(path)) or error) from error
+        explained = explain(error, str(path))
+        if explained is None:
+            raise
+        raise explained from error
     finally:
         engine.dispose()
     if empty:

@@ -1,0 +1,104 @@
+"""What every store must keep, of history: `port.py` as tests. See `conformance`."""
+
+import msgspec
+import pytest
+
+from forewarn.maintenance.errors import Refused
+from forewarn.store.port import MAX_PAGE, HistoryQuery, Store
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from store.conformance import save
+from store.values import MINUTE, NOW, event, operation, with_maintenances
+
+
+def all_pages(store: Store, query: HistoryQuery) -> list[str]:
+    ids: list[str] = []
+    while True:
+        with store.read() as reading:
+            page = reading.history(query)
+        assert len(page.operations) <= query.limit
+        ids.extend(o.id for o in page.operations)
+        if not page.next:
+            return ids
+        query = msgspec.structs.replace(query, cursor=page.next)
+
+
+class History:
+    """Pages of operations, newest announcement first."""
+
+    def test_pages_neither_repeat_nor_skip_while_new_operations_arrive(self, store: Store) -> None:
+        # Three are announced at each instant, so that pages end between equal times.
+        made = [operation(f"1.{n}", announced_at=NOW + (n // 3) * MINUTE) for n in range(20)]
+        save(store, with_maintenances(*made))
+        query = HistoryQuery(limit=4)
+        seen: list[str] = []
+        for turn in range(5):
+            with store.read() as reading:
+                page = reading.history(query)
+            seen.extend(o.id for o in page.operations)
+            query = msgspec.structs.replace(query, cursor=page.next)
+            late = operation(f"2.{turn}", announced_at=NOW + 6 * MINUTE)
+            save(store, with_maintenances(late))
+        assert seen == [o.id for o in reversed(made)]
+        assert query.cursor == ""
+
+    def test_a_page_that_ends_with_the_last_operation_has_no_next(self, store: Store) -> None:
+        save(store, with_maintenances(*(operation(f"1.{n}") for n in range(4))))
+        with store.read() as reading:
+            first = reading.history(HistoryQuery(limit=2))
+            last = reading.history(HistoryQuery(limit=2, cursor=first.next))
+            assert (len(first.operations), len(last.operations)) == (2, 2)
+            assert last.next == ""
+            assert reading.history(HistoryQuery(limit=4)).next == ""
+
+    def test_an_operation_keeps_its_place_when_it_changes(self, store: Store) -> None:
+        made = [operation(f"1.{n}") for n in range(3)]
+        save(store, with_maintenances(*made))
+        save(store, with_maintenances(msgspec.structs.replace(made[0], outcome="done")))
+        assert all_pages(store, HistoryQuery(limit=1)) == ["1.2", "1.1", "1.0"]
+
+    @pytest.mark.parametrize(
+        ("filters", "expected"),
+        [
+            ({}, ["4.1", "3.1", "2.1", "1.2", "1.1"]),
+            ({"machine": "web-1"}, ["2.1", "1.1"]),
+            ({"machine": "WEB-1"}, []),
+            ({"scope": "batch"}, ["3.1", "2.1"]),
+            ({"scope": "batch", "machine": "web-1"}, ["2.1"]),
+            ({"maintenance": 1}, ["1.2", "1.1"]),
+            ({"event_types": (EventType.FREEZE, EventType.PREEMPT)}, ["3.1", "1.2"]),
+            ({"statuses": (EventStatus.CANCELED,)}, ["4.1"]),
+            ({"since": NOW + 2 * MINUTE}, ["4.1", "3.1"]),
+            ({"until": NOW + 2 * MINUTE}, ["2.1", "1.2", "1.1"]),
+            ({"since": NOW + MINUTE, "until": NOW + 3 * MINUTE}, ["3.1", "2.1"]),
+            ({"machine": "web-1", "statuses": (EventStatus.CANCELED,)}, []),
+        ],
+    )
+    def test_filters_say_which_and_together_mean_all_of_them(
+        self, store: Store, filters: dict[str, object], expected: list[str]
+    ) -> None:
+        made = (
+            operation("1.1", event("A", "web", "Web-1", "Web-2")),
+            operation("1.2", event("B", "web", "Web-2"), event_type=EventType.FREEZE),
+            operation("2.1", event("C", "batch", "b_0"), event("D", "web", "web-1")),
+            operation("3.1", event("E", "batch", "b_0"), event_type=EventType.PREEMPT),
+            operation("4.1", event("F", "web", "Web-2"), status=EventStatus.CANCELED),
+        )
+        later = [NOW, NOW, NOW + MINUTE, NOW + 2 * MINUTE, NOW + 3 * MINUTE]
+        announced = (
+            msgspec.structs.replace(o, announced_at=at) for o, at in zip(made, later, strict=True)
+        )
+        save(store, with_maintenances(*announced))
+        for limit in (1, 2, 100):
+            query = msgspec.convert({**filters, "limit": limit}, HistoryQuery)
+            assert all_pages(store, query) == expected
+
+    @pytest.mark.parametrize("cursor", ["x", "!!", "MTIz", "\u00e9", "a" * 5000, "MS4y\n"])
+    def test_a_cursor_that_is_none_of_ours_is_refused(self, store: Store, cursor: str) -> None:
+        with store.read() as reading, pytest.raises(Refused, match="cursor") as refused:
+            reading.history(HistoryQuery(cursor=cursor))
+        assert refused.value.code is ErrorCode.INVALID
+
+    @pytest.mark.parametrize("limit", [0, -1, MAX_PAGE + 1])
+    def test_a_page_of_another_size_is_refused(self, store: Store, limit: int) -> None:
+        with store.read() as reading, pytest.raises(Refused, match=str(MAX_PAGE)):
+            reading.history(HistoryQuery(limit=limit))

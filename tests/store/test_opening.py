@@ -1,0 +1,255 @@
+"""What is no store of ours is refused in one line, and left as it was."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forewarn.maintenance.model import Changes
+from forewarn.store import sql, sqlite
+from forewarn.store.port import StoreUnusable
+from store.values import WEB
+
+NOBODY = 65534
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder; the lock may stay, and -shm is an index that SQLite makes anew."""
+    return {
+        p.name: b"" if p.name.endswith("-shm") else p.read_bytes()
+        for p in folder.iterdir()
+        if p.suffix != ".lock"
+    }
+
+
+def make_text(path: Path) -> None:
+    path.write_bytes(b"these are my holiday plans, and no database at all\n" * 100)
+
+
+def make_short(path: Path) -> None:
+    path.write_bytes(b"SQLite")
+
+
+def make_other(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE songs (name TEXT)")
+    connection.commit()
+    connection.close()
+
+
+def make_newer(path: Path) -> None:
+    sql.open_sqlite(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.commit()
+    connection.close()
+
+
+def make_newer_after_a_crash(path: Path) -> None:
+    """Its last changes are in the -wal file alone."""
+    whole = path.with_name("whole.db")
+    sql.open_sqlite(whole).close()
+    connection = sqlite3.connect(whole)
+    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.commit()
+    for end in ("", "-wal", "-shm"):
+        shutil.copy(f"{whole}{end}", f"{path}{end}")
+    connection.close()
+    for left in path.parent.glob("whole.db*"):
+        left.unlink()
+
+
+def make_damaged(path: Path) -> None:
+    sql.open_sqlite(path).close()
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * 4000)
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "x").touch()
+
+
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        (make_text, "no SQLite database"),
+        (make_short, "no SQLite database"),
+        (make_other, "another program's"),
+        (make_newer, "newer release of Forewarn .*9999.*0001"),
+        (make_newer_after_a_crash, "newer release"),
+        (make_damaged, "damaged"),
+    ],
+)
+def test_a_file_that_is_no_store_of_ours_is_refused_and_left_as_it_is(
+    tmp_path: Path, make: Callable[[Path], None], fault: str
+) -> None:
+    path = tmp_path / "it.db"
+    make(path)
+    before = contents(tmp_path)
+    with pytest.raises(StoreUnusable, match=fault) as refused:
+        sql.open_sqlite(path)
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert contents(tmp_path) == before
+
+
+def test_a_refused_file_is_not_held(tmp_path: Path) -> None:
+    make_newer(tmp_path / "it.db")
+    for _ in range(2):
+        with pytest.raises(StoreUnusable, match="newer"):
+            sql.open_sqlite(tmp_path / "it.db")
+
+
+def test_a_folder_that_does_not_exist_is_named_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match=f"the folder {tmp_path}/none does not exist"):
+        sql.open_sqlite(tmp_path / "none" / "it.db")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "it.db").mkdir()
+    with pytest.raises(StoreUnusable, match="it is a folder"):
+        sql.open_sqlite(tmp_path / "it.db")
+    assert not list((tmp_path / "it.db").iterdir())
+
+
+def opened_by_nobody(path: Path) -> str:
+    """What a process says that has no right beyond a user's, as root has."""
+    program = (
+        "import os, pathlib, sys\n"
+        "from forewarn.store import port, schema, sql\n"
+        f"if os.geteuid() == 0: os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
+        "try: sql.open_sqlite(pathlib.Path(sys.argv[1])).close(); print('opened')\n"
+        "except port.StoreError as error: print(type(error).__name__, error)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
+    )
+    return ran.stdout.strip()
+
+
+@pytest.fixture
+def open_folder(tmp_path: Path) -> Path:
+    """A folder that another user reaches; pytest's own are for its user alone."""
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        if folder.stat().st_uid == os.geteuid():
+            folder.chmod(0o755)
+    inner = tmp_path / "open"
+    inner.mkdir()
+    inner.chmod(0o777)
+    return inner
+
+
+def test_a_read_only_file_is_refused_and_left_as_it_is(open_folder: Path) -> None:
+    path = open_folder / "it.db"
+    sql.open_sqlite(path).close()
+    path.chmod(0o444)
+    before = contents(open_folder)
+    said = opened_by_nobody(path)
+    assert said.startswith(f"StoreUnusable {path} cannot be used, it may not be read or written")
+    assert contents(open_folder) == before
+
+
+def test_a_read_only_folder_is_refused_and_left_as_it_is(open_folder: Path) -> None:
+    path = open_folder / "it.db"
+    sql.open_sqlite(path).close()
+    path.chmod(0o666)
+    for lock in open_folder.glob("*.lock"):
+        lock.unlink()
+    open_folder.chmod(0o555)
+    said = opened_by_nobody(path)
+    assert f"the folder {open_folder} may not be written to" in said
+    assert [p.name for p in open_folder.iterdir()] == ["it.db"]
+    open_folder.chmod(0o777)
+    assert opened_by_nobody(path) == "opened"
+
+
+def test_a_lock_file_of_another_user_is_told(open_folder: Path) -> None:
+    path = open_folder / "it.db"
+    lock = open_folder / "it.db.lock"
+    lock.touch()
+    lock.chmod(0o600)
+    if os.geteuid() != 0:
+        lock.chmod(0o000)
+    said = opened_by_nobody(path)
+    assert said.startswith(f"StoreUnusable {path} cannot be used, its lock {lock} cannot be taken")
+
+
+def test_a_second_process_is_refused_until_the_first_has_closed(tmp_path: Path) -> None:
+    path = tmp_path / "it.db"
+    program = (
+        "import pathlib, sys; from forewarn.store import port, sql\n"
+        "try: sql.open_sqlite(pathlib.Path(sys.argv[1])).close(); print('opened')\n"
+        "except port.StoreUnusable as error: print(error)\n"
+    )
+
+    def other() -> str:
+        ran = subprocess.run(
+            [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
+        )
+        return ran.stdout.strip()
+
+    store = sql.open_sqlite(path)
+    with store.write() as transaction:
+        transaction.save(Changes(scopes=(WEB,)))
+    assert other().startswith(f"{path} is in use by another process (it holds {path}.lock): ")
+    with pytest.raises(StoreUnusable, match="in use"):
+        sql.open_sqlite(path)
+    store.close()
+    assert other() == "opened"
+
+
+def test_one_file_by_two_names_is_one_store(tmp_path: Path) -> None:
+    store = sql.open_sqlite(tmp_path / "it.db")
+    (tmp_path / "other.db").symlink_to(tmp_path / "it.db")
+    with pytest.raises(StoreUnusable, match="in use"):
+        sql.open_sqlite(tmp_path / "other.db")
+    store.close()
+
+
+def test_closing_leaves_one_file_and_its_lock(tmp_path: Path) -> None:
+    store = sql.open_sqlite(tmp_path / "it.db")
+    with store.write() as transaction:
+        transaction.save(Changes(scopes=(WEB,)))
+    with store.read() as reading:
+        assert reading.scopes() == {"web": WEB}
+    store.close()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["it.db", "it.db.lock"]
+
+
+def test_what_is_committed_is_synced_and_references_are_kept(tmp_path: Path) -> None:
+    engine = sqlite.file_engine(tmp_path / "it.db")
+    sqlite.create_or_migrate(engine)
+    with engine.connect() as connection:
+        asked = ("synchronous", "foreign_keys", "journal_mode", "busy_timeout")
+        found = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in asked]
+    engine.dispose()
+    assert found == [2, 1, "wal", sqlite.BUSY_SECONDS * 1000]
+
+
+def test_a_disk_that_is_full_while_the_database_is_made_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "it.db"
+    program = (
+        "import pathlib, resource, sys; from forewarn.store import port, sql\n"
+        "import alembic.command, alembic.script\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))\n"
+        "try: sql.open_sqlite(pathlib.Path(sys.argv[1])); print('opened')\n"
+        "except port.StoreUnavailable as error: print(error)\n"
+    )
+    for most in (2048, 4096, 32768, 65536):
+        ran = subprocess.run(
+            [sys.executable, "-B", "-c", program, str(path), str(most)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.stderr == ""
+        assert ran.stdout.startswith(f"{path} cannot be used now, the disk does not read or write")
+    sql.open_sqlite(path).close()

@@ -1,0 +1,96 @@
+"""Each question is an index look-up, however long the history; and few queries in all."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import event
+
+from forewarn.maintenance.model import Changes
+from forewarn.store import sql
+from forewarn.store.port import HistoryQuery, Reading
+from forewarn.vocabulary import EventStatus
+from store import values
+from store.values import MINUTE, NOW, WEB, machine, operation, with_maintenances
+
+LATER = NOW + 99 * MINUTE
+IN_ORDER = "SCAN operations USING INDEX ix_operations_announced_at_sequence"
+"""The first page of all there is: it walks the index of times, and no further than the page."""
+
+
+@pytest.fixture
+def store() -> Iterator[sql.SqlStore]:
+    opened = sql.in_memory()
+    assert isinstance(opened, sql.SqlStore)
+    made = [
+        operation(f"{n // 10}.{n}", values.event(f"E{n}", f"s{n % 7}", f"m{n % 50}"))
+        for n in range(2000)
+    ]
+    with opened.write() as transaction:
+        machines = tuple(machine(f"m{n}") for n in range(50))
+        transaction.save(Changes(scopes=(WEB,), machines=machines))
+        transaction.save(with_maintenances(*made))
+    yield opened
+    opened.close()
+
+
+@contextmanager
+def statements(store: sql.SqlStore) -> Iterator[list[tuple[str, object]]]:
+    seen: list[tuple[str, object]] = []
+
+    def note(_conn: object, _cursor: object, text: str, parameters: object, *_: object) -> None:
+        seen.append((text, parameters))
+
+    event.listen(store._engine, "before_cursor_execute", note)
+    yield seen
+    event.remove(store._engine, "before_cursor_execute", note)
+
+
+QUESTIONS: dict[str, Callable[[Reading], object]] = {
+    "scopes by key": lambda r: r.scopes(["web"]),
+    "machines by key": lambda r: r.machines(["m1", "m2"]),
+    "machines by scope": lambda r: r.machines_of(["web"]),
+    "operations by id": lambda r: r.operations(["0.1", "0.2"]),
+    "operations by maintenance": lambda r: r.operations_of_maintenance(3),
+    "operations by event": lambda r: r.operations_of_events(["E1"]),
+    "live in scopes": lambda r: r.live_operations(["s1", "s2"]),
+    "live": lambda r: r.live_operations(),
+    "maintenances": lambda r: r.maintenances([1, 2]),
+    "latest maintenances": lambda r: r.latest_maintenances(100, 10),
+    "due": lambda r: r.due(LATER, 10),
+    "next wakeup": lambda r: r.next_wakeup(),
+    "claimable": lambda r: r.claimable(LATER, 10),
+    "next lease end": lambda r: r.next_lease_end(),
+    "history": lambda r: r.history(HistoryQuery(limit=10)),
+    "history by machine": lambda r: r.history(HistoryQuery(machine="m1", limit=10)),
+    "history by scope": lambda r: r.history(HistoryQuery(scope="s1", limit=10)),
+    "history by maintenance": lambda r: r.history(HistoryQuery(maintenance=1, limit=10)),
+    "history by time": lambda r: r.history(HistoryQuery(since=NOW, until=LATER, limit=10)),
+    "history by status": lambda r: r.history(
+        HistoryQuery(statuses=(EventStatus.SCHEDULED,), limit=10)
+    ),
+    "setting": lambda r: r.setting("x"),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_no_question_reads_a_whole_table(store: sql.SqlStore, question: str) -> None:
+    with store.read() as reading, statements(store) as seen:
+        QUESTIONS[question](reading)
+    assert seen
+    with store._engine.connect() as connection:
+        for text, parameters in seen:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters).fetchall()
+            scans = [row[3] for row in plan if row[3].startswith("SCAN")]
+            in_order = question == "history" and "FROM operations" in text
+            assert scans == ([IN_ORDER] if in_order else []), text
+
+
+def test_a_thousand_operations_are_read_and_written_in_few_statements(store: sql.SqlStore) -> None:
+    with store.write() as transaction, statements(store) as seen:
+        live = transaction.live_operations()
+        assert len(live) == 2000
+        assert len(seen) <= 5
+        seen.clear()
+        transaction.save(Changes(operations=tuple(live.values())))
+        assert len(seen) <= 5

@@ -1,0 +1,212 @@
+"""A store that is away for a while says so in one line, has changed nothing, and comes back."""
+
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, event, exc
+
+from forewarn.maintenance.model import Changes
+from forewarn.store import sql, sqlite
+from forewarn.store.port import StoreError, StoreUnavailable, StoreUnusable
+from store.values import BATCH, WEB, machine, operation, with_maintenances
+
+FLEET = Changes(scopes=(BATCH,), machines=tuple(machine(f"m{n}", "batch") for n in range(5000)))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[sql.SqlStore]:
+    opened = sql.open_sqlite(tmp_path / "it.db")
+    assert isinstance(opened, sql.SqlStore)
+    with opened.write() as transaction:
+        transaction.save(Changes(scopes=(WEB,)))
+    yield opened
+    opened.close()
+
+
+def save(store: sql.SqlStore, changes: Changes) -> None:
+    with store.write() as transaction:
+        transaction.save(changes)
+
+
+def assert_only_web_is_there(store: sql.SqlStore) -> None:
+    with store.read() as reading:
+        assert reading.scopes() == {"web": WEB}
+        assert reading.machines() == {}
+
+
+def limit_pages(store: sql.SqlStore, pages: int) -> None:
+    with store._engine.connect() as connection:
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+
+
+def test_a_full_database_changes_nothing_and_takes_more_when_there_is_room(
+    store: sql.SqlStore, tmp_path: Path
+) -> None:
+    limit_pages(store, 40)
+    with pytest.raises(StoreUnavailable, match=r"the disk is full.*SQLITE_FULL") as refused:
+        save(store, FLEET)
+    assert str(tmp_path / "it.db") in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert_only_web_is_there(store)
+    limit_pages(store, 2**30)
+    save(store, FLEET)
+    with store.read() as reading:
+        assert len(reading.machines()) == 5000
+
+
+def test_nothing_is_committed_after_a_failure_that_was_swallowed(store: sql.SqlStore) -> None:
+    limit_pages(store, 40)
+
+    def stubborn() -> None:
+        with store.write() as transaction:
+            with pytest.raises(StoreUnavailable):
+                transaction.save(FLEET)
+            with pytest.raises(StoreUnavailable):
+                transaction.put_setting("a", "b")
+
+    with pytest.raises(StoreUnavailable, match="full"):
+        stubborn()
+    assert_only_web_is_there(store)
+    with store.read() as reading:
+        assert reading.setting("a") is None
+
+
+def test_a_disk_that_does_not_write_changes_nothing(store: sql.SqlStore, tmp_path: Path) -> None:
+    store.close()
+    program = (
+        "import pathlib, resource, sys\n"
+        "from forewarn.store import port, sql\n"
+        "from store.test_trouble import FLEET, assert_only_web_is_there, save\n"
+        "store = sql.open_sqlite(pathlib.Path(sys.argv[1]))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (300000, resource.RLIM_INFINITY))\n"
+        "try: save(store, FLEET)\n"
+        "except port.StoreUnavailable as error: print(error)\n"
+        "assert_only_web_is_there(store)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
+        "save(store, FLEET)\n"
+        "store.close()\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-B", "-c", program, str(tmp_path / "it.db")],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stderr == ""
+    assert "cannot be used now, the disk does not read or write" in ran.stdout
+    assert "SQLITE_IOERR" in ran.stdout
+    again = sql.open_sqlite(tmp_path / "it.db")
+    with again.read() as reading:
+        assert len(reading.machines()) == 5000
+    again.close()
+
+
+def test_another_programs_lock_is_told_and_passes(store: sql.SqlStore, tmp_path: Path) -> None:
+    @event.listens_for(store._engine, "checkout")
+    def hurry(connection: sqlite3.Connection, *_: object) -> None:
+        connection.execute("PRAGMA busy_timeout = 1")
+
+    other = sqlite3.connect(tmp_path / "it.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match=r"another program holds it.*SQLITE_BUSY"):
+        save(store, FLEET)
+    with store.read() as reading:
+        assert reading.scopes() == {"web": WEB}
+    other.execute("ROLLBACK")
+    other.close()
+    save(store, FLEET)
+
+
+def test_a_commit_that_fails_is_told_and_changes_nothing(store: sql.SqlStore) -> None:
+    # The last reference is looked at when the transaction is committed.
+    @event.listens_for(store._engine, "begin")
+    def defer(connection: Connection) -> None:
+        connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
+
+    with pytest.raises(exc.IntegrityError, match="FOREIGN KEY"):
+        save(store, Changes(machines=(machine("lost", "nowhere"),)))
+    assert_only_web_is_there(store)
+
+
+def test_a_machine_without_its_scope_is_our_mistake_and_no_trouble_of_the_stores(
+    store: sql.SqlStore,
+) -> None:
+    with pytest.raises(exc.IntegrityError):
+        save(store, Changes(machines=(machine("lost", "nowhere"),)))
+    assert_only_web_is_there(store)
+    with pytest.raises(exc.IntegrityError):
+        save(store, Changes(operations=(operation("1.1"),)))
+    save(store, with_maintenances(operation("1.1")))
+
+
+def test_a_file_that_is_damaged_while_it_is_open_is_told(
+    store: sql.SqlStore, tmp_path: Path
+) -> None:
+    save(store, FLEET)
+    store.close()
+    path = tmp_path / "it.db"
+    opened = sql.open_sqlite(path)
+    with path.open("r+b") as file:
+        file.seek(4096 * 3)
+        file.write(b"\xff" * 4096 * 60)
+
+    def look() -> None:
+        with opened.read() as reading:
+            reading.machines()
+            reading.scopes()
+
+    with pytest.raises(StoreUnusable, match="damaged"):
+        look()
+    opened.close()
+
+
+def test_readers_go_on_while_a_writer_is_at_work(store: sql.SqlStore) -> None:
+    with store.write() as transaction:
+        transaction.save(FLEET)
+        seen: list[int] = []
+
+        def look() -> None:
+            with store.read() as reading:
+                seen.append(len(reading.machines()))
+
+        reader = threading.Thread(target=look)
+        reader.start()
+        reader.join(10)
+        assert seen == [0]
+
+
+def test_a_second_transaction_in_the_thread_of_the_first_is_a_mistake(store: sql.SqlStore) -> None:
+    with (
+        store.write(),
+        pytest.raises(AssertionError, match="open in this thread"),
+        store.write(),
+    ):
+        pass
+    save(store, FLEET)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_FULL, StoreUnavailable),
+        (sqlite3.SQLITE_BUSY, StoreUnavailable),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreUnavailable),
+        (sqlite3.SQLITE_IOERR_FSYNC, StoreUnavailable),
+        (sqlite3.SQLITE_CANTOPEN, StoreUnavailable),
+        (sqlite3.SQLITE_READONLY_DBMOVED, StoreUnusable),
+        (sqlite3.SQLITE_CORRUPT, StoreUnusable),
+        (sqlite3.SQLITE_NOTADB, StoreUnusable),
+    ],
+)
+def test_every_error_of_sqlites_has_one_meaning(code: int, kind: type[StoreError]) -> None:
+    original = sqlite3.OperationalError("x")
+    original.sqlite_errorcode = code
+    explained = sqlite.explain(exc.OperationalError("SELECT", {}, original), "/the/place")
+    assert type(explained) is kind
+    assert str(explained).startswith("/the/place cannot be used")
