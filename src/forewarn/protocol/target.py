@@ -57,8 +57,8 @@ def read(target: bytes) -> Target | None:
 
 
 def _read(target: bytes) -> Target | None:
-    path, _, query = _origin_form(target).partition(b"?")
-    steps = _steps(path)
+    path, _, query = target.partition(b"?")
+    steps = _steps(_without_authority(path))
     machine = None
     if len(steps) > 2 and text.lower(steps[0]) == _VM_PREFIX and steps[1]:
         machine, steps = steps[1], steps[2:]
@@ -91,13 +91,13 @@ def _read(target: bytes) -> Target | None:
 _remembered = lru_cache(maxsize=MAX_REMEMBERED)(_read)
 
 
-def _origin_form(target: bytes) -> bytes:
-    """Return path and query, also of a whole URL, which a server must take (RFC 9112, 3.2.2)."""
-    scheme, separator, rest = target.partition(b"://")
+def _without_authority(path: bytes) -> bytes:
+    """Return the path alone, also of a whole URL, which a server must take (RFC 9112, 3.2.2)."""
+    scheme, separator, rest = path.partition(b"://")
     if separator and scheme.lower() == b"http":
         _, slash, path = rest.partition(b"/")
         return slash + path
-    return target
+    return path
 
 
 def _steps(path: bytes) -> tuple[str, ...]:

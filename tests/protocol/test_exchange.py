@@ -1,0 +1,434 @@
+"""The rules of sections 3, 4, 5 and 9, one by one and in their order."""
+
+import pytest
+
+from forewarn.protocol import choices, exchange, versions
+from forewarn.protocol.exchange import (
+    ApprovalWanted,
+    DocumentWanted,
+    IfNoneMatch,
+    InstanceWanted,
+    Peer,
+    Reply,
+    Request,
+    Rules,
+    VersionsWanted,
+)
+from forewarn.vocabulary import EventStatus
+from protocol import cases, world
+from protocol.world import (
+    EVENT_ID,
+    EVENTS,
+    GUEST,
+    HEADER,
+    LOOPBACK,
+    World,
+    approval,
+    ask,
+    get,
+    post,
+)
+
+PREVIEW = b"/metadata/scheduledevents?api-version=2017-03-01"
+INSTANCE = b"/metadata/instance?api-version=2017-04-02"
+VERSIONS = b"/metadata/versions"
+JSON = (b"Content-Type", b"application/json; charset=utf-8")
+FORWARDED = (b"X-Forwarded-For", b"10.0.0.1")
+
+
+def judge(
+    target: bytes = EVENTS,
+    *headers: tuple[bytes, bytes],
+    method: bytes = b"GET",
+    peer: Peer = GUEST,
+    rules: Rules | None = None,
+) -> Reply | exchange.Wanted:
+    return exchange.judge(Request(method, target, headers), peer, rules or Rules())
+
+
+def error(reply: object) -> tuple[int, str]:
+    assert isinstance(reply, Reply)
+    assert reply.headers[0] == JSON
+    assert reply.body.startswith(b'{"error":"')
+    assert reply.body.endswith((b'"}', b"]}"))
+    return reply.status, reply.body.decode().split('"')[3]
+
+
+# rule 1: the header
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        (b"Metadata", b"true"),
+        (b"metadata", b"True"),
+        (b"METADATA", b"TRUE"),
+        (b"Metadata", b" true\t"),
+    ],
+)
+def test_the_header_counts_in_any_case(header: tuple[bytes, bytes]) -> None:
+    for target in (EVENTS, INSTANCE, VERSIONS):
+        assert not isinstance(judge(target, (b"Host", b"x"), header), Reply)
+    assert not isinstance(judge(EVENTS, header, method=b"POST"), Reply)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        ((b"Metadata", b"false"),),
+        ((b"Metadata", b""),),
+        ((b"Metadata", b"true, true"),),
+        ((b"X-Metadata", b"true"),),
+        ((b"true", b"Metadata"),),
+    ],
+)
+def test_a_request_without_the_header_is_refused(headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    for target in (EVENTS, PREVIEW, INSTANCE, VERSIONS):
+        assert error(judge(target, *headers)) == (400, choices.NO_HEADER.text)
+
+
+def test_one_true_header_among_several_is_enough() -> None:
+    for values in ((b"true", b"false"), (b"false", b"true")):
+        assert not isinstance(judge(EVENTS, *((b"Metadata", value) for value in values)), Reply)
+
+
+@pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
+def test_only_the_previews_post_is_taken_without_the_header(version: versions.Version) -> None:
+    target = b"/metadata/scheduledevents?api-version=" + version.name.encode()
+    taken = judge(target, method=b"POST")
+    if version.name == "2017-03-01":
+        assert taken == ApprovalWanted(version=version)
+    else:
+        assert error(taken) == (400, choices.NO_HEADER.text)
+    assert error(judge(target)) == (400, choices.NO_HEADER.text)
+    turned_off = Rules(preview_post_without_header=False)
+    assert error(judge(target, method=b"POST", rules=turned_off))[0] == 400
+    with_header = judge(target, *HEADER, method=b"POST", rules=turned_off)
+    assert with_header == ApprovalWanted(version=version)
+
+
+def test_the_previews_neighbours_want_the_header_still() -> None:
+    for target in (VERSIONS, INSTANCE.replace(b"2017-04-02", b"2017-03-01")):
+        assert error(judge(target)) == (400, choices.NO_HEADER.text)
+    latest = b"/metadata/latest/scheduledevents?api-version=2017-03-01"
+    assert error(judge(latest, method=b"POST")) == (400, choices.NO_HEADER.text)
+
+
+# rule 2: X-Forwarded-For
+
+
+@pytest.mark.parametrize("name", [b"X-Forwarded-For", b"x-forwarded-for"])
+@pytest.mark.parametrize("value", [b"10.0.0.1", b""])
+def test_a_forwarded_request_is_refused_but_from_a_trusted_proxy(name: bytes, value: bytes) -> None:
+    for target in (EVENTS, INSTANCE, VERSIONS):
+        refused = judge(target, *HEADER, (name, value))
+        assert error(refused) == (400, choices.FORWARDED.text)
+        trusted = judge(target, *HEADER, (name, value), peer=Peer(trusted_proxy=True))
+        assert not isinstance(trusted, Reply)
+
+
+# rule 3: parameters and methods
+
+
+def test_a_parameter_named_twice_is_refused_whichever_it_is() -> None:
+    for target in (EVENTS + b"&x=1&X=2", VERSIONS + b"?x&x", INSTANCE + b"&x=1&x=1"):
+        status, text = error(judge(target, *HEADER))
+        assert status == 400
+        assert text == "Bad request. Query parameter 'x' is named more than once: name it once"
+
+
+def test_a_long_parameter_is_named_in_part() -> None:
+    _, text = error(judge(EVENTS + b"&%s&%s" % (b"x" * 500, b"x" * 500), *HEADER))
+    assert f"'{'x' * 100}...'" in text
+
+
+def test_unknown_parameters_are_ignored() -> None:
+    plain = judge(EVENTS, *HEADER)
+    assert judge(EVENTS + b"&x=1&format=xml&y", *HEADER) == plain
+    assert judge(VERSIONS + b"?api-version=nonsense", *HEADER) == VersionsWanted()
+
+
+@pytest.mark.parametrize(
+    "method", [b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"TRACE", b"get", b"", b"\xff"]
+)
+def test_other_methods_are_refused_and_the_right_ones_named(method: bytes) -> None:
+    for target, allowed in ((EVENTS, b"GET, POST"), (INSTANCE, b"GET"), (VERSIONS, b"GET")):
+        reply = judge(target, *HEADER, method=method)
+        assert error(reply) == (405, "Method not allowed")
+        assert isinstance(reply, Reply)
+        assert reply.headers[1:] == ((b"Allow", allowed),)
+
+
+def test_the_neighbours_take_no_post() -> None:
+    for target in (INSTANCE, VERSIONS):
+        assert error(judge(target, *HEADER, method=b"POST")) == (405, "Method not allowed")
+
+
+# versions
+
+
+@pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
+def test_each_version_may_read_and_approve(version: versions.Version) -> None:
+    target = b"/metadata/scheduledevents?api-version=" + version.name.encode()
+    assert judge(target, *HEADER) == DocumentWanted(version=version)
+    assert judge(target, *HEADER, method=b"POST") == ApprovalWanted(version=version)
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"", b"?api-version=", b"?api-version=latest", b"?api-version=2021-02-01",
+              b"?api-version=2020-07-01%20", b"?api-version=2020-7-1", b"?version=2020-07-01"]
+)  # fmt: skip
+def test_an_unknown_version_is_told_the_newest_of_its_list(wrong: bytes) -> None:
+    for method in (b"GET", b"POST"):
+        reply = judge(b"/metadata/scheduledevents" + wrong, *HEADER, method=method)
+        assert error(reply) == (400, choices.VERSION.text)
+        assert isinstance(reply, Reply)
+        newest = b'"newest-versions":["2020-07-01","2019-08-01","2019-04-01"]}'
+        assert reply.body.endswith(newest)
+
+
+@pytest.mark.parametrize("wrong", [b"", b"?api-version=2020-07-01", b"?api-version=latest"])
+def test_the_instance_service_has_its_own_versions(wrong: bytes) -> None:
+    reply = judge(b"/metadata/instance" + wrong, *HEADER)
+    assert error(reply) == (400, choices.VERSION.text)
+    assert isinstance(reply, Reply)
+    assert reply.body.endswith(b'"newest-versions":["2025-04-07","2024-07-17","2024-03-15"]}')
+
+
+@pytest.mark.parametrize("name", versions.INSTANCE_VERSIONS)
+def test_every_instance_version_is_served(name: str) -> None:
+    target = f"/metadata/instance/compute/name?api-version={name}&format=text".encode()
+    assert judge(target, *HEADER) == InstanceWanted(path=("compute", "name"), format="text")
+
+
+@pytest.mark.parametrize("target", [b"/metadata/latest/scheduledevents", EVENTS[:-10] + b"latest"])
+def test_latest_is_no_version_any_more(target: bytes) -> None:
+    assert error(judge(target, *HEADER)) == (400, choices.VERSION.text)
+    assert error(judge(target, *HEADER, method=b"HEAD"))[0] == 405
+
+
+# rule 6: the order
+
+
+WRONGS = {
+    "path": (404, choices.NOT_FOUND.text),
+    "method": (405, choices.METHOD.text),
+    "forwarded": (400, choices.FORWARDED.text),
+    "header": (400, choices.NO_HEADER.text),
+    "doubled": (
+        400,
+        "Bad request. Query parameter 'x' is named more than once: name it once",
+    ),
+    "version": (400, choices.VERSION.text),
+    "caller": (
+        403,
+        (
+            "Forbidden. 10.0.0.99 is the address of no registered machine: "
+            "register the machine with this address"
+        ),
+    ),
+    "rate": (429, choices.TOO_MANY_REQUESTS.text),
+}
+ORDER = list(WRONGS)
+
+
+@pytest.mark.parametrize("first", range(len(ORDER)), ids=ORDER)
+def test_of_several_wrongs_the_first_in_the_order_is_answered(first: int) -> None:
+    """For each rule: it and all the later ones are broken, and it alone is answered."""
+    wrong = set(ORDER[first:])
+    path = b"/metadata/nothing" if "path" in wrong else b"/metadata/scheduledevents"
+    version = b"1999-01-01" if "version" in wrong else b"2020-07-01"
+    query = b"?x=1&api-version=" + version + (b"&x=2" if "doubled" in wrong else b"")
+    headers = () if "header" in wrong else HEADER
+    if "forwarded" in wrong:
+        headers = (*headers, FORWARDED)
+    method = b"PUT" if "method" in wrong else b"GET"
+    there = World(
+        peer=world.STRANGER if "caller" in wrong else GUEST,
+        over_the_rate_for_seconds=9 if "rate" in wrong else 0,
+    )
+    assert error(ask(Request(method, path + query, headers), there)) == WRONGS[ORDER[first]]
+
+
+def test_the_body_is_judged_last_of_all() -> None:
+    stranger = World(peer=world.STRANGER)
+    assert error(post(b"nonsense", world=stranger))[0] == 403
+    assert error(post(b"nonsense", target=b"/metadata/scheduledevents"))[1] == choices.VERSION.text
+    assert error(post(b"nonsense"))[1].startswith("Bad request. The body is not JSON. Wanted is")
+
+
+def test_the_format_comes_after_the_version_and_before_the_caller() -> None:
+    stranger = World(peer=world.STRANGER)
+    assert error(get(b"/metadata/instance?format=xml"))[1] == choices.VERSION.text
+    assert error(get(INSTANCE + b"&format=xml", world=stranger))[0] == 400
+    nothing = b"/metadata/instance/nothing?api-version=2017-04-02"
+    assert error(get(nothing, world=stranger))[0] == 403
+
+
+# who asks
+
+
+def test_a_name_in_the_path_counts_where_the_listener_says_so() -> None:
+    for rest in (EVENTS, INSTANCE, VERSIONS):
+        named = judge(b"/vm/Web-0" + rest, *HEADER, peer=LOOPBACK)
+        assert not isinstance(named, Reply)
+        assert named.machine == "Web-0"
+        assert error(judge(b"/vm/Web-0" + rest, *HEADER)) == (404, "Not found")
+        plain = judge(rest, *HEADER, peer=LOOPBACK)
+        assert not isinstance(plain, Reply)
+        assert plain.machine is None
+    approving = judge(b"/vm/a" + EVENTS, *HEADER, method=b"POST", peer=LOOPBACK)
+    assert approving == ApprovalWanted(version=versions.NEWEST, machine="a")
+
+
+def test_the_versions_are_told_to_registered_machines_only() -> None:
+    assert get(VERSIONS).status == 200
+    assert error(get(VERSIONS, world=World(peer=world.STRANGER)))[0] == 403
+
+
+def test_admission_asks_who_before_how_often() -> None:
+    wanted = DocumentWanted(version=versions.NEWEST, machine=None)
+    assert exchange.admit(wanted, GUEST, "web-0", 0) is None
+    assert exchange.admit(wanted, GUEST, "web-0", 1) == exchange.too_many_requests(1)
+    unknown = exchange.unknown_caller(world.ADDRESS)
+    assert exchange.admit(wanted, GUEST, None, 1) == unknown
+    named = VersionsWanted(machine="x")
+    assert exchange.admit(named, LOOPBACK, None, 0) == exchange.unknown_caller("127.0.0.1", "x")
+
+
+def test_everything_but_an_approval_is_rated() -> None:
+    over = World(over_the_rate_for_seconds=3)
+    for target in (EVENTS, INSTANCE, VERSIONS):
+        reply = get(target, world=over)
+        assert reply.status == 429
+        assert reply.headers == (JSON, (b"Retry-After", b"3"))
+    assert over.counted == 3
+    assert post(approval(EVENT_ID), world=over).status == 200
+    assert over.counted == 3
+    version = versions.NEWEST
+    assert exchange.is_rated(DocumentWanted(version=version))
+    assert not exchange.is_rated(ApprovalWanted(version=version))
+    assert exchange.admit(ApprovalWanted(version=version), GUEST, "web-0", 9) is None
+
+
+def test_nobody_is_told_to_come_back_at_once() -> None:
+    for reply in (exchange.too_many_requests(0), exchange.unavailable(0)):
+        assert (b"Retry-After", b"1") in reply.headers
+    assert (b"Retry-After", b"2") in exchange.unavailable(2).headers
+
+
+# the document and its tag
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"2", b'"2"', b'W/"2"', b"w/2", b"W/2", b" 2 ", b"1,2", b'"1", "2"', b'W/"1",W/"2"', b"*",
+        b'"a,b", "2"', b" * ",
+    ],
+)  # fmt: skip
+def test_a_client_that_holds_the_document_is_told_so(value: bytes) -> None:
+    for name in (b"If-None-Match", b"if-none-match"):
+        reply = get(EVENTS, (name, value))
+        assert reply == Reply(304, b"", ((b"ETag", b"2"),))
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"0", b"22", b"02", b"2.0", b'"1,2"', b'"*"', b"1", b",,", b"W/", b"-2", b"\xff"]
+)
+def test_a_client_that_holds_another_document_gets_this_one(value: bytes) -> None:
+    reply = get(EVENTS, (b"If-None-Match", value))
+    assert (reply.status, reply.body) == (200, cases.golden("section_4.json"))
+    assert reply.headers == (JSON, (b"ETag", b"2"))
+
+
+def test_tags_may_come_in_several_headers() -> None:
+    assert get(EVENTS, (b"If-None-Match", b"1"), (b"If-None-Match", b"2")).status == 304
+    assert get(EVENTS, (b"If-None-Match", b"1"), (b"If-None-Match", b"*")).status == 304
+    assert get(EVENTS, (b"If-None-Match", b"1"), (b"If-None-Match", b"3")).status == 200
+
+
+def test_the_tags_that_were_read_are_told_to_whoever_waits_for_a_change() -> None:
+    wanted = judge(EVENTS, *HEADER, (b"If-None-Match", b'W/"7", 8'))
+    assert wanted == DocumentWanted(
+        version=versions.NEWEST, if_none_match=IfNoneMatch((b"7", b"8"), anything=False)
+    )
+    assert wanted.if_none_match.matches(8)
+    assert not wanted.if_none_match.matches(9)
+
+
+def test_an_approval_and_the_neighbours_ignore_if_none_match() -> None:
+    tag = (b"If-None-Match", b"*")
+    assert post(approval(EVENT_ID), tag).status == 200
+    assert get(INSTANCE, tag).status == 200
+    assert get(VERSIONS, tag).status == 200
+
+
+# approvals
+
+
+def test_an_approval_reaches_the_scope_once_whole_and_in_upper_case() -> None:
+    there = World(document_shown=cases.AVAILABILITY_SET)
+    other = cases.AVAILABILITY_SET.events[1].event_id
+    reply = post(approval(other.lower(), EVENT_ID, other), world=there)
+    assert reply == Reply(200, b"", ())
+    assert there.approved == [(other, EVENT_ID)]
+    assert cases.AVAILABILITY_SET.events[1].status is EventStatus.STARTED
+
+
+def test_an_approval_of_nothing_is_fine() -> None:
+    assert post(b'{"StartRequests":[]}') == exchange.approved()
+
+
+def test_one_unknown_id_and_nothing_is_approved() -> None:
+    there = World()
+    reply = post(approval(EVENT_ID, "no-such"), world=there)
+    assert error(reply) == (
+        400,
+        (
+            "Bad request. Event 'NO-SUCH' was never published to this machine: "
+            "send EventIds of its own document. Nothing was approved"
+        ),
+    )
+    assert there.approved == []
+
+
+@pytest.mark.parametrize("event_id", ["x" * 60_000, "{}{0}{event_id}", '"\\\n', "\x00", "é"])
+def test_whatever_an_id_is_the_refusal_is_json_and_short(event_id: str) -> None:
+    reply = post(approval(event_id))
+    assert reply.status == 400
+    assert len(reply.body) < 400
+    assert error(exchange.unknown_event("\ud800"))[0] == 400
+
+
+def test_a_store_that_is_away_approves_nothing_and_says_when_to_come_again() -> None:
+    reply = post(approval(EVENT_ID), world=World(store_is_away=True))
+    assert error(reply)[0] == 503
+    assert reply.headers == (JSON, (b"Retry-After", b"5"))
+
+
+# what belongs to every answer
+
+
+def test_the_server_names_itself_and_the_service_that_clients_look_for() -> None:
+    assert exchange.SERVER.startswith(b"Forewarn/")
+    assert exchange.SERVER.endswith(b" IMDS")
+
+
+def test_every_status_has_its_reason() -> None:
+    statuses = {refusal.status for refusal in choices.REFUSALS.values()} | {200, 304}
+    assert set(exchange.REASONS) == statuses
+    assert exchange.REASONS[200] == b"OK"
+    assert exchange.REASONS[304] == b"Not Modified"
+
+
+def test_the_limits_are_named_in_their_refusals() -> None:
+    assert "may have 10 bytes at most" in error(exchange.body_too_large(10))[1]
+    assert "may have 20 bytes at most" in error(exchange.head_too_large(20))[1]
+    assert (choices.MAX_BODY_BYTES, choices.MAX_HEAD_BYTES) == (65_536, 16_384)
+
+
+def test_the_preview_is_served_as_its_clients_expect_by_default() -> None:
+    assert Rules() == Rules(preview_post_without_header=True)
+    assert Peer() == Peer(address="", trusted_proxy=False, vm_paths=False)

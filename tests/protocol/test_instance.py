@@ -1,0 +1,129 @@
+"""The instance tree: its subtrees, its leaves, and what is not there."""
+
+import pytest
+
+from forewarn.protocol import instance, text
+from forewarn.protocol.exchange import Reply
+from forewarn.protocol.instance import NotInTree, Tree
+from protocol import cases
+from protocol.world import get
+
+TREE = instance.tree(cases.WHOLE_INSTANCE)
+JSON = ((b"Content-Type", b"application/json; charset=utf-8"),)
+TEXT = ((b"Content-Type", b"text/plain; charset=utf-8"),)
+
+
+def leaves(here: Tree, *path: str) -> list[tuple[tuple[str, ...], str]]:
+    if isinstance(here, str):
+        return [(path, here)]
+    below = here.items() if isinstance(here, dict) else enumerate(here)
+    return [leaf for name, tree in below for leaf in leaves(tree, *path, str(name))]
+
+
+def ask(path: str, query: str = "") -> Reply:
+    return get(f"/metadata/instance{path}?api-version=2021-02-01{query}".encode())
+
+
+LEAVES = leaves(TREE)
+
+
+def test_every_value_of_the_tree_is_a_string() -> None:
+    assert len(LEAVES) == 16 + 4 + 1 + 6
+    assert dict(LEAVES)["compute", "name"] == "web-0"
+    assert dict(LEAVES)["compute", "tags"] == "role:leader;tier:1"
+    assert dict(LEAVES)["network", "interface", "0", "macAddress"] == "000D3A00FA89"
+
+
+@pytest.mark.parametrize(("path", "value"), LEAVES, ids="/".join)
+def test_a_leaf_is_bare_text_with_format_text_and_refused_without(
+    path: tuple[str, ...], value: str
+) -> None:
+    place = "/" + "/".join(path)
+    assert ask(place, "&format=text") == Reply(200, value.encode(), TEXT)
+    assert ask(place.upper() + "/", "&FORMAT=Text") == Reply(200, value.encode(), TEXT)
+    for query in ("", "&format=json"):
+        refused = ask(place, query)
+        assert refused.status == 400
+        assert f"/metadata/instance{place} is a single value".encode() in refused.body
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/compute/osProfile", b'{"computerName":"leader.example"}'),
+        ("/compute/tagsList/1", b'{"name":"tier","value":"1"}'),
+        ("/network/interface/0/ipv6", b'{"ipAddress":[{"privateIpAddress":"fd00::10"}]}'),
+        ("/NETWORK/Interface/00/ipv4/subnet/", b'[{"address":"10.0.0.0","prefix":"24"}]'),
+    ],
+)
+def test_a_subtree_is_json_and_refused_as_text(path: str, body: bytes) -> None:
+    for query in ("", "&format=json", "&format=JSON"):
+        assert ask(path, query) == Reply(200, body, JSON)
+    refused = ask(path, "&format=text")
+    assert refused.status == 400
+    assert b"is not a single value" in refused.body
+
+
+def test_the_whole_tree_is_at_the_root() -> None:
+    for path in ("", "/"):
+        assert ask(path) == Reply(200, cases.golden("instance/whole.json"), JSON)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/compute/nothing",
+        "/compute/name/0",
+        "/compute/name/web-0",
+        "/compute//name",
+        "/compute/name//",
+        "/computes",
+        "/network/interface/1",
+        "/network/interface/-1",
+        "/network/interface/0x0",
+        "/network/interface/%C2%B2",
+        "/network/interface/%D9%A0",
+        "/network/interface/" + "0" * 10,
+        "/network/interface/" + "9" * 5000,
+        "/networ%E2%84%AA",
+        "/%ff",
+    ],
+)
+def test_what_is_not_in_the_tree_is_not_found(path: str) -> None:
+    for query in ("", "&format=text"):
+        refused = ask(path, query)
+        assert (refused.status, refused.body) == (404, b'{"error":"Not found"}')
+
+
+def test_an_index_may_have_nine_digits() -> None:
+    assert (
+        instance.find(TREE, ("network", "interface", "000000000"))
+        == TREE["network"]["interface"][0]
+    )  # type: ignore[index,call-overload]
+    with pytest.raises(NotInTree):
+        instance.find(TREE, ("network", "interface", "0000000000"))
+
+
+def test_a_tree_without_events_or_tags_has_empty_lists() -> None:
+    bare = instance.tree(cases.BARE_INSTANCE)
+    assert instance.find(bare, ("compute", "tagsList")) == []
+    assert instance.find(bare, ("network", "interface", "0", "ipv6", "ipAddress")) == []
+    assert instance.find(bare, ()) == bare
+
+
+@pytest.mark.parametrize("form", ["xml", "", "texts", "json ", "\u2126"])
+def test_an_unknown_format_is_refused_by_name(form: str) -> None:
+    refused = ask("/compute/name", "&format=" + form)
+    assert refused.status == 400
+    assert f"format '{form}' is not served: ask for json or text".encode() in refused.body
+
+
+def test_case_is_that_of_ascii_alone() -> None:
+    assert text.lower("AZ-K\u212a\u0130") == "az-k\u212a\u0130"
+    assert text.upper("az-\u00df\u0131") == "AZ-\u00df\u0131"
+
+
+def test_so_much_of_a_text_is_shown_and_no_more() -> None:
+    assert text.shown("x" * 100) == "x" * 100
+    assert text.shown("x" * 101) == "x" * 100 + "..."
+    assert text.shown("\ud800") == "?"

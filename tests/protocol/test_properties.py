@@ -1,0 +1,216 @@
+"""What holds whatever comes: any bytes get an answer, and a document survives its journey."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forewarn.protocol import codec, exchange, versions
+from forewarn.protocol.codec import Malformed
+from forewarn.protocol.document import Document, Event
+from forewarn.protocol.exchange import Peer, Reply, Request, Rules
+from forewarn.protocol.versions import Version
+from forewarn.vocabulary import EventSource, EventStatus, EventType
+from protocol import world
+from protocol.world import HEADER, World
+
+VERSIONS = st.sampled_from(versions.VERSIONS)
+NAMES = st.text("abcXYZ019.-_", min_size=1, max_size=12).filter(lambda name: name[0] != "_")
+MOMENTS = st.integers(-2_208_988_800, 253_402_214_400).map(  # the years 1900 to 9999
+    lambda seconds: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+)
+
+
+@st.composite
+def events(draw: st.DrawFn) -> Event:
+    status = draw(st.sampled_from([EventStatus.SCHEDULED, EventStatus.STARTED]))
+    return Event(
+        event_id=str(draw(st.uuids())).upper(),
+        status=status,
+        event_type=draw(st.sampled_from(EventType)),
+        resources=tuple(draw(st.lists(NAMES, min_size=1, max_size=4))),
+        not_before=draw(MOMENTS) if status is EventStatus.SCHEDULED else None,
+        description=draw(st.text(st.characters(exclude_categories=["Cs"]), max_size=30)),
+        source=draw(st.sampled_from(EventSource)),
+        duration_seconds=draw(st.integers(-1, 2**31)),
+    )
+
+
+DOCUMENTS = st.builds(
+    Document,
+    incarnation=st.integers(0, 2**53),
+    events=st.lists(events(), max_size=5).map(tuple),
+    cloud_service=st.booleans(),
+)
+
+
+def as_shown(document: Document, version: Version) -> Document:
+    """Return what the version can show of it, and nothing more."""
+    unknown: dict[str, object] = {"description": "", "source": None, "duration_seconds": -1}
+    forgotten = {name: value for name, value in unknown.items() if name not in version.fields}
+    shown = tuple(
+        msgspec.structs.replace(event, **forgotten)
+        for event in document.events
+        if event.event_type in version.event_types
+    )
+    told = version.name == "2017-03-01" and document.cloud_service and bool(shown)
+    return Document(incarnation=document.incarnation, events=shown, cloud_service=told)
+
+
+@given(DOCUMENTS, VERSIONS)
+def test_what_a_version_can_show_survives_encode_and_decode(
+    document: Document, version: Version
+) -> None:
+    body = codec.encode_document(document, version)
+    assert codec.decode_document(body, version) == as_shown(document, version)
+
+
+ADDED = {
+    "Description": "2019-04-01",
+    "EventSource": "2019-08-01",
+    "DurationInSeconds": "2020-07-01",
+}
+ALWAYS = ["EventId", "EventStatus", "EventType", "ResourceType", "Resources", "NotBefore"]
+FIRST_SHOWN = {"Preempt": "2017-11-01", "Terminate": "2019-01-01"}
+
+
+@given(DOCUMENTS, VERSIONS)
+def test_no_version_shows_a_field_or_a_type_that_came_later(
+    document: Document, version: Version
+) -> None:
+    content = json.loads(codec.encode_document(document, version))
+    assert list(content) == ["DocumentIncarnation", "Events"]
+    keys = ALWAYS + [key for key, since in ADDED.items() if since <= version.name]
+    for event in content["Events"]:
+        assert list(event) == keys
+        assert FIRST_SHOWN.get(event["EventType"], "") <= version.name
+        assert event["EventStatus"] in {"Scheduled", "Started"}
+        assert (event["NotBefore"] == "") is (event["EventStatus"] == "Started")
+
+
+@given(DOCUMENTS)
+def test_incarnation_ids_and_their_order_are_the_same_in_every_version(document: Document) -> None:
+    ids = [event.event_id for event in document.events]
+    for version in versions.VERSIONS:
+        read = codec.decode_document(codec.encode_document(document, version), version)
+        assert read.incarnation == document.incarnation
+        shown = [event.event_id for event in read.events]
+        known = {e.event_id for e in document.events if e.event_type in version.event_types}
+        assert shown == [event_id for event_id in ids if event_id in known]
+
+
+@given(DOCUMENTS)
+def test_names_differ_by_the_previews_underscore_alone(document: Document) -> None:
+    preview, later = (
+        json.loads(codec.encode_document(document, version))["Events"]
+        for version in versions.VERSIONS[:2]
+    )
+    prefix = "" if document.cloud_service else "_"
+    for old, new in zip(preview, later, strict=True):
+        assert old["Resources"] == [prefix + name for name in new["Resources"]]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=20))
+def test_approvals_survive_encode_and_decode_but_for_case_and_doubles(ids: list[str]) -> None:
+    read = codec.decode_start_requests(codec.encode_start_requests(ids))
+    ascii_upper = [each.encode().upper().decode() for each in ids]
+    assert read == tuple(dict.fromkeys(ascii_upper))
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda below: (
+        st.lists(below, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["StartRequests", "EventId", "DocumentIncarnation", "x"]), below
+        )
+    ),
+    max_leaves=8,
+)
+BODIES = (
+    st.binary(max_size=300)
+    | JSON_VALUES.map(lambda value: json.dumps(value).encode())
+    | JSON_VALUES.map(lambda value: json.dumps({"StartRequests": [value]}).encode())
+    | st.just(world.approval(world.EVENT_ID))
+)
+
+
+@given(BODIES)
+def test_any_body_is_an_approval_or_is_refused(body: bytes) -> None:
+    try:
+        ids = codec.decode_start_requests(body)
+    except Malformed:
+        reply = exchange.start_requests(body)
+        assert isinstance(reply, Reply)
+        assert reply.status == 400
+        assert json.loads(reply.body)["error"]
+    else:
+        assert exchange.start_requests(body) == ids
+        assert len(set(ids)) == len(ids)
+
+
+@given(BODIES, VERSIONS)
+def test_any_bytes_are_a_document_or_are_refused(body: bytes, version: Version) -> None:
+    try:
+        document = codec.decode_document(body, version)
+    except Malformed:
+        return
+    again = codec.encode_document(document, version)
+    assert codec.decode_document(again, version) == document
+
+
+WORDS = (
+    b"/ metadata scheduledevents instance versions latest vm %2F compute name network interface 0 "
+    b"? & = api-version 2020-07-01 2017-03-01 2021-02-01 format text % :// http"
+).split()
+PIECES = st.lists(st.sampled_from(WORDS) | st.binary(max_size=4), max_size=16).map(b"".join)
+REAL = st.sampled_from(
+    [
+        world.EVENTS,
+        b"/metadata/scheduledevents?api-version=2017-03-01",
+        b"/metadata/instance?api-version=2021-02-01",
+        b"/metadata/instance/compute/name?api-version=2021-02-01&format=text",
+        b"/metadata/versions",
+        b"/vm/web-1/metadata/versions",
+    ]
+)
+METHODS = st.sampled_from([b"GET", b"POST", b"HEAD", b"PUT"]) | st.binary(max_size=8)
+HEADERS = st.lists(
+    st.sampled_from([HEADER[0], (b"If-None-Match", b'W/"2", *'), (b"X-Forwarded-For", b"1")])
+    | st.tuples(st.binary(max_size=16), st.binary(max_size=16))
+    | st.tuples(st.just(b"If-None-Match"), st.binary(max_size=32)),
+    max_size=5,
+).map(tuple)
+PEERS = st.builds(
+    Peer,
+    address=st.sampled_from([world.ADDRESS, "10.0.0.99", ""]),
+    trusted_proxy=st.booleans(),
+    vm_paths=st.booleans(),
+)
+
+
+@given(
+    st.builds(Request, METHODS, REAL | PIECES | st.binary(max_size=60), HEADERS, BODIES),
+    PEERS,
+    st.builds(Rules, preview_post_without_header=st.booleans()),
+    st.integers(0, 1),
+)
+def test_any_request_gets_a_reply_and_never_an_exception(
+    request: Request, peer: Peer, rules: Rules, over: int
+) -> None:
+    there = World(peer=peer, over_the_rate_for_seconds=over)
+    reply = exchange.respond(request, peer, rules, there)
+    assert reply.status in exchange.REASONS
+    headers = dict(reply.headers)
+    assert len(headers) == len(reply.headers)
+    if reply.status >= 400:
+        assert json.loads(reply.body)["error"]
+        assert headers[b"Content-Type"] == b"application/json; charset=utf-8"
+        assert there.approved == []
+    if reply.status == 304 or (reply.status == 200 and request.method == b"POST"):
+        assert reply.body == b""
+    for name, value in reply.headers:
+        assert not {b"\r", b"\n"} & {bytes([byte]) for byte in name + value}
+    assert exchange.respond(request, peer, rules, there) == reply
