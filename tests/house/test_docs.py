@@ -1,0 +1,39 @@
+"""The documentation keeps step: every error code has its heading, every link leads somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from forewarn.vocabulary import ErrorCode
+from house import tree
+
+LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
+PAGES = [path for path in tree.committed_files() if path.suffix == ".md"]
+
+
+def headings(page: str) -> set[str]:
+    text = (tree.ROOT / page).read_text(encoding="utf-8")
+    return set(re.findall(r"^##+ `([^`]+)`$", text, re.MULTILINE))
+
+
+def test_each_error_code_has_its_heading() -> None:
+    assert headings("docs/reference/errors.md") == {code.value for code in ErrorCode}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=tree.shown)
+def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
+    broken = [
+        link
+        for link in LINK.findall(page.read_text(encoding="utf-8"))
+        if not (page.parent / link).exists()
+    ]
+    assert not broken, broken
+
+
+def test_the_index_of_decisions_names_each_of_them() -> None:
+    folder = tree.ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    pages = sorted(path.name for path in folder.glob("0*.md"))
+    assert pages
+    assert [page for page in pages if page not in index] == []
