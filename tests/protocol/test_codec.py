@@ -1,6 +1,8 @@
 """Documents to bytes and back, and the dates in them."""
 
 import locale
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import msgspec
@@ -51,6 +53,23 @@ def test_a_date_knows_no_locale() -> None:
             continue
         assert codec.http_date(datetime(2026, 5, 5, tzinfo=UTC))[:11] == b"Tue, 05 May"
     locale.setlocale(locale.LC_TIME, before)
+
+
+@pytest.fixture
+def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set this process's own time zone five hours behind UTC."""
+    if not hasattr(time, "tzset"):
+        pytest.skip("this system has no tzset")
+    monkeypatch.setenv("TZ", "FAR5")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_utc")
+def test_a_date_knows_no_time_zone_of_the_machine() -> None:
+    assert codec.http_date(datetime(2026, 1, 1, tzinfo=UTC)) == b"Thu, 01 Jan 2026 00:00:00 GMT"
 
 
 def test_a_moment_without_a_zone_is_refused() -> None:

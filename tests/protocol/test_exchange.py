@@ -282,6 +282,13 @@ def test_a_name_in_the_path_counts_where_the_listener_says_so() -> None:
     assert approving == ApprovalWanted(version=versions.NEWEST, machine="a")
 
 
+def test_whoever_asks_by_name_is_answered_as_the_machine_of_that_name() -> None:
+    on_loopback = World(peer=LOOPBACK)
+    assert get(b"/vm/WEB-1" + EVENTS, world=on_loopback).status == 200
+    assert post(approval(EVENT_ID), target=b"/vm/web-0" + EVENTS, world=on_loopback).status == 200
+    assert error(get(EVENTS, world=on_loopback))[0] == 403
+
+
 def test_the_versions_are_told_to_registered_machines_only() -> None:
     assert get(VERSIONS).status == 200
     assert error(get(VERSIONS, world=World(peer=world.STRANGER)))[0] == 403

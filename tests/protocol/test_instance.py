@@ -100,7 +100,7 @@ def test_an_index_may_have_nine_digits() -> None:
         instance.find(TREE, ("network", "interface", "000000000"))
         == TREE["network"]["interface"][0]
     )  # type: ignore[index,call-overload]
-    with pytest.raises(NotInTree):
+    with pytest.raises(NotInTree, match=r"^0000000000$"):
         instance.find(TREE, ("network", "interface", "0000000000"))
 
 

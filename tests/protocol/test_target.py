@@ -82,6 +82,9 @@ def test_the_neighbours_are_known() -> None:
     assert target.read(b"/metadata/instance/a%2Fb//") == Target(
         resource=Resource.INSTANCE, below=("a/b", "")
     )
+    assert target.read(b"http://host/metadata/instance/a://b") == Target(
+        resource=Resource.INSTANCE, below=("a:", "", "b")
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,44 @@
+"""The page docs/protocol.md says what the code says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from forewarn.protocol import choices, document, versions
+from forewarn.protocol.versions import Version
+
+PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+
+def test_the_sections_are_numbered_as_the_specification_is() -> None:
+    assert re.findall(r"^## (\d+)\. ", PAGE, re.MULTILINE) == [str(n) for n in range(1, 12)]
+
+
+@pytest.mark.parametrize("name", choices.REFUSALS)
+def test_each_refusal_is_on_the_page_with_its_status_and_standing(name: str) -> None:
+    refusal = choices.REFUSALS[name]
+    row = next(line for line in PAGE.splitlines() if f"`{refusal.text}`" in line)
+    assert f"| {refusal.status} |" in row
+    assert row.endswith(f"| [{refusal.standing}] |")
+
+
+@pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
+def test_each_version_has_its_row(version: Version) -> None:
+    assert re.search(rf"^\| {version.name}\b", PAGE, re.MULTILINE)
+
+
+def test_the_instance_versions_are_listed_in_order() -> None:
+    assert ", ".join(versions.INSTANCE_VERSIONS) + "." in " ".join(PAGE.split())
+
+
+def test_each_description_is_on_the_page() -> None:
+    for (event_type, source), text in document.DEFAULT_DESCRIPTIONS.items():
+        if text:
+            assert f"| {event_type.value} | {source.value} | `{text}` |" in PAGE
+    assert f"`{document.LIVE_MIGRATION_DESCRIPTION}`" in PAGE
+
+
+def test_the_example_is_the_golden_one() -> None:
+    golden = Path(__file__).parent / "golden" / "section_4.json"
+    assert golden.read_text(encoding="utf-8").strip() in PAGE
