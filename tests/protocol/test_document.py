@@ -5,11 +5,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from forewarn.protocol import document
 from forewarn.protocol.document import Document, Event
-from forewarn.vocabulary import EventSource, EventStatus, EventType
+from forewarn.vocabulary import EventStatus, EventType
 from protocol import cases
-from protocol.cases import FREEZE, PLATFORM, PREEMPT, REBOOT, REDEPLOY, TERMINATE, USER
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -64,34 +62,3 @@ def test_a_document_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         cases.SECTION_4.incarnation = 3  # type: ignore[misc]  # that is what the test tries
     assert msgspec.structs.replace(cases.SECTION_4, incarnation=3).incarnation == 3
-
-
-@pytest.mark.parametrize(
-    ("event_type", "source", "text"),
-    [
-        (FREEZE, PLATFORM, "Host server is undergoing maintenance."),
-        (REBOOT, USER, cases.asked_for("restarted")),
-        (REDEPLOY, USER, cases.asked_for("redeployed")),
-        (REDEPLOY, PLATFORM, "Virtual machine has encountered a failure."),
-        (PREEMPT, PLATFORM, ""),
-        (PREEMPT, USER, ""),
-        (FREEZE, USER, cases.asked_for("paused")),
-        (REBOOT, PLATFORM, "Host server is undergoing maintenance."),
-        (TERMINATE, USER, cases.asked_for("deleted")),
-        (TERMINATE, PLATFORM, "Virtual machine is going to be deleted."),
-    ],
-)
-def test_an_event_is_described_by_the_text_that_clients_know(
-    event_type: EventType, source: EventSource, text: str
-) -> None:
-    assert document.default_description(event_type, source) == text
-
-
-def test_a_live_migration_has_its_own_description() -> None:
-    said = document.default_description(FREEZE, PLATFORM, live_migration=True)
-    assert said == cases.LIVE_MIGRATION
-
-
-def test_every_type_from_every_source_has_a_description() -> None:
-    every = {(event_type, source) for event_type in EventType for source in EventSource}
-    assert set(document.DEFAULT_DESCRIPTIONS) == every

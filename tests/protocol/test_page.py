@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.protocol import choices, document, versions
+from forewarn.maintenance import planner
+from forewarn.protocol import choices, versions
 from forewarn.protocol.versions import Version
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -33,10 +34,10 @@ def test_the_instance_versions_are_listed_in_order() -> None:
 
 
 def test_each_description_is_on_the_page() -> None:
-    for (event_type, source), text in document.DEFAULT_DESCRIPTIONS.items():
+    for (event_type, source), text in planner.DESCRIPTIONS.items():
         if text:
             assert f"| {event_type.value} | {source.value} | `{text}` |" in PAGE
-    assert f"`{document.LIVE_MIGRATION_DESCRIPTION}`" in PAGE
+    assert f"`{planner.LIVE_MIGRATION}`" in PAGE
 
 
 def test_the_example_is_the_golden_one() -> None:

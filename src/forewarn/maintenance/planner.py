@@ -50,7 +50,7 @@ DESCRIPTIONS = {
     (EventType.FREEZE, EventSource.PLATFORM): "Host server is undergoing maintenance.",
     (EventType.FREEZE, EventSource.USER): "Virtual machine is going to be paused as requested "
     "by authorized user.",
-    (EventType.REBOOT, EventSource.PLATFORM): "Virtual machine is going to be restarted.",
+    (EventType.REBOOT, EventSource.PLATFORM): "Host server is undergoing maintenance.",
     (EventType.REBOOT, EventSource.USER): "Virtual machine is going to be restarted as requested "
     "by authorized user.",
     (EventType.REDEPLOY, EventSource.PLATFORM): "Virtual machine has encountered a failure.",

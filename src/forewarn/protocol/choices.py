@@ -3,8 +3,9 @@
 Standing, as in docs/protocol.md: `D` documented by the protocol's owner, `C` captured from the
 real service, `K` demanded by clients in the field, `O` open in all of these, and our choice.
 
-Choices that are a property of a version stand in `versions`, those about descriptions in
-`document`, and the order of the rules is the order of the lines in `exchange.judge`.
+Choices that are a property of a version stand in `versions`, and the order of the rules is the
+order of the lines in `exchange.judge`. What an event says of itself is decided where it is
+planned, not here.
 """
 
 from typing import Final, Literal, TypeAlias

@@ -1,4 +1,4 @@
-"""What a guest reads, as frozen values, and what an event says of itself by default."""
+"""What a guest reads, as frozen values."""
 
 from datetime import datetime
 from typing import Final
@@ -68,49 +68,3 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """In the order in which guests read them: by publication, then by EventId."""
     cloud_service: bool = False
     """Whether the machines are role instances, whose names the preview leaves as they are."""
-
-
-LIVE_MIGRATION_DESCRIPTION: Final = (
-    "Virtual machine is being paused because of a memory-preserving Live Migration operation."
-)
-_HOST_MAINTENANCE: Final = "Host server is undergoing maintenance."
-
-DEFAULT_DESCRIPTIONS: Final[dict[tuple[EventType, EventSource], str]] = {
-    (EventType.FREEZE, EventSource.PLATFORM): _HOST_MAINTENANCE,
-    (EventType.FREEZE, EventSource.USER): (
-        "Virtual machine is going to be paused as requested by authorized user."  # [O]
-    ),
-    (EventType.REBOOT, EventSource.PLATFORM): _HOST_MAINTENANCE,  # [O]
-    (EventType.REBOOT, EventSource.USER): (
-        "Virtual machine is going to be restarted as requested by authorized user."
-    ),
-    (EventType.REDEPLOY, EventSource.PLATFORM): "Virtual machine has encountered a failure.",
-    (EventType.REDEPLOY, EventSource.USER): (
-        "Virtual machine is going to be redeployed as requested by authorized user."
-    ),
-    (EventType.PREEMPT, EventSource.PLATFORM): "",
-    (EventType.PREEMPT, EventSource.USER): "",
-    (EventType.TERMINATE, EventSource.PLATFORM): "Virtual machine is going to be deleted.",  # [O]
-    (EventType.TERMINATE, EventSource.USER): (
-        "Virtual machine is going to be deleted as requested by authorized user."  # [O]
-    ),
-}
-"""What an event says where nobody gives another text (protocol.md section 4).
-
-Clients match on the captured ones; those marked [O] are in none of the sources and are ours.
-"""
-
-
-def default_description(
-    event_type: EventType, source: EventSource, *, live_migration: bool = False
-) -> str:
-    """Return the text that clients know an event of this kind by.
-
-    Args:
-        event_type: What happens.
-        source: Who wanted it.
-        live_migration: Whether the pause comes from moving a running machine to another host.
-    """
-    if live_migration:
-        return LIVE_MIGRATION_DESCRIPTION
-    return DEFAULT_DESCRIPTIONS[event_type, source]

@@ -143,7 +143,7 @@ def test_a_later_not_before_is_kept_and_an_earlier_one_refused() -> None:
         ("Preempt", "Platform", ""),
         ("Freeze", "User",
          "Virtual machine is going to be paused as requested by authorized user."),
-        ("Reboot", "Platform", "Virtual machine is going to be restarted."),
+        ("Reboot", "Platform", "Host server is undergoing maintenance."),
         ("Terminate", "Platform", "Virtual machine is going to be deleted."),
         ("Terminate", "User",
          "Virtual machine is going to be deleted as requested by authorized user."),
@@ -156,6 +156,11 @@ def test_the_description_is_the_one_that_clients_match_on(
     bench = Bench()
     bench.ask(EventType(event_type), "batch_0", source=EventSource(source))
     assert bench.operation("1.1").description == text
+
+
+def test_every_type_from_every_source_has_a_description() -> None:
+    every = {(event_type, source) for event_type in EventType for source in EventSource}
+    assert set(planner.DESCRIPTIONS) == every
 
 
 def test_a_live_migration_says_so_and_only_a_freeze_is_one() -> None:
