@@ -115,9 +115,22 @@ def test_a_folder_that_does_not_exist_is_named_and_not_made(tmp_path: Path) -> N
 
 def test_a_folder_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "it.db").mkdir()
-    with pytest.raises(StoreUnusable, match="it is a folder"):
+    with pytest.raises(StoreUnusable, match="it is no file"):
         sql.open_sqlite(tmp_path / "it.db")
     assert not list((tmp_path / "it.db").iterdir())
+
+
+def test_a_pipe_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "it.db")
+    with pytest.raises(StoreUnusable, match="it is no file"):
+        sql.open_sqlite(tmp_path / "it.db")
+
+
+def test_a_place_without_a_write_ahead_log_is_refused() -> None:
+    engine = sqlite.memory_engine()
+    with pytest.raises(StoreUnusable, match="name a file on a local disk"):
+        sqlite.create_or_migrate(engine)
+    engine.dispose()
 
 
 def opened_by_nobody(path: Path) -> str:
@@ -169,6 +182,14 @@ def test_a_read_only_folder_is_refused_and_left_as_it_is(open_folder: Path) -> N
     assert [p.name for p in open_folder.iterdir()] == ["it.db"]
     open_folder.chmod(0o777)
     assert opened_by_nobody(path) == "opened"
+
+
+def test_a_folder_that_may_not_be_entered_is_told(open_folder: Path) -> None:
+    closed = open_folder / "closed"
+    closed.mkdir(mode=0o700 if os.geteuid() == 0 else 0)
+    said = opened_by_nobody(closed / "inner" / "it.db")
+    assert said.startswith(f"StoreUnusable {closed}/inner/it.db cannot be used, it may not be")
+    closed.chmod(0o700)
 
 
 def test_a_lock_file_of_another_user_is_told(open_folder: Path) -> None:

@@ -5,8 +5,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 from sqlalchemy import Connection, event, exc
 
@@ -179,6 +181,28 @@ def test_readers_go_on_while_a_writer_is_at_work(store: sql.SqlStore) -> None:
         reader.start()
         reader.join(10)
         assert seen == [0]
+
+
+def test_increments_through_connections_that_know_nothing_of_each_other_are_all_counted(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "two.db"
+    sql.open_sqlite(path).close()
+    stores = [sql.SqlStore(sqlite.file_engine(path), place=str(path)) for _ in range(4)]
+    save(stores[0], Changes(scopes=(WEB,)))
+
+    def increment(number: int) -> None:
+        with stores[number % 4].write() as transaction:
+            scope = transaction.scopes()["web"]
+            more = msgspec.structs.replace(scope, incarnation=scope.incarnation + 1)
+            transaction.save(Changes(scopes=(more,)))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(list(threads.map(increment, range(80)))) == 80
+    with stores[0].read() as reading:
+        assert reading.scopes()["web"].incarnation == 80
+    for each in stores:
+        each.close()
 
 
 def test_a_second_transaction_in_the_thread_of_the_first_is_a_mistake(store: sql.SqlStore) -> None:

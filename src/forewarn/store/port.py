@@ -112,8 +112,10 @@ class Reading(Protocol):
     def history(self, query: HistoryQuery) -> Page:
         """Return one page of operations, newest announcement first.
 
+        Pages neither repeat nor skip an operation while new ones are announced.
+
         Raises:
-            Refused: The cursor is none of ours.
+            Refused: The cursor is none of ours, or the limit is out of bounds.
         """
         ...
 
@@ -126,7 +128,12 @@ class Transaction(Reading, Protocol):
     """Reading and writing as one: all of it is durable after the commit, or none of it is."""
 
     def save(self, changes: Changes) -> None:
-        """Write new values over the old; later readings of this transaction see them."""
+        """Write new values over the old; later readings of this transaction see them.
+
+        What is removed goes last. A machine's scope, and an operation's maintenance, is there
+        already or comes with it; a scope goes with or after its machines. An event belongs to
+        one operation for ever.
+        """
         ...
 
     def next_maintenance_number(self) -> int:
@@ -134,7 +141,13 @@ class Transaction(Reading, Protocol):
         ...
 
     def purge(self, ended_before: datetime, limit: int) -> int:
-        """Forget up to `limit` operations that ended before this; return how many."""
+        """Forget up to `limit` operations that ended before this, the first ended first.
+
+        A maintenance goes with the last of its operations; its number is not given again.
+
+        Returns:
+            How many operations were forgotten.
+        """
         ...
 
     def put_setting(self, name: str, value: str) -> None:
@@ -148,8 +161,12 @@ class Store(Protocol):
     def write(self) -> AbstractContextManager[Transaction]:
         """Open the one writing transaction: commit at the block's end, roll back if it raises.
 
+        A thread that has one open must not open another. After a statement that failed nothing
+        is committed, even if the block goes on.
+
         Raises:
-            StoreUnavailable: It cannot be opened or committed now; nothing was changed.
+            StoreUnavailable: It cannot be opened, used or committed now; nothing was changed.
+            StoreUnusable: The store was damaged or taken away since it was opened.
         """
         ...
 
@@ -157,7 +174,8 @@ class Store(Protocol):
         """Open a view of this instant; any thread may, while another writes.
 
         Raises:
-            StoreUnavailable: It cannot be opened now.
+            StoreUnavailable: It cannot be opened or used now.
+            StoreUnusable: The store was damaged or taken away since it was opened.
         """
         ...
 

@@ -140,7 +140,9 @@ class MachineReader:
         profile = self._profiles.get(text)
         if profile is None:
             said = _fields.decode(text)
-            profile = Profile(**{name: said.get(name, "") for name in Profile.__struct_fields__})
+            values = ((name, said.get(name, "")) for name in Profile.__struct_fields__)
+            share = self._texts.setdefault
+            profile = Profile(**{name: share(value, value) for name, value in values})
             self._profiles[text] = profile
         return profile
 

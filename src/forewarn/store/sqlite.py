@@ -33,17 +33,19 @@ WRITING = "forewarn_writing"
 
 _MAGIC = b"SQLite format 3\0"
 
+_GRANT = "give the service's user the right to, or name another"
+
 _AWAY = {
     sqlite3.SQLITE_FULL: "the disk is full: make room",
     sqlite3.SQLITE_BUSY: "another program holds it: end that program's transaction",
-    sqlite3.SQLITE_LOCKED: "another connection holds it: try again",
+    sqlite3.SQLITE_LOCKED: "another connection holds it: wait",
     sqlite3.SQLITE_IOERR: "the disk does not read or write: look at the disk and its quotas",
     sqlite3.SQLITE_CANTOPEN: "its files cannot be opened now: look at the limit of open files",
     sqlite3.SQLITE_NOMEM: "the memory is used up: make room",
 }
 _USELESS = {
-    sqlite3.SQLITE_READONLY: "it may not be written to: give the service's user the right to",
-    sqlite3.SQLITE_PERM: "it may not be written to: give the service's user the right to",
+    sqlite3.SQLITE_READONLY: f"it may not be written to: {_GRANT}",
+    sqlite3.SQLITE_PERM: f"it may not be written to: {_GRANT}",
     sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup",
     sqlite3.SQLITE_NOTADB: "the file is no SQLite database: name another, or move it away",
 }
@@ -117,31 +119,34 @@ def check_place(path: Path) -> None:
     Raises:
         StoreUnusable: It cannot: what is wrong, and what to do.
     """
+    try:
+        fault = _fault_of_place(path)
+    except OSError as error:
+        fault = f"it may not be looked at ({error.strerror}): {_GRANT}"
+    if fault:
+        raise StoreUnusable(f"{path} cannot be used, {fault}")
+
+
+def _fault_of_place(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
-        raise StoreUnusable(
-            f"{path} cannot be used, the folder {folder} does not exist: make it, or name another"
-        )
+        return f"the folder {folder} does not exist: make it, or name another"
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise StoreUnusable(
-            f"{path} cannot be used, the folder {folder} may not be written to "
-            "(SQLite keeps files beside the database): give the service's user the right to"
+        return (
+            f"the folder {folder} may not be written to, "
+            f"and SQLite keeps files beside the database: {_GRANT}"
         )
-    if path.is_dir():
-        raise StoreUnusable(f"{path} cannot be used, it is a folder: name a file")
     if not path.exists():
-        return
+        return ""
+    if not path.is_file():
+        return "it is no file (a folder, a device or a pipe): name a file"
     if not os.access(path, os.R_OK | os.W_OK):
-        raise StoreUnusable(
-            f"{path} cannot be used, it may not be read or written to: "
-            "give the service's user the right to"
-        )
+        return f"it may not be read or written to: {_GRANT}"
     with path.open("rb") as file:
         head = file.read(len(_MAGIC))
     if head not in {b"", _MAGIC}:
-        raise StoreUnusable(
-            f"{path} cannot be used, {_USELESS[sqlite3.SQLITE_NOTADB]}; it was left as it is"
-        )
+        return f"{_USELESS[sqlite3.SQLITE_NOTADB]}; it was left as it is"
+    return ""
 
 
 def check_contents(path: Path) -> None:
@@ -193,11 +198,20 @@ def create_or_migrate(engine: Engine) -> None:
     """Make the database of a file what this release needs, in one transaction.
 
     Raises:
-        DBAPIError: It cannot be done; nothing of it was.
+        StoreUnusable: Its file system is not fit for it.
+        DBAPIError: It cannot be done now; nothing of it was.
     """
     with engine.connect() as connection:
         # Outside any transaction: the journal cannot be changed within one. The file keeps it.
-        connection.connection.cursor().execute("PRAGMA journal_mode = WAL").close()
+        cursor = connection.connection.cursor()
+        cursor.execute("PRAGMA journal_mode = WAL")
+        mode = cursor.fetchone()
+        cursor.close()
+    if mode != ("wal",):
+        raise StoreUnusable(
+            f"{engine.url.database} cannot be used, its file system shares no memory between "
+            "connections, as SQLite's write-ahead log needs: name a file on a local disk"
+        )
     with engine.execution_options(**{WRITING: True}).begin() as connection:
         schema.migrate(connection)
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
