@@ -107,6 +107,16 @@ class Values:
             }
         assert found == {"web-0": 0, "web-1": 1, "web-2": 1, "b_0": 0, "b_1": 1}
 
+    def test_an_event_whose_machines_change_is_found_by_the_new_ones(self, store: Store) -> None:
+        save(store, with_maintenances(operation("1.1", event("A", "web", "Web-0", "web-1"))))
+        save(store, with_maintenances(operation("1.1", event("A", "web", "web-1", "WEB-2"))))
+        with store.read() as reading:
+            found = {
+                name: len(reading.history(HistoryQuery(machine=name)).operations)
+                for name in ("web-0", "web-1", "web-2")
+            }
+        assert found == {"web-0": 0, "web-1": 1, "web-2": 1}
+
     def test_the_last_of_several_values_in_one_transaction_counts(self, store: Store) -> None:
         numbers = range(1, 4)
         scopes = tuple(msgspec.structs.replace(WEB, incarnation=n) for n in numbers)

@@ -128,6 +128,10 @@ class Any:
             assert reading.operations_of_maintenance(number) == {
                 id_: o for id_, o in expected.operations.items() if o.maintenance == number
             }
+        for name in ("web-0", "web-1", "b_0"):
+            query = HistoryQuery(machine=name)
+            found = [o.id for o in reading.history(query).operations]
+            assert found == expected.history(query)
         owners = {e.id: o.id for o in expected.operations.values() for e in o.events}
         for id_ in IDS:
             assert set(reading.operations_of_events([f"{id_}-A"])) == {

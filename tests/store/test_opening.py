@@ -5,7 +5,8 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -136,8 +137,11 @@ def test_a_place_without_a_write_ahead_log_is_refused() -> None:
 def opened_by_nobody(path: Path) -> str:
     """What a process says that has no right beyond a user's, as root has."""
     program = (
-        "import os, pathlib, sys\n"
-        "from forewarn.store import port, schema, sql\n"
+        "import os, pathlib, sys, tempfile\n"
+        "from forewarn.store import port, sql\n"
+        # The interpreter's own files may be root's alone: load all of it before letting go.
+        "with tempfile.TemporaryDirectory() as made:\n"
+        "    for _ in range(2): sql.open_sqlite(pathlib.Path(made) / 'x.db').close()\n"
         f"if os.geteuid() == 0: os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
         "try: sql.open_sqlite(pathlib.Path(sys.argv[1])).close(); print('opened')\n"
         "except port.StoreError as error: print(type(error).__name__, error)\n"
@@ -149,15 +153,15 @@ def opened_by_nobody(path: Path) -> str:
 
 
 @pytest.fixture
-def open_folder(tmp_path: Path) -> Path:
+def open_folder() -> Iterator[Path]:
     """A folder that another user reaches; pytest's own are for its user alone."""
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        if folder.stat().st_uid == os.geteuid():
-            folder.chmod(0o755)
-    inner = tmp_path / "open"
-    inner.mkdir()
-    inner.chmod(0o777)
-    return inner
+    with tempfile.TemporaryDirectory() as made:
+        outer = Path(made)
+        outer.chmod(0o755)
+        inner = outer / "open"
+        inner.mkdir()
+        inner.chmod(0o777)
+        yield inner
 
 
 def test_a_read_only_file_is_refused_and_left_as_it_is(open_folder: Path) -> None:
@@ -251,6 +255,8 @@ def test_what_is_committed_is_synced_and_references_are_kept(tmp_path: Path) -> 
     with engine.connect() as connection:
         asked = ("synchronous", "foreign_keys", "journal_mode", "busy_timeout")
         found = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in asked]
+        driver: sqlite3.Connection = connection.connection.driver_connection
+        assert driver.isolation_level is None
     engine.dispose()
     assert found == [2, 1, "wal", sqlite.BUSY_SECONDS * 1000]
 
