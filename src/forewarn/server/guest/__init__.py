@@ -1,9 +1,22 @@
 """The guest plane: the metadata endpoint, our own asyncio Protocol over httptools.
 
-    wire       bytes on a connection to requests and back; every limit and timer of a connection
-    endpoint   what a judged request is answered with
-    callers    who is asking: the machine behind a connection
-    documents  the rendered bytes of each scope and version, kept by the feed
+From a socket inwards:
 
-A GET is answered from memory in the call that read it, and never depends on the store.
+    listener     where guests reach it; opened last, stopped first
+    connections  all connections together: how many, of whom, whose time is up
+    wire         one connection: order, times, backpressure, the last answer
+    reading      bytes to requests, exact to the byte, without I/O
+    limits       every limit and time of a connection, by name
+    endpoint     what a request is answered with
+    callers      who is asking: the machine behind a connection, and when it last asked
+    documents    the rendered bytes of each scope and version, kept by the feed
+    instances    a machine's place in the fleet as its instance tree
+    refusals     what the transport refuses by itself
+    writing      replies to bytes
+    tally        who was turned away, counted by reason
+
+A GET is answered from memory in the call that read it, and never depends on the store. All of
+it runs on one event loop's thread; only an approval leaves it, and its answer comes back to it.
+The rate is to stand in `endpoint` between caller and body, a waiting GET in `wire` as a stage of
+its own, a trusted proxy's signed headers in `callers` before the path.
 """

@@ -1,0 +1,145 @@
+"""The document of each scope as bytes, kept by the feed.
+
+A scope without events, as most are at any time, costs its `Scope` alone: what it reads depends
+only on its incarnation and is rendered once for all such scopes.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from forewarn.maintenance import model
+from forewarn.maintenance.model import Changes, Machine, Operation, Scope
+from forewarn.protocol import codec, document
+from forewarn.protocol.versions import Version
+from forewarn.vocabulary import EventStatus, ScopeKind
+
+MAX_EMPTY: Final = 1024
+"""How many empty documents are kept rendered: incarnations times versions, of which a fleet has
+few. They are rendered anew when there are more."""
+
+
+def shown(operation: Operation, event: model.Event) -> document.Event:
+    """Return an operation's event as guests read it; the operation is Scheduled or Started."""
+    scheduled = operation.status is EventStatus.SCHEDULED
+    return document.Event(
+        event_id=event.id,
+        status=operation.status,
+        event_type=operation.event_type,
+        resources=event.machines,
+        not_before=operation.not_before if scheduled else None,
+        description=operation.description,
+        source=operation.source,
+        duration_seconds=operation.duration_seconds,
+    )
+
+
+class _Live:
+    """A scope's visible events, and its document as far as somebody has asked for it."""
+
+    __slots__ = ("events", "rendered")
+
+    def __init__(self) -> None:
+        self.events: dict[str, tuple[int, document.Event]] = {}
+        """By id: the incarnation that first showed it, and what guests read."""
+        self.rendered: dict[str, bytes] = {}
+        """By version's name."""
+
+
+class Documents:
+    """Every scope's document, always as of the last change; used on the event loop alone."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[str, Scope] = {}
+        self._live: dict[str, _Live] = {}
+        self._empty: dict[tuple[int, str], bytes] = {}
+
+    def fill(
+        self,
+        scopes: Iterable[Scope],
+        machines: Iterable[Machine] = (),
+        operations: Iterable[Operation] = (),
+    ) -> None:
+        """Take the documents as the store has them, before the first request.
+
+        Args:
+            scopes: All of them.
+            machines: Not looked at: an event names its machines itself.
+            operations: All that are Scheduled or Started; others show nothing.
+        """
+        del machines
+        for scope in scopes:
+            self._scopes[scope.key] = scope
+        for operation in operations:
+            self._put(operation)
+
+    def learn(self, changes: Changes) -> None:
+        """Follow what changed, all of it before the next request."""
+        for scope in changes.scopes:
+            key = scope.key
+            self._scopes[key] = scope
+            if key in self._live:
+                self._live[key].rendered.clear()
+        for operation in changes.operations:
+            self._put(operation)
+        for key in changes.removed_scopes:
+            self._scopes.pop(key, None)
+            self._live.pop(key, None)
+
+    def _put(self, operation: Operation) -> None:
+        for event in operation.events:
+            live = self._live.get(event.scope)
+            if operation.status.visible:
+                if live is None:
+                    live = self._live[event.scope] = _Live()
+                live.events[event.id] = (event.published, shown(operation, event))
+                live.rendered.clear()
+            elif live is not None:
+                live.events.pop(event.id, None)
+                live.rendered.clear()
+                if not live.events:
+                    del self._live[event.scope]
+
+    def scope(self, key: str) -> Scope:
+        """Return a scope.
+
+        Raises:
+            KeyError: There is none of this key.
+        """
+        return self._scopes[key]
+
+    def read(self, key: str, version: Version) -> tuple[int, bytes]:
+        """Return a scope's incarnation and its document as this version shows it.
+
+        Raises:
+            KeyError: There is no scope of this key.
+        """
+        scope = self._scopes[key]
+        live = self._live.get(key)
+        if live is None:
+            return scope.incarnation, self._read_empty(scope.incarnation, version)
+        body = live.rendered.get(version.name)
+        if body is None:
+            body = live.rendered[version.name] = _render(scope, live, version)
+        return scope.incarnation, body
+
+    def _read_empty(self, incarnation: int, version: Version) -> bytes:
+        body = self._empty.get((incarnation, version.name))
+        if body is None:
+            if len(self._empty) >= MAX_EMPTY:
+                self._empty.clear()
+            body = codec.encode_document(document.Document(incarnation=incarnation), version)
+            self._empty[incarnation, version.name] = body
+        return body
+
+
+def _render(scope: Scope, live: _Live, version: Version) -> bytes:
+    """Render by publication, then by EventId (protocol.md section 4)."""
+    order = sorted(live.events, key=lambda event_id: (live.events[event_id][0], event_id))
+    return codec.encode_document(
+        document.Document(
+            incarnation=scope.incarnation,
+            events=tuple(live.events[event_id][1] for event_id in order),
+            cloud_service=scope.kind is ScopeKind.CLOUD_SERVICE,
+        ),
+        version,
+    )

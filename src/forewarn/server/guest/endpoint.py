@@ -1,0 +1,153 @@
+"""What a request is answered with, in the order of protocol.md section 3, rule 6.
+
+The transport's limits are over when a request comes here. `exchange.judge` goes from the path to
+the version, then the caller is looked up, then the body is read. The rate will stand between
+the caller and the body: in `_admit`, which knows the machine and what it wants.
+"""
+
+from concurrent.futures import CancelledError, Future
+from typing import Any, Protocol, TypeAlias
+
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Machine
+from forewarn.protocol import exchange
+from forewarn.protocol.exchange import Reply, Request, Rules, Wanted
+from forewarn.server.guest import instances, refusals
+from forewarn.server.guest.callers import Registry, Source
+from forewarn.server.guest.documents import Documents
+from forewarn.store.port import StoreError
+from forewarn.vocabulary import ErrorCode
+
+Outcome: TypeAlias = "Reply | Future[Any]"
+"""An answer, or an approval under way, whose answer is `Endpoint.settle`."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Approvals(Protocol):
+    """What the guest plane asks of the control plane."""
+
+    def approve(
+        self, scope: str, event_ids: tuple[str, ...], *, by: str, address: str
+    ) -> "Future[Any]":
+        """Approve events of a scope: all of them or none (protocol.md section 5).
+
+        Args:
+            scope: The scope's key.
+            event_ids: Upper-case ids.
+            by: The name of the machine whose word it is.
+            address: Where its word came from.
+
+        Returns:
+            A future that is done once the approval is durable. It raises Refused with NOT_FOUND
+            and `facts["event_id"]` for an event that the scope never published, StoreError while
+            the store is away.
+        """
+        ...
+
+
+class Endpoint:
+    """Answers requests from memory, and has approvals approved.
+
+    Args:
+        registry: Who asks.
+        documents: What they read.
+        approvals: Who approves.
+        rules: What the settings decide about requests.
+        clock: Tells when a machine was last seen.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        documents: Documents,
+        approvals: Approvals,
+        *,
+        rules: Rules,
+        clock: Clock,
+    ) -> None:
+        self._registry = registry
+        self._documents = documents
+        self._approvals = approvals
+        self._rules = rules
+        self._clock = clock
+
+    def answer(self, request: Request, source: Source) -> Outcome:
+        """Answer a whole request; never raises, whatever the request."""
+        try:
+            return self._answer(request, source)
+        except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
+            _log.exception("a request could not be answered", target=request.target[:200])
+            return exchange.internal()
+
+    def refusal(self, head: Request, source: Source) -> Reply | None:
+        """Tell what is wrong with a request of which only the head has come; None if nothing.
+
+        Asked before a client is told to go on with its body.
+        """
+        wanted = exchange.judge(head, source, self._rules)
+        if isinstance(wanted, Reply):
+            return wanted
+        admitted = self._admit(wanted, source)
+        return admitted if isinstance(admitted, Reply) else None
+
+    def _answer(self, request: Request, source: Source) -> Outcome:
+        wanted = exchange.judge(request, source, self._rules)
+        if isinstance(wanted, Reply):
+            return wanted
+        machine = self._admit(wanted, source)
+        if isinstance(machine, Reply):
+            return machine
+        match wanted:
+            case exchange.DocumentWanted():
+                self._saw(machine, wanted.version.name)
+                incarnation, body = self._documents.read(machine.scope, wanted.version)
+                return exchange.document_reply(wanted, incarnation, body)
+            case exchange.ApprovalWanted():
+                self._saw(machine, wanted.version.name)
+                return self._approve(request.body, machine, source)
+            case exchange.InstanceWanted():
+                scope = self._documents.scope(machine.scope)
+                return exchange.instance_reply(wanted, instances.tree(machine, scope))
+            case exchange.VersionsWanted():
+                return exchange.versions_reply()
+
+    def _admit(self, wanted: Wanted, source: Source) -> Machine | Reply:
+        machine = self._registry.caller(source, wanted.machine)
+        refusal = exchange.admit(wanted, source, machine, 0)
+        if refusal is not None:
+            return refusal
+        assert machine is not None
+        return machine
+
+    def _saw(self, machine: Machine, version: str) -> None:
+        self._registry.saw(machine, self._clock.now().replace(microsecond=0), version)
+
+    def _approve(self, body: bytes, machine: Machine, source: Source) -> Outcome:
+        event_ids = exchange.start_requests(body)
+        if isinstance(event_ids, Reply):
+            return event_ids
+        if not event_ids:
+            return exchange.approved()
+        return self._approvals.approve(
+            machine.scope, event_ids, by=machine.name, address=source.address
+        )
+
+    def settle(self, approval: "Future[Any]") -> Reply:
+        """Answer an approval that is done, well or not."""
+        try:
+            approval.result(timeout=0)
+        except Refused as refused:
+            if refused.code is ErrorCode.NOT_FOUND and "event_id" in refused.facts:
+                return exchange.unknown_event(str(refused.facts["event_id"]))
+            _log.exception("the plane refused an approval for a reason that guests have not")
+            return exchange.internal()
+        except (StoreError, CancelledError):
+            return exchange.unavailable(refusals.RETRY_AFTER_SECONDS)
+        except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
+            _log.exception("an approval failed")
+            return exchange.internal()
+        return exchange.approved()

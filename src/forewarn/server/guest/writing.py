@@ -1,0 +1,72 @@
+"""Replies to bytes: the status line, the headers that every answer has, and the body."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+from forewarn.clock import Clock
+from forewarn.protocol import codec, exchange
+from forewarn.protocol.exchange import Reply
+from forewarn.server.guest import refusals
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""Sent before the answer, to a client that waits with its body (RFC 9110 section 10.1.1)."""
+
+_SECOND: Final = timedelta(seconds=1)
+_STATUS_LINES: Final = {
+    status: b"HTTP/1.1 %d %s\r\nServer: %s\r\nDate: " % (status, reason, exchange.SERVER)
+    for status, reason in (exchange.REASONS | refusals.REASONS).items()
+}
+_CONNECTION: Final = {
+    (True, False): b"\r\n\r\n",
+    (True, True): b"\r\nConnection: keep-alive\r\n\r\n",
+    (False, False): b"\r\nConnection: close\r\n\r\n",
+    (False, True): b"\r\nConnection: close\r\n\r\n",
+}
+"""What ends a head, by whether the connection stays and whether the request was HTTP/1.0."""
+
+
+class Writer:
+    """Writes answers; one for all connections.
+
+    Args:
+        clock: Tells the Date.
+        mint: Makes the GUID that names an answer, its `x-ms-request-id`.
+    """
+
+    __slots__ = ("_clock", "_date", "_mint", "_second")
+
+    def __init__(self, clock: Clock, mint: Callable[[], str]) -> None:
+        self._clock = clock
+        self._mint = mint
+        self._second = clock.now().replace(microsecond=0)
+        self._date = codec.http_date(self._second)
+
+    def second(self) -> datetime:
+        """Return the time of day in whole seconds, one object for all who ask in a second."""
+        now = self._clock.now()
+        if not self._second <= now < self._second + _SECOND:
+            self._second = now.replace(microsecond=0)
+            self._date = codec.http_date(self._second)
+        return self._second
+
+    def render(self, reply: Reply, *, to_head: bool, keep: bool, is_http_1_0: bool) -> bytes:
+        """Return the bytes of an answer.
+
+        Args:
+            reply: The answer with its own headers.
+            to_head: Whether it answers a HEAD, which gets no body.
+            keep: Whether the connection stays open.
+            is_http_1_0: Whether the client must be told that it stays open.
+        """
+        self.second()
+        parts = [_STATUS_LINES[reply.status], self._date, b"\r\nx-ms-request-id: "]
+        parts.append(self._mint().encode())
+        for name, value in reply.headers:
+            parts += (b"\r\n", name, b": ", value)
+        if reply.status != 304:
+            parts.append(b"\r\nContent-Length: %d" % len(reply.body))
+        parts.append(_CONNECTION[keep, is_http_1_0])
+        if reply.status != 304 and not to_head:
+            parts.append(reply.body)
+        return b"".join(parts)

@@ -1,0 +1,310 @@
+"""What the guest plane's tests stand on: a fleet, approvals, a transport, all real code."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from forewarn.clock import ManualClock
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Event, Machine, Operation, Scope
+from forewarn.protocol.exchange import Rules
+from forewarn.server.guest import tally
+from forewarn.server.guest.callers import Registry
+from forewarn.server.guest.connections import Connections
+from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.endpoint import Endpoint
+from forewarn.server.guest.limits import Limits
+from forewarn.server.guest.listener import Listener, source_of
+from forewarn.server.guest.wire import Connection
+from forewarn.server.guest.writing import Writer
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, ScopeKind
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+EVENT_ID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
+EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+APPROVAL = b'{"StartRequests":[{"EventId":"%s"}]}' % EVENT_ID.encode()
+
+
+def machine(name: str, address: str = "", **facts: Any) -> Machine:
+    defaults: dict[str, Any] = {
+        "name": name,
+        "scope": name.lower(),
+        "update_domain": 0,
+        "fault_domain": 0,
+        "vm_id": "02aab8a4-74ef-476e-8182-f6d2ba4166a6",
+        "address": address,
+    }
+    return Machine(**(defaults | facts))
+
+
+def scope(name: str, **facts: Any) -> Scope:
+    defaults: dict[str, Any] = {"name": name, "kind": ScopeKind.MACHINE, "update_domains": 1}
+    return Scope(**(defaults | facts))
+
+
+def operation(*events: Event, **facts: Any) -> Operation:
+    defaults: dict[str, Any] = {
+        "id": "1.1",
+        "maintenance": 1,
+        "event_type": EventType.REBOOT,
+        "source": EventSource.USER,
+        "description": "Virtual machine is going to be restarted as requested by authorized user.",
+        "duration_seconds": -1,
+        "status": EventStatus.SCHEDULED,
+        "announced_at": START,
+        "not_before": START + timedelta(minutes=15),
+        "events": events,
+    }
+    return Operation(**(defaults | facts))
+
+
+def event(event_id: str = EVENT_ID, **facts: Any) -> Event:
+    defaults: dict[str, Any] = {
+        "id": event_id,
+        "scope": "web",
+        "update_domain": 0,
+        "machines": ("web-0",),
+        "published": 2,
+    }
+    return Event(**(defaults | facts))
+
+
+SCOPES = [
+    scope("web", kind=ScopeKind.AVAILABILITY_SET, update_domains=3, incarnation=2),
+    scope("bastion"),
+]
+MACHINES = [
+    machine("web-0", "10.0.0.10", scope="web"),
+    machine("web-1", "10.0.0.11", scope="web"),
+    machine("bastion", "127.0.0.1"),
+]
+
+
+class BookedApprovals:
+    """Approves what was published, at once or when told; keeps a book of what it approved."""
+
+    def __init__(self, published: dict[str, set[str]] | None = None) -> None:
+        self.published = {"web": {EVENT_ID}} if published is None else published
+        self.book: list[tuple[str, tuple[str, ...], str, str]] = []
+        self.waits = False
+        self.error: Exception | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self.asked = asyncio.Event()
+
+    def approve(
+        self, scope: str, event_ids: tuple[str, ...], *, by: str, address: str
+    ) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def decide() -> None:
+            unknown = [each for each in event_ids if each not in self.published.get(scope, ())]
+            if self.error is not None:
+                future.set_exception(self.error)
+            elif unknown:
+                message = f"{unknown[0]} was never published in {scope}"
+                future.set_exception(Refused(ErrorCode.NOT_FOUND, message, event_id=unknown[0]))
+            else:
+                self.book.append((scope, event_ids, by, address))
+                future.set_result(())
+
+        self.asked.set()
+        if self.waits:
+            self._waiting.append(decide)
+        else:
+            decide()
+        return future
+
+    def decide_all(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for decide in waiting:
+            decide()
+
+
+class Room:
+    """The whole plane but its sockets, on a manual clock."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits | None = None) -> None:
+        self.clock = ManualClock(START)
+        self.tally = tally.Tally()
+        self.registry = Registry(self.tally)
+        self.documents = Documents()
+        self.approvals = BookedApprovals()
+        operations = [operation(event())]
+        self.registry.fill(SCOPES, MACHINES, operations)
+        self.documents.fill(SCOPES, MACHINES, operations)
+        numbers = itertools.count()
+        self.endpoint = Endpoint(
+            self.registry, self.documents, self.approvals, rules=Rules(), clock=self.clock
+        )
+        self.connections = Connections(
+            self.endpoint,
+            Writer(self.clock, lambda: f"00000000-0000-4000-8000-{next(numbers):012}"),
+            limits=limits or Limits(),
+            tally=self.tally,
+            loop=loop,
+            monotonic=self.clock.monotonic,
+        )
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(timedelta(seconds=seconds))
+        self.connections.sweep(self.clock.monotonic())
+
+    def connect(self, address: str = "10.0.0.10", listener: Listener | None = None) -> "Peer":
+        connection = Connection(
+            self.connections, source_of(listener or Listener(host="169.254.169.254"))
+        )
+        return Peer(connection, address)
+
+
+class Peer(asyncio.Transport):
+    """The other end of a connection, in memory: what it was sent, and whether it is open."""
+
+    def __init__(self, connection: Connection, address: str) -> None:
+        super().__init__({"peername": (address, 40000)})
+        self.connection = connection
+        self.got = b""
+        self.closing = False
+        self.ended = False
+        self.aborted = False
+        self.paused = False
+        self.takes = True
+        self.high = 65536
+        self.buffered = 0
+        connection.connection_made(self)
+
+    def send(self, data: bytes) -> None:
+        if not self.closing:
+            self.connection.data_received(data)
+
+    def end(self) -> None:
+        if not self.closing and not self.connection.eof_received():
+            self.close()
+
+    def take(self) -> None:
+        """Take all that was buffered for it."""
+        self.buffered = 0
+        self.connection.resume_writing()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.ended, "written after the end"
+        self.got += bytes(data)
+        if not self.takes:
+            before = self.buffered
+            self.buffered += len(data)
+            if before <= self.high < self.buffered:
+                self.connection.pause_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = self.high if high is None else high
+
+    def get_write_buffer_size(self) -> int:
+        return self.buffered
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def pause_reading(self) -> None:
+        assert not self.paused
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        assert self.paused
+        self.paused = False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        if not self.closing:
+            self.closing = True
+            if not self.buffered:
+                self.connection.connection_lost(None)
+
+    def abort(self) -> None:
+        if not self.aborted:
+            self.closing = self.aborted = True
+            self.connection.connection_lost(None)
+
+
+class Answer:
+    """One answer, read by RFC 9112 and nothing more lenient."""
+
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    def __repr__(self) -> str:
+        return f"{self.status} {self.headers} {self.body!r}"
+
+    @property
+    def lasting(self) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+        """All of it but what is new in every answer."""
+        kept = {n: v for n, v in self.headers.items() if n not in {"date", "x-ms-request-id"}}
+        return self.status, tuple(kept.items()), self.body
+
+
+def answers(got: bytes, *, to_head: bool = False) -> list[Answer]:
+    """Read all of what a connection sent."""
+    found = []
+    while got:
+        head, separator, got = got.partition(b"\r\n\r\n")
+        assert separator, head
+        status_line, *lines = head.decode().split("\r\n")
+        version, status, reason = status_line.split(" ", 2)
+        assert version == "HTTP/1.1"
+        assert reason
+        headers = {}
+        for line in lines:
+            name, _, value = line.partition(": ")
+            assert name.lower() not in headers, f"{name} twice"
+            headers[name.lower()] = value
+        length = int(headers.get("content-length", 0))
+        if int(status) in {100, 304}:
+            assert "content-length" not in headers
+        elif to_head:
+            length = 0
+        assert len(got) >= length
+        found.append(Answer(int(status), headers, got[:length]))
+        got = got[length:]
+    return found
+
+
+def get(target: str = EVENTS, *headers: str, version: str = "1.1") -> bytes:
+    lines = [f"GET {target} HTTP/{version}", "Host: 169.254.169.254", "Metadata: true", *headers]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def post(body: bytes = APPROVAL, *headers: str, target: str = EVENTS) -> bytes:
+    lines = [f"POST {target} HTTP/1.1", "Host: 169.254.169.254", "Metadata: true", *headers]
+    if not any(header.lower().startswith("transfer-encoding") for header in headers):
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def chunked(body: bytes, size: int) -> bytes:
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+@contextmanager
+def opened(limits: Limits | None = None) -> Iterator[tuple[Room, Callable[[], None]]]:
+    """A room on an event loop of its own, and what lets that loop do all that it has to."""
+    loop = asyncio.new_event_loop()
+
+    def turn() -> None:
+        for _ in range(30):
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+
+    try:
+        yield Room(loop, limits), turn
+    finally:
+        loop.close()

@@ -1,0 +1,204 @@
+"""Every limit at its value and one beyond it; every time just before and at its end."""
+
+import pytest
+
+from forewarn.server.guest.limits import Limits
+from forewarn.server.guest.tally import Reason
+from guest import room
+from guest.room import answers, chunked, get, post
+
+
+def statuses(got: bytes) -> list[int]:
+    return [answer.status for answer in answers(got)]
+
+
+def sent(data: bytes, cut: int = 1 << 20) -> room.Peer:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        for at in range(0, len(data), cut):
+            peer.send(data[at : at + cut])
+        turn()
+        return peer
+
+
+def padded_head(size: int) -> bytes:
+    request = get(room.EVENTS, "X: ")
+    return request[:-4] + b"x" * (size - len(request)) + request[-4:]
+
+
+@pytest.mark.parametrize("before", [b"", get()], ids=["first", "second"])
+@pytest.mark.parametrize("cut", [1 << 20, 1000, 1], ids=["whole", "in pieces", "in bytes"])
+@pytest.mark.parametrize(("size", "status"), [(16384, 200), (16385, 431)])
+def test_a_head_has_its_limit_to_the_byte(size: int, status: int, cut: int, before: bytes) -> None:
+    peer = sent(before + padded_head(size), cut)
+    assert statuses(peer.got)[-1] == status
+    assert peer.ended == (status == 431)
+
+
+def test_empty_lines_before_a_head_count_for_its_limit() -> None:
+    assert statuses(sent(b"\r\n" * 9000).got) == [431]
+
+
+def padded_body(size: int) -> bytes:
+    return room.APPROVAL[:-1] + b" " * (size - len(room.APPROVAL)) + b"}"
+
+
+@pytest.mark.parametrize(("size", "status"), [(65536, 200), (65537, 413)])
+def test_a_body_has_its_limit_to_the_byte(size: int, status: int) -> None:
+    peer = sent(post(padded_body(size)))
+    assert statuses(peer.got) == [status]
+    assert peer.ended == (status == 413)
+
+
+def test_a_body_over_the_limit_is_refused_before_it_comes() -> None:
+    head = post(b"").replace(b"Content-Length: 0", b"Content-Length: 65537")
+    peer = sent(head)
+    assert statuses(peer.got) == [413]
+    assert peer.ended
+
+
+@pytest.mark.parametrize("cut", [1 << 20, 777])
+@pytest.mark.parametrize("coded", [4096, 65537])
+@pytest.mark.parametrize(("size", "status"), [(65536, 200), (65537, 413)])
+def test_a_chunked_body_has_the_same_limit(size: int, status: int, coded: int, cut: int) -> None:
+    data = post(chunked(padded_body(size), coded), "Transfer-Encoding: chunked")
+    peer = sent(data, cut)
+    assert statuses(peer.got) == [status]
+    assert peer.ended == (status == 413)
+
+
+@pytest.mark.parametrize(("over", "status"), [(0, 200), (1, 413)])
+def test_what_a_chunked_body_takes_on_the_wire_has_a_limit_too(over: int, status: int) -> None:
+    limit = Limits().chunked_bytes
+    plain = chunked(room.APPROVAL, 1000)
+    at = plain.index(b"\r\n")
+    extension = b";" + b"x" * (limit - len(plain) - 1 + over)
+    coded = plain[:at] + extension + plain[at:]
+    assert len(coded) == limit + over
+    assert statuses(sent(post(coded, "Transfer-Encoding: chunked")).got) == [status]
+
+
+@pytest.mark.parametrize(
+    ("data", "seconds", "status"),
+    [
+        (b"", 5, None),
+        (b"G", 5, 408),
+        (get() + b"G", 5, 408),
+        (post()[:-1], 10, 408),
+        (get(), 75, None),
+    ],
+    ids=["silent from the start", "a head", "a second head", "a body", "idle"],
+)
+def test_each_stage_has_its_time(data: bytes, seconds: float, status: int | None) -> None:
+    with room.opened() as (plane, _):
+        peer = plane.connect()
+        if data:
+            peer.send(data)
+        before = peer.got
+        plane.pass_time(seconds - 0.01)
+        assert peer.got == before
+        assert not peer.closing
+        plane.pass_time(0.02)
+        assert statuses(peer.got[len(before) :]) == ([] if status is None else [status])
+        assert peer.closing or peer.ended
+
+
+def test_dripping_bytes_do_not_lengthen_a_stage() -> None:
+    with room.opened() as (plane, _):
+        peer = plane.connect()
+        for byte in b"GET /metadata":
+            peer.send(bytes([byte]))
+            plane.pass_time(0.45)
+        assert statuses(peer.got) == [408]
+        assert plane.tally[Reason.SLOW_REQUEST] == 1
+
+
+def test_an_approval_that_is_never_answered_is_cut_off_without_a_word() -> None:
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        peer = plane.connect()
+        peer.send(post())
+        plane.pass_time(59.9)
+        assert not peer.closing
+        plane.pass_time(0.2)
+        assert peer.aborted
+        assert plane.tally[Reason.APPROVAL_TIMEOUT] == 1
+        plane.approvals.decide_all()
+        turn()
+        assert peer.got == b""
+
+
+def test_a_peer_that_never_takes_its_answers_is_cut_off() -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.takes = False
+        while not peer.paused:
+            peer.send(get() * 10)
+            turn()
+        plane.pass_time(29.9)
+        assert not peer.closing
+        plane.pass_time(0.2)
+        assert peer.aborted
+        assert plane.tally[Reason.SLOW_READER] == 1
+
+
+def test_the_rest_of_a_refused_request_is_thrown_away_up_to_a_limit() -> None:
+    with room.opened() as (plane, _):
+        peer = plane.connect()
+        peer.send(b"garbage\r\n\r\n")
+        assert peer.ended
+        got = peer.got
+        peer.send(b"x" * (Limits().linger_bytes - 20))
+        assert not peer.closing
+        peer.send(b"x" * 100)
+        assert peer.aborted
+        assert peer.got == got
+
+
+def test_a_peer_that_does_not_close_after_its_last_answer_is_cut_off() -> None:
+    with room.opened() as (plane, _):
+        peer = plane.connect()
+        peer.send(get(room.EVENTS, "Connection: close"))
+        plane.pass_time(4.9)
+        assert not peer.closing
+        plane.pass_time(0.2)
+        assert peer.aborted
+        assert len(plane.connections) == 0
+
+
+def test_a_quiet_close_does_not_wait_for_ever_for_a_peer_that_takes_nothing() -> None:
+    with room.opened() as (plane, _):
+        peer = plane.connect()
+        peer.takes = False
+        peer.send(get())
+        plane.pass_time(75)
+        assert peer.closing
+        assert not peer.aborted
+        plane.pass_time(5)
+        assert peer.aborted
+        assert len(plane.connections) == 0
+
+
+def test_one_address_has_its_connections_and_another_still_gets_in() -> None:
+    with room.opened(Limits(connections_per_address=2)) as (plane, _):
+        first, _second = plane.connect(), plane.connect()
+        third = plane.connect()
+        (answer,) = answers(third.got)
+        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+        assert third.closing
+        assert plane.connect("10.0.0.11").got == b""
+        assert plane.tally[Reason.CONNECTIONS_OF_ADDRESS] == 1
+        first.abort()
+        assert plane.connect().got == b""
+        assert len(plane.connections) == 3
+
+
+def test_all_together_have_their_connections() -> None:
+    with room.opened(Limits(connections=2)) as (plane, _):
+        for address in ("10.0.0.1", "10.0.0.2"):
+            assert plane.connect(address).got == b""
+        third = plane.connect("10.0.0.3")
+        assert statuses(third.got) == [503]
+        assert third.closing
+        assert plane.tally[Reason.CONNECTIONS] == 1
+        assert len(plane.connections) == 2

@@ -1,0 +1,325 @@
+"""One connection over a transport in memory: order, answers, what RFC 9112 asks for."""
+
+import pytest
+
+from forewarn.server.guest.limits import Limits
+from forewarn.store.port import StoreUnavailable
+from guest import room
+from guest.room import answers, chunked, get, post
+
+
+def statuses(got: bytes) -> list[int]:
+    return [answer.status for answer in answers(got)]
+
+
+def one(data: bytes) -> tuple[room.Answer, room.Peer]:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.send(data)
+        turn()
+        (answer,) = answers(peer.got)
+        return answer, peer
+
+
+def test_a_get_is_answered_in_the_same_call() -> None:
+    with room.opened() as (plane, _):
+        peer = plane.connect()
+        peer.send(get())
+        (answer,) = answers(peer.got)
+    assert answer.status == 200
+    assert answer.headers["etag"] == "2"
+    assert answer.headers["date"] == "Thu, 01 Jan 2026 12:00:00 GMT"
+    assert "IMDS" in answer.headers["server"]
+    assert answer.headers["x-ms-request-id"] == "00000000-0000-4000-8000-000000000000"
+    assert "connection" not in answer.headers
+    assert b'"Resources":["web-0"]' in answer.body
+
+
+def test_every_answer_has_an_id_of_its_own_and_the_date_of_its_second() -> None:
+    with room.opened() as (plane, _):
+        peer = plane.connect()
+        peer.send(get())
+        plane.pass_time(1.5)
+        peer.send(get())
+        first, second = answers(peer.got)
+    assert first.headers["x-ms-request-id"] != second.headers["x-ms-request-id"]
+    assert second.headers["date"] == "Thu, 01 Jan 2026 12:00:01 GMT"
+
+
+def test_pipelined_requests_are_answered_in_their_order() -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.send(get() + post() + get("/nowhere") + get("/metadata/versions"))
+        turn()
+        assert statuses(peer.got) == [200, 200, 404, 200]
+        assert len(plane.approvals.book) == 1
+
+
+def test_nothing_behind_an_approval_is_answered_or_read_before_it() -> None:
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        peer = plane.connect()
+        peer.send(post() + get())
+        turn()
+        assert peer.got == b""
+        assert peer.paused
+        plane.approvals.decide_all()
+        turn()
+        assert statuses(peer.got) == [200, 200]
+        assert not peer.paused
+
+
+def test_many_pipelined_requests_leave_others_their_turn() -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.send(get() * 100)
+        assert len(answers(peer.got)) == Limits().messages_per_turn
+        assert peer.paused
+        turn()
+        assert statuses(peer.got) == [200] * 100
+        assert not peer.paused
+
+
+def test_a_peer_that_does_not_take_its_answers_is_read_no_further() -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.takes = False
+        for _ in range(1000):
+            if peer.paused:
+                break
+            peer.send(get() * 50)
+            turn()
+        assert peer.paused
+        assert peer.buffered <= Limits().write_buffer_bytes + 1000
+        assert len(peer.connection._unread) <= 50 * len(get())
+        peer.takes = True
+        peer.take()
+        turn()
+        assert not peer.paused
+        assert len(answers(peer.got)) % 50 == 0
+
+
+def test_a_request_may_come_byte_by_byte() -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        for byte in get() + post():
+            peer.send(bytes([byte]))
+        turn()
+        assert statuses(peer.got) == [200, 200]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_chunked_body_is_read_with_extensions_and_trailers(size: int) -> None:
+    body = chunked(room.APPROVAL, size).replace(b"0\r\n\r\n", b"0;a=b\r\nMetadata: false\r\n\r\n")
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.send(post(body, "Transfer-Encoding: chunked") + get())
+        turn()
+        assert statuses(peer.got) == [200, 200]
+        assert plane.approvals.book == [("web", (room.EVENT_ID,), "web-0", "10.0.0.10")]
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits for it", "does not wait"])
+def test_a_client_that_expects_100_gets_it_once_its_head_is_in_order(waits: bool) -> None:
+    request = post(room.APPROVAL, "Expect: 100-Continue")
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        if waits:
+            peer.send(request[: -len(room.APPROVAL)])
+            assert peer.got == b"HTTP/1.1 100 Continue\r\n\r\n"
+            peer.send(room.APPROVAL)
+        else:
+            peer.send(request)
+        turn()
+        assert statuses(peer.got) == [100, 200]
+
+
+@pytest.mark.parametrize(
+    ("target", "address", "status"),
+    [("/nowhere", "10.0.0.10", 404), (room.EVENTS, "10.9.9.9", 403)],
+)
+def test_a_client_that_expects_100_gets_the_final_answer_where_its_head_is_not_in_order(
+    target: str, address: str, status: int
+) -> None:
+    request = post(room.APPROVAL, "Expect: 100-continue", target=target)
+    with room.opened() as (plane, turn):
+        peer = plane.connect(address)
+        peer.send(request[: -len(room.APPROVAL)])
+        turn()
+        (answer,) = answers(peer.got)
+        assert answer.status == status
+        assert answer.headers["connection"] == "close"
+        assert peer.ended
+
+
+def test_http_1_0_expects_nothing_and_is_answered_after_its_body() -> None:
+    request = post(room.APPROVAL, "Expect: 100-continue").replace(b"HTTP/1.1", b"HTTP/1.0")
+    answer, peer = one(request)
+    assert answer.status == 200
+    assert answer.headers["connection"] == "close"
+    assert peer.ended
+
+
+def test_no_100_is_sent_for_a_request_without_a_body() -> None:
+    answer, _ = one(get(room.EVENTS, "Expect: 100-continue"))
+    assert answer.status == 200
+
+
+def test_any_other_expectation_fails() -> None:
+    answer, peer = one(post(room.APPROVAL, "Expect: 100-continue, magic"))
+    assert answer.status == 417
+    assert peer.ended
+
+
+def test_http_1_0_is_served_and_kept_only_if_it_asks() -> None:
+    answer, peer = one(get(version="1.0"))
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert peer.ended
+    answer, peer = one(get(room.EVENTS, "Connection: Keep-Alive", version="1.0"))
+    assert (answer.status, answer.headers["connection"]) == (200, "keep-alive")
+    assert not peer.ended
+
+
+def test_connection_close_is_echoed_and_nothing_after_it_is_answered() -> None:
+    answer, peer = one(get(room.EVENTS, "Connection: close") + get())
+    assert answer.headers["connection"] == "close"
+    assert peer.ended
+
+
+def test_a_head_gets_no_body_and_the_length_of_the_one_that_it_would_get() -> None:
+    with room.opened() as (plane, _):
+        peer = plane.connect()
+        peer.send(get().replace(b"GET", b"HEAD", 1))
+        (answer,) = answers(peer.got, to_head=True)
+    assert answer.status == 405
+    assert answer.headers["allow"] == "GET, POST"
+    assert int(answer.headers["content-length"]) > 0
+
+
+def test_a_304_has_neither_body_nor_length() -> None:
+    answer, peer = one(get(room.EVENTS, "If-None-Match: 2"))
+    assert answer.status == 304
+    assert answer.headers["etag"] == "2"
+    assert not peer.ended
+
+
+CODED = "Transfer-Encoding: chunked"
+FAULTS = {
+    "garbage": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", 400),
+    "no Host": (get().replace(b"Host: 169.254.169.254\r\n", b""), 400),
+    "two Hosts": (get(room.EVENTS, "Host: b"), 400),
+    "a folded header": (get(room.EVENTS, "X: a\r\n b"), 400),
+    "a space before the colon": (get(room.EVENTS, "X : a"), 400),
+    "bare line feeds": (get().replace(b"\r\n", b"\n"), 400),
+    "length and coding": (post(b"0\r\n\r\n", CODED, "Content-Length: 5"), 400),
+    "two lengths": (post(b"{}", "Content-Length: 2"), 400),
+    "a length that is none": (get(room.EVENTS, "Content-Length: 1x"), 400),
+    "an unknown coding": (post(b"0\r\n\r\n", "Transfer-Encoding: gzip, chunked"), 501),
+    "coding in HTTP/1.0": (post(b"0\r\n\r\n", CODED).replace(b"HTTP/1.1", b"HTTP/1.0"), 400),
+    "HTTP/0.9": (b"GET /\r\n\r\n", 505),
+    "HTTP/2": (b"GET / HTTP/2.0\r\n\r\n", 505),
+    "a bad chunk": (post(b"x\r\n", CODED), 400),
+}
+
+
+@pytest.mark.parametrize(("data", "status"), FAULTS.values(), ids=FAULTS)
+def test_what_rfc_9112_does_not_allow_is_refused_and_the_connection_closed(
+    data: bytes, status: int
+) -> None:
+    answer, peer = one(data + get())
+    assert answer.status == status
+    assert answer.headers["connection"] == "close"
+    assert answer.headers["content-type"] == "application/json; charset=utf-8"
+    assert peer.ended
+
+
+def test_http_1_0_needs_no_host() -> None:
+    answer, _ = one(get(version="1.0").replace(b"Host: 169.254.169.254\r\n", b""))
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize("coding", [False, True], ids=["by length", "chunked"])
+def test_an_upgrade_is_not_taken_and_its_body_is_read_as_ever(coding: bool) -> None:
+    upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEA")
+    if coding:
+        data = post(chunked(room.APPROVAL, 9), *upgrade, CODED)
+    else:
+        data = post(room.APPROVAL, *upgrade)
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.send(data + get(room.EVENTS, *upgrade) + get())
+        turn()
+        assert statuses(peer.got) == [200, 200, 200]
+        assert len(plane.approvals.book) == 1
+
+
+def test_a_tunnel_is_refused_and_nothing_in_it_is_read() -> None:
+    answer, peer = one(b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n" + get())
+    assert answer.status in {404, 405}
+    assert peer.ended
+
+
+def test_a_whole_url_is_a_target_as_good_as_its_path() -> None:
+    answer, _ = one(get(f"http://169.254.169.254{room.EVENTS}"))
+    assert answer.status == 200
+
+
+def test_a_client_gone_before_its_answer_costs_nothing_and_its_approval_stands() -> None:
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        peer = plane.connect()
+        peer.send(post())
+        peer.abort()
+        plane.approvals.decide_all()
+        turn()
+        assert peer.got == b""
+        assert len(plane.approvals.book) == 1
+        assert len(plane.connections) == 0
+
+
+def test_a_half_closed_post_still_gets_its_answer() -> None:
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        peer = plane.connect()
+        peer.send(post())
+        peer.end()
+        turn()
+        assert not peer.closing
+        plane.approvals.decide_all()
+        turn()
+        assert statuses(peer.got) == [200]
+        assert peer.closing
+
+
+def test_all_that_came_before_a_half_close_is_answered() -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.send(get() * 40)
+        peer.end()
+        turn()
+        assert statuses(peer.got) == [200] * 40
+        assert peer.closing
+
+
+@pytest.mark.parametrize("data", [get()[:-1], post()[:-1]], ids=["head", "body"])
+def test_a_request_that_ends_in_its_middle_is_refused(data: bytes) -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.send(data)
+        peer.end()
+        turn()
+        assert statuses(peer.got) == [400]
+        assert peer.closing
+        assert plane.approvals.book == []
+
+
+def test_a_store_that_is_away_is_told_and_the_connection_stays() -> None:
+    with room.opened() as (plane, turn):
+        plane.approvals.error = StoreUnavailable("the disk is full")
+        peer = plane.connect()
+        peer.send(post() + get())
+        turn()
+        refused, document = answers(peer.got)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "5")
+        assert document.status == 200
+        assert not peer.ended
