@@ -8,7 +8,17 @@ from typing import Any
 import msgspec
 
 from forewarn.maintenance import causes, dealing, fleet, invariants, planner, schedule
-from forewarn.maintenance.model import Approval, Changes, Event, Operation, Scope, Snapshot, key
+from forewarn.maintenance.model import (
+    Approval,
+    Changes,
+    Event,
+    Hold,
+    HoldKind,
+    Operation,
+    Scope,
+    Snapshot,
+    key,
+)
 from forewarn.vocabulary import ApproverKind, EventType
 
 NOW = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
@@ -67,6 +77,11 @@ def applied(snapshot: Snapshot, changes: Changes) -> Snapshot:
         scopes=scopes | {scope.key: scope for scope in changes.scopes},
         machines=machines | {machine.key: machine for machine in changes.machines},
         operations=snapshot.operations | {o.id: o for o in changes.operations},
+        maintenances=snapshot.maintenances | {m.number: m for m in changes.maintenances},
+        holds=(
+            *(hold for hold in snapshot.holds if hold not in changes.released),
+            *changes.holds,
+        ),
     )
 
 
@@ -81,7 +96,7 @@ class Bench:
         self.snapshot = applied(Snapshot(), first.changes)
 
     def decide(self, cause: causes.Cause) -> schedule.Decision:
-        decision = schedule.decide(self.snapshot, cause, self.now)
+        decision = schedule.decide(self.snapshot, cause, self.now, self.mint)
         after = applied(self.snapshot, decision.changes)
         invariants.check(after)
         invariants.check_succession(self.snapshot, after)
@@ -90,9 +105,12 @@ class Bench:
 
     def ask(self, event_type: EventType, *machines: str, **more: Any) -> schedule.Decision:
         request = planner.Request(event_type=event_type, machines=machines, **more)
-        return self.decide(
-            causes.Requested(request=request, number=next(self.numbers), mint=self.mint)
-        )
+        return self.decide(causes.Requested(request=request, number=next(self.numbers)))
+
+    def ask_each_domain(self, event_type: EventType = EventType.REBOOT) -> None:
+        """Ask for each update domain of `web` by itself: operations 1.1, 2.1 and 3.1."""
+        for domain in range(3):
+            self.ask(event_type, f"web-{domain}", f"web-{domain + 3}")
 
     def approve(self, *event_ids: str, scope: str | None = None) -> schedule.Decision:
         return self.decide(causes.Approved(event_ids=event_ids, approval=self.word(), scope=scope))
@@ -100,10 +118,25 @@ class Bench:
     def word(self, by: str = "web-0") -> Approval:
         return Approval(kind=ApproverKind.GUEST, by=by, address="10.0.0.10", at=self.now)
 
-    def cancel(self, *operations: str, lenient: bool = False) -> schedule.Decision:
+    def cancel(self, *operations: str, maintenance: int | None = None) -> schedule.Decision:
+        if maintenance is not None:
+            operations = tuple(
+                o.id for o in self.snapshot.operations.values() if o.maintenance == maintenance
+            )
         return self.decide(
-            causes.Canceled(operations=operations, reason="not now", lenient=lenient)
+            causes.Canceled(operations=operations, reason="not now", maintenance=maintenance)
         )
+
+    def hold(self, kind: HoldKind, name: str = "") -> schedule.Decision:
+        hold = Hold(kind=kind, name=name, reason="storm", by="ann", at=self.now)
+        return self.decide(causes.Held(hold))
+
+    def release(self, kind: HoldKind, name: str = "") -> schedule.Decision:
+        hold = Hold(kind=kind, name=name, reason="", by="bob", at=self.now)
+        return self.decide(causes.Unheld(hold))
+
+    def postpone(self, *operations: str, to: datetime) -> schedule.Decision:
+        return self.decide(causes.Postponed(operations=operations, not_before=to))
 
     def let_pass(self, time: timedelta) -> schedule.Decision:
         self.now += time

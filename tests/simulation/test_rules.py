@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 from builders import Bench
 from forewarn.maintenance import causes, fleet, schedule
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Operation, StartCause
+from forewarn.maintenance.model import HoldKind, Operation, StartCause, WalkState
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 EXPECTED = frozenset(ErrorCode) - {ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE}
@@ -100,6 +100,54 @@ class Rules(RuleBasedStateMachine):
     def request_scope(self, data: st.DataObject, event_type: EventType) -> None:
         self.ask(event_type, scope=data.draw(st.sampled_from(sorted(self.bench.snapshot.scopes))))
 
+    @rule(host=st.sampled_from(["h1", "h2", "h3"]), event_type=st.sampled_from(EventType))
+    def request_host(self, host: str, event_type: EventType) -> None:
+        self.ask(event_type, host=host)
+
+    def holds(self, data: st.DataObject) -> tuple[HoldKind, str]:
+        kind = data.draw(st.sampled_from(HoldKind))
+        names = {
+            HoldKind.EVERYTHING: [""],
+            HoldKind.SCOPE: sorted(self.bench.snapshot.scopes),
+            HoldKind.HOST: ["h1", "h2"],
+            HoldKind.MACHINE: sorted(self.bench.snapshot.machines),
+        }
+        return kind, data.draw(st.sampled_from(names[kind]))
+
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        try:
+            self.bench.hold(*self.holds(data))
+        except Refused as refusal:
+            assert refusal.code is ErrorCode.CONFLICT
+
+    @precondition(lambda self: self.bench.snapshot.holds)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        hold = data.draw(st.sampled_from(self.bench.snapshot.holds))
+        self.bench.release(hold.kind, hold.name)
+
+    @precondition(lambda self: self.bench.snapshot.operations)
+    @rule(data=st.data(), seconds=st.integers(-10, 7200))
+    def postpone(self, data: st.DataObject, seconds: int) -> None:
+        chosen = data.draw(st.sampled_from(sorted(self.bench.snapshot.operations)))
+        try:
+            self.bench.postpone(chosen, to=self.bench.now + timedelta(seconds=seconds))
+        except Refused as refusal:
+            assert refusal.code in {ErrorCode.TOO_LATE, ErrorCode.NOTICE_TOO_SHORT}
+
+    @precondition(lambda self: self.bench.snapshot.maintenances)
+    @rule(data=st.data(), resume=st.booleans())
+    def resume_or_cancel(self, data: st.DataObject, resume: bool) -> None:
+        number = data.draw(st.sampled_from(sorted(self.bench.snapshot.maintenances)))
+        try:
+            if resume:
+                self.bench.decide(causes.Resumed(number))
+            else:
+                self.bench.cancel(maintenance=number)
+        except Refused as refusal:
+            assert refusal.code is ErrorCode.TOO_LATE
+
     @rule(seconds=st.sampled_from([0, 0.4, 1, 29.5, 30, 299, 600, 900, 901, 3600]))
     def time_passes(self, seconds: float) -> None:
         self.bench.let_pass(timedelta(seconds=seconds))
@@ -130,8 +178,8 @@ class Rules(RuleBasedStateMachine):
                 )
 
     @precondition(lambda self: self.bench.snapshot.operations)
-    @rule(data=st.data(), lenient=st.booleans())
-    def cancel(self, data: st.DataObject, lenient: bool) -> None:
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
         chosen = data.draw(
             st.lists(
                 st.sampled_from(sorted(self.bench.snapshot.operations)),
@@ -140,7 +188,7 @@ class Rules(RuleBasedStateMachine):
         )  # fmt: skip
         statuses = {self.bench.operation(o).status for o in chosen}
         try:
-            self.bench.cancel(*chosen, lenient=lenient)
+            self.bench.cancel(*chosen)
         except Refused as refusal:
             assert refusal.code is ErrorCode.TOO_LATE
             assert statuses != {EventStatus.SCHEDULED}
@@ -192,6 +240,9 @@ class Rules(RuleBasedStateMachine):
         for operation in self.bench.snapshot.operations.values():
             if operation.status is not EventStatus.SCHEDULED:
                 continue
+            if operation.held_at is not None:
+                assert not operation.waits_for
+                continue
             if operation.waits_for:
                 assert self.bench.operation(operation.waits_for).status is EventStatus.STARTED
                 continue
@@ -208,14 +259,35 @@ class Rules(RuleBasedStateMachine):
             if operation.start_cause is StartCause.NO_NOTICE:
                 assert operation.started_at == operation.announced_at
 
+    @invariant()
+    def a_walk_that_goes_on_has_a_step_under_way_or_one_in_its_way(self) -> None:
+        operations = self.bench.snapshot.operations.values()
+        for number, maintenance in self.bench.snapshot.maintenances.items():
+            for index, walk in enumerate(maintenance.walks):
+                steps = [o for o in operations if (o.maintenance, o.walk) == (number, index)]
+                live = [o for o in steps if o.status.visible]
+                assert len(live) <= 1
+                if walk.state is WalkState.GOING and not live:
+                    assert steps
+                    assert any(o.status.visible for o in operations)
+                if walk.state is WalkState.STOPPED:
+                    assert walk.reason
+
     def teardown(self) -> None:
-        """Whatever happened: given time and outcomes, everything ends."""
-        self.bench.let_pass(timedelta(days=400))
-        for _ in range(len(self.bench.snapshot.operations) + 1):
+        """Whatever happened: released, given time and good outcomes, everything ends."""
+        for hold in self.bench.snapshot.holds:
+            self.bench.release(hold.kind, hold.name)
+        for number, maintenance in sorted(self.bench.snapshot.maintenances.items()):
+            if any(walk.state is WalkState.STOPPED for walk in maintenance.walks):
+                self.bench.decide(causes.Resumed(number))
+        for _ in range(len(self.bench.snapshot.machines) * 3 + 10):
+            self.bench.let_pass(timedelta(days=400))
             for operation_id in self.started():
                 self.bench.finish(operation_id)
         live = [o.id for o in self.bench.snapshot.operations.values() if o.status.visible]
         assert not live, live
+        going = [n for n, m in self.bench.snapshot.maintenances.items() if m.open]
+        assert not going, going
 
 
 TestRules = Rules.TestCase

@@ -1,11 +1,10 @@
 """What can happen to a fleet's maintenance: the causes that `schedule.decide` takes."""
 
-from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
-from forewarn.maintenance.model import Approval
+from forewarn.maintenance.model import Approval, Hold
 from forewarn.maintenance.planner import Request
 
 
@@ -18,8 +17,6 @@ class Requested(msgspec.Struct, frozen=True, kw_only=True):
     request: Request
     number: int
     """The maintenance's number, unused so far."""
-    mint: Callable[[], str]
-    """Gives a new GUID at each call."""
 
 
 class Approved(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,9 +41,8 @@ class Canceled(msgspec.Struct, frozen=True, kw_only=True):
 
     operations: tuple[str, ...]
     reason: str
-    lenient: bool
-    """Whether to leave alone what has started or is over, as long as one can be cancelled: so a
-    whole maintenance is withdrawn as far as it still can be."""
+    maintenance: int | None = None
+    """The whole maintenance: what has started or is over is left alone, and its walks end."""
 
 
 class Passed(msgspec.Struct, frozen=True):
@@ -88,4 +84,45 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-Cause = Requested | Approved | Canceled | Passed | Claimed | Renewed | Released | Finished
+class Resumed(msgspec.Struct, frozen=True):
+    """An operator lets the stopped walks of a maintenance go on with their next step.
+
+    The snapshot holds the maintenance, the machines that it walks, and what is live there.
+    """
+
+    maintenance: int
+
+
+class Held(msgspec.Struct, frozen=True):
+    """An operator holds something; the snapshot has what is live in all that it covers."""
+
+    hold: Hold
+
+
+class Unheld(msgspec.Struct, frozen=True):
+    """An operator releases a hold; the snapshot has what is live in all that it covers."""
+
+    hold: Hold
+
+
+class Postponed(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator moves operations later, all or none."""
+
+    operations: tuple[str, ...]
+    not_before: datetime
+
+
+Cause = (
+    Requested
+    | Approved
+    | Canceled
+    | Passed
+    | Claimed
+    | Renewed
+    | Released
+    | Finished
+    | Resumed
+    | Held
+    | Unheld
+    | Postponed
+)

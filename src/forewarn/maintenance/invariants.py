@@ -7,8 +7,8 @@ rolled back, and the request is answered as an internal error.
 from collections.abc import Iterable
 from datetime import datetime
 
+from forewarn.maintenance.bench import EXEMPT
 from forewarn.maintenance.model import Operation, Snapshot, StartCause
-from forewarn.maintenance.schedule import EXEMPT
 from forewarn.vocabulary import EventStatus
 
 
@@ -68,10 +68,12 @@ def check_operation(operation: Operation) -> None:
         operation,
         "its status and its end disagree",
     )
+    pending = operation.status is EventStatus.SCHEDULED
+    _hold(not operation.waits_for or pending, operation, "it waits although it is not Scheduled")
     _hold(
-        not operation.waits_for or operation.status is EventStatus.SCHEDULED,
+        operation.held_at is None or (pending and not operation.waits_for),
         operation,
-        "it waits although it is not Scheduled",
+        "it is held although it is not Scheduled, or waits besides",
     )
     if operation.started_at is not None:
         _check_never_early(operation, operation.started_at)
@@ -89,6 +91,11 @@ def check_succession(before: Snapshot, after: Snapshot) -> None:
         forward = not old.status.over and new.status is not EventStatus.SCHEDULED
         _hold(same or forward, new, f"it went from {old.status} to {new.status}")
         _hold(new.attempt >= old.attempt, new, "its fencing number went back")
+        _hold(
+            new.not_before >= old.not_before,
+            new,
+            f"its NotBefore went from {old.not_before} back to {new.not_before}",
+        )
         _hold(
             all(e.approval is None or f.approval == e.approval for e, f in _pairs(old, new)),
             new,
@@ -140,9 +147,13 @@ def _pairs(old: Operation, new: Operation) -> Iterable[tuple]:  # type: ignore[t
     return zip(old.events, new.events, strict=True)
 
 
-def _visible(snapshot: Snapshot, scope: str) -> set[tuple[str, EventStatus]]:
+def _visible(snapshot: Snapshot, scope: str) -> set[tuple[str, EventStatus, datetime | None]]:
     return {
-        (event.id, operation.status)
+        (
+            event.id,
+            operation.status,
+            operation.not_before if operation.status is EventStatus.SCHEDULED else None,
+        )
         for operation in snapshot.operations.values()
         if operation.status.visible
         for event in operation.events

@@ -107,6 +107,26 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
 
 
+class HoldKind(StrEnum):
+    """What a hold covers."""
+
+    EVERYTHING = "everything"
+    SCOPE = "scope"
+    HOST = "host"
+    MACHINE = "machine"
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator's word that nothing of this starts until it is released."""
+
+    kind: HoldKind
+    name: str
+    """The key of the scope or machine, the host as it is written; `""` for everything."""
+    reason: str
+    by: str
+    at: datetime
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """What an operation shows in one scope: machines of one update domain."""
 
@@ -149,6 +169,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     start_cause: StartCause | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    hosts: tuple[str, ...] = ()
+    """The hosts that its machines were on when it was announced, as far as they are known."""
+    walk: int | None = None
+    """Which of its maintenance's walks it is a step of; None where there is nothing to walk."""
+    held_at: datetime | None = None
+    """Since when a hold keeps it from starting; None while none does."""
+    notice_left_seconds: int = 0
+    """What was left of its notice when it was held; it begins again with the release."""
     waits_for: str = ""
     """The operation that must end before this one may start, once it is ready; `""` for none."""
     outcome: str = ""
@@ -171,6 +199,33 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for event in self.events for name in event.machines)
 
 
+class WalkState(StrEnum):
+    """How a walk stands."""
+
+    GOING = "going"
+    STOPPED = "stopped"
+    """A step did not end well: an operator resumes or cancels it."""
+    OVER = "over"
+
+
+class Walk(msgspec.Struct, frozen=True, kw_only=True):
+    """A scope, or a host, taken one update domain after another.
+
+    The next step is found when it is announced, in the fleet as it is then.
+    """
+
+    scope: str = ""
+    """The key of the scope that is walked; `""` where a host is."""
+    host: str = ""
+    machines: tuple[str, ...] = ()
+    """Keys; empty for all that there are when a step is announced."""
+    done: tuple[str, ...] = ()
+    """The keys of machines that had their turn."""
+    state: WalkState = WalkState.GOING
+    reason: str = ""
+    """Why it stopped."""
+
+
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator asked for; it became one or more operations."""
 
@@ -183,18 +238,31 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     requested_at: datetime
     description: str
     duration_seconds: int
+    walks: tuple[Walk, ...] = ()
+    """Only for what takes more than one step."""
+    announced: int = 0
+    """How many operations it has had so far: the last one's ordinal."""
+
+    @property
+    def open(self) -> bool:
+        """Whether a step of it is still to be announced, or an operator must say so."""
+        return any(walk.state is not WalkState.OVER for walk in self.walks)
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision may look at.
 
-    It holds every scope that the cause touches and every live operation of those scopes;
-    machines only where the cause names them.
+    It holds every scope that the cause touches, every live operation of those scopes, and the
+    machines of a walk that goes on there; other machines only where the cause names them.
     """
 
     scopes: dict[str, Scope] = {}
     machines: dict[str, Machine] = {}
     operations: dict[str, Operation] = {}
+    maintenances: dict[int, Maintenance] = {}
+    """Those that are open and touch one of the scopes."""
+    holds: tuple[Hold, ...] = ()
+    """All that there are."""
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +276,9 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Keys."""
     removed_scopes: tuple[str, ...] = ()
     """Keys."""
+    holds: tuple[Hold, ...] = ()
+    """New ones."""
+    released: tuple[Hold, ...] = ()
 
     def __bool__(self) -> bool:
         """Tell whether anything changed."""

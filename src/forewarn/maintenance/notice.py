@@ -81,6 +81,28 @@ def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datet
     return whole_seconds(asked)
 
 
+def later(asked: datetime, shown: datetime, now: datetime) -> datetime:
+    """Return when a postponed event may start.
+
+    Args:
+        asked: What the operator wants.
+        shown: What guests have read so far.
+        now: The time of the postponement.
+
+    Raises:
+        Refused: It would not be later than what guests have read, or not later than now
+            (NOTICE_TOO_SHORT), or further off than FURTHEST (INVALID).
+    """
+    earliest = max(shown, now)
+    if asked <= earliest:
+        message = (
+            f"NotBefore {asked.isoformat()} is not later than {earliest.isoformat()}: an event "
+            "can be postponed, never brought forward"
+        )
+        raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=earliest.isoformat())
+    return not_before(asked, timedelta(0), now)
+
+
 def whole_seconds(moment: datetime) -> datetime:
     """Return the moment, rounded up to a whole second (protocol.md section 4)."""
     if not moment.microsecond:

@@ -1,29 +1,32 @@
-"""A request for maintenance becomes operations and their events.
+"""A request for maintenance becomes steps, and a step an operation with its events.
 
-Machines are grouped by scope and update domain: an event holds machines of one scope and one
-update domain (protocol.md section 4), and each group is an operation of its own, because nothing
-makes two groups go down together. What a request may ask for is judged here; when an operation
-may start is `schedule`'s business.
+An event holds machines of one scope and one update domain (protocol.md section 4), and one domain
+of a scope is down at a time. So a request for several domains is walked, one after the other; what
+a walk's next step is, is found in the fleet as it is when the step is announced. What a request may
+ask for is judged here; when an operation may start is `schedule`'s business.
 """
 
 import re
-from collections.abc import Callable, Iterable
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
 
 import msgspec
 
 from forewarn.maintenance import notice
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import (
+    Approval,
     Event,
     Machine,
     Maintenance,
     Operation,
     Scope,
     Snapshot,
+    Walk,
     key,
 )
 from forewarn.vocabulary import (
+    ApproverKind,
     ErrorCode,
     EventSource,
     EventStatus,
@@ -68,18 +71,23 @@ section 4; Freeze/User, Reboot/Platform and the two of Terminate are open there 
 NO_NOTICE_TYPES = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY})
 """What an unforeseen failure can do to a machine; a deletion is never unforeseen."""
 
+UNWALKED = frozenset({EventType.PREEMPT, EventType.TERMINATE})
+"""What takes every update domain at once: the machines are lost in any case."""
+
 AUTOMATIC_TYPES = frozenset({EventType.REBOOT, EventType.REDEPLOY})
 """What a scope may approve by itself when a user asks (protocol.md section 6)."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator asks for. Either `machines` or `scope`, not both."""
+    """What an operator asks for. One of `machines`, `scope` and `host`."""
 
     event_type: EventType
     machines: tuple[str, ...] = ()
     """Names, without regard to case; a name given twice counts once."""
     scope: str = ""
     """A scope's name: all of its machines."""
+    host: str = ""
+    """A host, as the fleet spells it: all machines on it."""
     source: EventSource = EventSource.PLATFORM
     not_before: datetime | None = None
     """Aware; None for as soon as the least notice allows."""
@@ -94,12 +102,21 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     requested_by: str = ""
 
 
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Machines that go down together: one operation, with an event in each scope."""
+
+    machines: tuple[Machine, ...]
+    """In the order of their names; of one update domain in each scope."""
+    walk: int | None
+    """Which walk of the maintenance it is a step of."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a request became."""
 
     maintenance: Maintenance
     operations: tuple[Operation, ...]
-    """New; Scheduled where they are announced, Started where they struck."""
+    """New; Scheduled where they are announced, Started where they struck. Of a walk, the first."""
     superseded: tuple[Operation, ...] = ()
     """Pending operations that it cancelled."""
 
@@ -110,8 +127,8 @@ def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
     Raises:
         Refused: INVALID, LIMIT or NOT_FOUND, naming what is wrong.
     """
-    if bool(request.machines) == bool(request.scope):
-        raise Refused(ErrorCode.INVALID, "name either machines or one scope, not both")
+    if sum(map(bool, (request.machines, request.scope, request.host))) != 1:
+        raise Refused(ErrorCode.INVALID, "name machines, or one scope, or one host: one of them")
     if request.scope:
         scope = snapshot.scopes.get(key(request.scope))
         if scope is None:
@@ -120,6 +137,13 @@ def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
         if not found:
             message = f"scope {scope.name} has no machines: there is nothing to maintain"
             raise Refused(ErrorCode.INVALID, message, scope=scope.name)
+    elif request.host:
+        found = [m for m in snapshot.machines.values() if m.host == request.host]
+        if not found:
+            message = (
+                f"no machine of the fleet is on host {request.host}: see 'forewarn fleet list'"
+            )
+            raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=request.host)
     else:
         missing = [name for name in request.machines if key(name) not in snapshot.machines]
         if missing:
@@ -133,79 +157,164 @@ def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
 
 
 def plan(
-    snapshot: Snapshot,
-    request: Request,
-    *,
-    number: int,
-    mint: Callable[[], str],
-    now: datetime,
-) -> Plan:
-    """Turn a request into Scheduled operations, one for each scope and update domain.
+    snapshot: Snapshot, request: Request, *, number: int, now: datetime
+) -> tuple[Maintenance, list[Step]]:
+    """Turn a request into a maintenance and the steps that are announced at once.
+
+    A scope of which several update domains are meant is walked, and so is a host that holds
+    several domains of one scope: the first step is announced, and each other when the one before
+    has ended well. A failure without notice, a preemption and a deletion are not walked.
 
     Args:
         snapshot: The machines asked for, their scopes, and all that is live there.
         request: What is asked.
         number: The maintenance's number, unused so far.
-        mint: Gives a new GUID at each call.
-        now: The time of the announcement.
-
-    Returns:
-        The plan; its events carry `published` 0 until the document's incarnation is known.
+        now: The time of the request.
 
     Raises:
-        Refused: INVALID, LIMIT, NOT_FOUND, NOT_ELIGIBLE or NOTICE_TOO_SHORT.
+        Refused: INVALID, LIMIT, NOT_FOUND or NOT_ELIGIBLE.
     """
     _judge(request)
     machines = targets(snapshot, request)
-    description = _description(request)
-    operations = []
-    groups: dict[tuple[str, int], list[Machine]] = {}
+    for scope_key in dict.fromkeys(machine.scope for machine in machines):
+        _judge_eligible(request, snapshot.scopes[scope_key])
+    all_at_once = request.no_notice or request.event_type in UNWALKED
+    steps: list[Step] = []
+    walks: list[Walk] = []
+    members: dict[str, list[Machine]] = {}
     for machine in machines:
-        groups.setdefault((machine.scope, machine.update_domain), []).append(machine)
-    for ordinal, ((scope_key, domain), members) in enumerate(sorted(groups.items()), 1):
-        scope = snapshot.scopes[scope_key]
-        _judge_eligible(request, scope)
-        event = Event(
-            id=mint().upper(),
-            scope=scope_key,
-            update_domain=domain,
-            machines=tuple(machine.name for machine in members),
-            published=0,
-        )
-        operations.append(
-            Operation(
-                id=f"{number}.{ordinal}",
-                maintenance=number,
-                event_type=request.event_type,
-                source=request.source,
-                description=description,
-                duration_seconds=request.duration_seconds,
-                status=EventStatus.SCHEDULED,
-                announced_at=now,
-                not_before=_not_before(request, scope, now),
-                events=(event,),
-            )
-        )
+        members.setdefault(machine.scope, []).append(machine)
+    for walk in _walks(request, members):
+        concerned = machines if walk.host else members[walk.scope]
+        first = next_step(walk, concerned)
+        following = after(walk, first)
+        rest = next_step(following, concerned)
+        if rest and not all_at_once:
+            steps.append(Step(machines=first, walk=len(walks)))
+            walks.append(following)
+            continue
+        while first:
+            steps.append(Step(machines=first, walk=None))
+            walk = after(walk, first)  # noqa: PLW2901 - each step leaves less to walk
+            first = next_step(walk, concerned)
+    named = request.scope or request.host
     maintenance = Maintenance(
         number=number,
         event_type=request.event_type,
         source=request.source,
-        targets=(request.scope,) if request.scope else tuple(m.name for m in machines),
+        targets=(named,) if named else tuple(machine.name for machine in machines),
         requested_by=request.requested_by,
         requested_at=now,
-        description=description,
+        description=_description(request),
         duration_seconds=request.duration_seconds,
+        walks=tuple(walks),
     )
-    return Plan(maintenance=maintenance, operations=tuple(operations))
+    return maintenance, steps
 
 
-def approves_itself(request: Request, scope: Scope) -> bool:
+def next_step(walk: Walk, machines: Iterable[Machine]) -> tuple[Machine, ...]:
+    """Return who has the next turn of a walk: the lowest domain of each scope that is left.
+
+    Args:
+        walk: How far it is.
+        machines: The fleet as it is now, as far as the walk may concern it.
+
+    Returns:
+        In the order of their names; empty where nobody is left.
+    """
+    named, done = frozenset(walk.machines), frozenset(walk.done)
+    left: dict[str, list[Machine]] = {}
+    for machine in machines:
+        meant = machine.host == walk.host if walk.host else machine.scope == walk.scope
+        if meant and machine.key not in done and (not named or machine.key in named):
+            left.setdefault(machine.scope, []).append(machine)
+    turn: list[Machine] = []
+    for members in left.values():
+        lowest = min(machine.update_domain for machine in members)
+        turn.extend(machine for machine in members if machine.update_domain == lowest)
+    return tuple(sorted(turn, key=natural))
+
+
+def after(walk: Walk, step: Iterable[Machine]) -> Walk:
+    """Return the walk when these have had their turn."""
+    done = (*walk.done, *(machine.key for machine in step))
+    return msgspec.structs.replace(walk, done=done)
+
+
+def operation(
+    maintenance: Maintenance,
+    step: Step,
+    scopes: Mapping[str, Scope],
+    *,
+    not_before: datetime,
+    mint: Callable[[], str],
+    now: datetime,
+) -> Operation:
+    """Return a step as an operation that is about to be announced.
+
+    Its events carry `published` 0 until the document's incarnation is known.
+    """
+    groups: dict[str, list[Machine]] = {}
+    for machine in step.machines:
+        groups.setdefault(machine.scope, []).append(machine)
+    return Operation(
+        id=f"{maintenance.number}.{maintenance.announced + 1}",
+        maintenance=maintenance.number,
+        event_type=maintenance.event_type,
+        source=maintenance.source,
+        description=maintenance.description,
+        duration_seconds=maintenance.duration_seconds,
+        status=EventStatus.SCHEDULED,
+        announced_at=now,
+        not_before=not_before,
+        walk=step.walk,
+        hosts=tuple(sorted({machine.host for machine in step.machines if machine.host})),
+        events=tuple(
+            Event(
+                id=mint().upper(),
+                scope=scope_key,
+                update_domain=members[0].update_domain,
+                machines=tuple(machine.name for machine in members),
+                published=0,
+                approval=_own_approval(maintenance, scopes[scope_key], now),
+            )
+            for scope_key, members in sorted(groups.items())
+        ),
+    )
+
+
+def least_notice(event_type: EventType, step: Step, scopes: Mapping[str, Scope]) -> timedelta:
+    """Return the least notice that every scope of a step has."""
+    return max(
+        notice.minimum(event_type, scopes[machine.scope].terminate_notice_minutes)
+        for machine in step.machines
+    )
+
+
+def approves_itself(event_type: EventType, source: EventSource, scope: Scope) -> bool:
     """Tell whether the scope approves this by its own setting (protocol.md section 6)."""
     return (
-        request.source is EventSource.USER
-        and request.event_type in AUTOMATIC_TYPES
-        and request.event_type in scope.automatically_approve
+        source is EventSource.USER
+        and event_type in AUTOMATIC_TYPES
+        and event_type in scope.automatically_approve
     )
+
+
+def _own_approval(maintenance: Maintenance, scope: Scope, now: datetime) -> Approval | None:
+    if not approves_itself(maintenance.event_type, maintenance.source, scope):
+        return None
+    return Approval(kind=ApproverKind.AUTOMATIC, by=scope.name, at=now)
+
+
+def _walks(request: Request, members: Mapping[str, list[Machine]]) -> list[Walk]:
+    if request.host:
+        return [Walk(host=request.host)]
+    if request.scope:
+        return [Walk(scope=key(request.scope))]
+    return [
+        Walk(scope=scope, machines=tuple(machine.key for machine in named))
+        for scope, named in sorted(members.items())
+    ]
 
 
 def natural(machine: Machine) -> tuple[tuple[int, int, str], ...]:
@@ -258,13 +367,6 @@ def _judge_eligible(request: Request, scope: Scope) -> None:
             "without that a deletion has no event"
         )
         raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name)
-
-
-def _not_before(request: Request, scope: Scope, now: datetime) -> datetime:
-    if request.no_notice or approves_itself(request, scope):
-        return notice.whole_seconds(now)
-    least = notice.minimum(request.event_type, scope.terminate_notice_minutes)
-    return notice.not_before(request.not_before, least, now)
 
 
 def _description(request: Request) -> str:

@@ -1,73 +1,57 @@
-"""What follows from a cause: `decide(snapshot, cause, now)`, and `wakeup_at(operation)`.
+"""What follows from a cause: `decide(snapshot, cause, now, mint)`, and `wakeup_at(operation)`.
 
 Both are pure. A decision is made of new values for what changed; the snapshot stays as it was,
 and a refusal leaves nothing behind. An operation starts when it is ready (approved in each of its
-events, or its NotBefore has come) and nothing is in its way: one update domain of a scope is down
-at a time. What is ready and must wait says for what, and is looked at again when that has ended.
+events, or its NotBefore has come), nothing holds it, and nothing is in its way: one update domain
+of a scope is down at a time. What is ready and must wait says for what, and is looked at again when
+that has ended.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from datetime import datetime
 from typing import assert_never
 
 import msgspec
 
-from forewarn.maintenance import lifecycle, planner
+from forewarn.maintenance import notice, planner
+from forewarn.maintenance.bench import EXEMPT, Bench, Decision, covers, in_turn
 from forewarn.maintenance.causes import (
     Approved,
     Canceled,
     Cause,
     Claimed,
     Finished,
+    Held,
     Passed,
+    Postponed,
     Released,
     Renewed,
     Requested,
+    Resumed,
+    Unheld,
 )
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.lifecycle import Trigger
-from forewarn.maintenance.model import (
-    Approval,
-    Changes,
-    Event,
-    Maintenance,
-    Operation,
-    Scope,
-    Snapshot,
-    StartCause,
-    key,
-)
-from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
+from forewarn.maintenance.model import Hold, Operation, Snapshot, key
+from forewarn.vocabulary import ErrorCode, EventStatus
 
-EXEMPT = frozenset({EventType.PREEMPT, EventType.TERMINATE})
-"""What waits for no other update domain: the machine is lost in any case."""
-
-MAX_OUTCOME = 2000
-"""The most characters of an outcome that are kept: the end of a program's complaint."""
-
-
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from a cause."""
-
-    changes: Changes
-    """New values for what changed; nothing where the cause changed nothing."""
-    operations: tuple[Operation, ...] = ()
-    """The operations that the cause was about, as they are now, changed or not."""
-    maintenance: Maintenance | None = None
-    """What was requested, for a request."""
+replace = msgspec.structs.replace
 
 
 def wakeup_at(operation: Operation) -> datetime | None:
     """Return when time alone makes this operation do something; None if it never does.
 
-    One that is ready and waits for another is woken by that one's end, not by time.
+    One that is ready and waits for another is woken by that one's end, not by time. The NotBefore
+    of a held one moves on when it comes.
     """
     if operation.status is not EventStatus.SCHEDULED or operation.waits_for:
         return None
-    return operation.announced_at if operation.approved else operation.not_before
+    if operation.approved and operation.held_at is None:
+        return operation.announced_at
+    return operation.not_before
 
 
-def decide(snapshot: Snapshot, cause: Cause, now: datetime) -> Decision:
+def decide(snapshot: Snapshot, cause: Cause, now: datetime, mint: Callable[[], str]) -> Decision:
     """Return what follows from a cause.
 
     Args:
@@ -75,14 +59,17 @@ def decide(snapshot: Snapshot, cause: Cause, now: datetime) -> Decision:
             itself asks for (see `causes`).
         cause: What happened.
         now: When; aware.
+        mint: Gives a new GUID at each call, for events that are announced.
 
     Raises:
         Refused: The rules do not allow it; nothing follows.
     """
-    bench = _Bench(snapshot, now)
+    bench = Bench(snapshot, now, mint)
     match cause:
         case Requested():
-            return _request(bench, snapshot, cause)
+            return _request(bench, cause)
+        case Resumed():
+            return _resume(bench, cause)
         case Approved():
             about = _approve(bench, cause)
         case Canceled():
@@ -97,62 +84,52 @@ def decide(snapshot: Snapshot, cause: Cause, now: datetime) -> Decision:
             about = _release(bench, cause)
         case Finished():
             about = _finish(bench, cause)
+        case Held():
+            about = _hold(bench, cause.hold)
+        case Unheld():
+            about = _unhold(bench, cause.hold)
+        case Postponed():
+            about = _postpone(bench, cause)
         case _:
             assert_never(cause)
     return bench.decision(about)
 
 
-def _request(bench: "_Bench", snapshot: Snapshot, cause: Requested) -> Decision:
-    plan = planner.plan(
-        snapshot, cause.request, number=cause.number, mint=cause.mint, now=bench.now
-    )
-    for operation in plan.operations:
-        _make_way(bench, operation, cause.request)
-    for operation in plan.operations:
-        if cause.request.no_notice:
-            bench.strike(operation)
-        elif planner.approves_itself(cause.request, bench.scopes[operation.events[0].scope]):
-            bench.start_if_free(_approved_automatically(operation, bench), Trigger.STRIKE)
-        else:
-            bench.announce(operation)
-    return bench.decision([o.id for o in plan.operations], plan.maintenance)
+def _request(bench: Bench, cause: Requested) -> Decision:
+    request = cause.request
+    maintenance, steps = planner.plan(bench.snapshot, request, number=cause.number, now=bench.now)
+    for ordinal, step in enumerate(steps, 1):
+        _make_way(bench, step, request, f"{cause.number}.{ordinal}")
+    bench.maintenances[maintenance.number] = maintenance
+    about = [
+        bench.announce(maintenance.number, step, request.not_before, no_notice=request.no_notice)
+        for step in steps
+    ]
+    return bench.decision(about, maintenance.number)
 
 
-def _make_way(bench: "_Bench", operation: Operation, request: planner.Request) -> None:
+def _make_way(bench: Bench, step: planner.Step, request: planner.Request, successor: str) -> None:
     """Cancel what is pending for the same machines, or refuse where that must not be.
 
     A failure, a preemption and a deletion supersede; any other overlap is refused by name.
     """
-    supersedes = request.no_notice or operation.event_type in EXEMPT
-    names = set(operation.machines)
-    for event in operation.events:
-        for other in bench.live_in(event.scope):
-            shared = sorted(names.intersection(other.machines))
-            if not shared:
-                continue
-            if supersedes and other.status is EventStatus.SCHEDULED:
-                bench.cancel(other, f"superseded by {operation.id}")
-                continue
-            in_the_way = _event_of(other, shared[0])
+    supersedes = request.no_notice or request.event_type in EXEMPT
+    while (found := bench.in_the_way(step)) is not None:
+        other, event, name = found
+        scheduled = other.status is EventStatus.SCHEDULED
+        if not (supersedes and scheduled):
             message = (
-                f"{shared[0]} has a live event already: {other.event_type} {in_the_way.id} of "
-                f"operation {other.id} is {other.status}; "
-                + (
-                    "cancel it first"
-                    if other.status is EventStatus.SCHEDULED
-                    else "wait until it is over"
-                )
+                f"{name} has a live event already: {other.event_type} {event.id} of operation "
+                f"{other.id} is {other.status}; "
+                + ("cancel it first" if scheduled else "wait until it is over")
             )
             raise Refused(
-                ErrorCode.CONFLICT,
-                message,
-                machine=shared[0],
-                event_id=in_the_way.id,
-                operation=other.id,
+                ErrorCode.CONFLICT, message, machine=name, event_id=event.id, operation=other.id
             )
+        bench.end(other, Trigger.CANCEL, f"superseded by {successor}")
 
 
-def _approve(bench: "_Bench", cause: Approved) -> list[str]:
+def _approve(bench: Bench, cause: Approved) -> list[str]:
     by_event = {
         event.id: operation
         for operation in bench.operations.values()
@@ -170,43 +147,58 @@ def _approve(bench: "_Bench", cause: Approved) -> list[str]:
         if operation.status is not EventStatus.SCHEDULED:
             continue
         events = tuple(
-            msgspec.structs.replace(event, approval=cause.approval)
+            replace(event, approval=cause.approval)
             if event.id in wanted and event.approval is None
             else event
             for event in operation.events
         )
         if events != operation.events:
-            bench.put(msgspec.structs.replace(operation, events=events))
+            bench.put(replace(operation, events=events))
             bench.start_if_ready(bench.operations[operation_id])
     return about
 
 
-def _cancel(bench: "_Bench", cause: Canceled) -> list[str]:
+def _cancel(bench: Bench, cause: Canceled) -> list[str]:
+    whole = cause.maintenance is not None
     cancelled = 0
+    if cause.maintenance is not None and cause.maintenance in bench.maintenances:
+        cancelled += bench.end_walks(cause.maintenance, cause.reason)
     for operation_id in cause.operations:
         operation = bench.named(operation_id)
-        if cause.lenient and operation.status is not EventStatus.SCHEDULED:
+        if whole and operation.status is not EventStatus.SCHEDULED:
             continue
-        bench.cancel(operation, cause.reason)
+        bench.end(operation, Trigger.CANCEL, cause.reason)
         cancelled += 1
     if not cancelled:
-        message = "nothing of this is still Scheduled: what has started or is over stays so"
+        message = "nothing of this is still to come: what has started or is over stays so"
         raise Refused(ErrorCode.TOO_LATE, message)
     return list(cause.operations)
 
 
-def _pass(bench: "_Bench") -> list[str]:
+def _resume(bench: Bench, cause: Resumed) -> Decision:
+    known = cause.maintenance in bench.maintenances
+    if not known or not bench.resume_walks(cause.maintenance):
+        message = f"nothing of maintenance {cause.maintenance} has stopped: nothing to resume"
+        raise Refused(ErrorCode.TOO_LATE, message, maintenance=cause.maintenance)
+    fresh = [o for o in bench.operations if o not in bench.snapshot.operations]
+    return bench.decision(fresh, cause.maintenance)
+
+
+def _pass(bench: Bench) -> list[str]:
     due = [
         operation
         for operation in bench.operations.values()
         if (at := wakeup_at(operation)) is not None and at <= bench.now
     ]
-    for operation in sorted(due, key=_in_turn):
-        bench.start_if_ready(operation)
+    for operation in sorted(due, key=in_turn):
+        if operation.held_at is not None:
+            bench.move_on(operation)
+        else:
+            bench.start_if_ready(operation)
     return [operation.id for operation in due]
 
 
-def _claim(bench: "_Bench", cause: Claimed) -> list[str]:
+def _claim(bench: Bench, cause: Claimed) -> list[str]:
     for operation_id in cause.operations:
         operation = bench.named(operation_id)
         held = operation.lease_until is not None and operation.lease_until > bench.now
@@ -218,7 +210,7 @@ def _claim(bench: "_Bench", cause: Claimed) -> list[str]:
             )
             raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
         bench.put(
-            msgspec.structs.replace(
+            replace(
                 operation,
                 attempt=operation.attempt + 1,
                 executor=cause.executor,
@@ -228,205 +220,77 @@ def _claim(bench: "_Bench", cause: Claimed) -> list[str]:
     return list(cause.operations)
 
 
-def _renew(bench: "_Bench", cause: Renewed) -> list[str]:
-    operation = bench.held(cause.operation, cause.attempt)
-    bench.put(msgspec.structs.replace(operation, lease_until=bench.now + cause.lease))
+def _renew(bench: Bench, cause: Renewed) -> list[str]:
+    operation = bench.claimed(cause.operation, cause.attempt)
+    bench.put(replace(operation, lease_until=bench.now + cause.lease))
     return [operation.id]
 
 
-def _release(bench: "_Bench", cause: Released) -> list[str]:
+def _release(bench: Bench, cause: Released) -> list[str]:
     for operation_id in cause.operations:
         operation = bench.named(operation_id)
-        bench.put(msgspec.structs.replace(operation, lease_until=None))
+        bench.put(replace(operation, lease_until=None))
     return list(cause.operations)
 
 
-def _finish(bench: "_Bench", cause: Finished) -> list[str]:
-    operation = bench.held(cause.operation, cause.attempt)
+def _finish(bench: Bench, cause: Finished) -> list[str]:
+    operation = bench.claimed(cause.operation, cause.attempt)
     trigger = Trigger.SUCCEED if cause.succeeded else Trigger.FAIL
     bench.end(operation, trigger, cause.message)
+    if cause.succeeded and operation.event_type in EXEMPT:
+        bench.lost.extend(key(name) for name in operation.machines)
     return [operation.id]
 
 
-class _Bench:
-    """The working copy of one decision: the snapshot's values, and what became of them."""
-
-    def __init__(self, snapshot: Snapshot, now: datetime) -> None:
-        self.now = now
-        self.scopes = dict(snapshot.scopes)
-        self.operations = dict(snapshot.operations)
-        self._before = snapshot
-        self._changed: dict[str, None] = {}
-        self._by_scope: dict[str, dict[str, None]] = {}
-        for operation in snapshot.operations.values():
-            self._index(operation)
-
-    def live_in(self, scope: str) -> list[Operation]:
-        """Return what is Scheduled or Started in a scope."""
-        ids = self._by_scope.get(scope, ())
-        return [o for o in map(self.operations.__getitem__, ids) if o.status.visible]
-
-    def named(self, operation_id: str) -> Operation:
-        operation = self.operations.get(operation_id)
-        if operation is None:
-            message = f"there is no operation {operation_id}: see 'forewarn history'"
-            raise Refused(ErrorCode.NOT_FOUND, message, operation=operation_id)
-        return operation
-
-    def held(self, operation_id: str, attempt: int) -> Operation:
-        """Return a Started operation that this attempt holds; a later claim refuses the older."""
-        operation = self.named(operation_id)
-        if operation.status is not EventStatus.STARTED or operation.attempt != attempt:
+def _hold(bench: Bench, hold: Hold) -> list[str]:
+    for other in bench.holds:
+        if (other.kind, other.name) == (hold.kind, hold.name):
             message = (
-                f"attempt {attempt} at operation {operation_id} is stale: it is "
-                f"{operation.status} at attempt {operation.attempt}"
+                f"{_spoken(hold)} is held already, by {other.by or 'somebody'} since "
+                f"{other.at.isoformat()}: release it first to give another reason"
             )
-            raise Refused(ErrorCode.STALE, message, operation=operation_id, attempt=attempt)
-        return operation
+            raise Refused(ErrorCode.CONFLICT, message)
+    bench.holds.append(hold)
+    about = [o for o in bench.operations.values() if covers(hold, o) and _pending(o)]
+    for operation in about:
+        bench.hold(operation)
+    return [operation.id for operation in about]
 
-    def put(self, operation: Operation) -> None:
-        if operation.id not in self.operations:
-            self._index(operation)
-        self.operations[operation.id] = operation
-        self._changed[operation.id] = None
 
-    def announce(self, operation: Operation) -> None:
-        status = lifecycle.step(operation.id, None, Trigger.ANNOUNCE)
-        self.put(msgspec.structs.replace(operation, status=status))
+def _unhold(bench: Bench, hold: Hold) -> list[str]:
+    found = [h for h in bench.holds if (h.kind, h.name) == (hold.kind, hold.name)]
+    if not found:
+        message = f"nothing holds {_spoken(hold)}: see 'forewarn hold list'"
+        raise Refused(ErrorCode.NOT_FOUND, message)
+    bench.holds.remove(found[0])
+    about = [o for o in bench.operations.values() if covers(hold, o) and _pending(o)]
+    for operation in sorted(about, key=in_turn):
+        bench.release(operation)
+    return [operation.id for operation in about]
 
-    def strike(self, operation: Operation) -> None:
-        self._start(operation, Trigger.STRIKE, StartCause.NO_NOTICE)
 
-    def start_if_ready(self, operation: Operation) -> None:
-        if operation.approved or operation.not_before <= self.now:
-            self.start_if_free(operation, Trigger.START)
-
-    def start_if_free(self, operation: Operation, trigger: Trigger) -> None:
-        """Start what is ready, or write down what it waits for."""
-        obstacle = self._obstacle(operation)
-        if obstacle is None:
-            approved = operation.approved
-            self._start(
-                operation, trigger, StartCause.APPROVED if approved else StartCause.NOTICE_OVER
+def _postpone(bench: Bench, cause: Postponed) -> list[str]:
+    for operation_id in cause.operations:
+        operation = bench.named(operation_id)
+        if not _pending(operation) or operation.approved:
+            state = "approved" if _pending(operation) else str(operation.status)
+            message = (
+                f"operation {operation_id} is {state}: only what is Scheduled and not approved "
+                "can be postponed; hold it to keep an approved one from starting"
             )
-            return
-        waiting = msgspec.structs.replace(operation, waits_for=obstacle.id)
-        if trigger is Trigger.STRIKE:
-            self.announce(waiting)
-        else:
-            self.put(waiting)
-
-    def cancel(self, operation: Operation, reason: str) -> None:
-        self.end(operation, Trigger.CANCEL, reason)
-
-    def end(self, operation: Operation, trigger: Trigger, outcome: str) -> None:
-        """End it, and look again at what waited for it."""
-        status = lifecycle.step(operation.id, operation.status, trigger)
-        self.put(
-            msgspec.structs.replace(
-                operation,
-                status=status,
-                ended_at=self.now,
-                waits_for="",
-                lease_until=None,
-                outcome=outcome[-MAX_OUTCOME:],
-            )
-        )
-        waiting = [o for o in self.operations.values() if o.waits_for == operation.id]
-        for other in sorted(waiting, key=_in_turn):
-            self.start_if_free(msgspec.structs.replace(other, waits_for=""), Trigger.START)
-
-    def decision(self, about: Iterable[str], maintenance: Maintenance | None = None) -> Decision:
-        """Return the result, each scope moved on whose visible events changed, and no other."""
-        moved = self._moved()
-        changed = []
-        for operation_id in self._changed:
-            operation = self.operations[operation_id]
-            if any(event.published == 0 for event in operation.events):
-                operation = msgspec.structs.replace(
-                    operation, events=tuple(_published(e, moved) for e in operation.events)
-                )
-                self.operations[operation_id] = operation
-            changed.append(operation)
-        return Decision(
-            changes=Changes(
-                maintenances=(maintenance,) if maintenance else (),
-                operations=tuple(changed),
-                scopes=tuple(moved.values()),
-            ),
-            operations=tuple(self.operations[operation_id] for operation_id in about),
-            maintenance=maintenance,
-        )
-
-    def _moved(self) -> dict[str, Scope]:
-        moved: dict[str, Scope] = {}
-        for operation_id in self._changed:
-            before = self._before.operations.get(operation_id)
-            after = self.operations[operation_id]
-            if _shown(before) == _shown(after):
-                continue
-            for event in after.events:
-                scope = self.scopes[event.scope]
-                moved[event.scope] = msgspec.structs.replace(
-                    scope, incarnation=self._before.scopes[event.scope].incarnation + 1
-                )
-        return moved
-
-    def _start(self, operation: Operation, trigger: Trigger, cause: StartCause) -> None:
-        before = None if trigger is Trigger.STRIKE else operation.status
-        status = lifecycle.step(operation.id, before, trigger)
-        self.put(
-            msgspec.structs.replace(
-                operation, status=status, start_cause=cause, started_at=self.now, waits_for=""
-            )
-        )
-
-    def _obstacle(self, operation: Operation) -> Operation | None:
-        """Return a Started operation in another update domain of one of its scopes."""
-        if operation.event_type in EXEMPT:
-            return None
-        for event in operation.events:
-            for other in self.live_in(event.scope):
-                if other.status is EventStatus.STARTED and any(
-                    theirs.scope == event.scope and theirs.update_domain != event.update_domain
-                    for theirs in other.events
-                ):
-                    return other
-        return None
-
-    def _index(self, operation: Operation) -> None:
-        for event in operation.events:
-            self._by_scope.setdefault(event.scope, {})[operation.id] = None
+            raise Refused(ErrorCode.TOO_LATE, message, operation=operation_id)
+        not_before = notice.later(cause.not_before, operation.not_before, bench.now)
+        later = replace(operation, not_before=not_before, waits_for="")
+        if operation.held_at is not None:
+            left = -(-(not_before - bench.now).total_seconds() // 1)
+            later = replace(later, notice_left_seconds=int(left))
+        bench.put(later)
+    return list(cause.operations)
 
 
-def _approved_automatically(operation: Operation, bench: _Bench) -> Operation:
-    events = tuple(
-        msgspec.structs.replace(
-            event,
-            approval=Approval(
-                kind=ApproverKind.AUTOMATIC, by=bench.scopes[event.scope].name, at=bench.now
-            ),
-        )
-        for event in operation.events
-    )
-    return msgspec.structs.replace(operation, events=events)
+def _pending(operation: Operation) -> bool:
+    return operation.status is EventStatus.SCHEDULED
 
 
-def _shown(operation: Operation | None) -> EventStatus | None:
-    """Return what of an operation a guest can see change: the rest is fixed for its life."""
-    if operation is None or operation.status.over:
-        return None
-    return operation.status
-
-
-def _published(event: Event, moved: dict[str, Scope]) -> Event:
-    return msgspec.structs.replace(event, published=moved[event.scope].incarnation)
-
-
-def _event_of(operation: Operation, machine: str) -> Event:
-    wanted = key(machine)
-    return next(e for e in operation.events if wanted in map(key, e.machines))
-
-
-def _in_turn(operation: Operation) -> tuple[datetime, int, str]:
-    return operation.not_before, operation.maintenance, operation.id
+def _spoken(hold: Hold) -> str:
+    return f"{hold.kind} {hold.name}".rstrip()

@@ -130,15 +130,15 @@ def test_a_fencing_number_that_goes_back_is_noticed() -> None:
 
 def test_a_lost_approval_is_noticed() -> None:
     bench = Bench()
-    bench.ask(EventType.REBOOT, scope="web")
-    bench.approve(*[bench.event(f"1.{n}").id for n in (1, 2)])
-    waiting = bench.operation("1.2")
+    bench.ask_each_domain()
+    bench.approve(*[bench.event(f"{n}.1").id for n in (1, 2)])
+    waiting = bench.operation("2.1")
     assert waiting.status is EventStatus.SCHEDULED
     lost = replace(
         bench.snapshot,
-        operations=bench.snapshot.operations | {"1.2": with_event(waiting, approval=None)},
+        operations=bench.snapshot.operations | {"2.1": with_event(waiting, approval=None)},
     )
-    with pytest.raises(invariants.InvariantBroken, match=r"1\.2: an approval was lost"):
+    with pytest.raises(invariants.InvariantBroken, match=r"2\.1: an approval was lost"):
         invariants.check_succession(bench.snapshot, lost)
 
 

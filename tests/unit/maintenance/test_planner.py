@@ -38,24 +38,23 @@ def test_named_machines_of_one_domain_share_an_event_in_the_order_of_their_names
     assert operation.not_before == NOW + 15 * MINUTE
 
 
-def test_machines_of_several_domains_and_scopes_get_an_operation_each() -> None:
+def test_machines_of_several_scopes_get_an_operation_each() -> None:
     bench = Bench()
-    decision = bench.ask(EventType.FREEZE, "web-1", "web-0", "bastion", "web-4")
+    decision = bench.ask(EventType.FREEZE, "web-0", "bastion", "batch_2", "batch_0")
     found = {o.id: bench.event(o.id).machines for o in decision.operations}
-    assert found == {"1.1": ("bastion",), "1.2": ("web-0",), "1.3": ("web-1", "web-4")}
+    assert found == {"1.1": ("bastion",), "1.2": ("batch_0", "batch_2"), "1.3": ("web-0",)}
 
 
 def test_a_scope_means_all_of_its_machines() -> None:
     bench = Bench()
-    decision = bench.ask(EventType.REBOOT, scope="Web")
+    decision = bench.ask(EventType.TERMINATE, scope="Batch")
     assert [bench.event(o.id).machines for o in decision.operations] == [
-        ("web-0", "web-3"),
-        ("web-1", "web-4"),
-        ("web-2", "web-5"),
+        ("batch_0", "batch_2"),
+        ("batch_1", "batch_3"),
     ]
     maintenance = decision.maintenance
     assert maintenance is not None
-    assert maintenance.targets == ("Web",)
+    assert maintenance.targets == ("Batch",)
     assert maintenance.number == 1
     assert maintenance.requested_at == NOW
 
@@ -100,7 +99,7 @@ def test_names_are_ordered_by_their_numbers() -> None:
 def test_an_event_id_is_an_upper_case_guid_of_its_own() -> None:
     bench = Bench()
     bench.mint = mint("c")
-    bench.ask(EventType.REBOOT, "web-0", "web-1")
+    bench.ask(EventType.REBOOT, "bastion", "web-1")
     assert bench.event("1.1").id == "CCCCCCCC-0000-4000-8000-000000000001"
     assert bench.event("1.2").id == "CCCCCCCC-0000-4000-8000-000000000002"
 
@@ -288,7 +287,7 @@ def test_either_machines_or_a_scope_is_named() -> None:
     neither = refusal_of(Bench(), EventType.REBOOT)
     for refused in (both, neither):
         assert refused.code is ErrorCode.INVALID
-        assert refused.message == "name either machines or one scope, not both"
+        assert refused.message == "name machines, or one scope, or one host: one of them"
 
 
 def test_a_scope_without_machines_has_nothing_to_maintain() -> None:

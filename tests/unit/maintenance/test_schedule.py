@@ -27,9 +27,9 @@ def test_an_announcement_moves_its_scope_and_no_other() -> None:
 
 def test_events_announced_together_share_one_move() -> None:
     bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    assert bench.scope("web").incarnation == 1
-    assert [bench.event(f"1.{n}").published for n in (1, 2, 3)] == [1, 1, 1]
+    bench.ask(EventType.PREEMPT, scope="batch")
+    assert bench.scope("batch").incarnation == 1
+    assert [bench.event(f"1.{n}").published for n in (1, 2)] == [1, 1]
 
 
 def test_nothing_starts_before_its_not_before() -> None:
@@ -118,49 +118,49 @@ def test_an_operators_word_is_taken_anywhere() -> None:
 
 def test_one_update_domain_is_down_at_a_time_and_the_next_says_for_what_it_waits() -> None:
     bench = Bench()
-    bench.ask(REBOOT, scope="web")
+    bench.ask_each_domain()
     bench.let_pass(15 * MINUTE)
-    assert [bench.operation(f"1.{n}").status for n in (1, 2, 3)] == [
+    assert [bench.operation(f"{n}.1").status for n in (1, 2, 3)] == [
         EventStatus.STARTED,
         EventStatus.SCHEDULED,
         EventStatus.SCHEDULED,
     ]
-    assert [bench.operation(f"1.{n}").waits_for for n in (1, 2, 3)] == ["", "1.1", "1.1"]
-    assert bench.scope("web").incarnation == 2
+    assert [bench.operation(f"{n}.1").waits_for for n in (1, 2, 3)] == ["", "1.1", "1.1"]
+    assert bench.scope("web").incarnation == 4
     bench.now += MINUTE
     bench.finish("1.1")
-    assert bench.operation("1.2").status is EventStatus.STARTED
-    assert bench.operation("1.2").started_at == bench.now
-    assert bench.operation("1.2").waits_for == ""
-    assert bench.operation("1.2").start_cause is StartCause.NOTICE_OVER
-    assert bench.operation("1.3").waits_for == "1.2"
-    bench.finish("1.2", succeeded=False)
-    assert bench.operation("1.3").status is EventStatus.STARTED
+    assert bench.operation("2.1").status is EventStatus.STARTED
+    assert bench.operation("2.1").started_at == bench.now
+    assert bench.operation("2.1").waits_for == ""
+    assert bench.operation("2.1").start_cause is StartCause.NOTICE_OVER
+    assert bench.operation("3.1").waits_for == "2.1"
+    bench.finish("2.1", succeeded=False)
+    assert bench.operation("3.1").status is EventStatus.STARTED
 
 
 def test_what_waits_can_be_approved_and_cancelled() -> None:
     bench = Bench()
-    bench.ask(REBOOT, scope="web")
+    bench.ask_each_domain()
     bench.approve(bench.event("1.1").id)
-    bench.approve(bench.event("1.2").id)
-    assert bench.operation("1.2").status is EventStatus.SCHEDULED
-    assert bench.operation("1.2").waits_for == "1.1"
+    bench.approve(bench.event("2.1").id)
+    assert bench.operation("2.1").status is EventStatus.SCHEDULED
+    assert bench.operation("2.1").waits_for == "1.1"
     bench.let_pass(15 * MINUTE)
-    assert bench.operation("1.3").waits_for == "1.1"
-    bench.cancel("1.2")
-    assert bench.operation("1.2").waits_for == ""
+    assert bench.operation("3.1").waits_for == "1.1"
+    bench.cancel("2.1")
+    assert bench.operation("2.1").waits_for == ""
     bench.finish("1.1")
-    assert bench.operation("1.2").status is EventStatus.CANCELED
-    assert bench.operation("1.3").status is EventStatus.STARTED
+    assert bench.operation("2.1").status is EventStatus.CANCELED
+    assert bench.operation("3.1").status is EventStatus.STARTED
 
 
 def test_an_approved_one_that_waited_started_as_approved() -> None:
     bench = Bench()
-    bench.ask(REBOOT, scope="web")
+    bench.ask_each_domain()
     bench.approve(bench.event("1.1").id)
-    bench.approve(bench.event("1.2").id)
+    bench.approve(bench.event("2.1").id)
     bench.finish("1.1")
-    assert bench.operation("1.2").start_cause is StartCause.APPROVED
+    assert bench.operation("2.1").start_cause is StartCause.APPROVED
 
 
 def test_the_same_domain_and_other_scopes_do_not_wait() -> None:
@@ -278,31 +278,31 @@ def test_what_has_started_can_not_be_cancelled() -> None:
         bench.cancel("1.1")
     assert refusal.value.code is ErrorCode.TOO_LATE
     with pytest.raises(Refused) as refusal:
-        bench.cancel("1.1", lenient=True)
+        bench.cancel(maintenance=1)
     assert refusal.value.code is ErrorCode.TOO_LATE
     assert refusal.value.message == (
-        "nothing of this is still Scheduled: what has started or is over stays so"
+        "nothing of this is still to come: what has started or is over stays so"
     )
 
 
-def test_a_lenient_cancel_takes_what_it_still_can() -> None:
+def test_cancelling_a_maintenance_takes_what_it_still_can() -> None:
     bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    bench.approve(bench.event("1.1").id)
-    bench.cancel("1.1", "1.2", "1.3", lenient=True)
+    bench.ask(REBOOT, "web-0", "bastion", "batch_0")
+    bench.approve(bench.event("1.2").id)
+    bench.cancel(maintenance=1)
     assert [bench.operation(f"1.{n}").status for n in (1, 2, 3)] == [
-        EventStatus.STARTED,
         EventStatus.CANCELED,
+        EventStatus.STARTED,
         EventStatus.CANCELED,
     ]
 
 
 def test_a_strict_cancel_takes_all_or_nothing() -> None:
     bench = Bench()
-    bench.ask(REBOOT, scope="web")
-    bench.approve(bench.event("1.2").id)
+    bench.ask_each_domain()
+    bench.approve(bench.event("2.1").id)
     with pytest.raises(Refused):
-        bench.cancel("1.1", "1.2")
+        bench.cancel("1.1", "2.1")
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
 
 
@@ -412,15 +412,15 @@ def test_a_failed_operation_keeps_the_end_of_its_complaint() -> None:
 
 def test_time_alone_wakes_what_is_scheduled_and_waits_for_nothing() -> None:
     bench = Bench()
-    bench.ask(REBOOT, scope="web")
+    bench.ask_each_domain()
     assert schedule.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
     bench.let_pass(15 * MINUTE)
     assert schedule.wakeup_at(bench.operation("1.1")) is None
-    assert schedule.wakeup_at(bench.operation("1.2")) is None
+    assert schedule.wakeup_at(bench.operation("2.1")) is None
     approved = msgspec.structs.replace(
-        bench.operation("1.2"),
+        bench.operation("2.1"),
         waits_for="",
-        events=(msgspec.structs.replace(bench.event("1.2"), approval=bench.word()),),
+        events=(msgspec.structs.replace(bench.event("2.1"), approval=bench.word()),),
     )
     assert schedule.wakeup_at(approved) == NOW
 
@@ -429,5 +429,5 @@ def test_a_decision_leaves_its_snapshot_as_it_was() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
     before = msgspec.json.encode(bench.snapshot)
-    schedule.decide(bench.snapshot, causes.Passed(), NOW + timedelta(hours=1))
+    schedule.decide(bench.snapshot, causes.Passed(), NOW + timedelta(hours=1), bench.mint)
     assert msgspec.json.encode(bench.snapshot) == before

@@ -1,0 +1,397 @@
+"""The working copy of one decision: the snapshot's values, and what became of them.
+
+`schedule` says what follows from a cause; the bench does the steps that several causes share, each
+by the table of transitions: announce, start or wait, hold, end, and walk on. It changes nothing
+but itself, and `decision` returns what is new.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from forewarn.maintenance import lifecycle, notice, planner
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.lifecycle import Trigger
+from forewarn.maintenance.model import (
+    Changes,
+    Event,
+    Hold,
+    HoldKind,
+    Maintenance,
+    Operation,
+    Scope,
+    Snapshot,
+    StartCause,
+    Walk,
+    WalkState,
+    key,
+)
+from forewarn.vocabulary import ErrorCode, EventStatus
+
+EXEMPT = planner.UNWALKED
+"""What waits for no other update domain: the machine is lost in any case."""
+
+HELD_ON = timedelta(minutes=15)
+"""How far NotBefore moves on when it comes while a hold is on: guests go on reading a time that
+lies ahead, and not too often another."""
+
+MAX_OUTCOME = 2000
+"""The most characters of an outcome that are kept: the end of a program's complaint."""
+
+replace = msgspec.structs.replace
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from a cause."""
+
+    changes: Changes
+    """New values for what changed; nothing where the cause changed nothing."""
+    operations: tuple[Operation, ...] = ()
+    """The operations that the cause was about, as they are now, changed or not."""
+    maintenance: Maintenance | None = None
+    """What was requested or resumed."""
+
+
+class Bench:
+    """One decision under way.
+
+    Args:
+        snapshot: What it may look at; left as it is.
+        now: The one time of it.
+        mint: Gives a new GUID at each call.
+    """
+
+    def __init__(self, snapshot: Snapshot, now: datetime, mint: Callable[[], str]) -> None:
+        self.snapshot = snapshot
+        self.now = now
+        self.mint = mint
+        self.scopes = dict(snapshot.scopes)
+        self.operations = dict(snapshot.operations)
+        self.maintenances = dict(snapshot.maintenances)
+        self.holds = list(snapshot.holds)
+        self.lost: list[str] = []
+        self._changed: dict[str, None] = {}
+        self._by_scope: dict[str, dict[str, None]] = {}
+        for operation in snapshot.operations.values():
+            self._index(operation)
+
+    def live_in(self, scope: str) -> list[Operation]:
+        """Return what is Scheduled or Started in a scope."""
+        ids = self._by_scope.get(scope, ())
+        return [o for o in map(self.operations.__getitem__, ids) if o.status.visible]
+
+    def named(self, operation_id: str) -> Operation:
+        """Return an operation of the snapshot, refusing one that there is not."""
+        operation = self.operations.get(operation_id)
+        if operation is None:
+            message = f"there is no operation {operation_id}: see 'forewarn history'"
+            raise Refused(ErrorCode.NOT_FOUND, message, operation=operation_id)
+        return operation
+
+    def claimed(self, operation_id: str, attempt: int) -> Operation:
+        """Return a Started operation that this attempt has; a later claim refuses the older."""
+        operation = self.named(operation_id)
+        if operation.status is not EventStatus.STARTED or operation.attempt != attempt:
+            message = (
+                f"attempt {attempt} at operation {operation_id} is stale: it is "
+                f"{operation.status} at attempt {operation.attempt}"
+            )
+            raise Refused(ErrorCode.STALE, message, operation=operation_id, attempt=attempt)
+        return operation
+
+    def put(self, operation: Operation) -> None:
+        """Let an operation be so from now on."""
+        if operation.id not in self.operations:
+            self._index(operation)
+        self.operations[operation.id] = operation
+        self._changed[operation.id] = None
+
+    def announce(
+        self,
+        number: int,
+        step: planner.Step,
+        asked: datetime | None = None,
+        *,
+        no_notice: bool = False,
+    ) -> str:
+        """Let a step of a maintenance enter as its next operation; return its id.
+
+        It strikes where there is no notice, starts where every scope approves it by itself, and
+        is Scheduled otherwise.
+
+        Raises:
+            Refused: The NotBefore that is asked for may not be.
+        """
+        maintenance = self.maintenances[number]
+        event_type = maintenance.event_type
+        least = planner.least_notice(event_type, step, self.scopes)
+        automatic = all(
+            planner.approves_itself(event_type, maintenance.source, self.scopes[machine.scope])
+            for machine in step.machines
+        )
+        soonest = notice.whole_seconds(self.now)
+        at_once = no_notice or automatic
+        operation = planner.operation(
+            maintenance,
+            step,
+            self.scopes,
+            not_before=soonest if at_once else notice.not_before(asked, least, self.now),
+            mint=self.mint,
+            now=self.now,
+        )
+        self.maintenances[number] = replace(maintenance, announced=maintenance.announced + 1)
+        if no_notice:
+            self._start(operation, Trigger.STRIKE, StartCause.NO_NOTICE)
+        elif self._covered(operation):
+            self._enter(self._held(operation))
+        elif automatic:
+            self.start_if_free(operation, Trigger.STRIKE)
+        else:
+            self._enter(operation)
+        return operation.id
+
+    def start_if_ready(self, operation: Operation) -> None:
+        """Start it if it may, else write down what it waits for; nothing while it is held."""
+        if operation.held_at is not None:
+            return
+        if operation.approved or operation.not_before <= self.now:
+            self.start_if_free(operation, Trigger.START)
+
+    def start_if_free(self, operation: Operation, trigger: Trigger) -> None:
+        """Start what is ready, or write down what it waits for."""
+        obstacle = self._obstacle(operation)
+        if obstacle is None:
+            approved = operation.approved
+            self._start(
+                operation, trigger, StartCause.APPROVED if approved else StartCause.NOTICE_OVER
+            )
+            return
+        waiting = replace(operation, waits_for=obstacle.id)
+        if trigger is Trigger.STRIKE:
+            self._enter(waiting)
+        else:
+            self.put(waiting)
+
+    def end(self, operation: Operation, trigger: Trigger, outcome: str) -> None:
+        """End it; look again at what waited for it, and walk on."""
+        status = lifecycle.step(operation.id, operation.status, trigger)
+        self.put(
+            replace(
+                operation,
+                status=status,
+                ended_at=self.now,
+                waits_for="",
+                held_at=None,
+                lease_until=None,
+                outcome=outcome[-MAX_OUTCOME:],
+            )
+        )
+        if operation.walk is not None and status is not EventStatus.COMPLETED:
+            self.stop_walk(operation, f"{operation.id} is {status}: {outcome}".rstrip(": "))
+        waiting = [o for o in self.operations.values() if o.waits_for == operation.id]
+        for other in sorted(waiting, key=in_turn):
+            self.start_if_free(replace(other, waits_for=""), Trigger.START)
+        self.walk_on()
+
+    def hold(self, operation: Operation) -> None:
+        """Keep what is Scheduled from starting; what is left of its notice is written down."""
+        if operation.status is EventStatus.SCHEDULED and operation.held_at is None:
+            self.put(self._held(replace(operation, waits_for="")))
+
+    def release(self, operation: Operation) -> None:
+        """Let it go on with the notice that it had left, unless another hold covers it.
+
+        NotBefore never moves to before what guests have read.
+        """
+        if operation.held_at is None or self._covered(operation):
+            return
+        left = timedelta(seconds=operation.notice_left_seconds)
+        not_before = operation.not_before
+        if not operation.approved:
+            not_before = max(not_before, notice.whole_seconds(self.now + left))
+        self.put(replace(operation, held_at=None, notice_left_seconds=0, not_before=not_before))
+        self.start_if_ready(self.operations[operation.id])
+
+    def move_on(self, operation: Operation) -> None:
+        """Move the NotBefore of a held one ahead, so that guests go on reading a future time."""
+        not_before = notice.whole_seconds(self.now + HELD_ON)
+        self.put(replace(operation, not_before=not_before))
+
+    def stop_walk(self, operation: Operation, reason: str) -> None:
+        """Stop the walk that an operation is a step of, unless it is over."""
+        assert operation.walk is not None
+        maintenance = self.maintenances.get(operation.maintenance)
+        if maintenance is None or maintenance.walks[operation.walk].state is WalkState.OVER:
+            return
+        stopped = {"state": WalkState.STOPPED, "reason": reason[-MAX_OUTCOME:]}
+        self._put_walk(maintenance, operation.walk, **stopped)
+
+    def end_walks(self, number: int, reason: str) -> bool:
+        """Let nothing more of a maintenance be announced; return whether anything was left."""
+        maintenance = self.maintenances[number]
+        left = maintenance.open
+        for index in range(len(maintenance.walks)):
+            changes = {"state": WalkState.OVER, "reason": reason}
+            self._put_walk(self.maintenances[number], index, **changes)
+        return left
+
+    def resume_walks(self, number: int) -> bool:
+        """Let stopped walks go on with their next step; return whether one was stopped."""
+        resumed = False
+        for index, walk in enumerate(self.maintenances[number].walks):
+            if walk.state is WalkState.STOPPED:
+                changes = {"state": WalkState.GOING, "reason": ""}
+                self._put_walk(self.maintenances[number], index, **changes)
+                resumed = True
+        if resumed:
+            self.walk_on()
+        return resumed
+
+    def walk_on(self) -> None:
+        """Announce the next step of each walk whose step before is over; or find it at its end.
+
+        A step that would touch a machine with a live event is left until that is over.
+        """
+        for number in sorted(self.maintenances):
+            for index, walk in enumerate(self.maintenances[number].walks):
+                if walk.state is WalkState.GOING and not self._under_way(number, index):
+                    self._walk_on(number, index, walk)
+
+    def in_the_way(self, step: planner.Step) -> tuple[Operation, Event, str] | None:
+        """Return a live operation that shares a machine with a step, its event, and the name."""
+        names = {machine.key: machine.name for machine in step.machines}
+        for scope in dict.fromkeys(machine.scope for machine in step.machines):
+            for other in self.live_in(scope):
+                for event in other.events:
+                    for name in event.machines:
+                        if key(name) in names:
+                            return other, event, name
+        return None
+
+    def decision(self, about: Iterable[str], number: int | None = None) -> Decision:
+        """Return the result, each scope moved on whose visible events changed, and no other."""
+        moved = self._moved()
+        changed = []
+        for operation_id in self._changed:
+            operation = self.operations[operation_id]
+            if any(event.published == 0 for event in operation.events):
+                events = tuple(
+                    replace(event, published=moved[event.scope].incarnation)
+                    for event in operation.events
+                )
+                operation = replace(operation, events=events)
+                self.operations[operation_id] = operation
+            changed.append(operation)
+        before = self.snapshot
+        return Decision(
+            changes=Changes(
+                maintenances=tuple(
+                    m for n, m in self.maintenances.items() if before.maintenances.get(n) != m
+                ),
+                operations=tuple(changed),
+                scopes=tuple(moved.values()),
+                removed_machines=tuple(self.lost),
+                holds=tuple(hold for hold in self.holds if hold not in before.holds),
+                released=tuple(hold for hold in before.holds if hold not in self.holds),
+            ),
+            operations=tuple(self.operations[operation_id] for operation_id in about),
+            maintenance=None if number is None else self.maintenances[number],
+        )
+
+    def _walk_on(self, number: int, index: int, walk: Walk) -> None:
+        maintenance = self.maintenances[number]
+        machines = planner.next_step(walk, self.snapshot.machines.values())
+        if not machines:
+            self._put_walk(maintenance, index, state=WalkState.OVER)
+            return
+        step = planner.Step(machines=machines, walk=index)
+        if self.in_the_way(step) is not None:
+            return
+        self._put_walk(maintenance, index, done=planner.after(walk, machines).done)
+        self.announce(number, step)
+
+    def _under_way(self, number: int, index: int) -> bool:
+        return any(
+            o.maintenance == number and o.walk == index and o.status.visible
+            for o in self.operations.values()
+        )
+
+    def _put_walk(self, maintenance: Maintenance, index: int, **changes: object) -> None:
+        walks = list(maintenance.walks)
+        walks[index] = replace(walks[index], **changes)
+        self.maintenances[maintenance.number] = replace(maintenance, walks=tuple(walks))
+
+    def _enter(self, operation: Operation) -> None:
+        status = lifecycle.step(operation.id, None, Trigger.ANNOUNCE)
+        self.put(replace(operation, status=status))
+
+    def _start(self, operation: Operation, trigger: Trigger, cause: StartCause) -> None:
+        before = None if trigger is Trigger.STRIKE else operation.status
+        status = lifecycle.step(operation.id, before, trigger)
+        self.put(
+            replace(operation, status=status, start_cause=cause, started_at=self.now, waits_for="")
+        )
+
+    def _obstacle(self, operation: Operation) -> Operation | None:
+        """Return a Started operation in another update domain of one of its scopes."""
+        if operation.event_type in EXEMPT:
+            return None
+        for event in operation.events:
+            for other in self.live_in(event.scope):
+                if other.status is EventStatus.STARTED and any(
+                    theirs.scope == event.scope and theirs.update_domain != event.update_domain
+                    for theirs in other.events
+                ):
+                    return other
+        return None
+
+    def _covered(self, operation: Operation) -> bool:
+        return any(covers(hold, operation) for hold in self.holds)
+
+    def _held(self, operation: Operation) -> Operation:
+        left = max(timedelta(0), operation.not_before - self.now)
+        seconds = -(-left // timedelta(seconds=1))
+        return replace(operation, held_at=self.now, notice_left_seconds=seconds)
+
+    def _moved(self) -> dict[str, Scope]:
+        moved: dict[str, Scope] = {}
+        for operation_id in self._changed:
+            before = self.snapshot.operations.get(operation_id)
+            after = self.operations[operation_id]
+            if _shown(before) == _shown(after):
+                continue
+            for event in after.events:
+                scope = self.snapshot.scopes[event.scope]
+                moved[event.scope] = replace(scope, incarnation=scope.incarnation + 1)
+        return moved
+
+    def _index(self, operation: Operation) -> None:
+        for event in operation.events:
+            self._by_scope.setdefault(event.scope, {})[operation.id] = None
+
+
+def covers(hold: Hold, operation: Operation) -> bool:
+    """Tell whether a hold keeps this operation from starting."""
+    match hold.kind:
+        case HoldKind.EVERYTHING:
+            return True
+        case HoldKind.SCOPE:
+            return any(event.scope == hold.name for event in operation.events)
+        case HoldKind.HOST:
+            return hold.name in operation.hosts
+        case HoldKind.MACHINE:
+            return any(key(name) == hold.name for name in operation.machines)
+
+
+def in_turn(operation: Operation) -> tuple[datetime, int, str]:
+    """Return what operations that are ready at once start in the order of."""
+    return operation.not_before, operation.maintenance, operation.id
+
+
+def _shown(operation: Operation | None) -> tuple[EventStatus, datetime | None] | None:
+    """Return what of an operation a guest can see change: the rest is fixed for its life."""
+    if operation is None or operation.status.over:
+        return None
+    scheduled = operation.status is EventStatus.SCHEDULED
+    return operation.status, operation.not_before if scheduled else None

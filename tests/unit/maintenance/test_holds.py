@@ -1,0 +1,258 @@
+"""Hold, release and postpone: nothing starts, NotBefore moves later and never back."""
+
+from datetime import timedelta
+
+import pytest
+
+from builders import MINUTE, NOW, SECOND, Bench
+from forewarn.maintenance import schedule
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import HoldKind
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+
+REBOOT = EventType.REBOOT
+COVERING = [
+    (HoldKind.EVERYTHING, ""),
+    (HoldKind.SCOPE, "web"),
+    (HoldKind.HOST, "h0"),
+    (HoldKind.MACHINE, "web-3"),
+]
+PASSING = [
+    (HoldKind.SCOPE, "batch"),
+    (HoldKind.HOST, "h1"),
+    (HoldKind.MACHINE, "web-1"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), COVERING)
+def test_what_is_held_does_not_start_and_goes_on_with_the_notice_it_had(
+    kind: HoldKind, name: str
+) -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "web-3")
+    bench.let_pass(10 * MINUTE)
+    held = bench.hold(kind, name)
+    assert [o.id for o in held.operations] == ["1.1"]
+    assert [h.kind for h in held.changes.holds] == [kind]
+    assert bench.operation("1.1").held_at == NOW + 10 * MINUTE
+    assert bench.operation("1.1").notice_left_seconds == 300
+    assert bench.scope("web").incarnation == 1
+    bench.let_pass(2 * MINUTE)
+    released = bench.release(kind, name)
+    assert [o.id for o in released.operations] == ["1.1"]
+    assert [h.name for h in released.changes.released] == [name]
+    operation = bench.operation("1.1")
+    assert (operation.held_at, operation.notice_left_seconds) == (None, 0)
+    assert operation.not_before == NOW + 17 * MINUTE
+    assert bench.scope("web").incarnation == 2
+    bench.let_pass(5 * MINUTE - SECOND)
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    bench.let_pass(SECOND)
+    assert bench.operation("1.1").status is EventStatus.STARTED
+
+
+@pytest.mark.parametrize(("kind", "name"), PASSING)
+def test_a_hold_covers_nothing_else(kind: HoldKind, name: str) -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "web-3")
+    assert bench.hold(kind, name).operations == ()
+    bench.let_pass(15 * MINUTE)
+    assert bench.operation("1.1").status is EventStatus.STARTED
+
+
+def test_a_held_not_before_moves_on_before_it_lies_in_the_past() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.let_pass(14 * MINUTE)
+    bench.hold(HoldKind.EVERYTHING)
+    assert schedule.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
+    bench.let_pass(MINUTE)
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    assert bench.operation("1.1").not_before == NOW + 30 * MINUTE
+    assert bench.scope("web").incarnation == 2
+    bench.let_pass(15 * MINUTE)
+    assert bench.operation("1.1").not_before == NOW + 45 * MINUTE
+    bench.release(HoldKind.EVERYTHING)
+    assert bench.operation("1.1").not_before == NOW + 45 * MINUTE
+
+
+def test_a_held_one_can_be_approved_and_starts_with_the_release() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.hold(HoldKind.SCOPE, "web")
+    bench.approve(bench.event("1.1").id, scope="web")
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    assert schedule.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
+    bench.let_pass(20 * MINUTE)
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    bench.release(HoldKind.SCOPE, "web")
+    assert bench.operation("1.1").status is EventStatus.STARTED
+    assert bench.operation("1.1").start_cause == "approved"
+
+
+def test_what_two_holds_cover_is_released_by_the_last() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.hold(HoldKind.EVERYTHING)
+    bench.hold(HoldKind.MACHINE, "web-0")
+    bench.release(HoldKind.EVERYTHING)
+    assert bench.operation("1.1").held_at is not None
+    bench.let_pass(20 * MINUTE)
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    bench.release(HoldKind.MACHINE, "web-0")
+    assert bench.operation("1.1").held_at is None
+
+
+def test_what_is_announced_under_a_hold_is_held_from_the_start() -> None:
+    bench = Bench()
+    bench.hold(HoldKind.EVERYTHING)
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, "FrontEnd_IN_0", source=EventSource.USER)
+    for operation_id in ("1.1", "2.1"):
+        operation = bench.operation(operation_id)
+        assert operation.status is EventStatus.SCHEDULED
+        assert operation.held_at == NOW
+    assert bench.operation("1.1").notice_left_seconds == 900
+    bench.release(HoldKind.EVERYTHING)
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    assert bench.operation("2.1").status is EventStatus.STARTED
+
+
+def test_a_failure_has_happened_whatever_is_held() -> None:
+    bench = Bench()
+    bench.hold(HoldKind.EVERYTHING)
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    assert bench.operation("1.1").status is EventStatus.STARTED
+    assert bench.operation("1.1").held_at is None
+
+
+def test_what_has_started_goes_on_under_a_hold_and_what_waited_for_it_stays() -> None:
+    bench = Bench()
+    bench.ask_each_domain()
+    bench.let_pass(15 * MINUTE)
+    assert bench.operation("2.1").waits_for == "1.1"
+    bench.hold(HoldKind.SCOPE, "web")
+    assert bench.operation("1.1").status is EventStatus.STARTED
+    assert bench.operation("2.1").waits_for == ""
+    bench.finish("1.1")
+    assert bench.operation("2.1").status is EventStatus.SCHEDULED
+    bench.release(HoldKind.SCOPE, "web")
+    assert bench.operation("2.1").status is EventStatus.STARTED
+    assert bench.operation("3.1").waits_for == "2.1"
+
+
+def test_a_walk_goes_on_into_a_hold() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    bench.approve(bench.event("1.1").id)
+    bench.hold(HoldKind.SCOPE, "web")
+    bench.finish("1.1")
+    assert bench.operation("1.2").held_at == NOW
+
+
+def test_a_held_one_can_be_cancelled() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.hold(HoldKind.EVERYTHING)
+    bench.cancel("1.1")
+    assert bench.operation("1.1").held_at is None
+    assert bench.release(HoldKind.EVERYTHING).operations == ()
+
+
+def test_the_same_thing_is_held_once_and_only_what_is_held_is_released() -> None:
+    bench = Bench()
+    bench.hold(HoldKind.SCOPE, "web")
+    with pytest.raises(Refused) as refusal:
+        bench.hold(HoldKind.SCOPE, "web")
+    assert refusal.value.code is ErrorCode.CONFLICT
+    assert refusal.value.message == (
+        f"scope web is held already, by ann since {NOW.isoformat()}: release it first to give "
+        "another reason"
+    )
+    bench.hold(HoldKind.MACHINE, "web")
+    with pytest.raises(Refused) as refusal:
+        bench.release(HoldKind.EVERYTHING)
+    assert refusal.value.code is ErrorCode.NOT_FOUND
+    assert refusal.value.message == "nothing holds everything: see 'forewarn hold list'"
+
+
+def test_a_postponed_event_moves_later_and_guests_see_it() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    later = NOW + timedelta(hours=2, microseconds=1)
+    decision = bench.postpone("1.1", to=later)
+    assert decision.operations == (bench.operation("1.1"),)
+    assert bench.operation("1.1").not_before == NOW + timedelta(hours=2, seconds=1)
+    assert bench.scope("web").incarnation == 2
+    bench.let_pass(15 * MINUTE)
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    bench.let_pass(timedelta(hours=2))
+    assert bench.operation("1.1").status is EventStatus.STARTED
+
+
+def test_what_waits_for_another_domain_can_be_postponed() -> None:
+    bench = Bench()
+    bench.ask_each_domain()
+    bench.let_pass(15 * MINUTE)
+    bench.postpone("2.1", to=bench.now + 5 * MINUTE)
+    bench.finish("1.1")
+    assert bench.operation("2.1").status is EventStatus.SCHEDULED
+    assert bench.operation("3.1").status is EventStatus.STARTED
+    bench.let_pass(5 * MINUTE)
+    assert bench.operation("2.1").waits_for == "3.1"
+
+
+def test_an_event_is_never_brought_forward() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    shown = NOW + 15 * MINUTE
+    for moment in (shown, shown - SECOND):
+        with pytest.raises(Refused) as refusal:
+            bench.postpone("1.1", to=moment)
+        assert refusal.value.code is ErrorCode.NOTICE_TOO_SHORT
+        assert refusal.value.facts == {"earliest": shown.isoformat()}
+        assert refusal.value.message == (
+            f"NotBefore {moment.isoformat()} is not later than {shown.isoformat()}: an event can "
+            "be postponed, never brought forward"
+        )
+    with pytest.raises(Refused) as refusal:
+        bench.postpone("1.1", to=NOW + timedelta(days=367))
+    assert refusal.value.code is ErrorCode.INVALID
+
+
+def test_what_is_approved_started_or_over_can_not_be_postponed() -> None:
+    bench = Bench()
+    bench.ask_each_domain()
+    bench.approve(bench.event("1.1").id)
+    bench.approve(bench.event("2.1").id)
+    bench.cancel("3.1")
+    states = {"1.1": "Started", "2.1": "approved", "3.1": "Canceled"}
+    for operation_id, state in states.items():
+        with pytest.raises(Refused) as refusal:
+            bench.postpone(operation_id, to=NOW + timedelta(hours=1))
+        assert refusal.value.code is ErrorCode.TOO_LATE
+        assert refusal.value.facts == {"operation": operation_id}
+        assert refusal.value.message == (
+            f"operation {operation_id} is {state}: only what is Scheduled and not approved can "
+            "be postponed; hold it to keep an approved one from starting"
+        )
+
+
+def test_what_is_held_and_postponed_has_the_longer_notice() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.hold(HoldKind.EVERYTHING)
+    bench.postpone("1.1", to=NOW + 60 * MINUTE)
+    assert bench.operation("1.1").notice_left_seconds == 3600
+    bench.let_pass(10 * MINUTE)
+    bench.release(HoldKind.EVERYTHING)
+    assert bench.operation("1.1").not_before == NOW + 70 * MINUTE
+
+
+def test_several_are_postponed_all_or_none() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, "bastion", no_notice=True)
+    with pytest.raises(Refused):
+        bench.postpone("1.1", "2.1", to=NOW + timedelta(hours=1))
+    assert bench.operation("1.1").not_before == NOW + 15 * MINUTE
