@@ -89,6 +89,9 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """Types that start without notice when a user asks: Reboot and Redeploy at most."""
     terminate_notice_minutes: int | None = None
     """The notice of a Terminate, 5 to 15; None where a deletion has no event."""
+    asked_at: datetime | None = None
+    """When one of its machines last asked for events, as far as that was written down; None if
+    none ever did. Whether the scope is on follows from it (protocol.md section 8)."""
 
     @property
     def key(self) -> str:
@@ -140,6 +143,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     published: int
     """The scope's incarnation that first showed it: what the document is ordered by."""
     approval: Approval | None = None
+    silent: bool = False
+    """Its scope was off when it was made: no guest sees it, and it needs no approval."""
 
 
 class StartCause(StrEnum):
@@ -187,11 +192,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Who claimed it last."""
     lease_until: datetime | None = None
     """When that claim is void."""
+    doubt: str = ""
+    """Why nobody knows whether it was carried out: it stays Started until an operator says; `""`
+    where there is no doubt."""
 
     @property
     def approved(self) -> bool:
-        """Whether every event of it is approved."""
-        return all(event.approval is not None for event in self.events)
+        """Whether every event of it that guests see is approved."""
+        return all(event.silent or event.approval is not None for event in self.events)
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -249,6 +257,20 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
         return any(walk.state is not WalkState.OVER for walk in self.walks)
 
 
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine that was preempted or terminated: gone from the fleet, and remembered."""
+
+    name: str
+    event_type: EventType
+    operation: str
+    at: datetime
+
+    @property
+    def key(self) -> str:
+        """Return what it is referred to by."""
+        return key(self.name)
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision may look at.
 
@@ -263,6 +285,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Those that are open and touch one of the scopes."""
     holds: tuple[Hold, ...] = ()
     """All that there are."""
+    lost: dict[str, Lost] = {}
+    """Only where a fleet is applied."""
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,6 +303,10 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     holds: tuple[Hold, ...] = ()
     """New ones."""
     released: tuple[Hold, ...] = ()
+    lost: tuple[Lost, ...] = ()
+    """New ones; their machines are among the removed."""
+    found: tuple[str, ...] = ()
+    """Keys of lost machines that were added again."""
 
     def __bool__(self) -> bool:
         """Tell whether anything changed."""
