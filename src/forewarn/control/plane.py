@@ -5,18 +5,28 @@ publish. It returns a future, because requests that wait together share a commit
 store that is away is raised by the future.
 """
 
-import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 
 from forewarn.connectors.port import Act, Outcome
+from forewarn.control import snapshots
 from forewarn.control.writer import Work, Writer
 from forewarn.maintenance import causes, dealing, fleet, invariants, planner, schedule
+from forewarn.maintenance.bench import Decision
 from forewarn.maintenance.causes import Cause
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Approval, Changes, Machine, Operation, Snapshot, key
-from forewarn.store.port import Reading, Transaction
+from forewarn.maintenance.model import (
+    Approval,
+    Changes,
+    Hold,
+    HoldKind,
+    Machine,
+    Operation,
+    Snapshot,
+    key,
+)
+from forewarn.store.port import Transaction
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus
 
 ADVANCE_BATCH = 1000
@@ -24,10 +34,6 @@ ADVANCE_BATCH = 1000
 
 PURGE_BATCH = 1000
 """The most operations that are forgotten in one transaction."""
-
-_EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-_OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
-_MAINTENANCE = re.compile(r"[0-9]{1,15}")
 
 
 class Plane:
@@ -89,20 +95,10 @@ class Plane:
         """
 
         def job(transaction: Transaction, now: datetime) -> Work:
-            if request.scope:
-                keys = {key(request.scope)}
-                machines = transaction.machines_of(keys)
-            else:
-                machines = transaction.machines([key(name) for name in request.machines])
-                keys = {machine.scope for machine in machines.values()}
-            snapshot = Snapshot(
-                scopes=transaction.scopes(keys),
-                machines=machines,
-                operations=transaction.live_operations(keys),
-            )
+            snapshot = snapshots.for_request(transaction, request)
             number = 0 if dry_run else transaction.next_maintenance_number()
-            cause = causes.Requested(request=request, number=number, mint=self._mint)
-            decision = _decide(snapshot, cause, now)
+            cause = causes.Requested(request=request, number=number)
+            decision = self._decide(snapshot, cause, now)
             assert decision.maintenance is not None
             plan = planner.Plan(
                 maintenance=decision.maintenance,
@@ -132,7 +128,7 @@ class Plane:
         def job(transaction: Transaction, now: datetime) -> Work:
             ids = tuple(event_id.upper() for event_id in event_ids)
             approval = Approval(kind=ApproverKind.GUEST, by=by, address=address, at=now)
-            return _approve(transaction, ids, approval, scope, now)
+            return self._approve(transaction, ids, approval, scope, now)
 
         return self._writer.submit(job)
 
@@ -150,13 +146,13 @@ class Plane:
         def job(transaction: Transaction, now: datetime) -> Work:
             ids: list[str] = []
             for reference in references:
-                if _EVENT.fullmatch(reference):
+                if snapshots.EVENT.fullmatch(reference):
                     ids.append(reference.upper())
                     continue
-                for operation in resolve(transaction, reference).values():
+                for operation in snapshots.resolve(transaction, reference).values():
                     ids.extend(event.id for event in operation.events)
             approval = Approval(kind=ApproverKind.OPERATOR, by=by, address=address, at=now)
-            return _approve(transaction, tuple(ids), approval, None, now)
+            return self._approve(transaction, tuple(ids), approval, None, now)
 
         return self._writer.submit(job)
 
@@ -170,13 +166,78 @@ class Plane:
         """
 
         def job(transaction: Transaction, now: datetime) -> Work:
-            named = resolve(transaction, reference)
+            named = snapshots.resolve(transaction, reference)
+            whole = snapshots.MAINTENANCE.fullmatch(reference) is not None
             cause = causes.Canceled(
                 operations=tuple(named),
                 reason=reason,
-                lenient=_MAINTENANCE.fullmatch(reference) is not None,
+                maintenance=int(reference) if whole else None,
             )
-            decision = _decide(_around(transaction, named), cause, now)
+            snapshot = snapshots.around(transaction, named, walking=True)
+            decision = self._decide(snapshot, cause, now)
+            return Work(decision.operations, decision.changes)
+
+        return self._writer.submit(job)
+
+    def resume(self, number: int) -> "Future[tuple[Operation, ...]]":
+        """Let the stopped walks of a maintenance go on; the answer is what was announced."""
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            if not transaction.maintenances([number]):
+                message = f"there is no maintenance {number}: see 'forewarn maintenance list'"
+                raise Refused(ErrorCode.NOT_FOUND, message, reference=str(number))
+            snapshot = snapshots.for_maintenance(transaction, number)
+            decision = self._decide(snapshot, causes.Resumed(number), now)
+            return Work(decision.operations, decision.changes)
+
+        return self._writer.submit(job)
+
+    def hold(
+        self, kind: HoldKind, name: str, *, reason: str, by: str
+    ) -> "Future[tuple[Operation, ...]]":
+        """Let nothing of this start until it is released; the answer is what that holds now.
+
+        Args:
+            kind: What is held.
+            name: The scope's, host's or machine's name; `""` for everything.
+            reason: Kept, and shown to whoever asks why nothing starts.
+            by: The operator's name.
+        """
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            hold = Hold(kind=kind, name=_held_name(kind, name), reason=reason, by=by, at=now)
+            snapshot = snapshots.for_hold(transaction, hold)
+            decision = self._decide(snapshot, causes.Held(hold), now)
+            return Work(decision.operations, decision.changes)
+
+        return self._writer.submit(job)
+
+    def release(self, kind: HoldKind, name: str) -> "Future[tuple[Operation, ...]]":
+        """Take a hold back; the answer is what it covered."""
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            hold = Hold(kind=kind, name=_held_name(kind, name), reason="", by="", at=now)
+            snapshot = snapshots.for_hold(transaction, hold)
+            decision = self._decide(snapshot, causes.Unheld(hold), now)
+            return Work(decision.operations, decision.changes)
+
+        return self._writer.submit(job)
+
+    def postpone(self, reference: str, not_before: datetime) -> "Future[tuple[Operation, ...]]":
+        """Move what is Scheduled later: an event's operation, an operation, or a maintenance's.
+
+        Args:
+            reference: An event's id, an operation (`12.1`) or a maintenance (`12`).
+            not_before: Aware, and later than what guests have read.
+        """
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            named = snapshots.resolve(transaction, reference)
+            if snapshots.MAINTENANCE.fullmatch(reference):
+                pending = {i: o for i, o in named.items() if o.status is EventStatus.SCHEDULED}
+                named = pending or named
+            cause = causes.Postponed(operations=tuple(named), not_before=not_before)
+            decision = self._decide(snapshots.around(transaction, named), cause, now)
             return Work(decision.operations, decision.changes)
 
         return self._writer.submit(job)
@@ -191,7 +252,7 @@ class Plane:
             due = transaction.due(now, ADVANCE_BATCH)
             if not due:
                 return Work(0)
-            decision = _decide(_around(transaction, due), causes.Passed(), now)
+            decision = self._decide(snapshots.around(transaction, due), causes.Passed(), now)
             return Work(len(due), decision.changes)
 
         return self._writer.submit(job)
@@ -214,7 +275,7 @@ class Plane:
             if not free:
                 return Work(())
             cause = causes.Claimed(operations=tuple(free), executor=executor, lease=lease)
-            decision = _decide(_around(transaction, free), cause, now)
+            decision = self._decide(snapshots.around(transaction, free), cause, now)
             names = {key(name) for operation in free.values() for name in operation.machines}
             machines = transaction.machines(names)
             acts = tuple(_act(operation, machines) for operation in decision.operations)
@@ -228,7 +289,7 @@ class Plane:
         def job(transaction: Transaction, now: datetime) -> Work:
             held = transaction.operations([operation])
             cause = causes.Renewed(operation=operation, attempt=attempt, lease=lease)
-            decision = _decide(_around(transaction, held), cause, now)
+            decision = self._decide(snapshots.around(transaction, held), cause, now)
             return Work(None, decision.changes)
 
         return self._writer.submit(job)
@@ -244,7 +305,7 @@ class Plane:
                 succeeded=outcome.succeeded,
                 message=outcome.message,
             )
-            decision = _decide(_around(transaction, held), cause, now)
+            decision = self._decide(snapshots.around(transaction, held, walking=True), cause, now)
             return Work(decision.operations[0], decision.changes)
 
         return self._writer.submit(job)
@@ -261,7 +322,7 @@ class Plane:
             if not held:
                 return Work(0)
             cause = causes.Released(operations=tuple(held))
-            decision = _decide(_around(transaction, held), cause, now)
+            decision = self._decide(snapshots.around(transaction, held), cause, now)
             return Work(len(held), decision.changes)
 
         return self._writer.submit(job)
@@ -272,74 +333,35 @@ class Plane:
             lambda transaction, now: Work(transaction.purge(now - keep, PURGE_BATCH))
         )
 
+    def _approve(
+        self,
+        transaction: Transaction,
+        ids: tuple[str, ...],
+        approval: Approval,
+        scope: str | None,
+        now: datetime,
+    ) -> Work:
+        named = transaction.operations_of_events(ids)
+        cause = causes.Approved(event_ids=ids, approval=approval, scope=scope)
+        decision = self._decide(snapshots.around(transaction, named), cause, now)
+        return Work(decision.operations, decision.changes)
 
-def resolve(reading: Reading, reference: str) -> dict[str, Operation]:
-    """Return the operations that a reference means.
-
-    Args:
-        reading: Where to look.
-        reference: An event's id, an operation (`12.1`) or a maintenance (`12`).
-
-    Raises:
-        Refused: INVALID if it is none of these, NOT_FOUND if there is no such thing.
-    """
-    if _EVENT.fullmatch(reference):
-        found = reading.operations_of_events([reference.upper()])
-    elif _OPERATION.fullmatch(reference):
-        found = reading.operations([reference])
-    elif _MAINTENANCE.fullmatch(reference):
-        found = reading.operations_of_maintenance(int(reference))
-    else:
-        message = (
-            f"{reference!r} is no event's id, no operation (such as 12.1) and no maintenance "
-            "(such as 12)"
+    def _decide(self, snapshot: Snapshot, cause: Cause, now: datetime) -> Decision:
+        """Decide, and check what the decision leads to before it is saved."""
+        decision = schedule.decide(snapshot, cause, now, self._mint)
+        changes = decision.changes
+        after = Snapshot(
+            scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
+            machines=snapshot.machines,
+            operations=snapshot.operations | {o.id: o for o in changes.operations},
         )
-        raise Refused(ErrorCode.INVALID, message)
-    if not found:
-        message = f"there is no {reference}, or history no longer holds it: see 'forewarn history'"
-        raise Refused(ErrorCode.NOT_FOUND, message, reference=reference)
-    return found
+        invariants.check(after)
+        invariants.check_succession(snapshot, after)
+        return decision
 
 
-def _approve(
-    transaction: Transaction,
-    ids: tuple[str, ...],
-    approval: Approval,
-    scope: str | None,
-    now: datetime,
-) -> Work:
-    named = transaction.operations_of_events(ids)
-    cause = causes.Approved(event_ids=ids, approval=approval, scope=scope)
-    decision = _decide(_around(transaction, named), cause, now)
-    return Work(decision.operations, decision.changes)
-
-
-def _around(reading: Reading, operations: dict[str, Operation]) -> Snapshot:
-    """Return these operations with their scopes and all that is live in those."""
-    scopes = _scopes_of(operation for operation in operations.values() if operation.status.visible)
-    if not scopes:
-        return Snapshot(operations=operations)
-    live = reading.live_operations(scopes)
-    beyond = _scopes_of(live.values())
-    return Snapshot(scopes=reading.scopes(scopes | beyond), operations=live | operations)
-
-
-def _scopes_of(operations: Iterable[Operation]) -> set[str]:
-    return {event.scope for operation in operations for event in operation.events}
-
-
-def _decide(snapshot: Snapshot, cause: Cause, now: datetime) -> schedule.Decision:
-    """Decide, and check what the decision leads to before it is saved."""
-    decision = schedule.decide(snapshot, cause, now)
-    changes = decision.changes
-    after = Snapshot(
-        scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
-        machines=snapshot.machines,
-        operations=snapshot.operations | {o.id: o for o in changes.operations},
-    )
-    invariants.check(after)
-    invariants.check_succession(snapshot, after)
-    return decision
+def _held_name(kind: HoldKind, name: str) -> str:
+    return name if kind is HoldKind.HOST else key(name)
 
 
 def _act(operation: Operation, machines: dict[str, Machine]) -> Act:

@@ -1,0 +1,158 @@
+"""What of the store a decision gets to see, and the operations that a reference means."""
+
+import re
+from collections.abc import Iterable
+
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import (
+    Hold,
+    HoldKind,
+    Machine,
+    Maintenance,
+    Operation,
+    Snapshot,
+    Walk,
+    WalkState,
+    key,
+)
+from forewarn.maintenance.planner import Request
+from forewarn.store.port import Reading
+from forewarn.vocabulary import ErrorCode
+
+EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
+MAINTENANCE = re.compile(r"[0-9]{1,15}")
+
+
+def resolve(reading: Reading, reference: str) -> dict[str, Operation]:
+    """Return the operations that a reference means.
+
+    Args:
+        reading: Where to look.
+        reference: An event's id, an operation (`12.1`) or a maintenance (`12`).
+
+    Raises:
+        Refused: INVALID if it is none of these, NOT_FOUND if there is no such thing.
+    """
+    if EVENT.fullmatch(reference):
+        found = reading.operations_of_events([reference.upper()])
+    elif OPERATION.fullmatch(reference):
+        found = reading.operations([reference])
+    elif MAINTENANCE.fullmatch(reference):
+        found = reading.operations_of_maintenance(int(reference))
+    else:
+        message = (
+            f"{reference!r} is no event's id, no operation (such as 12.1) and no maintenance "
+            "(such as 12)"
+        )
+        raise Refused(ErrorCode.INVALID, message)
+    if not found:
+        message = f"there is no {reference}, or history no longer holds it: see 'forewarn history'"
+        raise Refused(ErrorCode.NOT_FOUND, message, reference=reference)
+    return found
+
+
+def around(
+    reading: Reading, operations: dict[str, Operation], *, walking: bool = False
+) -> Snapshot:
+    """Return these operations with their scopes and all that is live in those.
+
+    Args:
+        reading: Where to look.
+        operations: What the cause is about.
+        walking: Whether one of them may end, so that walks go on: their machines are needed then.
+    """
+    scopes = _scopes_of(operation for operation in operations.values() if operation.status.visible)
+    return _snapshot(reading, operations, scopes, walking=walking)
+
+
+def for_request(reading: Reading, request: Request) -> Snapshot:
+    """Return what a request may concern: its machines, their scopes, and what is live there."""
+    if request.scope:
+        machines = reading.machines_of({key(request.scope)})
+        scopes = {key(request.scope)}
+    elif request.host:
+        machines = reading.machines_on({request.host})
+        scopes = {machine.scope for machine in machines.values()}
+    else:
+        machines = reading.machines([key(name) for name in request.machines])
+        scopes = {machine.scope for machine in machines.values()}
+    return _snapshot(reading, {}, scopes, machines=machines, walking=True)
+
+
+def for_maintenance(reading: Reading, number: int) -> Snapshot:
+    """Return a maintenance's operations, and all that its walks need to go on."""
+    operations = reading.operations_of_maintenance(number)
+    scopes = _scopes_of(operations.values())
+    return _snapshot(reading, operations, scopes, walking=True)
+
+
+def for_hold(reading: Reading, hold: Hold) -> Snapshot:
+    """Return what is live where a hold is put or released.
+
+    Raises:
+        Refused: NOT_FOUND: there is no such scope or machine, and nothing on such a host.
+    """
+    scopes: set[str] = set()
+    match hold.kind:
+        case HoldKind.SCOPE:
+            scopes = set(reading.scopes([hold.name]))
+        case HoldKind.MACHINE:
+            scopes = {machine.scope for machine in reading.machines([hold.name]).values()}
+        case HoldKind.HOST:
+            scopes = {machine.scope for machine in reading.machines_on({hold.name}).values()}
+        case HoldKind.EVERYTHING:
+            return around(reading, reading.live_operations())
+    if not scopes and all((h.kind, h.name) != (hold.kind, hold.name) for h in reading.holds()):
+        message = f"there is no {hold.kind} {hold.name} in the fleet: see 'forewarn fleet list'"
+        raise Refused(ErrorCode.NOT_FOUND, message, what=str(hold.kind), name=hold.name)
+    on_host = hold.kind is HoldKind.HOST
+    live = reading.live_operations() if on_host else {}
+    held = {i: o for i, o in live.items() if hold.name in o.hosts} if on_host else {}
+    return _snapshot(reading, held, scopes | _scopes_of(held.values()))
+
+
+def _snapshot(
+    reading: Reading,
+    operations: dict[str, Operation],
+    scopes: set[str],
+    *,
+    machines: dict[str, Machine] | None = None,
+    walking: bool = False,
+) -> Snapshot:
+    maintenances: dict[int, Maintenance] = {}
+    known = dict(machines or {})
+    if walking:
+        maintenances, walked = _open_walks(reading, scopes, operations)
+        known |= walked
+        scopes = scopes | {machine.scope for machine in known.values()}
+    live = reading.live_operations(scopes) if scopes else {}
+    beyond = scopes | _scopes_of(live.values())
+    return Snapshot(
+        scopes=reading.scopes(beyond) if beyond else {},
+        machines=known,
+        operations=live | operations,
+        maintenances=maintenances,
+        holds=reading.holds(),
+    )
+
+
+def _open_walks(
+    reading: Reading, scopes: set[str], operations: dict[str, Operation]
+) -> tuple[dict[int, Maintenance], dict[str, Machine]]:
+    """Return the open maintenances that may go on here, and the machines that they walk."""
+    numbers = {operation.maintenance for operation in operations.values()}
+    concerned: dict[int, Maintenance] = {}
+    walks: list[Walk] = []
+    for number, maintenance in reading.open_maintenances().items():
+        left = [walk for walk in maintenance.walks if walk.state is not WalkState.OVER]
+        if number in numbers or any(walk.host or walk.scope in scopes for walk in left):
+            concerned[number] = maintenance
+            walks.extend(left)
+    walked = reading.machines_of({walk.scope for walk in walks if walk.scope})
+    walked |= reading.machines_on({walk.host for walk in walks if walk.host})
+    return concerned, walked
+
+
+def _scopes_of(operations: Iterable[Operation]) -> set[str]:
+    return {event.scope for operation in operations for event in operation.events}
