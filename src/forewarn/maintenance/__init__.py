@@ -9,6 +9,8 @@ a fifteen-minute notice is tested in a microsecond and a transaction's body may 
     notice      the least notice of each type, and when NotBefore may be
     causes      what can happen
     planner     a request becomes operations and their events
+    policy      what the settings decide about the rules
+    attention   what an operator must know
     schedule    decide(snapshot, cause, now, mint) and wakeup_at(operation)
     bench       the working copy of one decision
     fleet       the fleet as an operator writes it down

@@ -18,6 +18,7 @@ from forewarn.maintenance.model import (
     Event,
     Hold,
     HoldKind,
+    Lost,
     Maintenance,
     Operation,
     Scope,
@@ -27,6 +28,7 @@ from forewarn.maintenance.model import (
     WalkState,
     key,
 )
+from forewarn.maintenance.policy import Policy
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 EXEMPT = planner.UNWALKED
@@ -60,17 +62,21 @@ class Bench:
         snapshot: What it may look at; left as it is.
         now: The one time of it.
         mint: Gives a new GUID at each call.
+        policy: What the settings say.
     """
 
-    def __init__(self, snapshot: Snapshot, now: datetime, mint: Callable[[], str]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, now: datetime, mint: Callable[[], str], policy: Policy
+    ) -> None:
         self.snapshot = snapshot
         self.now = now
         self.mint = mint
+        self.policy = policy
         self.scopes = dict(snapshot.scopes)
         self.operations = dict(snapshot.operations)
         self.maintenances = dict(snapshot.maintenances)
         self.holds = list(snapshot.holds)
-        self.lost: list[str] = []
+        self.lost: list[Lost] = []
         self._changed: dict[str, None] = {}
         self._by_scope: dict[str, dict[str, None]] = {}
         for operation in snapshot.operations.values():
@@ -125,17 +131,19 @@ class Bench:
         """
         maintenance = self.maintenances[number]
         event_type = maintenance.event_type
+        off = self.off(step)
         least = planner.least_notice(event_type, step, self.scopes)
-        automatic = all(
-            planner.approves_itself(event_type, maintenance.source, self.scopes[machine.scope])
+        at_once = no_notice or all(
+            machine.scope in off
+            or planner.approves_itself(event_type, maintenance.source, self.scopes[machine.scope])
             for machine in step.machines
         )
         soonest = notice.whole_seconds(self.now)
-        at_once = no_notice or automatic
         operation = planner.operation(
             maintenance,
             step,
             self.scopes,
+            silent=off,
             not_before=soonest if at_once else notice.not_before(asked, least, self.now),
             mint=self.mint,
             now=self.now,
@@ -145,7 +153,7 @@ class Bench:
             self._start(operation, Trigger.STRIKE, StartCause.NO_NOTICE)
         elif self._covered(operation):
             self._enter(self._held(operation))
-        elif automatic:
+        elif at_once:
             self.start_if_free(operation, Trigger.STRIKE)
         else:
             self._enter(operation)
@@ -162,10 +170,7 @@ class Bench:
         """Start what is ready, or write down what it waits for."""
         obstacle = self._obstacle(operation)
         if obstacle is None:
-            approved = operation.approved
-            self._start(
-                operation, trigger, StartCause.APPROVED if approved else StartCause.NOTICE_OVER
-            )
+            self._start(operation, trigger, _why(operation))
             return
         waiting = replace(operation, waits_for=obstacle.id)
         if trigger is Trigger.STRIKE:
@@ -258,6 +263,11 @@ class Bench:
                 if walk.state is WalkState.GOING and not self._under_way(number, index):
                     self._walk_on(number, index, walk)
 
+    def off(self, step: planner.Step) -> set[str]:
+        """Return the scopes of a step whose guests are not told (protocol.md section 8)."""
+        scopes = {machine.scope for machine in step.machines}
+        return {key for key in scopes if not self.policy.is_on(self.scopes[key], self.now)}
+
     def in_the_way(self, step: planner.Step) -> tuple[Operation, Event, str] | None:
         """Return a live operation that shares a machine with a step, its event, and the name."""
         names = {machine.key: machine.name for machine in step.machines}
@@ -275,9 +285,11 @@ class Bench:
         changed = []
         for operation_id in self._changed:
             operation = self.operations[operation_id]
-            if any(event.published == 0 for event in operation.events):
+            if any(event.published == 0 and not event.silent for event in operation.events):
                 events = tuple(
-                    replace(event, published=moved[event.scope].incarnation)
+                    event
+                    if event.silent
+                    else replace(event, published=moved[event.scope].incarnation)
                     for event in operation.events
                 )
                 operation = replace(operation, events=events)
@@ -290,8 +302,11 @@ class Bench:
                     m for n, m in self.maintenances.items() if before.maintenances.get(n) != m
                 ),
                 operations=tuple(changed),
-                scopes=tuple(moved.values()),
-                removed_machines=tuple(self.lost),
+                scopes=tuple(
+                    scope for name, scope in self.scopes.items() if before.scopes[name] != scope
+                ),
+                removed_machines=tuple(lost.key for lost in self.lost),
+                lost=tuple(self.lost),
                 holds=tuple(hold for hold in self.holds if hold not in before.holds),
                 released=tuple(hold for hold in before.holds if hold not in self.holds),
             ),
@@ -307,6 +322,10 @@ class Bench:
             return
         step = planner.Step(machines=machines, walk=index)
         if self.in_the_way(step) is not None:
+            return
+        if self.off(step) and not maintenance.without_notice:
+            reason = f"{min(self.off(step))} is off by now: its guests would get no notice"
+            self._put_walk(maintenance, index, state=WalkState.STOPPED, reason=reason)
             return
         self._put_walk(maintenance, index, done=planner.after(walk, machines).done)
         self.announce(number, step)
@@ -362,8 +381,10 @@ class Bench:
             if _shown(before) == _shown(after):
                 continue
             for event in after.events:
-                scope = self.snapshot.scopes[event.scope]
-                moved[event.scope] = replace(scope, incarnation=scope.incarnation + 1)
+                if not event.silent:
+                    incarnation = self.snapshot.scopes[event.scope].incarnation + 1
+                    moved[event.scope] = replace(self.scopes[event.scope], incarnation=incarnation)
+        self.scopes |= moved
         return moved
 
     def _index(self, operation: Operation) -> None:
@@ -387,6 +408,12 @@ def covers(hold: Hold, operation: Operation) -> bool:
 def in_turn(operation: Operation) -> tuple[datetime, int, str]:
     """Return what operations that are ready at once start in the order of."""
     return operation.not_before, operation.maintenance, operation.id
+
+
+def _why(operation: Operation) -> StartCause:
+    if operation.silent:
+        return StartCause.SILENT
+    return StartCause.APPROVED if operation.approved else StartCause.NOTICE_OVER
 
 
 def _shown(operation: Operation | None) -> tuple[EventStatus, datetime | None] | None:

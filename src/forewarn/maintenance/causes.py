@@ -112,6 +112,28 @@ class Postponed(msgspec.Struct, frozen=True, kw_only=True):
     not_before: datetime
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """Machines of these scopes (keys) asked for their events."""
+
+    scopes: tuple[str, ...]
+
+
+class Lapsed(msgspec.Struct, frozen=True):
+    """Guests could not read for so long: what is Scheduled moves later by that.
+
+    The snapshot holds all that is live.
+    """
+
+    length: timedelta
+
+
+class Noted(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator took note of failed operations, all or none."""
+
+    operations: tuple[str, ...]
+    by: str
+
+
 Cause = (
     Requested
     | Approved
@@ -125,4 +147,7 @@ Cause = (
     | Held
     | Unheld
     | Postponed
+    | Asked
+    | Lapsed
+    | Noted
 )

@@ -29,7 +29,9 @@ def check(snapshot: Snapshot) -> None:
             scope = snapshot.scopes.get(event.scope)
             if scope is not None:
                 _hold(
-                    0 < event.published <= scope.incarnation,
+                    (event.published == 0)
+                    if event.silent
+                    else (0 < event.published <= scope.incarnation),
                     operation,
                     f"event {event.id} was published at {event.published}, and its scope is at "
                     f"{scope.incarnation}",
@@ -118,6 +120,8 @@ def _check_never_early(operation: Operation, started_at: datetime) -> None:
         _hold(operation.approved, operation, "it started as approved and is not")
     elif operation.start_cause is StartCause.NOTICE_OVER:
         _hold(started_at >= operation.not_before, operation, "it started before its NotBefore")
+    elif operation.start_cause is StartCause.SILENT:
+        _hold(operation.silent, operation, "it started as silent, and guests see it")
 
 
 def _check_domains(operations: Iterable[Operation]) -> None:
@@ -157,7 +161,7 @@ def _visible(snapshot: Snapshot, scope: str) -> set[tuple[str, EventStatus, date
         for operation in snapshot.operations.values()
         if operation.status.visible
         for event in operation.events
-        if event.scope == scope
+        if event.scope == scope and not event.silent
     }
 
 

@@ -153,6 +153,9 @@ class StartCause(StrEnum):
     APPROVED = "approved"
     NOTICE_OVER = "notice-over"
     NO_NOTICE = "no-notice"
+    """An unforeseen failure."""
+    SILENT = "silent"
+    """Every scope of it was off: there was nobody to be told."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +189,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """The operation that must end before this one may start, once it is ready; `""` for none."""
     outcome: str = ""
     """What the connector said at its end, or why it was cancelled."""
+    seen_by: str = ""
+    """The operator who took note of its failure; `""` while nobody has."""
     attempt: int = 0
     """The fencing number: each claim by an executor raises it."""
     executor: str = ""
@@ -200,6 +205,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     def approved(self) -> bool:
         """Whether every event of it that guests see is approved."""
         return all(event.silent or event.approval is not None for event in self.events)
+
+    @property
+    def silent(self) -> bool:
+        """Whether no guest sees anything of it."""
+        return all(event.silent for event in self.events)
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -246,6 +256,8 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     requested_at: datetime
     description: str
     duration_seconds: int
+    without_notice: bool = False
+    """The operator accepts that scopes which are off get no event and no notice."""
     walks: tuple[Walk, ...] = ()
     """Only for what takes more than one step."""
     announced: int = 0
@@ -287,6 +299,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that there are."""
     lost: dict[str, Lost] = {}
     """Only where a fleet is applied."""
+    user_events_pending: int = 0
+    """How many events of users' own maintenance are Scheduled anywhere; only where that has a
+    limit."""
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ ask for is judged here; when an operation may start is `schedule`'s business.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 import msgspec
@@ -99,6 +99,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A Freeze that moves the machine: only chooses the description."""
     no_notice: bool = False
     """It has happened already: an unforeseen failure."""
+    without_notice: bool = False
+    """Whether machines whose scope is off may be stopped without any notice."""
     requested_by: str = ""
 
 
@@ -207,6 +209,7 @@ def plan(
         requested_at=now,
         description=_description(request),
         duration_seconds=request.duration_seconds,
+        without_notice=request.without_notice,
         walks=tuple(walks),
     )
     return maintenance, steps
@@ -246,13 +249,15 @@ def operation(
     step: Step,
     scopes: Mapping[str, Scope],
     *,
+    silent: Collection[str],
     not_before: datetime,
     mint: Callable[[], str],
     now: datetime,
 ) -> Operation:
     """Return a step as an operation that is about to be announced.
 
-    Its events carry `published` 0 until the document's incarnation is known.
+    Its events carry `published` 0 until the document's incarnation is known; those in the `silent`
+    scopes (keys) always do.
     """
     groups: dict[str, list[Machine]] = {}
     for machine in step.machines:
@@ -277,6 +282,7 @@ def operation(
                 machines=tuple(machine.name for machine in members),
                 published=0,
                 approval=_own_approval(maintenance, scopes[scope_key], now),
+                silent=scope_key in silent,
             )
             for scope_key, members in sorted(groups.items())
         ),

@@ -17,11 +17,14 @@ from forewarn.maintenance import notice, planner
 from forewarn.maintenance.bench import EXEMPT, Bench, Decision, covers, in_turn
 from forewarn.maintenance.causes import (
     Approved,
+    Asked,
     Canceled,
     Cause,
     Claimed,
     Finished,
     Held,
+    Lapsed,
+    Noted,
     Passed,
     Postponed,
     Released,
@@ -32,8 +35,12 @@ from forewarn.maintenance.causes import (
 )
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.lifecycle import Trigger
-from forewarn.maintenance.model import Hold, Operation, Snapshot, key
-from forewarn.vocabulary import ErrorCode, EventStatus
+from forewarn.maintenance.model import Hold, Lost, Operation, Snapshot
+from forewarn.maintenance.policy import Policy
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
+
+ALWAYS_ON = Policy()
+"""The rules where the settings say nothing."""
 
 replace = msgspec.structs.replace
 
@@ -51,7 +58,13 @@ def wakeup_at(operation: Operation) -> datetime | None:
     return operation.not_before
 
 
-def decide(snapshot: Snapshot, cause: Cause, now: datetime, mint: Callable[[], str]) -> Decision:
+def decide(
+    snapshot: Snapshot,
+    cause: Cause,
+    now: datetime,
+    mint: Callable[[], str],
+    policy: Policy = ALWAYS_ON,
+) -> Decision:
     """Return what follows from a cause.
 
     Args:
@@ -60,11 +73,12 @@ def decide(snapshot: Snapshot, cause: Cause, now: datetime, mint: Callable[[], s
         cause: What happened.
         now: When; aware.
         mint: Gives a new GUID at each call, for events that are announced.
+        policy: What the settings say.
 
     Raises:
         Refused: The rules do not allow it; nothing follows.
     """
-    bench = Bench(snapshot, now, mint)
+    bench = Bench(snapshot, now, mint, policy)
     match cause:
         case Requested():
             return _request(bench, cause)
@@ -74,25 +88,51 @@ def decide(snapshot: Snapshot, cause: Cause, now: datetime, mint: Callable[[], s
             about = _approve(bench, cause)
         case Canceled():
             about = _cancel(bench, cause)
-        case Passed():
-            about = _pass(bench)
-        case Claimed():
-            about = _claim(bench, cause)
-        case Renewed():
-            about = _renew(bench, cause)
-        case Released():
-            about = _release(bench, cause)
-        case Finished():
-            about = _finish(bench, cause)
-        case Held():
-            about = _hold(bench, cause.hold)
-        case Unheld():
-            about = _unhold(bench, cause.hold)
-        case Postponed():
-            about = _postpone(bench, cause)
+        case Claimed() | Renewed() | Released() | Finished():
+            about = _carry_out(bench, cause)
+        case Held() | Unheld() | Postponed() | Noted():
+            about = _steer(bench, cause)
+        case Passed() | Lapsed() | Asked():
+            about = _go_by(bench, cause)
         case _:
             assert_never(cause)
     return bench.decision(about)
+
+
+def _carry_out(bench: Bench, cause: Claimed | Renewed | Released | Finished) -> list[str]:
+    match cause:
+        case Claimed():
+            return _claim(bench, cause)
+        case Renewed():
+            return _renew(bench, cause)
+        case Released():
+            return _release(bench, cause)
+        case Finished():
+            return _finish(bench, cause)
+
+
+def _steer(bench: Bench, cause: Held | Unheld | Postponed | Noted) -> list[str]:
+    match cause:
+        case Held():
+            return _hold(bench, cause.hold)
+        case Unheld():
+            return _unhold(bench, cause.hold)
+        case Postponed():
+            return _postpone(bench, cause)
+        case Noted():
+            return _note(bench, cause)
+
+
+def _go_by(bench: Bench, cause: Passed | Lapsed | Asked) -> list[str]:
+    match cause:
+        case Passed():
+            return _pass(bench)
+        case Lapsed():
+            return _lapse(bench, cause)
+        case Asked():
+            for scope in cause.scopes:
+                bench.scopes[scope] = replace(bench.scopes[scope], asked_at=bench.now)
+            return []
 
 
 def _request(bench: Bench, cause: Requested) -> Decision:
@@ -100,12 +140,39 @@ def _request(bench: Bench, cause: Requested) -> Decision:
     maintenance, steps = planner.plan(bench.snapshot, request, number=cause.number, now=bench.now)
     for ordinal, step in enumerate(steps, 1):
         _make_way(bench, step, request, f"{cause.number}.{ordinal}")
+    _judge_enablement(bench, steps, request)
+    _judge_user_limit(bench, steps, request)
     bench.maintenances[maintenance.number] = maintenance
     about = [
         bench.announce(maintenance.number, step, request.not_before, no_notice=request.no_notice)
         for step in steps
     ]
     return bench.decision(about, maintenance.number)
+
+
+def _judge_enablement(bench: Bench, steps: list[planner.Step], request: planner.Request) -> None:
+    off = {scope for step in steps for scope in bench.off(step)}
+    if off and not (request.without_notice or request.no_notice):
+        name = bench.scopes[min(off)].name
+        message = (
+            f"{name} is off: none of its machines has asked for events lately, so they would be "
+            "stopped without notice; say --without-notice if that is meant"
+        )
+        raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=name)
+
+
+def _judge_user_limit(bench: Bench, steps: list[planner.Step], request: planner.Request) -> None:
+    limit = bench.policy.user_initiated_limit
+    if not limit or request.source is not EventSource.USER:
+        return
+    more = sum(len({machine.scope for machine in step.machines}) for step in steps)
+    pending = bench.snapshot.user_events_pending
+    if pending + more > limit:
+        message = (
+            f"{pending} events of users' own maintenance are pending and {more} would be added; "
+            f"at most {limit} (user_initiated_limit): wait until some have started"
+        )
+        raise Refused(ErrorCode.LIMIT, message, pending=pending, limit=limit)
 
 
 def _make_way(bench: Bench, step: planner.Step, request: planner.Request, successor: str) -> None:
@@ -134,7 +201,7 @@ def _approve(bench: Bench, cause: Approved) -> list[str]:
         event.id: operation
         for operation in bench.operations.values()
         for event in operation.events
-        if cause.scope is None or event.scope == cause.scope
+        if cause.scope is None or (event.scope == cause.scope and not event.silent)
     }
     wanted = dict.fromkeys(event_id.upper() for event_id in cause.event_ids)
     for event_id in wanted:
@@ -238,7 +305,10 @@ def _finish(bench: Bench, cause: Finished) -> list[str]:
     trigger = Trigger.SUCCEED if cause.succeeded else Trigger.FAIL
     bench.end(operation, trigger, cause.message)
     if cause.succeeded and operation.event_type in EXEMPT:
-        bench.lost.extend(key(name) for name in operation.machines)
+        bench.lost.extend(
+            Lost(name=name, event_type=operation.event_type, operation=operation.id, at=bench.now)
+            for name in operation.machines
+        )
     return [operation.id]
 
 
@@ -286,6 +356,29 @@ def _postpone(bench: Bench, cause: Postponed) -> list[str]:
             later = replace(later, notice_left_seconds=int(left))
         bench.put(later)
     return list(cause.operations)
+
+
+def _note(bench: Bench, cause: Noted) -> list[str]:
+    for operation_id in cause.operations:
+        operation = bench.named(operation_id)
+        if operation.status is not EventStatus.FAILED:
+            message = f"operation {operation_id} is {operation.status}: only a failure is noted"
+            raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
+        bench.put(replace(operation, seen_by=operation.seen_by or cause.by))
+    return list(cause.operations)
+
+
+def _lapse(bench: Bench, cause: Lapsed) -> list[str]:
+    about = [o for o in bench.operations.values() if _pending(o) and not o.silent]
+    for operation in about:
+        later = notice.whole_seconds(operation.not_before + cause.length)
+        due = operation.approved or later <= bench.now
+        waits_for = operation.waits_for if due else ""
+        bench.put(replace(operation, not_before=later, waits_for=waits_for))
+    for name, scope in bench.scopes.items():
+        if scope.asked_at is not None:
+            bench.scopes[name] = replace(scope, asked_at=scope.asked_at + cause.length)
+    return [operation.id for operation in about]
 
 
 def _pending(operation: Operation) -> bool:
