@@ -19,6 +19,7 @@ from forewarn.maintenance.model import (
     Snapshot,
     key,
 )
+from forewarn.maintenance.policy import Policy
 from forewarn.vocabulary import ApproverKind, EventType
 
 NOW = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
@@ -78,6 +79,8 @@ def applied(snapshot: Snapshot, changes: Changes) -> Snapshot:
         machines=machines | {machine.key: machine for machine in changes.machines},
         operations=snapshot.operations | {o.id: o for o in changes.operations},
         maintenances=snapshot.maintenances | {m.number: m for m in changes.maintenances},
+        lost={k: v for k, v in snapshot.lost.items() if k not in changes.found}
+        | {lost.key: lost for lost in changes.lost},
         holds=(
             *(hold for hold in snapshot.holds if hold not in changes.released),
             *changes.holds,
@@ -92,11 +95,16 @@ class Bench:
         self.now = now
         self.mint = mint("a")
         self.numbers = itertools.count(1)
+        self.policy = Policy()
+        self.user_events_pending = 0
         first = dealing.apply(Snapshot(), wanted, prune=False, mint=self.mint)
         self.snapshot = applied(Snapshot(), first.changes)
 
     def decide(self, cause: causes.Cause) -> schedule.Decision:
-        decision = schedule.decide(self.snapshot, cause, self.now, self.mint)
+        snapshot = msgspec.structs.replace(
+            self.snapshot, user_events_pending=self.user_events_pending
+        )
+        decision = schedule.decide(snapshot, cause, self.now, self.mint, self.policy)
         after = applied(self.snapshot, decision.changes)
         invariants.check(after)
         invariants.check_succession(self.snapshot, after)
@@ -165,6 +173,14 @@ class Bench:
     def event(self, operation_id: str) -> Event:
         (event,) = self.operation(operation_id).events
         return event
+
+    def with_hosts(self, hosts: dict[str, str]) -> Snapshot:
+        """The snapshot with machines on other hosts."""
+        moved = {
+            name: msgspec.structs.replace(self.snapshot.machines[name], host=host)
+            for name, host in hosts.items()
+        }
+        return msgspec.structs.replace(self.snapshot, machines=self.snapshot.machines | moved)
 
     def scope(self, name: str) -> Scope:
         return self.snapshot.scopes[key(name)]

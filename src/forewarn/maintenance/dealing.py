@@ -27,6 +27,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     unchanged: int = 0
     missing: tuple[str, ...] = ()
     """Machines of the fleet that the file does not name; only pruning removes them."""
+    lost: tuple[str, ...] = ()
+    """Machines of the file that were preempted or terminated, and so were left out."""
 
 
 def apply(
@@ -35,21 +37,24 @@ def apply(
     *,
     prune: bool,
     mint: Callable[[], str],
+    again: bool = False,
 ) -> Applied:
     """Return what makes the fleet be as wanted.
 
     Args:
-        snapshot: The whole fleet: all scopes, all machines, all live operations.
+        snapshot: The whole fleet: all scopes, machines and live operations, and what was lost.
         wanted: The fleet file.
         prune: Whether to remove what the file does not name.
         mint: Gives a new GUID at each call, for machines that are new.
+        again: Whether machines that were preempted or terminated are added again; else they are
+            left out.
 
     Raises:
         Refused: INVALID or LIMIT for the file itself; CONFLICT for a change under a live event
             or an address that a machine outside the file has.
     """
-    groups = fleet.flatten(wanted)
     before = snapshot.machines
+    groups, lost = _without_lost(fleet.flatten(wanted), snapshot, again=again)
     members: dict[str, list[Machine]] = {}
     for machine in before.values():
         members.setdefault(machine.scope, []).append(machine)
@@ -74,12 +79,14 @@ def apply(
             machines=tuple(m for m in after.values() if before.get(m.key) != m),
             removed_machines=tuple(machine.key for machine in gone),
             removed_scopes=tuple(name for name in emptied if name not in populated),
+            found=tuple(name for name in snapshot.lost if name in after),
         ),
         added=tuple(m.name for m in after.values() if m.key not in before),
         changed=tuple(new.name for _, new in moved),
         removed=tuple(machine.name for machine in gone),
         unchanged=len(after) - len(moved) - sum(m.key not in before for m in after.values()),
         missing=tuple(machine.name for machine in kept),
+        lost=lost,
     )
 
 
@@ -110,6 +117,23 @@ def remove(snapshot: Snapshot, names: Collection[str]) -> Applied:
         ),
         removed=tuple(machine.name for machine in gone),
     )
+
+
+def _without_lost(
+    groups: list[fleet.Group], snapshot: Snapshot, *, again: bool
+) -> tuple[list[fleet.Group], tuple[str, ...]]:
+    """Return the groups without the machines that were lost, and the names of those."""
+    gone = {} if again else {k: m for k, m in snapshot.lost.items() if k not in snapshot.machines}
+    names = [m.name for group in groups for m in group.members if key(m.name) in gone]
+    if not names:
+        return groups, ()
+    kept = [
+        msgspec.structs.replace(
+            group, members=tuple(m for m in group.members if key(m.name) not in gone)
+        )
+        for group in groups
+    ]
+    return kept, tuple(names)
 
 
 def _scope(before: Scope | None, group: fleet.Group) -> Scope:

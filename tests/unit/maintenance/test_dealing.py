@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import FLEET, NOW, Bench, applied, mint
+from builders import FLEET, MINUTE, NOW, Bench, applied, mint
 from forewarn.maintenance import dealing, fleet
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Snapshot
@@ -293,3 +293,38 @@ def test_machines_are_removed_all_or_none() -> None:
 def test_removing_all_of_a_scope_removes_it_once() -> None:
     outcome = dealing.remove(Bench().snapshot, ["batch_0", "batch_1", "batch_2", "batch_3"])
     assert outcome.changes.removed_scopes == ("batch",)
+
+
+def test_a_lost_machine_is_not_added_again_unless_that_is_said() -> None:
+    bench = Bench()
+    bench.ask(EventType.PREEMPT, "batch_0")
+    bench.let_pass(MINUTE)
+    decision = bench.finish("1.1")
+    (lost,) = decision.changes.lost
+    assert (lost.name, lost.event_type, lost.operation, lost.at) == (
+        "batch_0",
+        EventType.PREEMPT,
+        "1.1",
+        NOW + MINUTE,
+    )
+    assert "batch_0" not in bench.snapshot.machines
+    outcome, after = apply(bench.snapshot, FLEET)
+    assert outcome.lost == ("batch_0",)
+    assert (outcome.added, outcome.unchanged, outcome.missing) == ((), 14, ())
+    assert "batch_0" not in after.machines
+    again = dealing.apply(after, FLEET, prune=False, mint=MINT, again=True)
+    assert (again.added, again.lost) == (("batch_0",), ())
+    assert again.changes.found == ("batch_0",)
+    last, _ = apply(applied(after, again.changes), FLEET)
+    assert (last.lost, last.unchanged) == ((), 15)
+
+
+def test_a_lost_standalone_machine_keeps_its_scope_for_its_number() -> None:
+    low = read(machine=[{"name": "spot", "priority": "low"}])
+    bench = Bench(low)
+    bench.ask(EventType.PREEMPT, "spot")
+    bench.let_pass(MINUTE)
+    bench.finish("1.1")
+    before = bench.scope("spot").incarnation
+    again = dealing.apply(bench.snapshot, low, prune=False, mint=MINT, again=True)
+    assert applied(bench.snapshot, again.changes).scopes["spot"].incarnation == before

@@ -1,0 +1,144 @@
+"""What an operator must know: one list, found anew each time from what is live.
+
+An item is gone when what it speaks of is: a failure when somebody took note of it, a hold when it
+is released, an unapproved event when it starts.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+
+from forewarn.maintenance.model import Hold, Maintenance, Operation, WalkState
+from forewarn.vocabulary import EventStatus
+
+CLOSE = timedelta(minutes=2)
+"""How near to NotBefore an unapproved event is worth a look: time to call somebody."""
+
+STUCK_AFTER = timedelta(hours=1)
+"""How long an act without an expected duration may take: the longest that a host's reboot with
+its checks does."""
+
+STUCK_FACTOR = 5
+"""How many times its expected duration an act may take before it counts as stuck."""
+
+LEAST_STUCK = timedelta(minutes=10)
+"""An act that is expected to last seconds may still last this long."""
+
+
+class Kind(StrEnum):
+    """Why an operator should look."""
+
+    FAILED = "failed"
+    STOPPED = "stopped"
+    """A walk goes no further until it is resumed or cancelled."""
+    UNKNOWN = "unknown"
+    """Nobody knows whether an act was carried out."""
+    STUCK = "stuck"
+    HELD = "held"
+    UNAPPROVED = "unapproved"
+    """It starts within CLOSE, and its guests have not approved."""
+    UNSEEN = "unseen"
+    """Machines that it concerns ask by a version that does not show it, or never asked."""
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to look at."""
+
+    kind: Kind
+    about: str
+    """An operation (`12.1`), a maintenance (`12`), or what is held (`scope web`)."""
+    message: str
+    since: datetime
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """How many of an operation's machines can see its events."""
+
+    machines: int
+    seeing: int
+    """Those that asked lately by a version that shows them."""
+
+
+def items(
+    operations: Iterable[Operation],
+    maintenances: Iterable[Maintenance],
+    holds: Iterable[Hold],
+    sights: Mapping[str, Sight],
+    now: datetime,
+) -> list[Item]:
+    """Return what needs an operator, the oldest first.
+
+    Args:
+        operations: What is live, and what has failed and nobody took note of.
+        maintenances: Those that are open.
+        holds: All that there are.
+        sights: By operation; one that is left out is not judged.
+        now: When.
+    """
+    found = [*_of_holds(holds), *_of_walks(maintenances)]
+    for operation in operations:
+        found.extend(_of_operation(operation, sights.get(operation.id), now))
+    return sorted(found, key=lambda item: (item.since, item.kind, item.about))
+
+
+def _of_holds(holds: Iterable[Hold]) -> Iterable[Item]:
+    for hold in holds:
+        about = f"{hold.kind} {hold.name}".rstrip()
+        because = f": {hold.reason}" if hold.reason else ""
+        message = f"held by {hold.by or 'somebody'}{because}; nothing of it starts until released"
+        yield Item(kind=Kind.HELD, about=about, message=message, since=hold.at)
+
+
+def _of_walks(maintenances: Iterable[Maintenance]) -> Iterable[Item]:
+    for maintenance in maintenances:
+        for walk in maintenance.walks:
+            if walk.state is WalkState.STOPPED:
+                where = walk.scope or f"host {walk.host}"
+                message = (
+                    f"the walk of {where} has stopped: {walk.reason}; resume or cancel maintenance "
+                    f"{maintenance.number}"
+                )
+                yield Item(
+                    kind=Kind.STOPPED,
+                    about=str(maintenance.number),
+                    message=message,
+                    since=maintenance.requested_at,
+                )
+
+
+def _of_operation(operation: Operation, sight: Sight | None, now: datetime) -> Iterable[Item]:
+    def item(kind: Kind, message: str, since: datetime) -> Item:
+        return Item(kind=kind, about=operation.id, message=message, since=since)
+
+    if operation.status is EventStatus.FAILED and not operation.seen_by:
+        assert operation.ended_at is not None
+        why = f": {operation.outcome}" if operation.outcome else ""
+        yield item(Kind.FAILED, f"{operation.event_type} failed{why}", operation.ended_at)
+    if operation.status is EventStatus.STARTED:
+        assert operation.started_at is not None
+        if operation.doubt:
+            yield item(Kind.UNKNOWN, operation.doubt, operation.started_at)
+        elif now - operation.started_at > patience(operation):
+            message = f"{operation.event_type} has not ended since {operation.started_at:%H:%M:%SZ}"
+            yield item(Kind.STUCK, message, operation.started_at)
+    if operation.status is EventStatus.SCHEDULED and not operation.approved:
+        if operation.held_at is None and operation.not_before - now <= CLOSE:
+            message = "not approved, and its notice is " + (
+                "over" if operation.not_before <= now else "nearly over"
+            )
+            yield item(Kind.UNAPPROVED, message, operation.announced_at)
+        if sight is not None and sight.seeing < sight.machines:
+            message = (
+                f"{sight.machines - sight.seeing} of its {sight.machines} machines have not asked "
+                "by a version that shows it"
+            )
+            yield item(Kind.UNSEEN, message, operation.announced_at)
+
+
+def patience(operation: Operation) -> timedelta:
+    """Return how long an act may take before it counts as stuck."""
+    if operation.duration_seconds <= 0:
+        return STUCK_AFTER
+    return max(LEAST_STUCK, STUCK_FACTOR * timedelta(seconds=operation.duration_seconds))

@@ -1,0 +1,150 @@
+"""What an operator must know: each kind, when it appears and when it is gone."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from builders import MINUTE, NOW, SECOND, Bench
+from forewarn.maintenance import attention, causes
+from forewarn.maintenance.attention import Kind, Sight
+from forewarn.maintenance.model import HoldKind
+from forewarn.vocabulary import EventType
+
+REBOOT = EventType.REBOOT
+
+
+def listed(bench: Bench, **sights: Sight) -> list[tuple[Kind, str]]:
+    return [(item.kind, item.about) for item in items(bench, **sights)]
+
+
+def items(bench: Bench, **sights: Sight) -> list[attention.Item]:
+    snapshot = bench.snapshot
+    return attention.items(
+        snapshot.operations.values(),
+        snapshot.maintenances.values(),
+        snapshot.holds,
+        {name.replace("_", "."): sight for name, sight in sights.items()},
+        bench.now,
+    )
+
+
+def test_a_quiet_fleet_needs_nobody() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    assert listed(bench) == []
+
+
+def test_a_failure_is_listed_until_somebody_takes_note() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "bastion", no_notice=True)
+    bench.now += MINUTE
+    bench.finish("1.1", succeeded=False, message="no such domain")
+    bench.finish("1.2", succeeded=False)
+    first, second = items(bench)
+    assert (first.kind, first.about, first.since) == (Kind.FAILED, "1.1", NOW + MINUTE)
+    assert first.message == "Reboot failed: no such domain"
+    assert second.message == "Reboot failed"
+    bench.decide(causes.Noted(operations=("1.1", "1.2"), by="ann"))
+    assert listed(bench) == []
+
+
+def test_a_stopped_walk_is_listed_until_it_is_resumed_or_cancelled() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    bench.cancel("1.1")
+    (item,) = items(bench)
+    assert (item.kind, item.about, item.since) == (Kind.STOPPED, "1", NOW)
+    assert item.message == (
+        "the walk of web has stopped: 1.1 is Canceled: not now; resume or cancel maintenance 1"
+    )
+    bench.decide(causes.Resumed(1))
+    assert listed(bench) == []
+    bench.ask(REBOOT, host="h0")
+    bench.cancel(maintenance=1)
+    assert listed(bench) == []
+
+
+def test_a_stopped_walk_of_a_host_names_it() -> None:
+    bench = Bench()
+    bench.snapshot = bench.with_hosts({"web-1": "h0"})
+    bench.ask(REBOOT, host="h0")
+    bench.cancel("1.1")
+    assert items(bench)[0].message.startswith("the walk of host h0 has stopped: ")
+
+
+def test_a_hold_is_listed_with_who_and_why() -> None:
+    bench = Bench()
+    bench.hold(HoldKind.SCOPE, "web")
+    (item,) = items(bench)
+    assert (item.kind, item.about, item.since) == (Kind.HELD, "scope web", NOW)
+    assert item.message == "held by ann: storm; nothing of it starts until released"
+    hold = msgspec.structs.replace(bench.snapshot.holds[0], by="", reason="", name="")
+    bench.snapshot = msgspec.structs.replace(bench.snapshot, holds=(hold,))
+    (item,) = items(bench)
+    assert item.about == "scope"
+    assert item.message == "held by somebody; nothing of it starts until released"
+
+
+def test_what_is_not_approved_is_listed_when_its_notice_is_nearly_over() -> None:
+    bench = Bench()
+    bench.ask_each_domain()
+    bench.now += 13 * MINUTE - SECOND
+    assert listed(bench) == []
+    bench.now += SECOND
+    assert listed(bench) == [(Kind.UNAPPROVED, f"{n}.1") for n in (1, 2, 3)]
+    assert items(bench)[0].message == "not approved, and its notice is nearly over"
+    assert items(bench)[0].since == NOW
+    bench.approve(bench.event("1.1").id)
+    assert listed(bench) == [(Kind.UNAPPROVED, f"{n}.1") for n in (2, 3)]
+    bench.let_pass(2 * MINUTE)
+    assert items(bench)[0].message == "not approved, and its notice is over"
+    bench.hold(HoldKind.EVERYTHING)
+    assert listed(bench) == [(Kind.HELD, "everything")]
+
+
+@pytest.mark.parametrize(
+    ("duration", "patience"),
+    [(-1, 60 * MINUTE), (0, 60 * MINUTE), (1, 10 * MINUTE), (120, 10 * MINUTE),
+     (121, timedelta(seconds=605)), (3600, 300 * MINUTE)],
+)  # fmt: skip
+def test_an_act_that_lasts_far_too_long_is_stuck(duration: int, patience: timedelta) -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", no_notice=True, duration_seconds=duration)
+    assert attention.patience(bench.operation("1.1")) == patience
+    bench.now += patience
+    assert listed(bench) == []
+    bench.now += SECOND
+    (item,) = items(bench)
+    assert (item.kind, item.about, item.since) == (Kind.STUCK, "1.1", NOW)
+    assert item.message == "Reboot has not ended since 12:00:00Z"
+
+
+def test_a_doubt_is_listed_instead_of_a_stuck_act() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    doubtful = msgspec.structs.replace(bench.operation("1.1"), doubt="nobody knows")
+    bench.snapshot = msgspec.structs.replace(bench.snapshot, operations={"1.1": doubtful})
+    bench.now += timedelta(days=1)
+    (item,) = items(bench)
+    assert (item.kind, item.message, item.since) == (Kind.UNKNOWN, "nobody knows", NOW)
+
+
+def test_an_event_that_machines_cannot_see_is_listed_until_they_can() -> None:
+    bench = Bench()
+    bench.ask(EventType.PREEMPT, "batch_0", "batch_2")
+    bench.ask(REBOOT, "web-0")
+    (item,) = items(bench, **{"1_1": Sight(2, 1), "2_1": Sight(1, 1)})[1:]
+    assert (item.kind, item.about, item.since) == (Kind.UNSEEN, "1.1", NOW)
+    assert item.message == "1 of its 2 machines have not asked by a version that shows it"
+    bench.approve(bench.event("1.1").id)
+    assert listed(bench, **{"1_1": Sight(2, 0)}) == []
+
+
+def test_the_oldest_is_first() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.now += MINUTE
+    bench.hold(HoldKind.MACHINE, "bastion")
+    bench.now += 13 * MINUTE
+    assert listed(bench) == [(Kind.UNAPPROVED, "1.1"), (Kind.HELD, "machine bastion")]

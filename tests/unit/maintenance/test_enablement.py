@@ -1,0 +1,191 @@
+"""Scopes on and off, silent events, users' limit, outages, and failures that are noted."""
+
+from datetime import timedelta
+
+import pytest
+
+from builders import MINUTE, NOW, SECOND, Bench
+from forewarn.maintenance import causes
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import StartCause, WalkState
+from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+
+REBOOT = EventType.REBOOT
+FIRST_REQUEST = Policy(enablement=Enablement.FIRST_REQUEST)
+HOUR = timedelta(hours=1)
+
+
+def off() -> Bench:
+    bench = Bench()
+    bench.policy = FIRST_REQUEST
+    return bench
+
+
+def test_a_scope_is_always_on_unless_the_settings_say_otherwise() -> None:
+    assert Policy().is_on(Bench().scope("web"), NOW)
+    assert not FIRST_REQUEST.is_on(Bench().scope("web"), NOW)
+
+
+def test_a_scope_is_on_from_its_first_request_for_24_hours() -> None:
+    bench = off()
+    decision = bench.decide(causes.Asked(("web",)))
+    assert [s.key for s in decision.changes.scopes] == ["web"]
+    web = bench.scope("web")
+    assert web.asked_at == NOW
+    assert web.incarnation == 0
+    assert FIRST_REQUEST.is_on(web, NOW + 24 * HOUR - SECOND)
+    assert not FIRST_REQUEST.is_on(web, NOW + 24 * HOUR)
+
+
+def test_what_is_off_is_not_stopped_unless_the_operator_says_so() -> None:
+    bench = off()
+    bench.decide(causes.Asked(("bastion",)))
+    with pytest.raises(Refused) as refusal:
+        bench.ask(REBOOT, "web-0", "bastion")
+    assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
+    assert refusal.value.facts == {"scope": "web"}
+    assert refusal.value.message == (
+        "web is off: none of its machines has asked for events lately, so they would be stopped "
+        "without notice; say --without-notice if that is meant"
+    )
+    assert bench.ask(REBOOT, "bastion").operations[0].status is EventStatus.SCHEDULED
+
+
+def test_a_silent_operation_starts_at_once_and_no_guest_sees_it() -> None:
+    bench = off()
+    decision = bench.ask(REBOOT, "web-0", without_notice=True)
+    operation = bench.operation("1.1")
+    assert operation.status is EventStatus.STARTED
+    assert operation.start_cause is StartCause.SILENT
+    assert operation.events[0].silent
+    assert operation.events[0].published == 0
+    assert decision.changes.scopes == ()
+    with pytest.raises(Refused):
+        bench.approve(operation.events[0].id, scope="web")
+    assert bench.finish("1.1").changes.scopes == ()
+
+
+def test_what_is_silent_waits_for_the_other_domain_all_the_same() -> None:
+    bench = off()
+    bench.ask(REBOOT, "web-0", without_notice=True)
+    bench.ask(REBOOT, "web-1", without_notice=True)
+    assert bench.operation("2.1").waits_for == "1.1"
+    bench.finish("1.1")
+    assert bench.operation("2.1").start_cause is StartCause.SILENT
+
+
+def test_a_host_over_an_on_and_an_off_scope_waits_for_the_one_that_is_on() -> None:
+    bench = off()
+    bench.decide(causes.Asked(("web",)))
+    machines = dict(bench.snapshot.machines)
+    bench.snapshot = bench.with_hosts({"bastion": "h0"})
+    assert machines.keys() == bench.snapshot.machines.keys()
+    bench.ask(REBOOT, host="h0", without_notice=True)
+    operation = bench.operation("1.1")
+    assert {e.scope: e.silent for e in operation.events} == {"bastion": True, "web": False}
+    assert operation.status is EventStatus.SCHEDULED
+    assert bench.scope("bastion").incarnation == 0
+    assert bench.scope("web").incarnation == 1
+    (event,) = [e for e in operation.events if e.scope == "web"]
+    bench.approve(event.id, scope="web")
+    assert bench.operation("1.1").status is EventStatus.STARTED
+    assert bench.operation("1.1").start_cause is StartCause.APPROVED
+
+
+def test_an_event_once_announced_keeps_its_notice_though_its_scope_turns_off() -> None:
+    bench = off()
+    bench.decide(causes.Asked(("web",)))
+    bench.ask(REBOOT, "web-0", not_before=NOW + 30 * HOUR)
+    bench.let_pass(29 * HOUR)
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    bench.let_pass(HOUR)
+    assert bench.operation("1.1").start_cause is StartCause.NOTICE_OVER
+
+
+@pytest.mark.parametrize("without_notice", [True, False])
+def test_a_walk_into_a_scope_that_has_turned_off(without_notice: bool) -> None:
+    bench = off()
+    bench.decide(causes.Asked(("web",)))
+    bench.ask(REBOOT, scope="web", without_notice=without_notice)
+    bench.approve(bench.event("1.1").id)
+    bench.now += 25 * HOUR
+    bench.finish("1.1")
+    if without_notice:
+        assert bench.operation("1.2").start_cause is StartCause.SILENT
+        return
+    (walk,) = bench.snapshot.maintenances[1].walks
+    assert walk.state is WalkState.STOPPED
+    assert walk.reason == "web is off by now: its guests would get no notice"
+    bench.decide(causes.Asked(("web",)))
+    bench.decide(causes.Resumed(1))
+    assert bench.operation("1.2").status is EventStatus.SCHEDULED
+
+
+def test_a_failure_needs_nobodys_leave() -> None:
+    bench = off()
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    assert bench.operation("1.1").start_cause is StartCause.NO_NOTICE
+
+
+def test_users_have_a_limit_of_pending_events_and_the_platform_has_none() -> None:
+    bench = Bench()
+    bench.policy = Policy(user_initiated_limit=2)
+    bench.user_events_pending = 1
+    with pytest.raises(Refused) as refusal:
+        bench.ask(REBOOT, "web-0", "bastion", source=EventSource.USER)
+    assert refusal.value.code is ErrorCode.LIMIT
+    assert refusal.value.facts == {"pending": 1, "limit": 2}
+    assert refusal.value.message == (
+        "1 events of users' own maintenance are pending and 2 would be added; at most 2 "
+        "(user_initiated_limit): wait until some have started"
+    )
+    assert bench.ask(REBOOT, "web-0", source=EventSource.USER).operations
+    assert bench.ask(REBOOT, "bastion", "web-3", "batch_0").operations
+
+
+def test_an_outage_moves_every_notice_by_its_length_and_starts_nothing() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "bastion")
+    bench.ask(REBOOT, "batch_0", no_notice=True)
+    bench.decide(causes.Asked(("web",)))
+    bench.now += 2 * HOUR
+    length = 2 * HOUR - timedelta(milliseconds=500)
+    decision = bench.decide(causes.Lapsed(length))
+    assert [o.id for o in decision.operations] == ["1.1", "1.2"]
+    assert bench.operation("1.2").not_before == NOW + 2 * HOUR + 15 * MINUTE
+    assert bench.scope("web").incarnation == 2
+    assert bench.scope("batch").incarnation == 1
+    assert bench.scope("web").asked_at == NOW + length
+    assert not bench.decide(causes.Passed()).operations
+    bench.let_pass(15 * MINUTE)
+    assert bench.operation("1.2").start_cause is StartCause.NOTICE_OVER
+
+
+def test_after_an_outage_what_waited_has_its_notice_back_but_for_what_is_approved() -> None:
+    bench = Bench()
+    bench.ask_each_domain()
+    bench.approve(bench.event("1.1").id)
+    bench.approve(bench.event("2.1").id)
+    bench.let_pass(15 * MINUTE)
+    bench.decide(causes.Lapsed(HOUR))
+    assert bench.operation("2.1").waits_for == "1.1"
+    assert bench.operation("3.1").waits_for == ""
+    bench.finish("1.1")
+    assert bench.operation("2.1").status is EventStatus.STARTED
+    assert bench.operation("3.1").status is EventStatus.SCHEDULED
+
+
+def test_a_failure_is_noted_once_and_nothing_else_is() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "bastion", no_notice=True)
+    bench.finish("1.1", succeeded=False)
+    noted = causes.Noted(operations=("1.1",), by="ann")
+    assert bench.decide(noted).operations[0].seen_by == "ann"
+    bench.decide(causes.Noted(operations=("1.1",), by="bob"))
+    assert bench.operation("1.1").seen_by == "ann"
+    with pytest.raises(Refused) as refusal:
+        bench.decide(causes.Noted(operations=("1.2",), by="ann"))
+    assert refusal.value.code is ErrorCode.CONFLICT
+    assert refusal.value.facts == {"operation": "1.2"}
+    assert refusal.value.message == "operation 1.2 is Started: only a failure is noted"
