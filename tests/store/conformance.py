@@ -155,12 +155,14 @@ class Values:
         numbers = range(1, 4)
         scopes = tuple(msgspec.structs.replace(WEB, incarnation=n) for n in numbers)
         same = tuple(operation("1.1", outcome=str(n)) for n in numbers)
+        moved = tuple(machine("Web-0", host=f"h{3 - n}") for n in numbers)
         with store.write() as transaction:
-            transaction.save(Changes(scopes=scopes[:1]))
+            transaction.save(Changes(scopes=scopes[:1], machines=moved))
             transaction.save(msgspec.structs.replace(with_maintenances(*same), scopes=scopes[1:]))
             assert transaction.scopes() == {"web": scopes[-1]}
         with store.read() as reading:
             assert reading.scopes(["web"]) == {"web": scopes[-1]}
+            assert reading.machines() == {"web-0": moved[-1]}
             assert reading.operations(["1.1"]) == {"1.1": same[-1]}
 
     def test_what_is_removed_is_gone_and_the_rest_stays(self, store: Store) -> None:

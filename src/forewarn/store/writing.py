@@ -31,7 +31,11 @@ class SqlTransaction(SqlReading):
     def save(self, changes: Changes) -> None:
         """Write new values over the old; later readings of this transaction see them."""
         self._put(tables.scopes, map(rows.scope_row, changes.scopes))
-        self._put(tables.machines, map(rows.machine_row, changes.machines))
+        # In the index's order of hosts: in a fleet file's order, a first hundred thousand machines
+        # take half as long again.
+        machines = {machine.key: machine for machine in changes.machines}.values()
+        by_host = sorted(machines, key=lambda machine: machine.host)
+        self._put(tables.machines, map(rows.machine_row, by_host))
         if changes.maintenances:
             self._put(tables.maintenances, map(rows.maintenance_row, changes.maintenances))
             self._raise_counter(max(m.number for m in changes.maintenances))
