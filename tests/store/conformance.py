@@ -9,24 +9,43 @@ from datetime import datetime
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from forewarn.maintenance import schedule
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import (
     Approval,
     Changes,
+    Hold,
+    HoldKind,
+    Lost,
     Machine,
     Maintenance,
     Operation,
     Profile,
     Scope,
     StartCause,
+    WalkState,
 )
 from forewarn.store.port import HistoryQuery, Store, Transaction
-from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus
+from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
 from store import values
 from store.engines import Engine
-from store.values import BATCH, MINUTE, NOW, WEB, event, machine, operation, with_maintenances
+from store.values import (
+    BATCH,
+    GOING,
+    MINUTE,
+    NOW,
+    OVER,
+    STOPPED,
+    WEB,
+    event,
+    hold,
+    lost,
+    machine,
+    operation,
+    with_maintenances,
+)
 
 STARTED = {
     "status": EventStatus.STARTED,
@@ -55,7 +74,13 @@ class Values:
     """What is saved is what is read."""
 
     @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-    @given(values.SCOPES, values.MACHINES, values.MAINTENANCES, values.OPERATIONS)
+    @given(
+        values.SCOPES,
+        values.MACHINES,
+        values.MAINTENANCES,
+        values.OPERATIONS,
+        st.tuples(values.HOLDS, values.LOST),
+    )
     def test_what_is_saved_is_read_back_exactly(
         self,
         engine: Engine,
@@ -64,14 +89,21 @@ class Values:
         one: Machine,
         maintenance: Maintenance,
         whole: Operation,
+        apart: tuple[Hold, Lost],
     ) -> None:
         one = msgspec.structs.replace(one, scope=scope.key)
         whole = msgspec.structs.replace(whole, maintenance=maintenance.number)
+        held, gone = apart
         store = engine.open(tmp_path_factory.mktemp("values"))
         save(
             store,
             Changes(
-                scopes=(scope,), machines=(one,), maintenances=(maintenance,), operations=(whole,)
+                scopes=(scope,),
+                machines=(one,),
+                maintenances=(maintenance,),
+                operations=(whole,),
+                holds=(held,),
+                lost=(gone,),
             ),
         )
         with store.read() as reading:
@@ -80,6 +112,8 @@ class Values:
             assert reading.maintenances([maintenance.number]) == {maintenance.number: maintenance}
             assert reading.operations([whole.id]) == {whole.id: whole}
             assert reading.next_wakeup() == schedule.wakeup_at(whole)
+            assert reading.holds() == (held,)
+            assert reading.lost() == {gone.key: gone}
         store.close()
 
     def test_a_new_value_replaces_the_old_one_whole(self, store: Store) -> None:
@@ -121,12 +155,14 @@ class Values:
         numbers = range(1, 4)
         scopes = tuple(msgspec.structs.replace(WEB, incarnation=n) for n in numbers)
         same = tuple(operation("1.1", outcome=str(n)) for n in numbers)
+        moved = tuple(machine("Web-0", host=f"h{3 - n}") for n in numbers)
         with store.write() as transaction:
-            transaction.save(Changes(scopes=scopes[:1]))
+            transaction.save(Changes(scopes=scopes[:1], machines=moved))
             transaction.save(msgspec.structs.replace(with_maintenances(*same), scopes=scopes[1:]))
             assert transaction.scopes() == {"web": scopes[-1]}
         with store.read() as reading:
             assert reading.scopes(["web"]) == {"web": scopes[-1]}
+            assert reading.machines() == {"web-0": moved[-1]}
             assert reading.operations(["1.1"]) == {"1.1": same[-1]}
 
     def test_what_is_removed_is_gone_and_the_rest_stays(self, store: Store) -> None:
@@ -144,32 +180,74 @@ class Values:
         with store.read() as reading:
             assert reading.machines_of(["batch", "web"]) == {"a": there}
 
+    def test_a_hold_stands_until_its_kind_and_name_are_released(self, store: Store) -> None:
+        scope, host = hold(HoldKind.SCOPE, "web"), hold(HoldKind.HOST, "web")
+        everything = hold(HoldKind.EVERYTHING, at=NOW - MINUTE)
+        save(store, Changes(holds=(scope, everything, host)))
+        with store.read() as reading:
+            assert reading.holds() == (everything, host, scope)
+        other_words = hold(HoldKind.HOST, "web", reason="", by="", at=NOW + MINUTE)
+        save(store, Changes(released=(other_words, hold(HoldKind.MACHINE, "web"))))
+        with store.read() as reading:
+            assert reading.holds() == (everything, scope)
+
+    def test_what_is_released_goes_before_what_is_held_anew(self, store: Store) -> None:
+        old = hold(HoldKind.SCOPE, "web")
+        new = hold(HoldKind.SCOPE, "web", reason="another", at=NOW + MINUTE)
+        save(store, Changes(holds=(old,)))
+        with store.write() as transaction:
+            transaction.save(Changes(holds=(new,), released=(old,)))
+            assert transaction.holds() == (new,)
+
+    def test_a_lost_machine_is_remembered_until_it_is_found(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB,), machines=(machine("Web-0"),)))
+        first, other = lost("Web-0"), lost("b_0", event_type=EventType.TERMINATE)
+        save(store, Changes(lost=(first, other), removed_machines=("web-0",)))
+        with store.read() as reading:
+            assert reading.lost() == {"web-0": first, "b_0": other}
+            assert reading.machines() == {}
+        again = lost("WEB-0", operation="2.1", at=NOW + MINUTE)
+        save(store, Changes(lost=(again,), found=("web-0", "none")))
+        with store.read() as reading:
+            assert reading.lost() == {"web-0": again, "b_0": other}
+        save(store, Changes(machines=(machine("web-0"),), found=("web-0",)))
+        with store.read() as reading:
+            assert reading.lost() == {"b_0": other}
+            assert set(reading.machines()) == {"web-0"}
+
     def test_unknown_keys_are_left_out(self, store: Store) -> None:
         save(store, Changes(scopes=(WEB,), machines=(machine("web-0"),)))
         with store.read() as reading:
             assert set(reading.scopes(["web", "none"])) == {"web"}
             assert set(reading.machines(["none", "web-0"])) == {"web-0"}
             assert reading.machines([]) == reading.scopes([]) == {}
+            assert reading.machines_on([]) == reading.machines_on(["h1"]) == {}
+            assert reading.open_maintenances() == reading.lost() == {}
+            assert reading.holds() == ()
             assert reading.operations(["9.9"]) == reading.maintenances([9]) == {}
             assert reading.operations_of_maintenance(9) == {}
             assert reading.live_operations([]) == reading.live_operations() == {}
             assert reading.next_wakeup() is reading.next_lease_end() is None
 
     def test_more_keys_than_one_statement_takes_are_found(self, store: Store) -> None:
-        many = tuple(machine(f"m{n}") for n in range(2500))
+        many = tuple(machine(f"m{n}", host=f"h{n}") for n in range(2500))
+        gone = tuple(lost(f"Gone-{n}") for n in range(2500))
         made = tuple(operation(f"1.{n}", event(f"E{n}", f"s{n}", f"m{n}")) for n in range(2500))
         changes = with_maintenances(*made)
-        save(store, msgspec.structs.replace(changes, scopes=(WEB,), machines=many))
+        save(store, msgspec.structs.replace(changes, scopes=(WEB,), machines=many, lost=gone))
         with store.read() as reading:
             assert reading.machines([m.key for m in many]) == {m.key: m for m in many}
+            assert len(reading.machines_on([f"h{n}" for n in range(2500)])) == 2500
+            assert len(reading.lost()) == 2500
             by_id = {o.id: o for o in made}
             assert reading.operations(list(by_id)) == by_id
             assert reading.live_operations([f"s{n}" for n in range(2500)]) == by_id
             assert reading.live_operations() == by_id
             assert reading.operations_of_events([f"E{n}" for n in range(2500)]) == by_id
-        save(store, Changes(removed_machines=tuple(m.key for m in many)))
+        keys = tuple(m.key for m in many)
+        save(store, Changes(removed_machines=keys, found=tuple(m.key for m in gone)))
         with store.read() as reading:
-            assert reading.machines() == {}
+            assert reading.machines() == reading.lost() == {}
 
     def test_a_time_of_another_zone_is_the_same_instant(self, store: Store) -> None:
         there = datetime.fromisoformat("2026-03-01T14:30:00.000001+05:30")
@@ -239,6 +317,64 @@ class Questions:
             assert list(reading.claimable(NOW + MINUTE - datetime.resolution, 10)) == ["1.2", "1.1"]
             assert reading.next_lease_end() == NOW + MINUTE
 
+    def test_what_is_in_doubt_is_nobodys_to_claim(self, store: Store) -> None:
+        doubtful = operation("1.1", **STARTED, doubt="nobody knows")
+        leased = operation("1.2", **STARTED, doubt="nobody knows", lease_until=NOW)
+        save(store, with_maintenances(doubtful, leased))
+        with store.read() as reading:
+            assert reading.claimable(NOW + MINUTE, 10) == {}
+            assert reading.next_lease_end() is None
+            assert set(reading.live_operations()) == {"1.1", "1.2"}
+        save(store, with_maintenances(msgspec.structs.replace(leased, doubt="")))
+        with store.read() as reading:
+            assert list(reading.claimable(NOW + MINUTE, 10)) == ["1.2"]
+            assert reading.next_lease_end() == NOW
+
+    def test_a_held_operation_is_due_at_its_not_before_though_it_is_approved(
+        self, store: Store
+    ) -> None:
+        approved = event("A", "web", "web-0", approval=APPROVAL)
+        held = operation("1.1", approved, held_at=NOW, notice_left_seconds=60)
+        save(store, with_maintenances(held))
+        with store.read() as reading:
+            assert reading.due(held.not_before - datetime.resolution, 10) == {}
+            assert reading.due(held.not_before, 10) == {"1.1": held}
+            assert reading.next_wakeup() == held.not_before
+
+    def test_what_no_guest_sees_needs_no_approval_to_be_due(self, store: Store) -> None:
+        shown = event("A", "web", "web-0", approval=APPROVAL)
+        save(store, with_maintenances(operation("1.1", shown, event("B", "off", silent=True))))
+        with store.read() as reading:
+            assert list(reading.due(NOW, 10)) == ["1.1"]
+            assert set(reading.live_operations(["off"])) == {"1.1"}
+
+    def test_machines_are_found_by_their_host_as_it_is_written(self, store: Store) -> None:
+        fleet = (machine("a", host="h1"), machine("b", host="H1"), machine("c"), machine("d"))
+        save(store, Changes(scopes=(WEB,), machines=fleet))
+        with store.read() as reading:
+            assert set(reading.machines_on(["h1"])) == {"a"}
+            assert set(reading.machines_on([""])) == {"c", "d"}
+            assert set(reading.machines_on(["H1", "", "h9"])) == {"b", "c", "d"}
+        save(store, Changes(machines=(machine("a", host=""), machine("c", host="h1"))))
+        with store.read() as reading:
+            assert set(reading.machines_on(["h1"])) == {"c"}
+            assert set(reading.machines_on([""])) == {"a", "d"}
+
+    def test_a_maintenance_is_open_while_a_walk_of_it_is_not_over(self, store: Store) -> None:
+        made = (
+            values.maintenance(10, OVER, STOPPED),
+            values.maintenance(2, GOING),
+            values.maintenance(3, OVER, OVER),
+            values.maintenance(4),
+        )
+        save(store, Changes(maintenances=made))
+        with store.read() as reading:
+            assert list(reading.open_maintenances().items()) == [(2, made[1]), (10, made[0])]
+        ended = msgspec.structs.replace(GOING, state=WalkState.OVER)
+        save(store, Changes(maintenances=(values.maintenance(2, ended),)))
+        with store.read() as reading:
+            assert set(reading.open_maintenances()) == {10}
+
     def test_maintenances_are_listed_newest_first_and_by_number(self, store: Store) -> None:
         operations = (operation("1.1"), operation("2.1"), operation("2.2"), operation("10.1"))
         save(store, with_maintenances(*operations))
@@ -268,6 +404,33 @@ class Questions:
         assert_rolled_back(store, count)
         with store.write() as transaction:
             assert transaction.next_maintenance_number() == 1
+
+    def test_purging_leaves_what_belongs_to_an_open_maintenance(self, store: Store) -> None:
+        ended = {"status": EventStatus.COMPLETED, "ended_at": NOW}
+        steps = (operation("1.1", **ended), operation("1.2", **ended), operation("2.1", **ended))
+        changes = with_maintenances(*steps)
+        walking = (values.maintenance(1, GOING), values.maintenance(2, OVER))
+        save(store, msgspec.structs.replace(changes, maintenances=walking))
+        with store.write() as transaction:
+            assert transaction.purge(NOW + MINUTE, 1) == 1
+            assert transaction.purge(NOW + MINUTE, 10) == 0
+            assert set(transaction.operations(["1.1", "1.2", "2.1"])) == {"1.1", "1.2"}
+            assert set(transaction.maintenances([1, 2])) == {1}
+            transaction.save(Changes(maintenances=(values.maintenance(1, OVER),)))
+            assert transaction.purge(NOW + MINUTE, 10) == 2
+            assert transaction.maintenances([1]) == {}
+
+    def test_purging_leaves_holds_and_lost_machines(self, store: Store) -> None:
+        preempted = operation("1.1", status=EventStatus.COMPLETED, ended_at=NOW)
+        held, gone = hold(HoldKind.SCOPE, "web"), lost("Web-0", operation="1.1")
+        changes = with_maintenances(preempted)
+        save(store, msgspec.structs.replace(changes, holds=(held,), lost=(gone,)))
+        with store.write() as transaction:
+            assert transaction.purge(NOW + 99 * MINUTE, 10) == 1
+        with store.read() as reading:
+            assert reading.operations(["1.1"]) == {}
+            assert reading.holds() == (held,)
+            assert reading.lost() == {"web-0": gone}
 
     def test_purging_forgets_what_ended_before_and_nothing_else(self, store: Store) -> None:
         ended = {"status": EventStatus.COMPLETED}

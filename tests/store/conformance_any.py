@@ -8,19 +8,42 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forewarn.maintenance import schedule
-from forewarn.maintenance.model import Approval, Changes, Event, Machine, Operation, StartCause
+from forewarn.maintenance.model import (
+    Approval,
+    Changes,
+    Event,
+    Hold,
+    HoldKind,
+    Lost,
+    Machine,
+    Operation,
+    StartCause,
+)
 from forewarn.store.port import HistoryQuery, Reading, Store
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType
 from store import values
 from store.conformance_history import all_pages
 from store.engines import Engine
 from store.remembered import Remembered
-from store.values import BATCH, MINUTE, NOW, WEB
+from store.values import BATCH, GOING, MINUTE, NOW, OVER, STOPPED, WEB
 
 # Few of everything, so that changes meet.
 MOMENTS = st.integers(0, 4).map(lambda minutes: NOW + minutes * MINUTE)
 NAMES = st.sampled_from(["Web-0", "web-1", "WEB-0", "b_0"])
 SCOPES = st.sampled_from(["web", "batch"])
+HOSTS = st.sampled_from(["h1", "H1", "h2", ""])
+WALKS = st.sampled_from([(), (), (GOING,), (OVER,), (OVER, STOPPED)])
+HOLDS = st.builds(
+    Hold,
+    kind=st.sampled_from([HoldKind.HOST, HoldKind.MACHINE]),
+    name=st.sampled_from(["h1", "web-0"]),
+    reason=st.sampled_from(["one", "two"]),
+    by=st.just("ops"),
+    at=MOMENTS,
+)
+LOST = st.builds(
+    Lost, name=NAMES, event_type=st.just(EventType.PREEMPT), operation=st.just("1.1"), at=MOMENTS
+)
 IDS = [f"{number}.{n}" for number in (1, 2, 3) for n in (1, 2)]
 
 
@@ -38,6 +61,7 @@ def operations(draw: st.DrawFn) -> Operation:
         machines=st.lists(NAMES, max_size=2).map(tuple),
         published=st.integers(1, 3),
         approval=st.sampled_from([None, approval]),
+        silent=st.sampled_from([False, False, True]),
     )
     shown = draw(st.lists(events, min_size=1, max_size=2, unique_by=lambda e: e.id))
     return values.operation(
@@ -52,18 +76,26 @@ def operations(draw: st.DrawFn) -> Operation:
         ended_at=draw(MOMENTS) if status.over else None,
         lease_until=draw(st.none() | MOMENTS),
         waits_for=draw(st.sampled_from(["", "", "9.9"])),
+        held_at=draw(st.none() | MOMENTS),
+        doubt=draw(st.sampled_from(["", "", "who knows"])),
     )
 
 
 @st.composite
 def changes(draw: st.DrawFn) -> Changes:
     changed = draw(st.lists(operations(), max_size=4, unique_by=lambda o: o.id))
-    machine = st.builds(values.machine, NAMES, SCOPES, host=st.sampled_from(["h1", "h2"]))
+    numbers = {o.maintenance for o in changed} | draw(st.sets(st.sampled_from([1, 2, 3])))
+    machine = st.builds(values.machine, NAMES, SCOPES, host=HOSTS)
     machines: list[Machine] = draw(st.lists(machine, max_size=2))
     kept = {m.key for m in machines}
     removed = draw(st.lists(NAMES.map(str.lower), max_size=1))
-    return msgspec.structs.replace(
-        values.with_maintenances(*changed),
+    return Changes(
+        maintenances=tuple(values.maintenance(n, *draw(WALKS)) for n in sorted(numbers)),
+        operations=tuple(changed),
+        holds=tuple(draw(st.lists(HOLDS, max_size=2, unique_by=lambda h: (h.kind, h.name)))),
+        released=tuple(draw(st.lists(HOLDS, max_size=2))),
+        lost=tuple(draw(st.lists(LOST, max_size=2, unique_by=lambda lost: lost.key))),
+        found=tuple(draw(st.lists(NAMES.map(str.lower), max_size=2))),
         machines=tuple(machines),
         removed_machines=tuple(name for name in removed if name not in kept),
     )
@@ -110,6 +142,10 @@ class Any:
     def _both(store: Store, expected: Remembered, step: Changes | datetime) -> None:
         with store.write() as transaction:
             if isinstance(step, Changes):
+                released = {(h.kind, h.name) for h in step.released}
+                standing = set(expected.holds) - released
+                new = tuple(h for h in step.holds if (h.kind, h.name) not in standing)
+                step = msgspec.structs.replace(step, holds=new)
                 transaction.save(step)
                 expected.save(step)
             else:
@@ -122,7 +158,17 @@ class Any:
         assert reading.machines_of(["web"]) == {
             name: m for name, m in expected.machines.items() if m.scope == "web"
         }
+        for hosts in (["h1"], ["", "H1"], ["H2", "none"]):
+            assert reading.machines_on(hosts) == {
+                name: m for name, m in expected.machines.items() if m.host in hosts
+            }
+        assert reading.lost() == expected.lost
+        oldest_first = sorted(expected.holds.values(), key=lambda h: (h.at, h.kind, h.name))
+        assert reading.holds() == tuple(oldest_first)
         assert reading.maintenances([1, 2, 3]) == expected.maintenances
+        assert list(reading.open_maintenances().items()) == [
+            (number, m) for number, m in sorted(expected.maintenances.items()) if m.open
+        ]
         assert reading.operations(IDS) == expected.operations
         for number in (1, 2, 3):
             assert reading.operations_of_maintenance(number) == {
@@ -146,6 +192,6 @@ class Any:
         leases = [
             o.lease_until
             for o in expected.operations.values()
-            if o.status is EventStatus.STARTED and o.lease_until is not None
+            if o.status is EventStatus.STARTED and not o.doubt and o.lease_until is not None
         ]
         assert reading.next_lease_end() == min(leases, default=None)

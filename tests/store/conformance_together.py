@@ -9,13 +9,19 @@ from pathlib import Path
 
 import msgspec
 
-from forewarn.maintenance.model import (
-    Changes,
-)
+from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store.port import Store, Transaction
 from store.conformance import assert_rolled_back, save
 from store.engines import Engine
-from store.values import BATCH, WEB, machine, operation, with_maintenances
+from store.values import (
+    BATCH,
+    WEB,
+    hold,
+    lost,
+    machine,
+    operation,
+    with_maintenances,
+)
 
 
 class Together:
@@ -27,6 +33,8 @@ class Together:
             with_maintenances(operation("1.1")),
             scopes=(BATCH, msgspec.structs.replace(WEB, incarnation=5)),
             machines=(machine("a"),),
+            holds=(hold(HoldKind.EVERYTHING),),
+            lost=(lost("b"),),
         )
 
         def change(transaction: Transaction) -> None:
@@ -37,7 +45,8 @@ class Together:
         assert_rolled_back(store, change)
         with store.read() as reading:
             assert reading.scopes() == {"web": WEB}
-            assert reading.machines() == reading.live_operations() == {}
+            assert reading.machines() == reading.live_operations() == reading.lost() == {}
+            assert reading.holds() == ()
             assert reading.setting("a") is None
 
     def test_increments_of_many_threads_are_all_counted(self, store: Store) -> None:
@@ -115,7 +124,11 @@ class Together:
         self, lasting_engine: Engine, tmp_path: Path
     ) -> None:
         whole = msgspec.structs.replace(
-            with_maintenances(operation("1.1")), scopes=(WEB,), machines=(machine("a"),)
+            with_maintenances(operation("1.1")),
+            scopes=(WEB,),
+            machines=(machine("a"),),
+            holds=(hold(HoldKind.HOST, "h1"),),
+            lost=(lost("B"),),
         )
         opened = lasting_engine.open(tmp_path)
         save(opened, whole)
@@ -125,6 +138,8 @@ class Together:
             assert reading.operations(["1.1"]) == {"1.1": whole.operations[0]}
             assert reading.machines() == {"a": whole.machines[0]}
             assert reading.scopes() == {"web": WEB}
+            assert reading.holds() == whole.holds
+            assert reading.lost() == {"b": whole.lost[0]}
         opened.close()
 
     def test_what_was_committed_survives_the_death_of_the_process(

@@ -6,7 +6,17 @@ It is slow, keeps nothing and knows no transactions; the suite compares a store'
 from datetime import datetime
 
 from forewarn.maintenance import schedule
-from forewarn.maintenance.model import Changes, Machine, Maintenance, Operation, Scope, key
+from forewarn.maintenance.model import (
+    Changes,
+    Hold,
+    HoldKind,
+    Lost,
+    Machine,
+    Maintenance,
+    Operation,
+    Scope,
+    key,
+)
 from forewarn.store.port import HistoryQuery
 from forewarn.vocabulary import EventStatus
 
@@ -19,6 +29,8 @@ class Remembered:
         self.machines: dict[str, Machine] = {}
         self.maintenances: dict[int, Maintenance] = {}
         self.operations: dict[str, Operation] = {}
+        self.holds: dict[tuple[HoldKind, str], Hold] = {}
+        self.lost: dict[str, Lost] = {}
         self.order: list[str] = []
 
     def save(self, changes: Changes) -> None:
@@ -27,13 +39,25 @@ class Remembered:
         self.maintenances.update((m.number, m) for m in changes.maintenances)
         self.operations.update((o.id, o) for o in changes.operations)
         self.order.extend(o.id for o in changes.operations if o.id not in self.order)
+        for released in changes.released:
+            self.holds.pop((released.kind, released.name), None)
+        self.holds.update(((h.kind, h.name), h) for h in changes.holds)
+        for found in changes.found:
+            self.lost.pop(found, None)
+        self.lost.update((lost.key, lost) for lost in changes.lost)
         for removed in changes.removed_machines:
             self.machines.pop(removed, None)
         for removed in changes.removed_scopes:
             self.scopes.pop(removed, None)
 
     def purge(self, ended_before: datetime, limit: int) -> int:
-        old = [o for o in self._in_order() if o.ended_at is not None and o.ended_at < ended_before]
+        old = [
+            o
+            for o in self._in_order()
+            if o.ended_at is not None
+            and o.ended_at < ended_before
+            and not self.maintenances[o.maintenance].open
+        ]
         gone = sorted(old, key=lambda o: (o.ended_at, self.order.index(o.id)))[:limit]
         for operation in gone:
             del self.operations[operation.id]
@@ -58,7 +82,9 @@ class Remembered:
         free = [
             o
             for o in self._in_order()
-            if o.status is EventStatus.STARTED and (o.lease_until is None or o.lease_until <= now)
+            if o.status is EventStatus.STARTED
+            and not o.doubt
+            and (o.lease_until is None or o.lease_until <= now)
         ]
         return [o.id for o in sorted(free, key=lambda o: o.started_at or now)]
 

@@ -1,10 +1,13 @@
 """The schema equals the sum of the migrations, and an older database keeps its data."""
 
+import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
@@ -13,19 +16,25 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
 
-from forewarn.maintenance.model import Changes
+from forewarn.maintenance.model import Approval, Changes
 from forewarn.store import schema, sql, sqlite, tables
-from store.values import WEB
+from forewarn.store.port import HistoryQuery
+from forewarn.vocabulary import ApproverKind, EventStatus
+from store import values
+from store.values import BATCH, MINUTE, NOW, WEB, event, machine, operation
 
 SCRIPTS = ScriptDirectory(schema.SCRIPTS)
+FIRST_RELEASE = Path(__file__).with_name("first_release.sql")
+APPROVAL = Approval(kind=ApproverKind.GUEST, by="Web-0", address="10.0.0.1", at=NOW)
+replace = msgspec.structs.replace
 OLDER = [s.revision for s in SCRIPTS.walk_revisions() if s.revision != schema.HEAD]
 
 
 def definitions(connection: Connection) -> dict[tuple[str, str], str]:
-    """What SQLite says was created, each statement's spaces and order of constraints apart."""
+    """What SQLite says was created, each statement's spaces and the order of its parts apart."""
     found = connection.execute(text("SELECT type, name, sql FROM sqlite_master")).fetchall()
     return {
-        (row.type, row.name): " ".join(sorted((row.sql or "").replace(",", " ").split()))
+        (row.type, row.name): " ".join(sorted(re.sub(r"([(),])", r" \1 ", row.sql or "").split()))
         for row in found
         if row.name != "alembic_version" and "alembic_version" not in row.name
     }
@@ -37,6 +46,19 @@ def migrated(engine: Engine, revision: str = "head") -> None:
     with engine.execution_options(**{sqlite.WRITING: True}).begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
+
+
+def first_release(folder: Path) -> Path:
+    """A database as the first release left it: its schema and rows of its own writing."""
+    path = folder / "first.db"
+    engine = sqlite.file_engine(path)
+    migrated(engine, "0001")
+    engine.dispose()
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA application_id = {sqlite.APPLICATION_ID}")
+    connection.executescript(FIRST_RELEASE.read_text())
+    connection.close()
+    return path
 
 
 def test_the_schema_equals_the_sum_of_the_migrations() -> None:
@@ -74,6 +96,73 @@ def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
         transaction.save(Changes(scopes=(WEB,)))
         assert transaction.scopes() == {"web": WEB}
     store.close()
+
+
+def test_a_database_of_the_first_release_keeps_all_that_it_held(tmp_path: Path) -> None:
+    path = first_release(tmp_path)
+    store = sql.open_sqlite(path)
+    with store.read() as reading:
+        assert reading.scopes() == {"web": WEB, "batch": BATCH}
+        assert reading.machines() == {
+            "web-0": machine("Web-0", host="h2"),
+            "web-1": machine("web-1", host="h1"),
+            "b_0": machine("b_0", "batch"),
+        }
+        assert reading.maintenances([1, 2, 9]) == {
+            1: replace(values.maintenance(1), announced=11),
+            2: replace(values.maintenance(2), announced=1),
+            9: values.maintenance(9),
+        }
+        events = (
+            event("A", "web", "web-1", "Web-0", approval=APPROVAL),
+            event("B", "batch", "b_0"),
+        )
+        live = operation("1.11", *events, hosts=("h1", "h2"))
+        over = {"status": EventStatus.COMPLETED, "ended_at": NOW}
+        unknown = operation("2.1", event("D", "batch", "b_0"))
+        assert reading.operations(["1.2", "1.11", "2.1"]) == {
+            "1.2": operation("1.2", event("C", "web", "Web-0"), **over),
+            "1.11": live,
+            "2.1": unknown,
+        }
+        assert reading.live_operations(["web"]) == {"1.11": live}
+        found = reading.history(HistoryQuery(machine="web-0")).operations
+        assert [o.id for o in found] == ["1.11", "1.2"]
+        assert reading.due(live.not_before, 9) == {"1.11": live, "2.1": unknown}
+        assert reading.open_maintenances() == reading.lost() == {}
+        assert reading.holds() == ()
+        assert reading.setting("origin") == "1"
+    with store.write() as transaction:
+        assert transaction.next_maintenance_number() == 10
+        transaction.save(Changes(operations=(replace(live, doubt="?"),)))
+        assert transaction.purge(NOW + MINUTE, 9) == 1
+        assert transaction.operations(["1.2", "1.11"]) == {"1.11": replace(live, doubt="?")}
+    store.close()
+    after = sqlite3.connect(path)
+    assert after.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert after.execute("PRAGMA foreign_key_check").fetchall() == []
+    after.close()
+
+
+def test_an_upgrade_that_fails_half_way_leaves_the_older_database_as_it_was(tmp_path: Path) -> None:
+    path = first_release(tmp_path)
+
+    def dump() -> list[str]:
+        connection = sqlite3.connect(path)
+        with closing(connection):
+            return list(connection.iterdump())
+
+    in_the_way = sqlite3.connect(path)
+    in_the_way.execute("CREATE TABLE lost_machines (in_the_way TEXT)")  # the last one made
+    in_the_way.close()
+    before = dump()
+    with pytest.raises(Exception, match="lost_machines already exists"):
+        sql.open_sqlite(path)
+    assert dump() == before
+    away = sqlite3.connect(path)
+    away.execute("DROP TABLE lost_machines")
+    away.close()
+    sql.open_sqlite(path).close()
 
 
 @pytest.mark.parametrize("revision", ["base", *OLDER])

@@ -46,16 +46,28 @@ def statements(store: sql.SqlStore) -> Iterator[list[tuple[str, object]]]:
     event.remove(store._engine, "before_cursor_execute", note)
 
 
+def scans(store: sql.SqlStore, seen: list[tuple[str, object]]) -> dict[str, list[str]]:
+    """Which tables each statement reads whole."""
+    found: dict[str, list[str]] = {}
+    with store._engine.connect() as connection:
+        for text, parameters in seen:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters).fetchall()
+            found[text] = [row[3] for row in plan if row[3].startswith("SCAN")]
+    return found
+
+
 QUESTIONS: dict[str, Callable[[Reading], object]] = {
     "scopes by key": lambda r: r.scopes(["web"]),
     "machines by key": lambda r: r.machines(["m1", "m2"]),
     "machines by scope": lambda r: r.machines_of(["web"]),
+    "machines by host": lambda r: r.machines_on(["h1", ""]),
     "operations by id": lambda r: r.operations(["0.1", "0.2"]),
     "operations by maintenance": lambda r: r.operations_of_maintenance(3),
     "operations by event": lambda r: r.operations_of_events(["E1"]),
     "live in scopes": lambda r: r.live_operations(["s1", "s2"]),
     "live": lambda r: r.live_operations(),
     "maintenances": lambda r: r.maintenances([1, 2]),
+    "open maintenances": lambda r: r.open_maintenances(),
     "latest maintenances": lambda r: r.latest_maintenances(100, 10),
     "due": lambda r: r.due(LATER, 10),
     "next wakeup": lambda r: r.next_wakeup(),
@@ -78,12 +90,19 @@ def test_no_question_reads_a_whole_table(store: sql.SqlStore, question: str) -> 
     with store.read() as reading, statements(store) as seen:
         QUESTIONS[question](reading)
     assert seen
-    with store._engine.connect() as connection:
-        for text, parameters in seen:
-            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters).fetchall()
-            scans = [row[3] for row in plan if row[3].startswith("SCAN")]
-            in_order = question == "history" and "FROM operations" in text
-            assert scans == ([IN_ORDER] if in_order else []), text
+    for text, found in scans(store, seen).items():
+        in_order = question == "history" and "FROM operations" in text
+        assert found == ([IN_ORDER] if in_order else []), text
+
+
+def test_purging_reads_no_whole_table(store: sql.SqlStore) -> None:
+    over = {"status": EventStatus.COMPLETED, "ended_at": NOW}
+    with store.write() as transaction:
+        transaction.save(with_maintenances(operation("1000.1", **over)))
+    with store.write() as transaction, statements(store) as seen:
+        assert transaction.purge(LATER, 10) == 1
+    assert len(seen) == 3
+    assert [found for found in scans(store, seen).values() if found] == []
 
 
 def test_a_thousand_operations_are_read_and_written_in_few_statements(store: sql.SqlStore) -> None:

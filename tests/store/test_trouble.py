@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from sqlalchemy import Connection, event, exc
 
-from forewarn.maintenance.model import Changes
+from forewarn.maintenance.model import Changes, HoldKind
 from forewarn.store import sql, sqlite
 from forewarn.store.port import StoreError, StoreUnavailable, StoreUnusable
-from store.values import BATCH, WEB, machine, operation, with_maintenances
+from store.values import BATCH, WEB, hold, machine, operation, with_maintenances
 
 FLEET = Changes(scopes=(BATCH,), machines=tuple(machine(f"m{n}", "batch") for n in range(5000)))
 
@@ -145,6 +145,16 @@ def test_a_machine_without_its_scope_is_our_mistake_and_no_trouble_of_the_stores
     with pytest.raises(exc.IntegrityError):
         save(store, Changes(operations=(operation("1.1"),)))
     save(store, with_maintenances(operation("1.1")))
+
+
+def test_a_second_hold_of_the_same_is_our_mistake_and_changes_nothing(store: sql.SqlStore) -> None:
+    first = hold(HoldKind.SCOPE, "web")
+    save(store, Changes(holds=(first,)))
+    with pytest.raises(exc.IntegrityError):
+        save(store, Changes(scopes=(BATCH,), holds=(hold(HoldKind.SCOPE, "web", reason="again"),)))
+    assert_only_web_is_there(store)
+    with store.read() as reading:
+        assert reading.holds() == (first,)
 
 
 def test_a_file_that_is_damaged_while_it_is_open_is_told(

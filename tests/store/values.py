@@ -10,12 +10,17 @@ from forewarn.maintenance.model import (
     Approval,
     Changes,
     Event,
+    Hold,
+    HoldKind,
+    Lost,
     Machine,
     Maintenance,
     Operation,
     Profile,
     Scope,
     StartCause,
+    Walk,
+    WalkState,
 )
 from forewarn.vocabulary import (
     ApproverKind,
@@ -38,8 +43,9 @@ def machine(name: str, scope: str = "web", **fields: Any) -> Machine:
     return Machine(name=name, scope=scope, **(known | fields))
 
 
-def maintenance(number: int) -> Maintenance:
+def maintenance(number: int, *walks: Walk) -> Maintenance:
     return Maintenance(
+        walks=walks,
         number=number,
         event_type=EventType.REBOOT,
         source=EventSource.USER,
@@ -69,6 +75,21 @@ def operation(id_: str, *events: Event, **fields: Any) -> Operation:
     shown = events or (event(f"EVENT-{id_}", "web", "Web-0"),)
     number = int(id_.partition(".")[0])
     return Operation(id=id_, maintenance=number, events=shown, **(known | fields))
+
+
+def hold(kind: HoldKind, name: str = "", **fields: Any) -> Hold:
+    known = {"reason": "wait", "by": "ops", "at": NOW}
+    return Hold(kind=kind, name=name, **(known | fields))
+
+
+def lost(name: str, **fields: Any) -> Lost:
+    known = {"event_type": EventType.PREEMPT, "operation": "1.1", "at": NOW}
+    return Lost(name=name, **(known | fields))
+
+
+GOING = Walk(scope="web", done=("web-0",))
+STOPPED = Walk(host="h1", state=WalkState.STOPPED, reason="it failed")
+OVER = Walk(scope="web", machines=("web-0",), state=WalkState.OVER)
 
 
 def with_maintenances(*operations: Operation) -> Changes:
@@ -114,6 +135,7 @@ SCOPES = every(
     priority=st.sampled_from(Priority),
     automatically_approve=st.lists(st.sampled_from(EventType), max_size=2).map(tuple),
     terminate_notice_minutes=st.none() | INT32,
+    asked_at=st.none() | MOMENTS,
 )
 APPROVALS = every(Approval, kind=st.sampled_from(ApproverKind), at=MOMENTS)
 EVENTS = every(
@@ -123,6 +145,7 @@ EVENTS = every(
     machines=st.lists(SOME, max_size=4).map(tuple),
     published=INT64,
     approval=st.none() | APPROVALS,
+    silent=st.booleans(),
 )
 OPERATIONS = every(
     Operation,
@@ -140,6 +163,16 @@ OPERATIONS = every(
     ended_at=st.none() | MOMENTS,
     attempt=INT64,
     lease_until=st.none() | MOMENTS,
+    hosts=st.lists(SOME, max_size=3).map(tuple),
+    walk=st.none() | INT32,
+    held_at=st.none() | MOMENTS,
+    notice_left_seconds=INT64,
+)
+WALKS = every(
+    Walk,
+    machines=st.lists(SOME, max_size=3).map(tuple),
+    done=st.lists(SOME, max_size=3).map(tuple),
+    state=st.sampled_from(WalkState),
 )
 MAINTENANCES = every(
     Maintenance,
@@ -149,4 +182,8 @@ MAINTENANCES = every(
     targets=st.lists(SOME, max_size=3).map(tuple),
     requested_at=MOMENTS,
     duration_seconds=INT64,
+    walks=st.lists(WALKS, max_size=3).map(tuple),
+    announced=INT64,
 )
+HOLDS = every(Hold, kind=st.sampled_from(HoldKind), at=MOMENTS)
+LOST = every(Lost, name=NAMES, event_type=st.sampled_from(EventType), at=MOMENTS)

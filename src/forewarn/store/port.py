@@ -7,7 +7,15 @@ from typing import Protocol
 
 import msgspec
 
-from forewarn.maintenance.model import Changes, Machine, Maintenance, Operation, Scope
+from forewarn.maintenance.model import (
+    Changes,
+    Hold,
+    Lost,
+    Machine,
+    Maintenance,
+    Operation,
+    Scope,
+)
 from forewarn.vocabulary import EventStatus, EventType
 
 MAX_PAGE = 1000
@@ -69,6 +77,14 @@ class Reading(Protocol):
         """Return the machines of these scopes, by key."""
         ...
 
+    def machines_on(self, hosts: Collection[str]) -> dict[str, Machine]:
+        """Return the machines on these hosts, by key.
+
+        A host is named as it is written, case and all; `""` finds the machines whose host is
+        unknown.
+        """
+        ...
+
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
         """Return these operations, live or over, by id."""
         ...
@@ -89,6 +105,10 @@ class Reading(Protocol):
         """Return these maintenances by number."""
         ...
 
+    def open_maintenances(self) -> dict[int, Maintenance]:
+        """Return all that `Maintenance.open` says of, by number, the oldest first."""
+        ...
+
     def latest_maintenances(self, before: int | None, limit: int) -> list[Maintenance]:
         """Return up to `limit` maintenances with numbers below `before`, the newest first."""
         ...
@@ -102,11 +122,26 @@ class Reading(Protocol):
         ...
 
     def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
-        """Return up to `limit` Started operations that no unexpired lease holds, oldest first."""
+        """Return up to `limit` operations that may be claimed, the first started first.
+
+        They are Started, no unexpired lease holds them, and there is no doubt about them: one in
+        doubt is nobody's until an operator has resolved it.
+        """
         ...
 
     def next_lease_end(self) -> datetime | None:
-        """Return when the first lease of a Started operation ends, None if there is none."""
+        """Return when the first lease of a Started operation ends, None if there is none.
+
+        One in doubt does not count: the end of its lease gives nobody anything to do.
+        """
+        ...
+
+    def holds(self) -> tuple[Hold, ...]:
+        """Return all holds, the oldest first, those of one instant by kind and name."""
+        ...
+
+    def lost(self) -> dict[str, Lost]:
+        """Return the lost machines that are remembered, by key."""
         ...
 
     def history(self, query: HistoryQuery) -> Page:
@@ -133,6 +168,9 @@ class Transaction(Reading, Protocol):
         What is removed goes last. A machine's scope, and an operation's maintenance, is there
         already or comes with it; a scope goes with or after its machines. An event belongs to
         one operation for ever.
+
+        Of holds, what is released goes first: by kind and name, whatever else the value says. A
+        new one is the only one of its kind and name. Of lost machines, what was found goes first.
         """
         ...
 
@@ -143,7 +181,9 @@ class Transaction(Reading, Protocol):
     def purge(self, ended_before: datetime, limit: int) -> int:
         """Forget up to `limit` operations that ended before this, the first ended first.
 
-        A maintenance goes with the last of its operations; its number is not given again.
+        A maintenance goes with the last of its operations; its number is not given again. What
+        belongs to an open one stays until that is over. Holds and lost machines are not history:
+        they stay, whatever becomes of the operations.
 
         Returns:
             How many operations were forgotten.

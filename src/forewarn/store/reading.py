@@ -5,9 +5,9 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, RowMapping, Select, func, or_, select
+from sqlalchemy import ColumnElement, RowMapping, Select, and_, func, or_, select
 
-from forewarn.maintenance.model import Event, Machine, Maintenance, Operation, Scope
+from forewarn.maintenance.model import Event, Hold, Lost, Machine, Maintenance, Operation, Scope
 from forewarn.store import history, rows, tables
 from forewarn.store.line import Line
 from forewarn.store.port import HistoryQuery, Page
@@ -22,7 +22,7 @@ _operations = tables.operations.c
 _events = tables.events.c
 _machine_columns = [tables.machines.c[name] for name in rows.MACHINE_COLUMNS]
 _live = [status.value for status in EventStatus if status.visible]
-_started = _operations.status == EventStatus.STARTED.value
+_to_carry_out = and_(_operations.status == EventStatus.STARTED.value, _operations.doubt == "")
 
 
 def chunks(keys: Iterable[T]) -> Iterator[list[T]]:
@@ -53,6 +53,10 @@ class SqlReading:
     def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
         """Return the machines of these scopes, by key."""
         return self._machines_where(tables.machines.c.scope, scopes)
+
+    def machines_on(self, hosts: Collection[str]) -> dict[str, Machine]:
+        """Return the machines on these hosts, by key; `""` is the unknown host."""
+        return self._machines_where(tables.machines.c.host, hosts)
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
         """Return these operations, live or over, by id."""
@@ -93,6 +97,13 @@ class SqlReading:
                 found[row["number"]] = rows.maintenance_value(row)
         return found
 
+    def open_maintenances(self) -> dict[int, Maintenance]:
+        """Return the maintenances that are open, by number, the oldest first."""
+        columns = tables.maintenances.c
+        statement = select(tables.maintenances).where(columns.open).order_by(columns.number)
+        found = self._line.mappings(statement)
+        return {row["number"]: rows.maintenance_value(row) for row in found}
+
     def latest_maintenances(self, before: int | None, limit: int) -> list[Maintenance]:
         """Return up to `limit` maintenances with numbers below `before`, the newest first."""
         number = tables.maintenances.c.number
@@ -116,18 +127,29 @@ class SqlReading:
         return self._moment(select(func.min(_operations.wakeup_at)))
 
     def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
-        """Return up to `limit` Started operations that no unexpired lease holds, oldest first."""
+        """Return up to `limit` operations that wait to be carried out, the first started first."""
+        free = or_(_operations.lease_until.is_(None), _operations.lease_until <= now)
         statement = (
             select(tables.operations)
-            .where(_started, or_(_operations.lease_until.is_(None), _operations.lease_until <= now))
+            .where(_to_carry_out, free)
             .order_by(_operations.started_at, _operations.sequence)
             .limit(limit)
         )
         return self._operations_of(statement)
 
     def next_lease_end(self) -> datetime | None:
-        """Return when the first lease of a Started operation ends, None if there is none."""
-        return self._moment(select(func.min(_operations.lease_until)).where(_started))
+        """Return when the first lease of those operations ends, None if there is none."""
+        return self._moment(select(func.min(_operations.lease_until)).where(_to_carry_out))
+
+    def holds(self) -> tuple[Hold, ...]:
+        """Return all holds, the oldest first."""
+        found = map(rows.hold_value, self._line.mappings(select(tables.holds)))
+        return tuple(sorted(found, key=lambda hold: (hold.at, hold.kind, hold.name)))
+
+    def lost(self) -> dict[str, Lost]:
+        """Return the lost machines that are remembered, by key."""
+        found = self._line.mappings(select(tables.lost_machines))
+        return {row["key"]: rows.lost_value(row) for row in found}
 
     def history(self, query: HistoryQuery) -> Page:
         """Return one page of operations, newest announcement first.

@@ -10,12 +10,16 @@ from forewarn.maintenance import schedule
 from forewarn.maintenance.model import (
     Approval,
     Event,
+    Hold,
+    HoldKind,
+    Lost,
     Machine,
     Maintenance,
     Operation,
     Profile,
     Scope,
     StartCause,
+    Walk,
 )
 from forewarn.vocabulary import (
     ApproverKind,
@@ -47,6 +51,7 @@ MACHINE_COLUMNS = (
 _names = msgspec.json.Decoder(tuple[str, ...])
 _types = msgspec.json.Decoder(tuple[EventType, ...])
 _pairs = msgspec.json.Decoder(tuple[tuple[str, str], ...])
+_walks = msgspec.json.Decoder(tuple[Walk, ...])
 _fields = msgspec.json.Decoder(dict[str, str])
 
 
@@ -65,6 +70,7 @@ def scope_row(scope: Scope) -> Row:
         "priority": scope.priority.value,
         "automatically_approve": _text(scope.automatically_approve),
         "terminate_notice_minutes": scope.terminate_notice_minutes,
+        "asked_at": scope.asked_at,
     }
 
 
@@ -78,6 +84,7 @@ def scope_value(row: RowMapping) -> Scope:
         priority=Priority(row["priority"]),
         automatically_approve=_types.decode(row["automatically_approve"]),
         terminate_notice_minutes=row["terminate_notice_minutes"],
+        asked_at=row["asked_at"],
     )
 
 
@@ -158,6 +165,9 @@ def maintenance_row(maintenance: Maintenance) -> Row:
         "requested_at": maintenance.requested_at,
         "description": maintenance.description,
         "duration_seconds": maintenance.duration_seconds,
+        "walks": _text(maintenance.walks),
+        "announced": maintenance.announced,
+        "open": maintenance.open,
     }
 
 
@@ -172,6 +182,8 @@ def maintenance_value(row: RowMapping) -> Maintenance:
         requested_at=row["requested_at"],
         description=row["description"],
         duration_seconds=row["duration_seconds"],
+        walks=_walks.decode(row["walks"]),
+        announced=row["announced"],
     )
 
 
@@ -196,6 +208,11 @@ def operation_row(operation: Operation) -> Row:
         "executor": operation.executor,
         "lease_until": operation.lease_until,
         "wakeup_at": schedule.wakeup_at(operation),
+        "hosts": _text(operation.hosts),
+        "walk": operation.walk,
+        "held_at": operation.held_at,
+        "notice_left_seconds": operation.notice_left_seconds,
+        "doubt": operation.doubt,
     }
 
 
@@ -221,6 +238,11 @@ def operation_value(row: RowMapping, events: tuple[Event, ...]) -> Operation:
         attempt=row["attempt"],
         executor=row["executor"],
         lease_until=row["lease_until"],
+        hosts=_names.decode(row["hosts"]),
+        walk=row["walk"],
+        held_at=row["held_at"],
+        notice_left_seconds=row["notice_left_seconds"],
+        doubt=row["doubt"],
     )
 
 
@@ -246,6 +268,7 @@ def _event_row(operation: Operation, position: int, event: Event) -> Row:
         "approved_by": approval and approval.by,
         "approved_address": approval and approval.address,
         "approved_at": approval and approval.at,
+        "silent": event.silent,
     }
 
 
@@ -266,4 +289,48 @@ def event_value(row: RowMapping) -> Event:
         machines=_names.decode(row["machines"]),
         published=row["published"],
         approval=approval,
+        silent=row["silent"],
+    )
+
+
+def hold_row(hold: Hold) -> Row:
+    """Return the row of a hold."""
+    return {
+        "kind": hold.kind.value,
+        "name": hold.name,
+        "reason": hold.reason,
+        "by": hold.by,
+        "at": hold.at,
+    }
+
+
+def hold_value(row: RowMapping) -> Hold:
+    """Return the hold of a row."""
+    return Hold(
+        kind=HoldKind(row["kind"]),
+        name=row["name"],
+        reason=row["reason"],
+        by=row["by"],
+        at=row["at"],
+    )
+
+
+def lost_row(lost: Lost) -> Row:
+    """Return the row of a lost machine."""
+    return {
+        "key": lost.key,
+        "name": lost.name,
+        "event_type": lost.event_type.value,
+        "operation": lost.operation,
+        "at": lost.at,
+    }
+
+
+def lost_value(row: RowMapping) -> Lost:
+    """Return the lost machine of a row."""
+    return Lost(
+        name=row["name"],
+        event_type=EventType(row["event_type"]),
+        operation=row["operation"],
+        at=row["at"],
     )

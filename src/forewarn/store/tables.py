@@ -1,8 +1,12 @@
 """The schema. A change of it is a migration too: a test compares the two.
 
 Times are whole microseconds since 1970 in UTC, in every engine: SQLite has no type that keeps a
-time zone. What is never searched for (tags, profiles, the names of an event's machines) is one
-JSON text.
+time zone. What is never searched for (tags, profiles, the names of an event's machines, walks) is
+one JSON text.
+
+A column that came after the first schema, and is never NULL, has a default: only so can SQLite add
+it to a table that stands. The other way is to copy the table and drop the old one, which takes the
+rows that refer to it along.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -18,9 +22,15 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
+    text,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
+
+NOTHING = text("''")
+NO_NUMBER = text("0")
+NONE_LISTED = text("'[]'")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -66,6 +76,7 @@ scopes = Table(
     Column("priority", Text, nullable=False),
     Column("automatically_approve", Text, nullable=False),
     Column("terminate_notice_minutes", Integer),
+    Column("asked_at", Instant),
 )
 
 machines = Table(
@@ -83,6 +94,7 @@ machines = Table(
     Column("tags", Text, nullable=False),
     Column("profile", Text, nullable=False),
     Index(None, "scope"),
+    Index(None, "host"),
 )
 
 maintenances = Table(
@@ -96,6 +108,11 @@ maintenances = Table(
     Column("requested_at", Instant, nullable=False),
     Column("description", Text, nullable=False),
     Column("duration_seconds", BigInteger, nullable=False),
+    Column("walks", Text, nullable=False, server_default=NONE_LISTED),
+    Column("announced", BigInteger, nullable=False, server_default=NO_NUMBER),
+    # `Maintenance.open`, so that open ones are found beside any length of history.
+    Column("open", Boolean, nullable=False, server_default=false()),
+    Index(None, "open", "number"),
 )
 
 operations = Table(
@@ -122,6 +139,11 @@ operations = Table(
     Column("lease_until", Instant),
     # `schedule.wakeup_at` of what is stored, so that what is due is one look into an index.
     Column("wakeup_at", Instant),
+    Column("hosts", Text, nullable=False, server_default=NONE_LISTED),
+    Column("walk", Integer),
+    Column("held_at", Instant),
+    Column("notice_left_seconds", BigInteger, nullable=False, server_default=NO_NUMBER),
+    Column("doubt", Text, nullable=False, server_default=NOTHING),
     UniqueConstraint("id"),
     Index(None, "maintenance"),
     Index(None, "announced_at", "sequence"),
@@ -136,7 +158,7 @@ events = Table(
     Column("id", Text, primary_key=True),
     Column("operation", Text, ForeignKey("operations.id", ondelete="CASCADE"), nullable=False),
     Column("position", Integer, nullable=False),
-    # Whether guests see it, so that what is live in a scope is found beside any length of history.
+    # Whether it is Scheduled or Started: what is live in a scope is found beside any history.
     Column("live", Boolean, nullable=False),
     Column("scope", Text, nullable=False),
     Column("update_domain", Integer, nullable=False),
@@ -146,6 +168,7 @@ events = Table(
     Column("approved_by", Text),
     Column("approved_address", Text),
     Column("approved_at", Instant),
+    Column("silent", Boolean, nullable=False, server_default=false()),
     Index(None, "operation", "position"),
     Index(None, "scope", "live", "operation"),
 )
@@ -157,6 +180,27 @@ operation_machines = Table(
     Column("machine", Text, primary_key=True),
     Column("operation", Text, ForeignKey("operations.id", ondelete="CASCADE"), primary_key=True),
     Index(None, "operation"),
+)
+
+holds = Table(
+    "holds",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("at", Instant, nullable=False),
+)
+
+lost_machines = Table(
+    # They refer to no operation's row: they are remembered for longer than it is.
+    "lost_machines",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("event_type", Text, nullable=False),
+    Column("operation", Text, nullable=False),
+    Column("at", Instant, nullable=False),
 )
 
 counters = Table(

@@ -1,0 +1,25 @@
+-- Rows as the first release wrote them; its schema is migration 0001.
+BEGIN;
+INSERT INTO "counters" VALUES('maintenance',9);
+INSERT INTO "events" VALUES('C','1.2',0,0,'web',0,'["Web-0"]',1,NULL,NULL,NULL,NULL);
+INSERT INTO "events" VALUES('A','1.11',0,1,'web',0,'["web-1","Web-0"]',1,'guest','Web-0','10.0.0.1',1772366400123456);
+INSERT INTO "events" VALUES('B','1.11',1,1,'batch',0,'["b_0"]',1,NULL,NULL,NULL,NULL);
+INSERT INTO "events" VALUES('D','2.1',0,1,'batch',0,'["b_0"]',1,NULL,NULL,NULL,NULL);
+INSERT INTO "machines" VALUES('web-0','Web-0','web',0,0,'id-of-Web-0','h2','','','[]','{"azure_environment":"AzurePublicCloud","os_type":"Linux"}');
+INSERT INTO "machines" VALUES('web-1','web-1','web',0,0,'id-of-web-1','h1','','','[]','{"azure_environment":"AzurePublicCloud","os_type":"Linux"}');
+INSERT INTO "machines" VALUES('b_0','b_0','batch',0,0,'id-of-b_0','','','','[]','{"azure_environment":"AzurePublicCloud","os_type":"Linux"}');
+INSERT INTO "maintenances" VALUES(1,'Reboot','User','["Web-0"]','ops',1772366400123456,'',-1);
+INSERT INTO "maintenances" VALUES(2,'Reboot','User','["Web-0"]','ops',1772366400123456,'',-1);
+INSERT INTO "maintenances" VALUES(9,'Reboot','User','["Web-0"]','ops',1772366400123456,'',-1);
+INSERT INTO "operation_machines" VALUES('b_0','1.11');
+INSERT INTO "operation_machines" VALUES('web-0','1.11');
+INSERT INTO "operation_machines" VALUES('web-1','1.11');
+INSERT INTO "operation_machines" VALUES('web-0','1.2');
+INSERT INTO "operation_machines" VALUES('b_0','2.1');
+INSERT INTO "operations" VALUES(1,'1.2',1,'Reboot','User','',-1,'Completed',1772366400123456,1772367300123456,NULL,NULL,1772366400123456,'','',0,'',NULL,NULL);
+INSERT INTO "operations" VALUES(2,'1.11',1,'Reboot','User','',-1,'Scheduled',1772366400123456,1772367300123456,NULL,NULL,NULL,'','',0,'',NULL,1772367300123456);
+INSERT INTO "operations" VALUES(3,'2.1',2,'Reboot','User','',-1,'Scheduled',1772366400123456,1772367300123456,NULL,NULL,NULL,'','',0,'',NULL,1772367300123456);
+INSERT INTO "scopes" VALUES('web','Web','availability_set',3,0,'regular','[]',NULL);
+INSERT INTO "scopes" VALUES('batch','batch','scale_set',5,0,'regular','[]',NULL);
+INSERT INTO "settings" VALUES('origin','1');
+COMMIT;
