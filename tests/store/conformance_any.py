@@ -78,6 +78,7 @@ def operations(draw: st.DrawFn) -> Operation:
         waits_for=draw(st.sampled_from(["", "", "9.9"])),
         held_at=draw(st.none() | MOMENTS),
         doubt=draw(st.sampled_from(["", "", "who knows"])),
+        seen_by=draw(st.sampled_from(["", "ann"])),
     )
 
 
@@ -187,6 +188,7 @@ class Any:
         assert set(reading.live_operations(["web"])) == expected.live({"web"})
         assert list(reading.due(now, 99)) == expected.due(now)
         assert list(reading.claimable(now, 99)) == expected.claimable(now)
+        assert list(reading.unnoted_failures(99)) == expected.unnoted_failures()
         waking = [schedule.wakeup_at(o) for o in expected.operations.values()]
         assert reading.next_wakeup() == min((at for at in waking if at), default=None)
         leases = [

@@ -88,6 +88,14 @@ class Remembered:
         ]
         return [o.id for o in sorted(free, key=lambda o: o.started_at or now)]
 
+    def unnoted_failures(self) -> list[str]:
+        failed = [
+            (o.ended_at, self.order.index(o.id), o.id)
+            for o in self.operations.values()
+            if o.status is EventStatus.FAILED and not o.seen_by
+        ]
+        return [id_ for *_, id_ in sorted(failed, reverse=True)]
+
     def history(self, query: HistoryQuery) -> list[str]:
         found = [o for o in self._in_order() if self._is_asked_for(o, query)]
         found.sort(key=lambda o: (o.announced_at, self.order.index(o.id)), reverse=True)

@@ -184,6 +184,7 @@ MAINTENANCES = every(
     duration_seconds=INT64,
     walks=st.lists(WALKS, max_size=3).map(tuple),
     announced=INT64,
+    without_notice=st.booleans(),
 )
 HOLDS = every(Hold, kind=st.sampled_from(HoldKind), at=MOMENTS)
 LOST = every(Lost, name=NAMES, event_type=st.sampled_from(EventType), at=MOMENTS)

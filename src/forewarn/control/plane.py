@@ -26,6 +26,7 @@ from forewarn.maintenance.model import (
     Snapshot,
     key,
 )
+from forewarn.maintenance.policy import Policy
 from forewarn.store.port import Transaction
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus
 
@@ -42,20 +43,30 @@ class Plane:
     Args:
         writer: Runs its transactions.
         mint: Gives a new GUID at each call.
+        policy: What the settings decide about the rules.
     """
 
-    def __init__(self, writer: Writer, mint: Callable[[], str]) -> None:
+    def __init__(
+        self, writer: Writer, mint: Callable[[], str], policy: Policy = schedule.ALWAYS_ON
+    ) -> None:
         self._writer = writer
         self._mint = mint
+        self._policy = policy
 
     def apply_fleet(
-        self, wanted: fleet.Fleet, *, prune: bool = False, dry_run: bool = False
+        self,
+        wanted: fleet.Fleet,
+        *,
+        prune: bool = False,
+        again: bool = False,
+        dry_run: bool = False,
     ) -> "Future[dealing.Applied]":
         """Make the fleet be as wanted, all or nothing.
 
         Args:
             wanted: The fleet file.
             prune: Whether to remove machines that it does not name.
+            again: Whether machines that were preempted or terminated are added again.
             dry_run: Whether to tell only what would change.
         """
 
@@ -64,8 +75,9 @@ class Plane:
                 scopes=transaction.scopes(),
                 machines=transaction.machines(),
                 operations=transaction.live_operations(),
+                lost=transaction.lost(),
             )
-            applied = dealing.apply(snapshot, wanted, prune=prune, mint=self._mint)
+            applied = dealing.apply(snapshot, wanted, prune=prune, mint=self._mint, again=again)
             return Work(applied, Changes() if dry_run else applied.changes)
 
         return self._writer.submit(job)
@@ -95,7 +107,8 @@ class Plane:
         """
 
         def job(transaction: Transaction, now: datetime) -> Work:
-            snapshot = snapshots.for_request(transaction, request)
+            limited = self._policy.user_initiated_limit > 0
+            snapshot = snapshots.for_request(transaction, request, limited=limited)
             number = 0 if dry_run else transaction.next_maintenance_number()
             cause = causes.Requested(request=request, number=number)
             decision = self._decide(snapshot, cause, now)
@@ -242,6 +255,44 @@ class Plane:
 
         return self._writer.submit(job)
 
+    def note(self, references: Sequence[str], by: str) -> "Future[tuple[Operation, ...]]":
+        """Take note of failures, so that they no longer need attention; all or none."""
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            named: dict[str, Operation] = {}
+            for reference in references:
+                named |= snapshots.resolve(transaction, reference)
+            cause = causes.Noted(operations=tuple(named), by=by)
+            decision = self._decide(snapshots.around(transaction, named), cause, now)
+            return Work(decision.operations, decision.changes)
+
+        return self._writer.submit(job)
+
+    def asked(self, scopes: Collection[str]) -> "Future[None]":
+        """Write down that machines of these scopes (keys) asked for their events."""
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            known = transaction.scopes(scopes)
+            cause = causes.Asked(tuple(known))
+            return Work(None, self._decide(Snapshot(scopes=known), cause, now).changes)
+
+        return self._writer.submit(job)
+
+    def lapse(self, length: timedelta) -> "Future[int]":
+        """Move every notice later by an outage; the answer is how many operations that concerned.
+
+        All of it is one transaction, asked for before guests can read.
+        """
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            snapshot = Snapshot(
+                scopes=transaction.scopes(), operations=transaction.live_operations()
+            )
+            decision = self._decide(snapshot, causes.Lapsed(length), now)
+            return Work(len(decision.operations), decision.changes)
+
+        return self._writer.submit(job)
+
     def advance(self) -> "Future[int]":
         """Start what is due; the answer is how many operations that concerned.
 
@@ -348,7 +399,7 @@ class Plane:
 
     def _decide(self, snapshot: Snapshot, cause: Cause, now: datetime) -> Decision:
         """Decide, and check what the decision leads to before it is saved."""
-        decision = schedule.decide(snapshot, cause, now, self._mint)
+        decision = schedule.decide(snapshot, cause, now, self._mint, self._policy)
         changes = decision.changes
         after = Snapshot(
             scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},

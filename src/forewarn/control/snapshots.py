@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable
 
+import msgspec
+
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import (
     Hold,
@@ -17,7 +19,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.planner import Request
 from forewarn.store.port import Reading
-from forewarn.vocabulary import ErrorCode
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
 
 EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
@@ -66,8 +68,14 @@ def around(
     return _snapshot(reading, operations, scopes, walking=walking)
 
 
-def for_request(reading: Reading, request: Request) -> Snapshot:
-    """Return what a request may concern: its machines, their scopes, and what is live there."""
+def for_request(reading: Reading, request: Request, *, limited: bool = False) -> Snapshot:
+    """Return what a request may concern: its machines, their scopes, and what is live there.
+
+    Args:
+        reading: Where to look.
+        request: What is asked.
+        limited: Whether users' pending events have a limit, and so are counted.
+    """
     if request.scope:
         machines = reading.machines_of({key(request.scope)})
         scopes = {key(request.scope)}
@@ -77,7 +85,10 @@ def for_request(reading: Reading, request: Request) -> Snapshot:
     else:
         machines = reading.machines([key(name) for name in request.machines])
         scopes = {machine.scope for machine in machines.values()}
-    return _snapshot(reading, {}, scopes, machines=machines, walking=True)
+    snapshot = _snapshot(reading, {}, scopes, machines=machines, walking=True)
+    if not limited or request.source is not EventSource.USER:
+        return snapshot
+    return msgspec.structs.replace(snapshot, user_events_pending=_pending_of_users(reading))
 
 
 def for_maintenance(reading: Reading, number: int) -> Snapshot:
@@ -152,6 +163,14 @@ def _open_walks(
     walked = reading.machines_of({walk.scope for walk in walks if walk.scope})
     walked |= reading.machines_on({walk.host for walk in walks if walk.host})
     return concerned, walked
+
+
+def _pending_of_users(reading: Reading) -> int:
+    return sum(
+        len(operation.events)
+        for operation in reading.live_operations().values()
+        if operation.source is EventSource.USER and operation.status is EventStatus.SCHEDULED
+    )
 
 
 def _scopes_of(operations: Iterable[Operation]) -> set[str]:

@@ -136,6 +136,10 @@ class Reading(Protocol):
         """
         ...
 
+    def unnoted_failures(self, limit: int) -> dict[str, Operation]:
+        """Return up to `limit` Failed operations that nobody took note of, the latest first."""
+        ...
+
     def holds(self) -> tuple[Hold, ...]:
         """Return all holds, the oldest first, those of one instant by kind and name."""
         ...

@@ -141,6 +141,17 @@ class SqlReading:
         """Return when the first lease of those operations ends, None if there is none."""
         return self._moment(select(func.min(_operations.lease_until)).where(_to_carry_out))
 
+    def unnoted_failures(self, limit: int) -> dict[str, Operation]:
+        """Return up to `limit` Failed operations that nobody took note of, the latest first."""
+        failed = _operations.status == EventStatus.FAILED.value
+        statement = (
+            select(tables.operations)
+            .where(failed, _operations.seen_by == "")
+            .order_by(_operations.ended_at.desc(), _operations.sequence.desc())
+            .limit(limit)
+        )
+        return self._operations_of(statement)
+
     def holds(self) -> tuple[Hold, ...]:
         """Return all holds, the oldest first."""
         found = map(rows.hold_value, self._line.mappings(select(tables.holds)))

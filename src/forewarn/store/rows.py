@@ -165,6 +165,7 @@ def maintenance_row(maintenance: Maintenance) -> Row:
         "requested_at": maintenance.requested_at,
         "description": maintenance.description,
         "duration_seconds": maintenance.duration_seconds,
+        "without_notice": maintenance.without_notice,
         "walks": _text(maintenance.walks),
         "announced": maintenance.announced,
         "open": maintenance.open,
@@ -182,6 +183,7 @@ def maintenance_value(row: RowMapping) -> Maintenance:
         requested_at=row["requested_at"],
         description=row["description"],
         duration_seconds=row["duration_seconds"],
+        without_notice=row["without_notice"],
         walks=_walks.decode(row["walks"]),
         announced=row["announced"],
     )
@@ -213,6 +215,7 @@ def operation_row(operation: Operation) -> Row:
         "held_at": operation.held_at,
         "notice_left_seconds": operation.notice_left_seconds,
         "doubt": operation.doubt,
+        "seen_by": operation.seen_by,
     }
 
 
@@ -243,6 +246,7 @@ def operation_value(row: RowMapping, events: tuple[Event, ...]) -> Operation:
         held_at=row["held_at"],
         notice_left_seconds=row["notice_left_seconds"],
         doubt=row["doubt"],
+        seen_by=row["seen_by"],
     )
 
 

@@ -110,6 +110,7 @@ maintenances = Table(
     Column("duration_seconds", BigInteger, nullable=False),
     Column("walks", Text, nullable=False, server_default=NONE_LISTED),
     Column("announced", BigInteger, nullable=False, server_default=NO_NUMBER),
+    Column("without_notice", Boolean, nullable=False, server_default=false()),
     # `Maintenance.open`, so that open ones are found beside any length of history.
     Column("open", Boolean, nullable=False, server_default=false()),
     Index(None, "open", "number"),
@@ -144,6 +145,7 @@ operations = Table(
     Column("held_at", Instant),
     Column("notice_left_seconds", BigInteger, nullable=False, server_default=NO_NUMBER),
     Column("doubt", Text, nullable=False, server_default=NOTHING),
+    Column("seen_by", Text, nullable=False, server_default=NOTHING),
     UniqueConstraint("id"),
     Index(None, "maintenance"),
     Index(None, "announced_at", "sequence"),
