@@ -165,6 +165,7 @@ def maintenance_row(maintenance: Maintenance) -> Row:
         "requested_at": maintenance.requested_at,
         "description": maintenance.description,
         "duration_seconds": maintenance.duration_seconds,
+        "without_notice": maintenance.without_notice,
         "walks": _text(maintenance.walks),
         "announced": maintenance.announced,
         "open": maintenance.open,
@@ -182,6 +183,7 @@ def maintenance_value(row: RowMapping) -> Maintenance:
         requested_at=row["requested_at"],
         description=row["description"],
         duration_seconds=row["duration_seconds"],
+        without_notice=row["without_notice"],
         walks=_walks.decode(row["walks"]),
         announced=row["announced"],
     )
@@ -212,6 +214,7 @@ def operation_row(operation: Operation) -> Row:
         "walk": operation.walk,
         "held_at": operation.held_at,
         "notice_left_seconds": operation.notice_left_seconds,
+        "seen_by": operation.seen_by,
         "doubt": operation.doubt,
     }
 
@@ -242,6 +245,7 @@ def operation_value(row: RowMapping, events: tuple[Event, ...]) -> Operation:
         walk=row["walk"],
         held_at=row["held_at"],
         notice_left_seconds=row["notice_left_seconds"],
+        seen_by=row["seen_by"],
         doubt=row["doubt"],
     )
 

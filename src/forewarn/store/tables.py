@@ -108,6 +108,7 @@ maintenances = Table(
     Column("requested_at", Instant, nullable=False),
     Column("description", Text, nullable=False),
     Column("duration_seconds", BigInteger, nullable=False),
+    Column("without_notice", Boolean, nullable=False, server_default=false()),
     Column("walks", Text, nullable=False, server_default=NONE_LISTED),
     Column("announced", BigInteger, nullable=False, server_default=NO_NUMBER),
     # `Maintenance.open`, so that open ones are found beside any length of history.
@@ -143,6 +144,7 @@ operations = Table(
     Column("walk", Integer),
     Column("held_at", Instant),
     Column("notice_left_seconds", BigInteger, nullable=False, server_default=NO_NUMBER),
+    Column("seen_by", Text, nullable=False, server_default=NOTHING),
     Column("doubt", Text, nullable=False, server_default=NOTHING),
     UniqueConstraint("id"),
     Index(None, "maintenance"),
