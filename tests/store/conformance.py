@@ -181,15 +181,15 @@ class Values:
             assert reading.machines_of(["batch", "web"]) == {"a": there}
 
     def test_a_hold_stands_until_its_kind_and_name_are_released(self, store: Store) -> None:
-        scope, host = hold(HoldKind.SCOPE, "web"), hold(HoldKind.HOST, "web")
-        everything = hold(HoldKind.EVERYTHING, at=NOW - MINUTE)
-        save(store, Changes(holds=(scope, everything, host)))
+        everything, host = hold(HoldKind.EVERYTHING), hold(HoldKind.HOST, "web")
+        scope = hold(HoldKind.SCOPE, "web", at=NOW - MINUTE)
+        save(store, Changes(holds=(host, everything, scope)))
         with store.read() as reading:
-            assert reading.holds() == (everything, host, scope)
+            assert reading.holds() == (scope, everything, host)
         other_words = hold(HoldKind.HOST, "web", reason="", by="", at=NOW + MINUTE)
         save(store, Changes(released=(other_words, hold(HoldKind.MACHINE, "web"))))
         with store.read() as reading:
-            assert reading.holds() == (everything, scope)
+            assert reading.holds() == (scope, everything)
 
     def test_what_is_released_goes_before_what_is_held_anew(self, store: Store) -> None:
         old = hold(HoldKind.SCOPE, "web")

@@ -182,6 +182,7 @@ MAINTENANCES = every(
     targets=st.lists(SOME, max_size=3).map(tuple),
     requested_at=MOMENTS,
     duration_seconds=INT64,
+    without_notice=st.booleans(),
     walks=st.lists(WALKS, max_size=3).map(tuple),
     announced=INT64,
     without_notice=st.booleans(),

@@ -214,6 +214,7 @@ def operation_row(operation: Operation) -> Row:
         "walk": operation.walk,
         "held_at": operation.held_at,
         "notice_left_seconds": operation.notice_left_seconds,
+        "seen_by": operation.seen_by,
         "doubt": operation.doubt,
         "seen_by": operation.seen_by,
     }
@@ -245,6 +246,7 @@ def operation_value(row: RowMapping, events: tuple[Event, ...]) -> Operation:
         walk=row["walk"],
         held_at=row["held_at"],
         notice_left_seconds=row["notice_left_seconds"],
+        seen_by=row["seen_by"],
         doubt=row["doubt"],
         seen_by=row["seen_by"],
     )

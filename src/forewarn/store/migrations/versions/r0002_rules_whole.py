@@ -20,6 +20,7 @@ def upgrade() -> None:
     op.add_column("scopes", sa.Column("asked_at", sa.BigInteger))
     op.create_index(op.f("ix_machines_host"), "machines", ["host"])
     for column in (
+        sa.Column("without_notice", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("walks", sa.Text, nullable=False, server_default=none_listed),
         sa.Column("announced", sa.BigInteger, nullable=False, server_default=zero),
         sa.Column("without_notice", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -32,6 +33,7 @@ def upgrade() -> None:
         sa.Column("walk", sa.Integer),
         sa.Column("held_at", sa.BigInteger),
         sa.Column("notice_left_seconds", sa.BigInteger, nullable=False, server_default=zero),
+        sa.Column("seen_by", sa.Text, nullable=False, server_default=nothing),
         sa.Column("doubt", sa.Text, nullable=False, server_default=nothing),
         sa.Column("seen_by", sa.Text, nullable=False, server_default=nothing),
     ):
