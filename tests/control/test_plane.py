@@ -4,27 +4,31 @@ from datetime import timedelta
 
 import pytest
 
-from builders import FLEET, MINUTE, NOW
+from builders import FLEET, MINUTE, NOW, mint
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
 from forewarn.control import plane
+from forewarn.control.plane import Plane
+from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import fleet
 from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import HoldKind
 from forewarn.maintenance.planner import Request
+from forewarn.maintenance.policy import Enablement, Policy
 from forewarn.store.port import HistoryQuery
-from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
+from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
 UNKNOWN = "FFFFFFFF-0000-4000-8000-000000000001"
 
 
 def test_a_request_is_kept_and_told(house: House) -> None:
-    plan = house.ask(REBOOT, scope="web")
+    plan = house.ask(EventType.TERMINATE, scope="batch")
     assert plan.maintenance.number == 1
-    assert [o.id for o in plan.operations] == ["1.1", "1.2", "1.3"]
+    assert [o.id for o in plan.operations] == ["1.1", "1.2"]
     assert house.operation("1.1") == plan.operations[0]
-    assert house.incarnation("web") == 1
-    assert [o.id for o in house.told[-1].operations] == ["1.1", "1.2", "1.3"]
+    assert house.incarnation("batch") == 1
+    assert [o.id for o in house.told[-1].operations] == ["1.1", "1.2"]
     with house.store.read() as reading:
         assert reading.maintenances([1]) == {1: plan.maintenance}
 
@@ -130,14 +134,16 @@ def test_a_maintenance_is_cancelled_as_far_as_it_still_can_be(house: House) -> N
     house.ask(REBOOT, scope="web")
     done(house.plane.approve_for_guests(["1.1"], by="ann"))
     done(house.plane.cancel("1", reason="enough"))
-    assert [house.operation(f"1.{n}").status for n in (1, 2, 3)] == [
-        EventStatus.STARTED,
-        EventStatus.CANCELED,
-        EventStatus.CANCELED,
-    ]
-    with pytest.raises(Refused) as refusal:
-        done(house.plane.cancel("1.1", reason="enough"))
-    assert refusal.value.code is ErrorCode.TOO_LATE
+    assert house.operation("1.1").status is EventStatus.STARTED
+    (act,) = done(house.plane.claim("here", MINUTE, 10))
+    done(house.plane.finish("1.1", act.attempt, Outcome(succeeded=True)))
+    with house.store.read() as reading:
+        assert list(reading.operations_of_maintenance(1)) == ["1.1"]
+        assert reading.open_maintenances() == {}
+    for late in ("1", "1.1"):
+        with pytest.raises(Refused) as refusal:
+            done(house.plane.cancel(late, reason="enough"))
+        assert refusal.value.code is ErrorCode.TOO_LATE
 
 
 @pytest.mark.parametrize(
@@ -171,17 +177,158 @@ def test_what_is_due_is_advanced_and_the_next_wakeup_known(house: House) -> None
     assert done(house.plane.next_wakeup()) == NOW + 20 * MINUTE
 
 
+def ask_each_domain(house: House) -> None:
+    for domain in range(3):
+        house.ask(REBOOT, f"web-{domain}", f"web-{domain + 3}")
+
+
+def finish(house: House, operation_id: str, *, succeeded: bool = True) -> None:
+    acts = done(house.plane.claim("here", MINUTE, 10))
+    (act,) = [act for act in acts if act.operation == operation_id]
+    outcome = Outcome(succeeded=succeeded, message="ok" if succeeded else "no power")
+    done(house.plane.finish(operation_id, act.attempt, outcome))
+
+
 def test_what_waits_is_woken_by_the_end_of_what_it_waits_for(house: House) -> None:
-    house.ask(REBOOT, scope="web")
+    ask_each_domain(house)
     house.clock.advance(15 * MINUTE)
     assert done(house.plane.advance()) == 3
     assert done(house.plane.advance()) == 0
     assert done(house.plane.next_wakeup()) is None
-    (act,) = done(house.plane.claim("here", MINUTE, 10))
-    done(house.plane.finish("1.1", act.attempt, Outcome(succeeded=True, message="ok")))
-    assert house.operation("1.2").status is EventStatus.STARTED
+    finish(house, "1.1")
+    assert house.operation("2.1").status is EventStatus.STARTED
     assert house.operation("1.1").status is EventStatus.COMPLETED
     assert house.operation("1.1").outcome == "ok"
+
+
+def test_a_walk_goes_on_in_the_transaction_that_ends_its_step(house: House) -> None:
+    house.ask(REBOOT, scope="web")
+    done(house.plane.approve_for_guests(["1.1"], by="ann"))
+    told = len(house.told)
+    finish(house, "1.1")
+    assert {o.id for o in house.told[-1].operations} == {"1.1", "1.2"}
+    assert len(house.told) == told + 2  # the claim, and the end with what follows from it
+    assert house.operation("1.2").machines == ("web-1", "web-4")
+
+
+def test_a_stopped_walk_is_resumed(house: House) -> None:
+    house.ask(REBOOT, scope="web")
+    done(house.plane.approve_for_guests(["1"], by="ann"))
+    finish(house, "1.1", succeeded=False)
+    with house.store.read() as reading:
+        assert list(reading.open_maintenances()) == [1]
+        assert list(reading.unnoted_failures(10)) == ["1.1"]
+    assert [o.id for o in done(house.plane.resume(1))] == ["1.2"]
+    with pytest.raises(Refused) as refusal:
+        done(house.plane.resume(7))
+    assert refusal.value.code is ErrorCode.NOT_FOUND
+    assert [o.seen_by for o in done(house.plane.note(["1.1"], by="ann"))] == ["ann"]
+    with house.store.read() as reading:
+        assert reading.unnoted_failures(10) == {}
+
+
+def test_a_host_is_one_operation_over_its_scopes_and_walks_on(house: House) -> None:
+    more = fleet.Fleet(machine=(fleet.Standalone(name="extra", host="h0"),))
+    done(house.plane.apply_fleet(more))
+    plan = house.ask(REBOOT, host="h0")
+    (operation,) = plan.operations
+    assert [event.scope for event in operation.events] == ["extra", "web"]
+    assert house.incarnation("extra") == house.incarnation("web") == 1
+    done(house.plane.approve_for_guests(["1"], by="ann"))
+    finish(house, "1.1")
+    assert house.operation("1.1").status is EventStatus.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (HoldKind.EVERYTHING, ""),
+        (HoldKind.SCOPE, "WEB"),
+        (HoldKind.HOST, "h0"),
+        (HoldKind.MACHINE, "Web-3"),
+    ],
+)
+def test_what_is_held_stays_until_it_is_released(house: House, kind: HoldKind, name: str) -> None:
+    house.ask(REBOOT, "web-0", "web-3")
+    held = done(house.plane.hold(kind, name, reason="storm", by="ann"))
+    assert [o.id for o in held] == ["1.1"]
+    house.clock.advance(15 * MINUTE)
+    done(house.plane.advance())
+    assert house.operation("1.1").not_before == NOW + 30 * MINUTE
+    with pytest.raises(Refused) as refusal:
+        done(house.plane.hold(kind, name, reason="", by="bob"))
+    assert refusal.value.code is ErrorCode.CONFLICT
+    assert [o.id for o in done(house.plane.release(kind, name))] == ["1.1"]
+    assert house.operation("1.1").held_at is None
+    with house.store.read() as reading:
+        assert reading.holds() == ()
+
+
+@pytest.mark.parametrize("kind", [HoldKind.SCOPE, HoldKind.HOST, HoldKind.MACHINE])
+def test_only_what_there_is_can_be_held(house: House, kind: HoldKind) -> None:
+    with pytest.raises(Refused) as refusal:
+        done(house.plane.hold(kind, "nowhere", reason="", by="ann"))
+    assert refusal.value.code is ErrorCode.NOT_FOUND
+    assert refusal.value.facts == {"what": str(kind), "name": "nowhere"}
+
+
+@pytest.mark.parametrize("reference", ["event", "1.1", "1"])
+def test_what_is_scheduled_is_postponed(house: House, reference: str) -> None:
+    plan = house.ask(REBOOT, scope="web")
+    named = plan.operations[0].events[0].id if reference == "event" else reference
+    (postponed,) = done(house.plane.postpone(named, NOW + 60 * MINUTE))
+    assert house.operation("1.1") == postponed
+    assert postponed.not_before == NOW + 60 * MINUTE
+    assert done(house.plane.next_wakeup()) == NOW + 60 * MINUTE
+
+
+def test_an_outage_moves_all_notice_in_one_transaction(house: House) -> None:
+    house.ask(REBOOT, "web-0", "bastion")
+    told = len(house.told)
+    house.clock.advance(60 * MINUTE)
+    assert done(house.plane.lapse(60 * MINUTE)) == 2
+    assert len(house.told) == told + 1
+    assert done(house.plane.advance()) == 0
+    assert house.operation("1.2").not_before == NOW + 75 * MINUTE
+
+
+def test_a_preempted_machine_is_gone_and_remembered(house: House) -> None:
+    house.ask(EventType.PREEMPT, "batch_0")
+    house.clock.advance(MINUTE)
+    done(house.plane.advance())
+    finish(house, "1.1")
+    with house.store.read() as reading:
+        assert "batch_0" not in reading.machines()
+        assert list(reading.lost()) == ["batch_0"]
+    assert done(house.plane.apply_fleet(FLEET)).lost == ("batch_0",)
+    assert done(house.plane.apply_fleet(FLEET, again=True)).added == ("batch_0",)
+    with house.store.read() as reading:
+        assert reading.lost() == {}
+
+
+def test_a_scope_is_on_from_the_moment_it_asked(house: House) -> None:
+    policy = Policy(enablement=Enablement.FIRST_REQUEST)
+    house.plane = Plane(InlineWriter(house.store, house.clock, house.feed), mint("e"), policy)
+    with pytest.raises(Refused) as refusal:
+        house.ask(REBOOT, "web-0")
+    assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
+    done(house.plane.asked(["web", "no such scope"]))
+    assert house.ask(REBOOT, "web-0").operations[0].status is EventStatus.SCHEDULED
+    silent = house.ask(REBOOT, "bastion", without_notice=True).operations[0]
+    assert silent.status is EventStatus.STARTED
+    assert house.incarnation("bastion") == 0
+
+
+def test_users_pending_events_are_counted_over_the_whole_fleet(house: House) -> None:
+    policy = Policy(user_initiated_limit=2)
+    house.plane = Plane(InlineWriter(house.store, house.clock, house.feed), mint("e"), policy)
+    house.ask(REBOOT, "web-0", source=EventSource.USER)
+    house.ask(REBOOT, "web-3")
+    house.ask(REBOOT, "bastion", source=EventSource.USER)
+    with pytest.raises(Refused) as refusal:
+        house.ask(REBOOT, "batch_0", source=EventSource.USER)
+    assert refusal.value.code is ErrorCode.LIMIT
+    assert refusal.value.facts == {"pending": 2, "limit": 2}
 
 
 def test_a_claim_says_what_is_to_be_done_and_is_held_by_one(house: House) -> None:

@@ -185,7 +185,6 @@ MAINTENANCES = every(
     without_notice=st.booleans(),
     walks=st.lists(WALKS, max_size=3).map(tuple),
     announced=INT64,
-    without_notice=st.booleans(),
 )
 HOLDS = every(Hold, kind=st.sampled_from(HoldKind), at=MOMENTS)
 LOST = every(Lost, name=NAMES, event_type=st.sampled_from(EventType), at=MOMENTS)

@@ -216,7 +216,6 @@ def operation_row(operation: Operation) -> Row:
         "notice_left_seconds": operation.notice_left_seconds,
         "seen_by": operation.seen_by,
         "doubt": operation.doubt,
-        "seen_by": operation.seen_by,
     }
 
 
@@ -248,7 +247,6 @@ def operation_value(row: RowMapping, events: tuple[Event, ...]) -> Operation:
         notice_left_seconds=row["notice_left_seconds"],
         seen_by=row["seen_by"],
         doubt=row["doubt"],
-        seen_by=row["seen_by"],
     )
 
 

@@ -111,7 +111,6 @@ maintenances = Table(
     Column("without_notice", Boolean, nullable=False, server_default=false()),
     Column("walks", Text, nullable=False, server_default=NONE_LISTED),
     Column("announced", BigInteger, nullable=False, server_default=NO_NUMBER),
-    Column("without_notice", Boolean, nullable=False, server_default=false()),
     # `Maintenance.open`, so that open ones are found beside any length of history.
     Column("open", Boolean, nullable=False, server_default=false()),
     Index(None, "open", "number"),
@@ -147,7 +146,6 @@ operations = Table(
     Column("notice_left_seconds", BigInteger, nullable=False, server_default=NO_NUMBER),
     Column("seen_by", Text, nullable=False, server_default=NOTHING),
     Column("doubt", Text, nullable=False, server_default=NOTHING),
-    Column("seen_by", Text, nullable=False, server_default=NOTHING),
     UniqueConstraint("id"),
     Index(None, "maintenance"),
     Index(None, "announced_at", "sequence"),

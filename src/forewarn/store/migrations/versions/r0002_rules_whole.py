@@ -23,7 +23,6 @@ def upgrade() -> None:
         sa.Column("without_notice", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("walks", sa.Text, nullable=False, server_default=none_listed),
         sa.Column("announced", sa.BigInteger, nullable=False, server_default=zero),
-        sa.Column("without_notice", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("open", sa.Boolean, nullable=False, server_default=sa.false()),
     ):
         op.add_column("maintenances", column)
@@ -35,7 +34,6 @@ def upgrade() -> None:
         sa.Column("notice_left_seconds", sa.BigInteger, nullable=False, server_default=zero),
         sa.Column("seen_by", sa.Text, nullable=False, server_default=nothing),
         sa.Column("doubt", sa.Text, nullable=False, server_default=nothing),
-        sa.Column("seen_by", sa.Text, nullable=False, server_default=nothing),
     ):
         op.add_column("operations", column)
     op.add_column(
