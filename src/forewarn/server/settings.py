@@ -21,6 +21,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from forewarn.server.guest.limits import Limits
+
 ENVIRONMENT_PREFIX: Final = "FOREWARN_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_CONFIG"
 
@@ -36,8 +38,10 @@ SYSTEM_STATE: Final = Path("/var/lib/forewarn")
 MAX_FILE_BYTES: Final = 1024 * 1024
 """The largest settings file that is read: hundreds of listeners are a tenth of it."""
 
+MAX_LIMIT: Final = 2**31
+"""The most that a limit of the guest plane may be: more is no limit."""
+
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-Patience = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=30 * 24 * 3600)]
 
 
@@ -90,29 +94,14 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """On a loopback address: the machine that a request without a name comes from. `""`: none."""
 
 
-class Guest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What guests reach, and the limits that one of them cannot exceed."""
+class Guest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What guests reach, and the limits that none of their connections can exceed."""
 
     listener: tuple[Listener, ...] = (Listener(),)
     """By default one, on loopback: every address that guests reach is chosen, never assumed."""
     preview_post_without_header: bool = True
     """Whether a POST at 2017-03-01 is taken without `Metadata: true`, as the preview's published
     clients send it (protocol.md section 3)."""
-    head_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1024**2)] = 16 * 1024
-    """The most bytes of a request's head; clients send a few hundred."""
-    body_bytes: Annotated[int, msgspec.Meta(ge=1024, le=16 * 1024**2)] = 64 * 1024
-    """The most bytes of a request's body: a thousand approvals are 60 KiB."""
-    head_seconds: Patience = 5.0
-    """How long a head may take from its first byte."""
-    body_seconds: Patience = 10.0
-    """How long a body may take."""
-    idle_seconds: Patience = 75.0
-    """How long a connection may be silent between requests: longer than clients that poll once a
-    minute."""
-    connections: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 10_000
-    """The most connections in all. Each wants a file handle: see the unit's LimitNOFILE."""
-    connections_per_machine: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 64
-    """The most connections of one machine: three agents and a browser's worth of strays."""
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -346,6 +335,11 @@ def _judge(settings: Settings) -> None:
     elif operator.socket == OFF:
         message = "operator.socket is off and operator.listen is empty: give one of them"
         raise SettingsError(message)
+    for name in msgspec.structs.fields(Limits):
+        value = getattr(settings.guest, name.name)
+        if not 0 < value <= MAX_LIMIT:
+            message = f"at guest.{name.encode_name}: {value} is not more than 0 and at most 2**31"
+            raise SettingsError(message)
     for number, listener in enumerate(settings.guest.listener):
         where = f"guest.listener[{number}]"
         try:

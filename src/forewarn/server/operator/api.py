@@ -14,7 +14,7 @@ from litestar.openapi.spec import Components, SecurityScheme, Tag
 
 from forewarn.maintenance.errors import Refused
 from forewarn.server.operator import bodies, fleet_routes, maintenance_routes, schemas
-from forewarn.server.operator.desk import Desk
+from forewarn.server.operator.desk import AtDesk, Desk
 from forewarn.store.port import StoreError
 from forewarn.version import __version__
 from forewarn.vocabulary import ErrorCode
@@ -25,8 +25,8 @@ RETRY_SECONDS: Final = 1
 _log = structlog.get_logger(__name__)
 
 
-@get("/v1/clock", tags=["service"], operation_id="clock")
-async def clock(desk: Desk) -> schemas.Time:
+@get("/v1/clock", tags=["service"], responses=bodies.REFUSALS, operation_id="clock")
+async def clock(desk: AtDesk) -> schemas.Time:
     """Tell the service's own time, in which all its times are."""
     return schemas.Time(now=desk.now(), scale=desk.scale)
 
@@ -52,7 +52,7 @@ async def healthz() -> schemas.Health:
         503: ResponseSpec(schemas.Readiness, generate_examples=False, description="Not ready")
     },
 )
-async def readyz(desk: Desk) -> Response[schemas.Readiness]:
+async def readyz(desk: AtDesk) -> Response[schemas.Readiness]:
     """Tell whether the service does all its work, and why not."""
     reasons = await desk.ready()
     answer = schemas.Readiness(ready=not reasons, reasons=reasons)

@@ -9,10 +9,12 @@ from litestar import Request
 from litestar._openapi.schema_generation import SchemaCreator
 from litestar.dto import AbstractDTO
 from litestar.dto.data_structures import DTOFieldDefinition
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Reference, Schema
 from litestar.typing import FieldDefinition
 
 from forewarn.maintenance.errors import Refused
+from forewarn.server.operator import schemas
 from forewarn.vocabulary import ErrorCode
 
 T = TypeVar("T")
@@ -22,6 +24,23 @@ MAX_BODY: Final = 1024 * 1024
 
 MAX_FLEET_BODY: Final = 64 * 1024 * 1024
 """The most bytes of a fleet: 200,000 machines with all that can be said of them, mostly."""
+
+
+REFUSALS: Final = {
+    status: ResponseSpec(schemas.Failure, generate_examples=False, description=description)
+    for status, description in (
+        (400, "The input is not what was expected."),
+        (401, "On TCP, without the token."),
+        (404, "What the input names does not exist."),
+        (409, "Something live is in the way, or it is too late."),
+        (413, "The body is too long."),
+        (415, "The body is not declared as JSON."),
+        (422, "The rules do not allow it."),
+        (500, "Forewarn's own fault."),
+        (503, "The store is away; nothing was changed."),
+    )
+}
+"""What any route may answer instead of its own, for the schema."""
 
 
 class Strict(AbstractDTO[T]):
@@ -74,7 +93,7 @@ def judge_query(request: Request[Any, Any, Any]) -> None:
     handler = request.route_handler
     inner = {"request", "data", *handler.resolve_dependencies(), *request.path_params}
     known = {
-        getattr(parameter.kwarg_definition, "query", None) or name: parameter
+        getattr(parameter.kwarg_definition, "name", None) or name: parameter
         for name, parameter in handler.parsed_fn_signature.parameters.items()
         if name not in inner
     }

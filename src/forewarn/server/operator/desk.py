@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
+from litestar.di import NamedDependency
 
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
@@ -52,3 +53,7 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
                 return question(reading)
 
         return await asyncio.to_thread(ask)
+
+
+AtDesk: TypeAlias = NamedDependency[Desk]
+"""The desk, as a handler asks for it."""

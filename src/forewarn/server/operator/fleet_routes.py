@@ -3,17 +3,17 @@
 from typing import Annotated
 
 from litestar import delete, get, put
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from forewarn.maintenance import fleet
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Scope, key
 from forewarn.server.operator import bodies, schemas, views
-from forewarn.server.operator.desk import Desk
+from forewarn.server.operator.desk import AtDesk, Desk
 from forewarn.vocabulary import ErrorCode
 
-Limit = Annotated[int, Parameter(ge=1, le=schemas.MAX_LIMIT)]
-InScope = Annotated[str, Parameter(query="scope")]
+Limit = Annotated[int, QueryParameter(ge=1, le=schemas.MAX_LIMIT)]
+InScope = Annotated[str, QueryParameter(name="scope")]
 
 TAGS = ["fleet"]
 
@@ -21,17 +21,18 @@ TAGS = ["fleet"]
 @put(
     "/v1/fleet",
     tags=TAGS,
+    responses=bodies.REFUSALS,
     operation_id="applyFleet",
     dto=bodies.Strict[fleet.Fleet],
     return_dto=None,
     request_max_body_size=bodies.MAX_FLEET_BODY,
 )
 async def apply_fleet(
-    desk: Desk,
+    desk: AtDesk,
     *,
-    data: fleet.Fleet,
-    prune: bool = False,
-    dry_run: bool = False,
+    data: JSONBody[fleet.Fleet],
+    prune: FromQuery[bool] = False,
+    dry_run: FromQuery[bool] = False,
 ) -> schemas.FleetChange:
     """Make the fleet be as the body says, all or nothing; only `prune` removes."""
     applied = await desk.done(desk.plane.apply_fleet(data, prune=prune, dry_run=dry_run))
@@ -41,24 +42,25 @@ async def apply_fleet(
 @delete(
     "/v1/fleet/machines",
     tags=TAGS,
+    responses=bodies.REFUSALS,
     operation_id="removeMachines",
     status_code=200,
     dto=bodies.Strict[schemas.Removal],
     return_dto=None,
 )
-async def remove_machines(desk: Desk, data: schemas.Removal) -> schemas.FleetChange:
+async def remove_machines(desk: AtDesk, data: JSONBody[schemas.Removal]) -> schemas.FleetChange:
     """Take machines out of the fleet, all or none, with scopes that they leave empty."""
     applied = await desk.done(desk.plane.remove_machines(data.names))
     return views.fleet_change(applied, dry_run=False)
 
 
-@get("/v1/fleet/machines", tags=TAGS, operation_id="listMachines")
+@get("/v1/fleet/machines", tags=TAGS, responses=bodies.REFUSALS, operation_id="listMachines")
 async def list_machines(
-    desk: Desk,
+    desk: AtDesk,
     *,
     in_scope: InScope = "",
-    host: str = "",
-    cursor: str = "",
+    host: FromQuery[str] = "",
+    cursor: FromQuery[str] = "",
     limit: Limit = schemas.DEFAULT_LIMIT,
 ) -> schemas.MachinePage:
     """List machines, of one scope or on one host if asked so."""
@@ -72,8 +74,13 @@ async def list_machines(
     )
 
 
-@get("/v1/fleet/machines/{name:str}", tags=TAGS, operation_id="showMachine")
-async def show_machine(desk: Desk, name: str) -> schemas.MachineDetail:
+@get(
+    "/v1/fleet/machines/{name:str}",
+    tags=TAGS,
+    responses=bodies.REFUSALS,
+    operation_id="showMachine",
+)
+async def show_machine(desk: AtDesk, name: FromPath[str]) -> schemas.MachineDetail:
     """Show all that is known of a machine."""
     machine = desk.roster.machines.get(key(name))
     if machine is None:
@@ -81,17 +88,17 @@ async def show_machine(desk: Desk, name: str) -> schemas.MachineDetail:
     return views.machine_detail(machine, desk.roster, desk.callers)
 
 
-@get("/v1/fleet/scopes", tags=TAGS, operation_id="listScopes")
+@get("/v1/fleet/scopes", tags=TAGS, responses=bodies.REFUSALS, operation_id="listScopes")
 async def list_scopes(
-    desk: Desk, cursor: str = "", limit: Limit = schemas.DEFAULT_LIMIT
+    desk: AtDesk, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
 ) -> schemas.ScopePage:
     """List scopes."""
     found, following = desk.roster.page_of_scopes(cursor=cursor, limit=limit)
     return schemas.ScopePage(scopes=views.scopes(found, desk.roster), next=following)
 
 
-@get("/v1/fleet/scopes/{name:str}", tags=TAGS, operation_id="showScope")
-async def show_scope(desk: Desk, name: str) -> schemas.ScopeDetail:
+@get("/v1/fleet/scopes/{name:str}", tags=TAGS, responses=bodies.REFUSALS, operation_id="showScope")
+async def show_scope(desk: AtDesk, name: FromPath[str]) -> schemas.ScopeDetail:
     """Show a scope with its machines, domain by domain."""
     return views.scope_detail(_scope(desk, name), desk.roster)
 

@@ -1,23 +1,23 @@
 """Maintenance: request, list, show, approve, cancel; what is live, and history."""
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from litestar import Request, get, post
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from forewarn.maintenance import planner
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Maintenance, Operation, key
 from forewarn.server.operator import bodies, schemas, views
-from forewarn.server.operator.desk import Desk
+from forewarn.server.operator.desk import AtDesk, Desk
 from forewarn.store.port import HistoryQuery, Page, Reading
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
-Limit = Annotated[int, Parameter(ge=1, le=schemas.MAX_LIMIT)]
-InScope = Annotated[str, Parameter(query="scope")]
-Number = Annotated[int, Parameter(ge=1, le=2**53)]
+Limit = Annotated[int, QueryParameter(ge=1, le=schemas.MAX_LIMIT)]
+InScope = Annotated[str, QueryParameter(name="scope")]
+Number = Annotated[int | None, QueryParameter(ge=1, le=2**53)]
 
 TAGS = ["maintenance"]
 NOBODY = "operator"
@@ -27,16 +27,17 @@ NOBODY = "operator"
 @post(
     "/v1/maintenance",
     tags=TAGS,
+    responses=bodies.REFUSALS,
     operation_id="requestMaintenance",
     status_code=201,
     dto=bodies.Strict[schemas.MaintenanceRequest],
     return_dto=None,
 )
 async def request_maintenance(
-    desk: Desk,
+    desk: AtDesk,
     *,
-    data: schemas.MaintenanceRequest,
-    dry_run: bool = False,
+    data: JSONBody[schemas.MaintenanceRequest],
+    dry_run: FromQuery[bool] = False,
 ) -> schemas.Plan:
     """Ask for maintenance; the answer is the operations and events that it became."""
     request = planner.Request(
@@ -44,7 +45,7 @@ async def request_maintenance(
         machines=data.machines,
         scope=data.scope,
         source=data.source,
-        not_before=data.not_before,
+        not_before=data.not_before and data.not_before.astimezone(UTC),
         duration_seconds=data.duration_seconds,
         description=data.description,
         live_migration=data.live_migration,
@@ -61,9 +62,9 @@ async def request_maintenance(
     )
 
 
-@get("/v1/maintenance", tags=TAGS, operation_id="listMaintenances")
+@get("/v1/maintenance", tags=TAGS, responses=bodies.REFUSALS, operation_id="listMaintenances")
 async def list_maintenances(
-    desk: Desk, cursor: str = "", limit: Limit = schemas.DEFAULT_LIMIT
+    desk: AtDesk, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
 ) -> schemas.MaintenancePage:
     """List what was asked for, the newest first."""
     before = _number(cursor) if cursor else None
@@ -75,8 +76,13 @@ async def list_maintenances(
     )
 
 
-@get("/v1/maintenance/{number:int}", tags=TAGS, operation_id="showMaintenance")
-async def show_maintenance(desk: Desk, number: Number) -> schemas.MaintenanceDetail:
+@get(
+    "/v1/maintenance/{number:int}",
+    tags=TAGS,
+    responses=bodies.REFUSALS,
+    operation_id="showMaintenance",
+)
+async def show_maintenance(desk: AtDesk, number: FromPath[int]) -> schemas.MaintenanceDetail:
     """Show what was asked for and what it became."""
 
     def question(reading: Reading) -> tuple[Maintenance | None, dict[str, Operation]]:
@@ -93,8 +99,10 @@ async def show_maintenance(desk: Desk, number: Number) -> schemas.MaintenanceDet
     )
 
 
-@get("/v1/events", tags=TAGS, operation_id="listEvents")
-async def list_events(desk: Desk, in_scope: InScope = "", machine: str = "") -> schemas.EventList:
+@get("/v1/events", tags=TAGS, responses=bodies.REFUSALS, operation_id="listEvents")
+async def list_events(
+    desk: AtDesk, in_scope: InScope = "", machine: FromQuery[str] = ""
+) -> schemas.EventList:
     """List what guests see, or would see by a version that shows it, by NotBefore."""
     roster = desk.roster
     for what, name, known in (
@@ -116,13 +124,14 @@ async def list_events(desk: Desk, in_scope: InScope = "", machine: str = "") -> 
 @post(
     "/v1/approvals",
     tags=TAGS,
+    responses=bodies.REFUSALS,
     operation_id="approve",
     status_code=200,
     dto=bodies.Strict[schemas.ApprovalRequest],
     return_dto=None,
 )
 async def approve(
-    desk: Desk, request: Request[Any, Any, Any], data: schemas.ApprovalRequest
+    desk: AtDesk, request: Request[Any, Any, Any], data: JSONBody[schemas.ApprovalRequest]
 ) -> schemas.OperationList:
     """Approve on the guests' behalf: all of it or, if one is unknown, nothing."""
     by = bodies.judge_text(data.by, "by") or NOBODY
@@ -136,12 +145,15 @@ async def approve(
 @post(
     "/v1/cancellations",
     tags=TAGS,
+    responses=bodies.REFUSALS,
     operation_id="cancel",
     status_code=200,
     dto=bodies.Strict[schemas.CancellationRequest],
     return_dto=None,
 )
-async def cancel(desk: Desk, data: schemas.CancellationRequest) -> schemas.OperationList:
+async def cancel(
+    desk: AtDesk, data: JSONBody[schemas.CancellationRequest]
+) -> schemas.OperationList:
     """Withdraw what has not started."""
     by = bodies.judge_text(data.by, "by") or NOBODY
     why = bodies.judge_text(data.reason, "reason")
@@ -150,18 +162,18 @@ async def cancel(desk: Desk, data: schemas.CancellationRequest) -> schemas.Opera
     return schemas.OperationList(operations=_shown(desk, cancelled))
 
 
-@get("/v1/history", tags=TAGS, operation_id="readHistory")
+@get("/v1/history", tags=TAGS, responses=bodies.REFUSALS, operation_id="readHistory")
 async def read_history(  # noqa: PLR0913 - the filters are the query's parameters
-    desk: Desk,
+    desk: AtDesk,
     *,
-    machine: str = "",
+    machine: FromQuery[str] = "",
     in_scope: InScope = "",
-    maintenance: Number | None = None,
-    event_type: list[EventType] | None = None,
-    status: list[EventStatus] | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    cursor: str = "",
+    maintenance: Number = None,
+    event_type: FromQuery[list[EventType] | None] = None,
+    status: FromQuery[list[EventStatus] | None] = None,
+    since: FromQuery[datetime | None] = None,
+    until: FromQuery[datetime | None] = None,
+    cursor: FromQuery[str] = "",
     limit: Limit = schemas.DEFAULT_LIMIT,
 ) -> schemas.HistoryPage:
     """List operations, the newest announcement first, with who approved and how they ended."""

@@ -23,14 +23,14 @@ class Roster:
 
     def fill(
         self,
-        scopes: Mapping[str, Scope],
-        machines: Mapping[str, Machine],
-        operations: Mapping[str, Operation],
+        scopes: Iterable[Scope],
+        machines: Iterable[Machine],
+        operations: Iterable[Operation],
     ) -> None:
         """Take over what the store holds."""
-        self.scopes = dict(scopes)
-        self.machines = dict(machines)
-        self.operations = dict(operations)
+        self.scopes = {scope.key: scope for scope in scopes}
+        self.machines = {machine.key: machine for machine in machines}
+        self.operations = {operation.id: operation for operation in operations}
         self._orders.clear()
 
     def learn(self, changes: Changes) -> None:

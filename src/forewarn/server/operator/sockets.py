@@ -35,6 +35,9 @@ ANSWER_SECONDS: Final = 2.0
 """How long a server that may be there has to take a connection."""
 
 
+Socket = socket.socket
+
+
 class SocketUnusable(Exception):  # noqa: N818 - a state of the address, not a mistake of ours
     """A socket cannot be opened; the message is one line for the operator."""
 
