@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Collection
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +23,7 @@ from forewarn.server.service import Addresses, Service
 from forewarn.store.port import Store
 
 WAIT_SECONDS = 30
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 class Sightings:
@@ -227,3 +228,11 @@ def fleet() -> dict[str, Any]:
         ],
         "machine": [{"name": "Bastion", "address": "10.0.3.10"}],
     }
+
+
+def request_reboot(client: Client, **more: Any) -> Any:
+    answer = client.ask(
+        "POST", "/v1/maintenance", {"event_type": "Reboot", "machines": ["web-0"], **more}
+    )
+    assert answer.status == 201, answer.body
+    return answer.json

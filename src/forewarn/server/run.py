@@ -158,9 +158,9 @@ def _follow_signals(stop: asyncio.Event) -> None:
         stop.set()
 
     for number in SIGNALS:
-        try:
+        if os.name == "posix":
             loop.add_signal_handler(number, asked, int(number))
-        except NotImplementedError:  # Windows: the handler runs between two bytecodes
+        else:  # Windows' loops know no signals: the handler runs between two bytecodes
             signal.signal(number, lambda caught, _: loop.call_soon_threadsafe(asked, caught))
 
 
