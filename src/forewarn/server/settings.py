@@ -166,12 +166,17 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
     if chosen is not None:
         tree = _read(chosen)
         _judge_keys(tree, Settings, "", str(chosen))
-        _convert(tree, str(chosen))  # the file is judged by itself, so that it is blamed alone
-    for variable, text in sorted(environment.items()):
-        if variable.startswith(ENVIRONMENT_PREFIX):
-            _put(tree, variable, text)
-    settings = _convert(tree, "the environment" if chosen is None else str(chosen))
-    _judge(settings)
+        _convert(tree, str(chosen))  # by itself, so that it is blamed for what it says alone
+    overridden = sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX))
+    for variable in overridden:
+        _put(tree, variable, environment[variable])
+    sources = [str(chosen)] * (chosen is not None) + ["the environment"] * bool(overridden)
+    settings = _convert(tree, " and ".join(sources))
+    try:
+        _judge(settings)
+    except SettingsError as error:
+        message = f"{' and '.join(sources)}: {error}"
+        raise SettingsError(message) from error
     return _placed(settings, chosen.resolve().parent if chosen else Path.cwd(), environment)
 
 
@@ -233,7 +238,9 @@ def split_address(text: str, where: str) -> tuple[str, int]:
     return str(address), number
 
 
-def keys(shape: type[msgspec.Struct] = Settings, path: str = "") -> Iterator[tuple[str, Any]]:
+def each_setting(
+    shape: type[msgspec.Struct] = Settings, path: str = ""
+) -> Iterator[tuple[str, Any]]:
     """Yield the dotted path and the default of every setting."""
     hints = typing.get_type_hints(shape)
     for field in msgspec.structs.fields(shape):
@@ -242,9 +249,9 @@ def keys(shape: type[msgspec.Struct] = Settings, path: str = "") -> Iterator[tup
         if inner is None:
             yield at, field.default
         elif inner is hints[field.name]:
-            yield from keys(inner, f"{at}.")
+            yield from each_setting(inner, f"{at}.")
         else:
-            yield from keys(inner, f"{at}[].")
+            yield from each_setting(inner, f"{at}[].")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -296,12 +303,13 @@ def _put(tree: dict[str, Any], variable: str, text: str) -> None:
     _judge_keys(skeleton, Settings, "", variable)
     table: Any = tree
     shape: type[msgspec.Struct] = Settings
-    for name in path[:-1]:
+    for depth, name in enumerate(path[:-1], 1):
         hint = typing.get_type_hints(shape)[name]
         inner = _struct_of(hint)
         if inner is None or inner is not hint:
-            message = f"{variable}: {name} is one value, given whole by {ENVIRONMENT_PREFIX}..."
-            raise SettingsError(message)
+            what = "is one value, not a table" if inner is None else "is given whole, as a list"
+            message = f"{variable}: {'.'.join(path[:depth])} {what}"
+            raise SettingsError(message + ("" if inner is None else " of tables"))
         shape = inner
         table = table.setdefault(name, {})
     hint = typing.get_type_hints(shape)[path[-1]]
@@ -322,9 +330,28 @@ def _convert(tree: Mapping[str, Any], where: str) -> Settings:
     try:
         return msgspec.convert(tree, Settings)
     except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$.")
-        message = f"{where}: at {path.removesuffix('`')}: {what}" if path else f"{where}: {what}"
+        what, _, place = str(error).partition(" - at `$.")
+        at = place.removesuffix("`")
+        message = f"{where}: at {at}: {what}{_expected(at)}" if place else f"{where}: {what}"
         raise SettingsError(message) from error
+
+
+def _expected(at: str) -> str:
+    """Return what a message adds about the setting at this path; `""` for a table."""
+    hint: object = Settings
+    default: object = msgspec.NODEFAULT
+    for part in at.split("."):
+        shape = _struct_of(hint)
+        assert shape is not None  # msgspec names a path within the structs
+        name = part.partition("[")[0]
+        hint = typing.get_type_hints(shape)[name]
+        default = next(f.default for f in msgspec.structs.fields(shape) if f.name == name)
+    if _struct_of(hint) is not None:
+        return ""
+    if typing.get_origin(hint) is Literal:
+        choices = ", ".join(repr(choice) for choice in typing.get_args(hint))
+        return f"; give one of {choices}"
+    return f"; the default is {default!r}"
 
 
 def _judge(settings: Settings) -> None:
