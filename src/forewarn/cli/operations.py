@@ -1,0 +1,132 @@
+"""Operations, their events and approvals as tables: what several commands show alike."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from forewarn.cli import output, times
+from forewarn.vocabulary import ApproverKind, EventStatus
+
+if TYPE_CHECKING:
+    from forewarn.server.operator import schemas
+
+STILL = {"approved": "approved", "notice-over": "notice over", "no-notice": "no notice"}
+"""Why an operation started, in words."""
+
+
+def approver(approval: "schemas.Approval | None") -> str:
+    """Return whose word it was; `-` while there is none."""
+    if approval is None:
+        return "-"
+    if approval.kind is ApproverKind.GUEST:
+        return approval.by
+    return f"{approval.kind} {approval.by}".strip()
+
+
+def approvers(operation: "schemas.Operation") -> str:
+    """Return whose words they were, event by event; `-` where there are none."""
+    named = dict.fromkeys(approver(event.approval) for event in operation.events)
+    return ", ".join(named) or "-"
+
+
+def machines(operation: "schemas.Operation") -> str:
+    """Return the machines of an operation, the first of them spelled out."""
+    return output.listed([name for event in operation.events for name in event.machines])
+
+
+def domains(operation: "schemas.Operation") -> str:
+    """Return where its machines are: scope and update domain."""
+    return ", ".join(f"{event.scope}/{event.update_domain}" for event in operation.events)
+
+
+def planned(operations: Iterable["schemas.Operation"], empty: str) -> None:
+    """Show what is going to happen, by operation."""
+    output.table(
+        ("OPERATION", "TYPE", "STATUS", "DOMAIN", "MACHINES", "NOT BEFORE", "NOTICE", "EVENT"),
+        (
+            (
+                operation.id,
+                operation.event_type,
+                _status(operation),
+                domains(operation),
+                machines(operation),
+                times.shown(operation.not_before),
+                times.shown_span(_notice(operation)),
+                ", ".join(event.id for event in operation.events),
+            )
+            for operation in operations
+        ),
+        empty=empty,
+    )
+
+
+def told(operations: Iterable["schemas.Operation"], empty: str) -> None:
+    """Show what has happened, by operation."""
+    output.table(
+        (
+            "OPERATION",
+            "TYPE",
+            "DOMAIN",
+            "MACHINES",
+            "ANNOUNCED",
+            "NOTICE",
+            "STARTED",
+            "WHY",
+            "APPROVED BY",
+            "STATUS",
+            "TOOK",
+        ),
+        (
+            (
+                operation.id,
+                operation.event_type,
+                domains(operation),
+                machines(operation),
+                times.shown(operation.announced_at),
+                times.shown_span(_notice(operation)),
+                times.shown(operation.started_at),
+                _why(operation),
+                approvers(operation),
+                operation.status,
+                times.shown_span(operation.took_seconds),
+            )
+            for operation in operations
+        ),
+        empty=empty,
+    )
+
+
+def became(operations: Iterable["schemas.Operation"]) -> None:
+    """Say for each operation how it stands after a request."""
+    for operation in operations:
+        line = (
+            f"{operation.id} {operation.event_type} of {machines(operation)}: {_status(operation)}"
+        )
+        if operation.status is EventStatus.SCHEDULED:
+            line += f", not before {times.shown(operation.not_before)}"
+        if any(event.approval for event in operation.events):
+            line += f", approved by {approvers(operation)}"
+        if operation.waits_for:
+            line += f", waits for {operation.waits_for}"
+        output.say(line)
+
+
+def _status(operation: "schemas.Operation") -> str:
+    if operation.waits_for:
+        return f"{operation.status}, waits for {operation.waits_for}"
+    return operation.status
+
+
+def _notice(operation: "schemas.Operation") -> float:
+    """Return the notice that was given, in seconds."""
+    return _seconds(operation.announced_at, operation.not_before)
+
+
+def _seconds(since: datetime, until: datetime) -> float:
+    return max(0.0, (until - since).total_seconds())
+
+
+def _why(operation: "schemas.Operation") -> str:
+    if operation.start_cause is not None:
+        return STILL[operation.start_cause]
+    return operation.outcome or "-"

@@ -1,0 +1,127 @@
+"""`forewarn schedule`: asks for maintenance."""
+
+from datetime import UTC, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forewarn.cli import operations, output, times
+from forewarn.cli.operator import JsonOption, OperatorOption, Service, who
+from forewarn.vocabulary import EventSource
+
+if TYPE_CHECKING:
+    from forewarn.server.operator import schemas
+
+
+class Kind(StrEnum):
+    """The event types, as they are typed."""
+
+    REBOOT = "reboot"
+    REDEPLOY = "redeploy"
+    FREEZE = "freeze"
+    PREEMPT = "preempt"
+    TERMINATE = "terminate"
+
+
+def schedule(
+    kind: Annotated[Kind, typer.Argument(metavar="TYPE", help="What is to happen.")],
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TARGET...", help="Machines' names.", show_default=False),
+    ] = None,
+    *,
+    scope: Annotated[
+        str, typer.Option("--scope", metavar="NAME", help="All machines of this scope.")
+    ] = "",
+    not_before: Annotated[
+        str | None,
+        typer.Option(
+            "--not-before",
+            metavar="TIME",
+            show_default=False,
+            help="RFC 3339 with a zone, or from now, as +20m. "
+            "Left out: as soon as the least notice allows.",
+        ),
+    ] = None,
+    duration: Annotated[
+        str,
+        typer.Option(
+            "--duration",
+            metavar="SPAN",
+            help="The expected interruption: seconds, 30s, 5m; 0 is none, -1 unknown.",
+        ),
+    ] = "-1",
+    description: Annotated[
+        str | None,
+        typer.Option(
+            "--description",
+            metavar="TEXT",
+            show_default=False,
+            help="What guests read. Left out: the text that the type has by custom.",
+        ),
+    ] = None,
+    source: Annotated[
+        EventSource,
+        typer.Option("--source", case_sensitive=False, help="Who wants it."),
+    ] = EventSource.PLATFORM,
+    no_notice: Annotated[
+        bool,
+        typer.Option(
+            "--no-notice", help="It has happened already: an unforeseen failure; starts at once."
+        ),
+    ] = False,
+    live_migration: Annotated[
+        bool, typer.Option("--live-migration", help="A freeze that moves the machine.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only show the operations, events and times."),
+    ] = False,
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """Ask for maintenance: reboot, redeploy, freeze, preempt or terminate."""
+    from forewarn.server.operator import schemas
+
+    if bool(targets) == bool(scope):
+        raise typer.BadParameter("name either machines or one --scope, not both")
+    if live_migration and kind is not Kind.FREEZE:
+        raise typer.BadParameter("--live-migration goes with freeze only")
+    at = None if not_before is None else times.moment(not_before)
+    body = {
+        "event_type": kind.capitalize(),
+        "machines": targets or [],
+        "scope": scope,
+        "source": source,
+        "duration_seconds": times.duration_seconds(duration),
+        "description": description,
+        "live_migration": live_migration,
+        "no_notice": no_notice,
+        "by": who(),
+    }
+    service = Service(operator)
+    if isinstance(at, timedelta):
+        at = service.get("/v1/clock").read(schemas.Time).now + at
+    if at is not None:
+        body["not_before"] = at.astimezone(UTC).isoformat()
+    query = {"dry_run": "true" if dry_run else ""}
+    answer = service.ask("POST", "/v1/maintenance", query=query, body=body)
+    if as_json:
+        output.document(answer.body)
+        return
+    _show(answer.read(schemas.Plan))
+
+
+def _show(plan: "schemas.Plan") -> None:
+    if plan.dry_run:
+        output.note("Nothing is scheduled: this is what it would become.")
+    else:
+        output.say(f"maintenance {plan.maintenance.number}: {plan.maintenance.event_type}")
+    operations.planned(plan.operations, empty="It touches no machine.")
+    for operation in plan.superseded:
+        verb = "would be" if plan.dry_run else "was"
+        output.note(
+            f"Operation {operation.id} ({operation.event_type} of "
+            f"{operations.machines(operation)}) {verb} cancelled by this."
+        )
