@@ -19,7 +19,11 @@ def events(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """List the events that guests see now, by the time they may start."""
+    """List the events that guests see now.
+
+    In the order in which they may start. SHOWN TO counts the machines whose last request was by a
+    version of the protocol that shows the event.
+    """
     from forewarn.server.operator import schemas
 
     answer = Service(operator).get("/v1/events", scope=scope, machine=machine)
@@ -70,7 +74,10 @@ def approve(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Approve events on the guests' behalf: all of them or none."""
+    """Approve events on the guests' behalf.
+
+    All of them or, if one is unknown, none; history keeps that it was an operator's word.
+    """
     from forewarn.server.operator import schemas
 
     body = {"references": references, "by": who()}
@@ -93,7 +100,10 @@ def cancel(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Withdraw what has not started."""
+    """Withdraw what has not started.
+
+    Of a maintenance, whatever has not started yet; an event takes its whole operation with it.
+    """
     from forewarn.server.operator import schemas
 
     body = {"reference": reference, "reason": reason, "by": who()}

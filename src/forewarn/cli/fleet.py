@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_FILE: Final = 256 * 1024 * 1024
 """The most bytes of a fleet file: more than the largest fleet needs."""
 
-app = typer.Typer(help="Machines: apply a fleet file, list, show, remove.", no_args_is_help=True)
+app = typer.Typer(help="Apply a fleet file; list, show, remove machines.", no_args_is_help=True)
 
 
 @app.command()
@@ -48,7 +48,10 @@ def apply(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Make the fleet be as a file says: all of it or nothing."""
+    """Make the fleet be as a file says.
+
+    All of it or nothing. Machines that the file does not name stay unless --prune is given.
+    """
     from forewarn.server.operator import schemas
 
     body = _fleet(file)
@@ -97,7 +100,7 @@ def show(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Show all that is known of one machine or scope.
+    """Show one machine or scope.
 
     A standalone machine is a scope of its own; its name shows the machine.
     """
@@ -126,7 +129,10 @@ def remove(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Take machines out of the fleet: all of them or none."""
+    """Take machines out of the fleet.
+
+    All of them or, if one cannot be removed, none.
+    """
     from forewarn.server.operator import schemas
 
     answer = Service(operator).ask("DELETE", "/v1/fleet/machines", body={"names": names})

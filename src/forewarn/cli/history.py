@@ -54,7 +54,10 @@ def history(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """List operations, live and over, the newest announcement first."""
+    """List what happened, and on whose word.
+
+    Operations, live and over, the newest announcement first.
+    """
     from forewarn.server.operator import schemas
 
     bounds = [None if text is None else times.moment(text) for text in (since, until)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from forewarn.cli import events, fleet, history, maintenance, output, schedule, serve
@@ -16,6 +17,12 @@ NAME: Final = "forewarn"
 
 TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 """With it set, a fault of Forewarn's own shows its traceback."""
+
+ORDER: Final = (
+    *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "history"),
+    "demo",
+)
+"""The commands as --help lists them, in the order of their use; Typer puts all groups last."""
 
 app = typer.Typer(
     name=NAME,
@@ -58,6 +65,14 @@ def _forewarn(
     """Notice of maintenance for virtual machines, and their approval."""
 
 
+def command() -> TyperGroup:
+    """Return the whole command line as one value, to be run or looked through."""
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    group.commands = {name: group.commands[name] for name in ORDER}
+    return group
+
+
 def execute(arguments: Sequence[str]) -> int:
     """Run one command line.
 
@@ -68,7 +83,7 @@ def execute(arguments: Sequence[str]) -> int:
         The exit status; what went wrong has been said in one line on stderr.
     """
     try:
-        status = get_command(app).main(args=list(arguments), prog_name=NAME, standalone_mode=False)
+        status = command().main(args=list(arguments), prog_name=NAME, standalone_mode=False)
         sys.stdout.flush()
     except Failed as failed:
         output.note(f"{NAME}: {failed.message}")
@@ -99,8 +114,12 @@ def run() -> None:
 
 
 def _usage(error: typer.TyperException) -> str:
-    """Return a mistake of the command line in one line, with where to read on."""
+    """Return what is wrong with the command line in one line, with where to read on."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else NAME
-    said = " ".join(error.format_message().split()).rstrip(".")
-    return f"{NAME}: {said}. See '{path} --help'."
+    said = error.format_message()
+    if said.startswith("Usage:"):
+        return said  # no command was named: the error is the help itself
+    line = " ".join(said.split()).replace("Value error, ", "").rstrip(".")
+    stop = "" if line.endswith("?") else "."
+    return f"{NAME}: {line}{stop} See '{path} --help'."

@@ -17,7 +17,7 @@ from forewarn.cli.operator import (
     pages,
 )
 
-app = typer.Typer(help="What was asked for: list, show.", no_args_is_help=True)
+app = typer.Typer(help="List and show what was asked for.", no_args_is_help=True)
 
 
 @app.command("list")

@@ -81,7 +81,11 @@ def schedule(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Ask for maintenance: reboot, redeploy, freeze, preempt or terminate."""
+    """Ask for maintenance of machines or a scope.
+
+    The machines become one operation for each scope and update domain; each is announced to its
+    guests, and starts when they approve it or its notice is over.
+    """
     from forewarn.server.operator import schemas
 
     if bool(targets) == bool(scope):

@@ -25,7 +25,11 @@ def demo(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """See it whole: a fleet, its guests, maintenance."""
+    """See it whole: a fleet, its guests, maintenance.
+
+    Runs the real service on a temporary database, with guests as processes of their own and a clock
+    on which fifteen minutes last ten seconds. It ends by itself in under 90 seconds.
+    """
     from forewarn.cli.demo.show import Show
 
     with _signals_interrupt(), tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
