@@ -28,7 +28,7 @@ def events(
 
     answer = Service(operator).get("/v1/events", scope=scope, machine=machine)
     if as_json:
-        output.document(answer.body)
+        output.document(answer.tree())
         return
     live = answer.read(schemas.EventList)
     output.table(
@@ -83,7 +83,7 @@ def approve(
     body = {"references": references, "by": who()}
     answer = Service(operator).ask("POST", "/v1/approvals", body=body)
     if as_json:
-        output.document(answer.body)
+        output.document(answer.tree())
         return
     operations.became(answer.read(schemas.OperationList).operations)
 
@@ -109,6 +109,6 @@ def cancel(
     body = {"reference": reference, "reason": reason, "by": who()}
     answer = Service(operator).ask("POST", "/v1/cancellations", body=body)
     if as_json:
-        output.document(answer.body)
+        output.document(answer.tree())
         return
     operations.became(answer.read(schemas.OperationList).operations)

@@ -31,10 +31,14 @@ class ExitStatus(IntEnum):
     """What the command names does not exist."""
     DEMO_FAILED = 9
     """In the demo something did not happen as it should."""
+    SOCKET_UNUSABLE = 10
+    """`serve` cannot use a socket or the token's file: the address is taken, or not its own."""
     INTERRUPTED = 130
     """Ctrl-C, as shells count it."""
     BROKEN_PIPE = 141
     """Whoever read the output stopped reading, as shells count it."""
+    TERMINATED = 143
+    """A second SIGTERM: `serve` ended at once, as shells count it."""
 
 
 OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = MappingProxyType(

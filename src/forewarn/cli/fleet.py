@@ -58,7 +58,7 @@ def apply(
     query = {"prune": _flag(prune), "dry_run": _flag(dry_run)}
     answer = Service(operator).ask("PUT", "/v1/fleet", query=query, body=body)
     if as_json:
-        output.document(answer.body)
+        output.document(answer.tree())
         return
     _show_change(answer.read(schemas.FleetChange))
 
@@ -86,7 +86,7 @@ def list_(
     query: Query = {"scope": scope, "host": host, "limit": limit, "cursor": cursor}
     answer = pages(Service(operator), f"/v1/fleet/{kind}", kind, whole=whole, query=query)
     if as_json:
-        output.document(answer.body)
+        output.document(answer.tree())
     elif scopes:
         _list_scopes(answer)
     else:
@@ -117,7 +117,7 @@ def show(
             _show_scope(answer.read(schemas.ScopeDetail))
             return
     if as_json:
-        output.document(answer.body)
+        output.document(answer.tree())
         return
     _show_machine(answer.read(schemas.MachineDetail))
 
@@ -137,7 +137,7 @@ def remove(
 
     answer = Service(operator).ask("DELETE", "/v1/fleet/machines", body={"names": names})
     if as_json:
-        output.document(answer.body)
+        output.document(answer.tree())
         return
     _show_change(answer.read(schemas.FleetChange))
 

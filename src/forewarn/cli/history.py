@@ -82,7 +82,7 @@ def history(
     }
     answer = pages(service, "/v1/history", "operations", whole=whole, query=query)
     if as_json:
-        output.document(answer.body)
+        output.document(answer.tree())
         return
     page = answer.read(schemas.HistoryPage)
     operations.told(page.operations, empty="Nothing of this is in history.")

@@ -35,7 +35,7 @@ def list_(
     query: Query = {"limit": limit, "cursor": cursor}
     answer = pages(Service(operator), "/v1/maintenance", "maintenances", whole=whole, query=query)
     if as_json:
-        output.document(answer.body)
+        output.document(answer.tree())
         return
     page = answer.read(schemas.MaintenancePage)
     output.table(
@@ -69,7 +69,7 @@ def show(
 
     answer = Service(operator).get(f"/v1/maintenance/{number}")
     if as_json:
-        output.document(answer.body)
+        output.document(answer.tree())
         return
     detail = answer.read(schemas.MaintenanceDetail)
     asked = detail.maintenance

@@ -68,6 +68,21 @@ class Answer:
     def __init__(self, body: bytes) -> None:
         self.body = body
 
+    def tree(self) -> dict[str, Any]:
+        """Return the document as JSON's own values.
+
+        Raises:
+            Failed: It is no JSON object: something else answers at this address.
+        """
+        try:
+            read = json.loads(self.body)
+        except ValueError:
+            read = None
+        if not isinstance(read, dict):
+            message = "the answer is no JSON object: is it Forewarn that answers at this address?"
+            raise Failed(ExitStatus.UNREACHABLE, message)
+        return read
+
     def read(self, shape: type[Shape]) -> Shape:
         """Return the document as a value of the API's.
 
@@ -154,6 +169,8 @@ class Service:
             connection.request(method, target, body=payload, headers=headers)
             response = connection.getresponse()
             answered = response.read(MAX_ANSWER + 1)
+            if response.length and len(answered) <= MAX_ANSWER:
+                raise http.client.IncompleteRead(answered, response.length)
         except (OSError, http.client.HTTPException) as error:
             raise Failed(ExitStatus.UNREACHABLE, self._unreachable(error)) from error
         finally:
@@ -175,8 +192,13 @@ class Service:
                 return f"{where} is not open to this user: run as the user that the service runs as"
             case TimeoutError():
                 return f"{where} did not answer within {ANSWER_LIMIT:g} s: see the service's log"
-            case http.client.RemoteDisconnected() | ConnectionResetError() | BrokenPipeError():
-                return f"{where} hung up without an answer: see the service's log"
+            case (
+                http.client.RemoteDisconnected()
+                | http.client.IncompleteRead()
+                | ConnectionResetError()
+                | BrokenPipeError()
+            ):
+                return f"{where} hung up before its answer was whole: see the service's log"
             case http.client.HTTPException():
                 return f"what answers at {self._address} does not speak HTTP: is it Forewarn's?"
             case _:
@@ -233,13 +255,13 @@ def pages(service: Service, path: str, key: str, *, whole: bool, query: Query) -
         query: Of the first page.
     """
     answer = service.ask("GET", path, query=query)
-    page: dict[str, Any] = json.loads(answer.body)
+    page = answer.tree()
     if not whole or not page.get("next"):
         return answer
     entries = page[key]
     while page.get("next"):
         following = {**query, "cursor": page["next"]}
-        page = json.loads(service.ask("GET", path, query=following).body)
+        page = service.ask("GET", path, query=following).tree()
         entries.extend(page[key])
     return Answer(json.dumps({key: entries, "next": ""}).encode())
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 import typer
 
 
-def document(body: bytes) -> None:
-    """Print one JSON document, as the service gave it, indented for people's eyes."""
-    typer.echo(json.dumps(json.loads(body), indent=2, ensure_ascii=False))
+def document(tree: object) -> None:
+    """Print one JSON document, indented for people's eyes."""
+    typer.echo(json.dumps(tree, indent=2, ensure_ascii=False))
 
 
 def say(line: str) -> None:

@@ -112,7 +112,7 @@ def schedule(
     query = {"dry_run": "true" if dry_run else ""}
     answer = service.ask("POST", "/v1/maintenance", query=query, body=body)
     if as_json:
-        output.document(answer.body)
+        output.document(answer.tree())
         return
     _show(answer.read(schemas.Plan))
 

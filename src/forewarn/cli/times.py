@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 import typer
 
-_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 _MOMENT = re.compile(
-    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(?P<zone>[Zz]|[+-]\d\d:?\d\d)?"
+    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(?P<zone>[Zz]|[+-]\d\d:?\d\d)?",
+    re.ASCII,
 )
 
 MAX_SPAN_DIGITS = 9
@@ -51,7 +52,7 @@ def moment(text: str) -> datetime | timedelta:
         return ahead if text[0] == "+" else -ahead
     match = _MOMENT.fullmatch(text)
     try:
-        read = datetime.fromisoformat(text) if match else None
+        read = datetime.fromisoformat(text.upper()) if match else None
     except ValueError:
         read = None
     if match is None or read is None:

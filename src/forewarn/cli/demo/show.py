@@ -137,7 +137,7 @@ class Show:
         except DemoFailed as failed:
             raise self._failed(str(failed)) from failed
         if self._as_json:
-            output.document(answer.body)
+            output.document(answer.tree())
         else:
             output.say("")
             output.say("What happened, the newest first ('forewarn history'):")
