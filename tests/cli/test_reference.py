@@ -23,7 +23,8 @@ def commands() -> dict[str, list[str]]:
         if isinstance(command, TyperGroup):
             waiting += [(f"{path} {name}", sub) for name, sub in command.commands.items()]
         if not isinstance(command, TyperGroup) or path == "forewarn":
-            options = [o for p in command.params for o in p.opts if o.startswith("--")]  # type: ignore[attr-defined] # any click command has params
+            parameters = getattr(command, "params")  # noqa: B009 - of Typer's own inner type
+            options = [o for p in parameters for o in p.opts if o.startswith("--")]
             found[path] = [option for option in options if option not in EVERYWHERE]
     return found
 

@@ -66,9 +66,7 @@ def events(
 def approve(
     references: Annotated[
         list[str],
-        typer.Argument(
-            metavar="REF...", help="Events' ids, operations (12.1) or maintenances (12)."
-        ),
+        typer.Argument(metavar="REF", help="Events' ids, operations (12.1) or maintenances (12)."),
     ],
     *,
     as_json: JsonOption = False,

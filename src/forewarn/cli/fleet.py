@@ -124,7 +124,7 @@ def show(
 
 @app.command()
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Machines' names.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Machines' names.")],
     *,
     as_json: JsonOption = False,
     operator: OperatorOption = None,

@@ -93,9 +93,10 @@ def execute(arguments: Sequence[str]) -> int:
         return ExitStatus.USAGE
     except (KeyboardInterrupt, typer.Abort):
         return ExitStatus.INTERRUPTED
-    except SystemExit:
-        # Typer's own answer to a broken pipe, which it gives in every mode.
-        return ExitStatus.BROKEN_PIPE
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        return ExitStatus.BROKEN_PIPE  # Typer ends so in every mode
     except BrokenPipeError:
         # What is still buffered has no reader: without this Python complains of it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,6 @@
 """Operations, their events and approvals as tables: what several commands show alike."""
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from forewarn.cli import output, times
@@ -51,7 +50,7 @@ def planned(operations: Iterable["schemas.Operation"], empty: str) -> None:
                 domains(operation),
                 machines(operation),
                 times.shown(operation.not_before),
-                times.shown_span(_notice(operation)),
+                times.shown_span(notice_seconds(operation)),
                 ", ".join(event.id for event in operation.events),
             )
             for operation in operations
@@ -83,7 +82,7 @@ def told(operations: Iterable["schemas.Operation"], empty: str) -> None:
                 domains(operation),
                 machines(operation),
                 times.shown(operation.announced_at),
-                times.shown_span(_notice(operation)),
+                times.shown_span(notice_seconds(operation)),
                 times.shown(operation.started_at),
                 _why(operation),
                 approvers(operation),
@@ -111,19 +110,15 @@ def became(operations: Iterable["schemas.Operation"]) -> None:
         output.say(line)
 
 
+def notice_seconds(operation: "schemas.Operation") -> int:
+    """Return the notice that was given, in whole seconds: NotBefore is rounded up to one."""
+    return max(0, int((operation.not_before - operation.announced_at).total_seconds()))
+
+
 def _status(operation: "schemas.Operation") -> str:
     if operation.waits_for:
         return f"{operation.status}, waits for {operation.waits_for}"
     return operation.status
-
-
-def _notice(operation: "schemas.Operation") -> float:
-    """Return the notice that was given, in seconds."""
-    return _seconds(operation.announced_at, operation.not_before)
-
-
-def _seconds(since: datetime, until: datetime) -> float:
-    return max(0.0, (until - since).total_seconds())
 
 
 def _why(operation: "schemas.Operation") -> str:

@@ -24,60 +24,70 @@ class Kind(StrEnum):
     TERMINATE = "terminate"
 
 
+TypeArgument = Annotated[Kind, typer.Argument(metavar="TYPE", help="What is to happen.")]
+TargetsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TARGET", help="Machines' names.", show_default=False),
+]
+ScopeOption = Annotated[
+    str, typer.Option("--scope", metavar="NAME", help="All machines of this scope.")
+]
+NotBeforeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--not-before",
+        metavar="TIME",
+        show_default=False,
+        help="RFC 3339 with a zone, or from now, as +20m. "
+        "Left out: as soon as the least notice allows.",
+    ),
+]
+DurationOption = Annotated[
+    str,
+    typer.Option(
+        "--duration",
+        metavar="SPAN",
+        help="The expected interruption: seconds, 30s, 5m; 0 is none, -1 unknown.",
+    ),
+]
+DescriptionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--description",
+        metavar="TEXT",
+        show_default=False,
+        help="What guests read. Left out: the text that the type has by custom.",
+    ),
+]
+SourceOption = Annotated[
+    EventSource, typer.Option("--source", case_sensitive=False, help="Who wants it.")
+]
+NoNoticeOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-notice", help="It has happened already: an unforeseen failure; starts at once."
+    ),
+]
+LiveMigrationOption = Annotated[
+    bool, typer.Option("--live-migration", help="A freeze that moves the machine.")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only show the operations, events and times.")
+]
+
+
 def schedule(
-    kind: Annotated[Kind, typer.Argument(metavar="TYPE", help="What is to happen.")],
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TARGET...", help="Machines' names.", show_default=False),
-    ] = None,
+    kind: TypeArgument,
+    targets: TargetsArgument = None,
     *,
-    scope: Annotated[
-        str, typer.Option("--scope", metavar="NAME", help="All machines of this scope.")
-    ] = "",
-    not_before: Annotated[
-        str | None,
-        typer.Option(
-            "--not-before",
-            metavar="TIME",
-            show_default=False,
-            help="RFC 3339 with a zone, or from now, as +20m. "
-            "Left out: as soon as the least notice allows.",
-        ),
-    ] = None,
-    duration: Annotated[
-        str,
-        typer.Option(
-            "--duration",
-            metavar="SPAN",
-            help="The expected interruption: seconds, 30s, 5m; 0 is none, -1 unknown.",
-        ),
-    ] = "-1",
-    description: Annotated[
-        str | None,
-        typer.Option(
-            "--description",
-            metavar="TEXT",
-            show_default=False,
-            help="What guests read. Left out: the text that the type has by custom.",
-        ),
-    ] = None,
-    source: Annotated[
-        EventSource,
-        typer.Option("--source", case_sensitive=False, help="Who wants it."),
-    ] = EventSource.PLATFORM,
-    no_notice: Annotated[
-        bool,
-        typer.Option(
-            "--no-notice", help="It has happened already: an unforeseen failure; starts at once."
-        ),
-    ] = False,
-    live_migration: Annotated[
-        bool, typer.Option("--live-migration", help="A freeze that moves the machine.")
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Only show the operations, events and times."),
-    ] = False,
+    scope: ScopeOption = "",
+    not_before: NotBeforeOption = None,
+    duration: DurationOption = "-1",
+    description: DescriptionOption = None,
+    source: SourceOption = EventSource.PLATFORM,
+    no_notice: NoNoticeOption = False,
+    live_migration: LiveMigrationOption = False,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:

@@ -20,8 +20,8 @@ import sys
 import urllib.parse
 from typing import Any
 
-POLL_SECONDS = 0.2
-"""Between two questions. Time runs 90 times as fast in the demo: this is a guest's 18 s."""
+POLL_SECONDS = 0.3
+"""Between two questions. Time runs 90 times as fast in the demo: this is a guest's 27 s."""
 
 ANSWER_SECONDS = 5.0
 """How long an answer may take; then the guest asks anew."""
@@ -110,8 +110,7 @@ class Guest:
                 say(DURING[event["EventType"]])
         for event_id in self._known.keys() - now.keys():
             self._approve_in.pop(event_id, None)
-            started = self._known[event_id]["EventStatus"] == "Started"
-            say("back in service" if started else "called off: carries on")
+            say(self._afterwards(self._known[event_id]))
         self._known = now
         for event_id in [e for e in self._approve_in if now[e]["EventStatus"] == "Scheduled"]:
             self._approve_in[event_id] -= 1
@@ -119,6 +118,11 @@ class Guest:
                 del self._approve_in[event_id]
                 self._metadata.approve(event_id)
                 say("ready: approved it")
+
+    def _afterwards(self, event: dict[str, Any]) -> str:
+        if event["EventStatus"] == "Scheduled":
+            return "called off: carries on"
+        return "was deleted" if event["EventType"] in DELETED else "back in service"
 
     def _appeared(self, event: dict[str, Any]) -> None:
         kind, leader = event["EventType"], event["Resources"][0]
@@ -143,6 +147,9 @@ DURING = {
     "Terminate": "being deleted",
 }
 """What a machine is while an event of this type is Started."""
+
+DELETED = {"Preempt", "Terminate"}
+"""What a machine does not come back from."""
 
 
 def say(what: str) -> None:

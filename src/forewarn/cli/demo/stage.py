@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
-from forewarn.cli import times
+from forewarn.cli import operations, times
 from forewarn.cli.demo import cast, processes
 from forewarn.cli.operator import Service
 from forewarn.server.operator import schemas
@@ -121,10 +121,12 @@ class Stage:
 
     def _listen(self) -> None:
         for name, row in self.rows.items():
+            if row.gone:
+                continue
             for line in row.process.lines():
                 row.says = line
                 self.tell(f"  {name}: {line}")
-            if not row.gone and not row.stopped and row.process.status is not None:
+            if not row.stopped and row.process.status is not None:
                 row.stopped = True
                 row.says = ""
                 self.stopped_at[name] = self.now
@@ -138,7 +140,7 @@ def news(before: schemas.Operation | None, after: schemas.Operation) -> list[str
     lines = []
     if before is None:
         at = times.hour(after.not_before)
-        notice = times.shown_span((after.not_before - after.announced_at).total_seconds())
+        notice = times.shown_span(operations.notice_seconds(after))
         lines.append(f"{what} is announced: starts by {at} (notice {notice}), sooner if approved")
     for number, event in enumerate(after.events):
         earlier = before.events[number].approval if before else None
