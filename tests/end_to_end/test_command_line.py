@@ -142,7 +142,7 @@ def test_a_dry_run_shows_operations_events_and_times_and_schedules_nothing(
     assert tried.returncode == 0
     rows = columns(tried.stdout)
     assert rows[0] == [
-        *("OPERATION", "TYPE", "STATUS", "DOMAIN", "MACHINES", "NOT BEFORE", "NOTICE", "EVENT")
+        *("REF", "TYPE", "STATUS", "DOMAIN", "MACHINES", "NOT BEFORE", "NOTICE", "EVENT")
     ]
     assert [row[:5] for row in rows[1:]] == [
         ["0.1", "Reboot", "Scheduled", "web/0", "web-0"],
@@ -167,7 +167,7 @@ def test_maintenance_is_asked_for_seen_approved_and_kept_in_history(service: Run
     assert row[:5] == [f"{number}.1", "Reboot", "Scheduled", "web/0", "web-0"]
     assert re.fullmatch(r"20m( 1s)?|19m \d+s", row[5])
     assert row[8] == "0 of 1"
-    assert row[9] == operation["events"][0]["id"]
+    assert operation["events"][0]["id"] in service.call("maintenance", "show", number).stdout
     approved = service.call("approve", f"{number}.1")
     assert approved.returncode == 0
     assert f"{number}.1 Reboot of web-0: " in approved.stdout

@@ -33,7 +33,7 @@ def events(
     live = answer.read(schemas.EventList)
     output.table(
         (
-            "OPERATION",
+            "REF",
             "TYPE",
             "STATUS",
             "DOMAIN",
@@ -42,7 +42,6 @@ def events(
             "NOT BEFORE",
             "APPROVED BY",
             "SHOWN TO",
-            "EVENT",
         ),
         (
             (
@@ -55,7 +54,6 @@ def events(
                 times.shown(event.not_before),
                 operations.approver(event.approval),
                 f"{event.shown_to.showing} of {event.shown_to.machines}",
-                event.id,
             )
             for event in live.events
         ),

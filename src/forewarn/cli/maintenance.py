@@ -88,7 +88,7 @@ def show(
     operations.told(detail.operations, empty="It has no operation left in history.")
     output.say("")
     output.table(
-        ("EVENT", "OPERATION", "DOMAIN", "MACHINES", "APPROVED BY", "FROM", "AT"),
+        ("EVENT", "REF", "DOMAIN", "MACHINES", "APPROVED BY", "FROM", "AT"),
         (
             (
                 event.id,

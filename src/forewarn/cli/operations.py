@@ -9,9 +9,6 @@ from forewarn.vocabulary import ApproverKind, EventStatus
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
-STILL = {"approved": "approved", "notice-over": "notice over", "no-notice": "no notice"}
-"""Why an operation started, in words."""
-
 
 def approver(approval: "schemas.Approval | None") -> str:
     """Return whose word it was; `-` while there is none."""
@@ -41,7 +38,7 @@ def domains(operation: "schemas.Operation") -> str:
 def planned(operations: Iterable["schemas.Operation"], empty: str) -> None:
     """Show what is going to happen, by operation."""
     output.table(
-        ("OPERATION", "TYPE", "STATUS", "DOMAIN", "MACHINES", "NOT BEFORE", "NOTICE", "EVENT"),
+        ("REF", "TYPE", "STATUS", "DOMAIN", "MACHINES", "NOT BEFORE", "NOTICE", "EVENT"),
         (
             (
                 operation.id,
@@ -63,31 +60,29 @@ def told(operations: Iterable["schemas.Operation"], empty: str) -> None:
     """Show what has happened, by operation."""
     output.table(
         (
-            "OPERATION",
+            "REF",
             "TYPE",
-            "DOMAIN",
             "MACHINES",
             "ANNOUNCED",
             "NOTICE",
-            "STARTED",
-            "WHY",
-            "APPROVED BY",
+            "WAITED",
+            "STARTED BECAUSE",
             "STATUS",
             "TOOK",
+            "OUTCOME",
         ),
         (
             (
                 operation.id,
                 operation.event_type,
-                domains(operation),
                 machines(operation),
                 times.shown(operation.announced_at),
                 times.shown_span(notice_seconds(operation)),
-                times.shown(operation.started_at),
-                _why(operation),
-                approvers(operation),
+                times.shown_span(_waited(operation)),
+                _because(operation),
                 operation.status,
                 times.shown_span(operation.took_seconds),
+                operation.outcome or "-",
             )
             for operation in operations
         ),
@@ -121,7 +116,17 @@ def _status(operation: "schemas.Operation") -> str:
     return operation.status
 
 
-def _why(operation: "schemas.Operation") -> str:
-    if operation.start_cause is not None:
-        return STILL[operation.start_cause]
-    return operation.outcome or "-"
+def _waited(operation: "schemas.Operation") -> float | None:
+    """Return how long it waited from its announcement to its start, None if it never did."""
+    if operation.started_at is None:
+        return None
+    return max(0.0, (operation.started_at - operation.announced_at).total_seconds())
+
+
+def _because(operation: "schemas.Operation") -> str:
+    cause = operation.start_cause
+    if cause is None:
+        return "-"
+    if cause == "approved":
+        return f"{approvers(operation)} approved"
+    return cause.replace("-", " ")

@@ -78,13 +78,31 @@ def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    width = shutil.get_terminal_size().columns
+    drawn = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    wrapped = WRAPPED if _fits(columns, rows, width) else frozenset(columns)
     for column in columns:
-        drawn.add_column(column, overflow="fold")
+        drawn.add_column(column, no_wrap=column not in wrapped, overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    Console(width=shutil.get_terminal_size().columns).print(drawn)
+    Console(width=width).print(drawn)
 
+
+def _fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Tell whether a table is narrow enough with nothing but the WRAPPED columns wrapped."""
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    least = [
+        min(size, WRAPPED_LEAST) if column in WRAPPED else size
+        for column, size in zip(columns, widths, strict=True)
+    ]
+    return sum(least) + 2 * len(least) <= width
+
+
+WRAPPED = frozenset({"MACHINES", "TARGETS", "DESCRIPTION", "OUTCOME", "STARTED BECAUSE"})
+"""Columns of words, which are wrapped before any other is."""
+
+WRAPPED_LEAST = 12
+"""The characters that are left to them at least."""
 
 STYLES = {
     "Scheduled": "yellow",

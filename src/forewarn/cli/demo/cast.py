@@ -31,13 +31,13 @@ class Guest(NamedTuple):
 
 GUESTS: Final = (
     Guest("web-0", "web", 0, "approves", "approves at once"),
-    Guest("web-3", "web", 0, "approves", "leaves it to web-0"),
-    Guest("web-1", "web", 1, "drains", "approves once drained", 3.0),
-    Guest("web-4", "web", 1, "drains", "leaves it to web-1", 3.0),
+    Guest("web-3", "web", 0, "approves", "follows web-0"),
+    Guest("web-1", "web", 1, "drains", "drains, approves", 3.0),
+    Guest("web-4", "web", 1, "drains", "follows web-1", 3.0),
     Guest("web-2", "web", 2, "watches", "never approves"),
     Guest("web-5", "web", 2, "watches", "never approves"),
-    Guest("batch_0", "batch", 0, "drains", "saves, then approves", 1.5),
-    Guest("batch_1", "batch", 1, "drains", "saves, then approves", 1.5),
+    Guest("batch_0", "batch", 0, "drains", "saves, approves", 1.5),
+    Guest("batch_1", "batch", 1, "drains", "saves, approves", 1.5),
     Guest("FrontEnd_IN_0", "shop", 0, "approves", f"speaks {PREVIEW}", 0.0, PREVIEW),
     Guest("FrontEnd_IN_1", "shop", 1, "approves", f"speaks {PREVIEW}", 0.0, PREVIEW),
     Guest("bastion", "bastion", 0, "drains", "drains for long", 60.0),

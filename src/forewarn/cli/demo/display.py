@@ -2,7 +2,8 @@
 
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import typer
 
@@ -12,13 +13,14 @@ from forewarn.cli.demo.stage import Row, Stage
 from forewarn.vocabulary import EventStatus
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
 TOLD_LINES: Final = 6
 """The lines of the story below the table: with them all fits a terminal of 24 lines."""
 
-BAR: Final = 10
+BAR: Final = 8
 """The characters of the bar of notice left."""
 
 
@@ -73,16 +75,19 @@ class Lines:
 
 
 class Painted:
-    """Repaints a table."""
+    """Repaints a table.
 
-    def __init__(self) -> None:
+    Args:
+        console: Where to; None for the terminal that stdout is.
+    """
+
+    def __init__(self, console: "Console | None" = None) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._told: deque[str] = deque(maxlen=TOLD_LINES)
-        self._live = Live(
-            console=Console(highlight=False), auto_refresh=False, vertical_overflow="crop"
-        )
+        self._console = console or Console(highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False)
         self._now = ""
         self._live.start()
 
@@ -115,60 +120,100 @@ class Painted:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
-        table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, expand=True)
-        for heading, ratio in (
-            ("MACHINE", 14),
-            ("DOMAIN", 8),
-            ("ITS GUEST", 22),
-            ("PID", 7),
-            ("EVENT", 8),
-            ("STATUS", 10),
-            ("NOTICE LEFT", 19),
-            ("APPROVED BY", 14),
-            ("THE GUEST SAYS", 26),
-        ):
-            table.add_column(heading, no_wrap=True, overflow="ellipsis", ratio=ratio)
+        width = self._console.width
+        columns = [column for column in COLUMNS if width >= column.from_width]
+        table = Table(box=SIMPLE_HEAD, show_edge=False, header_style="bold", padding=0)
+        for column in columns:
+            table.add_column(column.heading, no_wrap=True, overflow="ellipsis", width=column.width)
         for row in stage.rows.values():
-            table.add_row(*_cells(row))
+            table.add_row(*(column.cell(row) for column in columns))
         return table
 
 
-def _cells(row: Row) -> "list[Text]":
-    from rich.text import Text
+class Column(NamedTuple):
+    """A column of the table."""
 
-    guest, operation = row.guest, row.operation
-    style = "dim" if row.gone else ""
-    pid = "deleted" if row.gone else "stopped" if row.stopped else str(row.process.pid)
-    cells = [
-        Text(guest.machine, style or "bold"),
-        Text(f"{guest.scope}/{guest.domain}", style),
-        Text(guest.shown, style),
-        Text(pid, "bold red" if row.stopped else "dim"),
-    ]
-    if operation is None:
-        cells += [Text(""), Text(""), Text(""), Text("")]
-    else:
-        status = "waits" if operation.waits_for else str(operation.status)
-        cells += [
-            Text(operation.event_type),
-            Text(status, output.STYLES.get(status, "yellow")),
-            _notice(row),
-            Text("" if (by := operations.approvers(operation)) == "-" else by, "green"),
-        ]
-    cells.append(Text(row.says, style or "italic"))
-    return cells
+    heading: str
+    width: int
+    from_width: int
+    """The narrowest terminal that has room for it."""
+    cell: "Callable[[Row], Text]"
+
+
+def _machine(row: Row) -> "Text":
+    return _text(row.guest.machine, "dim strike" if row.gone else "bold")
+
+
+def _domain(row: Row) -> "Text":
+    return _text(f"{row.guest.scope}/{row.guest.domain}", "dim" if row.gone else "")
+
+
+def _role(row: Row) -> "Text":
+    return _text(row.guest.shown, "dim" if row.gone or row.stopped else "")
+
+
+def _pid(row: Row) -> "Text":
+    if row.gone:
+        return _text("deleted", "dim")
+    if row.stopped:
+        return _text("stopped", "bold red")
+    return _text(str(row.process.pid), "dim")
+
+
+def _event(row: Row) -> "Text":
+    return _text(row.operation.event_type if row.operation else "")
+
+
+def _status(row: Row) -> "Text":
+    if row.operation is None:
+        return _text("")
+    status = "waits" if row.operation.waits_for else str(row.operation.status)
+    return _text(status, output.STYLES.get(status, "yellow"))
+
+
+def _notice_bar(row: Row) -> "Text":
+    """Return the notice left as a bar; nothing once the event has started."""
+    operation = row.operation
+    text = _text("")
+    if operation is None or operation.status is not EventStatus.SCHEDULED:
+        return text
+    whole = operations.notice_seconds(operation) or 1
+    full = min(BAR, round(BAR * (operation.notice_left_seconds or 0) / whole))
+    return text.append("━" * full, "yellow").append("╌" * (BAR - full), "dim")
 
 
 def _notice(row: Row) -> "Text":
-    """Return the notice left as a bar and in figures."""
-    from rich.text import Text
-
     operation = row.operation
     if operation is None or operation.status is not EventStatus.SCHEDULED:
-        return Text("")
-    left = operation.notice_left_seconds or 0
-    whole = (operation.not_before - operation.announced_at).total_seconds()
-    full = min(BAR, round(BAR * left / whole)) if whole else 0
-    return Text.assemble(
-        ("━" * full, "yellow"), ("╌" * (BAR - full), "dim"), f" {times.shown_span(left)}"
-    )
+        return _text("")
+    return _text(times.shown_span(operation.notice_left_seconds), "yellow")
+
+
+def _approver(row: Row) -> "Text":
+    by = operations.approvers(row.operation) if row.operation else "-"
+    return _text("" if by == "-" else by, "green")
+
+
+def _says(row: Row) -> "Text":
+    return _text(row.says, "italic")
+
+
+def _text(text: str, style: str = "") -> "Text":
+    from rich.text import Text
+
+    return Text(text, style)
+
+
+COLUMNS: Final = (
+    Column("MACHINE", 14, 0, _machine),
+    Column("DOMAIN", 9, 0, _domain),
+    Column("ITS GUEST", 17, 100, _role),
+    Column("PID", 7, 0, _pid),
+    Column("EVENT", 8, 0, _event),
+    Column("STATUS", 9, 0, _status),
+    Column("NOTICE", BAR, 110, _notice_bar),
+    Column("LEFT", 7, 0, _notice),
+    Column("APPROVED BY", 13, 0, _approver),
+    Column("THE GUEST SAYS", 18, 119, _says),
+)
+"""From left to right; all of them fit 119 characters, and those that matter most fit 80."""

@@ -117,11 +117,11 @@ class Guest:
             if self._approve_in[event_id] < 0:
                 del self._approve_in[event_id]
                 self._metadata.approve(event_id)
-                say("ready: approved it")
+                say("approved it")
 
     def _afterwards(self, event: dict[str, Any]) -> str:
         if event["EventStatus"] == "Scheduled":
-            return "called off: carries on"
+            return "carries on"
         return "was deleted" if event["EventType"] in DELETED else "back in service"
 
     def _appeared(self, event: dict[str, Any]) -> None:
@@ -129,14 +129,14 @@ class Guest:
         if event["EventStatus"] == "Started":
             say(DURING[kind])
         elif self._role == "watches":
-            say(f"reads of a {kind}, does nothing")
+            say("does nothing")
         elif leader != self._name:
-            say(f"reads of a {kind}, leaves it to {leader}")
+            say(f"leaves it to {leader}")
         elif self._role == "approves":
             self._approve_in[event["EventId"]] = 0
         else:
             self._approve_in[event["EventId"]] = self._drain_polls
-            say("saves its work ..." if kind == "Preempt" else "drains its connections ...")
+            say("saves its work ..." if kind in DELETED else "drains ...")
 
 
 DURING = {

@@ -163,7 +163,7 @@ def _status(operation: schemas.Operation, what: str) -> list[str]:
             took = times.shown_span(operation.took_seconds)
             return [f"{what} is completed after {took}"]
         case EventStatus.CANCELED:
-            return [f"{what} is cancelled: {operation.outcome}"]
+            return [f"{what} is called off ({operation.outcome})"]
         case EventStatus.FAILED:
             return [f"{what} has failed: {operation.outcome}"]
         case _:
