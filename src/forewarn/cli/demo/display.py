@@ -110,7 +110,7 @@ class Painted:
         told.no_wrap, told.overflow = True, "ellipsis"
         told.highlight_regex(r"(?m)^\S+ >.*$", "bold")
         hint = Text("Stop a guest (kill its pid): its event then waits for NotBefore.", "dim")
-        self._live.update(Group(title, self._table(stage), told, hint), refresh=True)
+        self._live.update(Group(title, "", self._table(stage), "", told, hint), refresh=True)
 
     def close(self) -> None:
         """Leave the last picture standing and give the cursor back."""

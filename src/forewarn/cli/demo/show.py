@@ -1,5 +1,7 @@
 """The demo put together: the service and the guests started, the story played, all of it ended."""
 
+import shutil
+import sys
 import threading
 from pathlib import Path
 from typing import Final
@@ -149,12 +151,13 @@ class Show:
 
     def _invitation(self) -> str:
         guest = f"http://127.0.0.1:{self._port}/vm/web-0/metadata"
+        program = "forewarn" if shutil.which("forewarn") else f"{sys.executable} -m forewarn"
         return f"""
 The service is still running. Try, in another terminal:
 
   export FOREWARN_OPERATOR={self._socket}
-  forewarn fleet list
-  forewarn schedule reboot web-0 web-3
+  {program} fleet list
+  {program} schedule reboot web-0 web-3
   curl -s -H Metadata:true '{guest}/scheduledevents?api-version={cast.NEWEST}'
   curl -s -H Metadata:true '{guest}/instance?api-version=2021-02-01'
   curl -s --unix-socket {self._socket} 'http://localhost/v1/events'

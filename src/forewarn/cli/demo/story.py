@@ -117,8 +117,8 @@ class Story:
         """
         operations = list(self._stage.operations.values())
         return [
-            _nothing_early(operations),
-            _one_domain_at_a_time([o for n in self.reboots for o in self._stage.of(n)]),
+            judge_nothing_early(operations),
+            judge_one_domain_at_a_time([o for n in self.reboots for o in self._stage.of(n)]),
             *self._approvals(),
             self._ends(),
         ]
@@ -171,7 +171,12 @@ def together(*acts: Act) -> Act:
         yield
 
 
-def _nothing_early(operations: list[schemas.Operation]) -> str:
+def judge_nothing_early(operations: list[schemas.Operation]) -> str:
+    """Return that nothing started without approval before its NotBefore.
+
+    Raises:
+        DemoFailed: Something did.
+    """
     for operation in operations:
         started = operation.started_at
         if started is None or started >= operation.not_before:
@@ -182,7 +187,12 @@ def _nothing_early(operations: list[schemas.Operation]) -> str:
     return "nothing started before its NotBefore without its guests' approval"
 
 
-def _one_domain_at_a_time(operations: list[schemas.Operation]) -> str:
+def judge_one_domain_at_a_time(operations: list[schemas.Operation]) -> str:
+    """Return that these operations of one scope, each in a domain of its own, never overlapped.
+
+    Raises:
+        DemoFailed: Two of them did.
+    """
     spans: list[tuple[datetime, datetime, str]] = sorted(
         (o.started_at, o.ended_at, o.id) for o in operations if o.started_at and o.ended_at
     )
