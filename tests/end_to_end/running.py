@@ -12,6 +12,7 @@ from typing import Any
 
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
+SWIFT = "reboot_seconds = 0.1\nfreeze_seconds = 0.1\nredeploy_seconds = 0.1"
 
 
 def free_port() -> int:
@@ -24,7 +25,9 @@ def free_port() -> int:
 class Running:
     """A service on its own folder, and the command line against it."""
 
-    def __init__(self, folder: Path, *, operator: str = "", clock: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, operator: str = "", clock: str = "", connector: str = SWIFT
+    ) -> None:
         self.folder = folder
         self.socket = folder / "operator.sock"
         self.guest_port = free_port()
@@ -34,8 +37,7 @@ class Running:
             f'[store]\npath = "forewarn.db"\n'
             f"[operator]\n{operator}\n"
             f"[[guest.listener]]\nport = {self.guest_port}\n"
-            f"[connector.simulated]\nreboot_seconds = 0.1\nfreeze_seconds = 0.1\n"
-            f"redeploy_seconds = 0.1\n"
+            f"[connector.simulated]\n{connector}\n"
             f"[clock]\n{clock}\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
