@@ -145,8 +145,8 @@ class Show:
             output.say("What happened, the newest first ('forewarn history'):")
             operations.told(answer.read(schemas.HistoryPage).operations, empty="nothing")
             output.say("")
-            for verdict in verdicts:
-                output.say(f"ok  {verdict}")
+        for verdict in verdicts:
+            (output.note if self._as_json else output.say)(f"ok  {verdict}")
         output.note(f"The demo took {took:.0f} s.")
 
     def _invitation(self) -> str:
