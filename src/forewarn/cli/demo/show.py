@@ -170,7 +170,8 @@ Ctrl-C stops it and leaves nothing behind.
 
     def _ended(self, status: int) -> Failed:
         log = processes.tail(self._service_log)
-        last = log.splitlines()[-1] if log else "it said nothing"
+        lines = log.splitlines() or ["it said nothing"]
+        last = next((line for line in reversed(lines) if "error" in line), lines[-1])
         if status in {ExitStatus.MISSING_EXTRA, ExitStatus.USAGE}:
             return Failed(ExitStatus(status), last.removeprefix("forewarn: "))
         output.note(log)
