@@ -32,8 +32,8 @@ name = "bastion"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
-    running = Running(tmp_path_factory.mktemp("service"))
+def service(shared_folder: Path) -> Generator[Running]:
+    running = Running(shared_folder)
     running.start()
     try:
         applied = running.call("fleet", "apply", "-", stdin=FLEET)
@@ -97,8 +97,8 @@ def test_a_machine_and_a_scope_are_shown_whole(service: Running) -> None:
     assert "no machine and no scope is called nobody/else" in unknown.stderr
 
 
-def test_a_fleet_is_tried_then_applied_then_pruned(service: Running, tmp_path: Path) -> None:
-    more = tmp_path / "more.json"
+def test_a_fleet_is_tried_then_applied_then_pruned(service: Running, folder: Path) -> None:
+    more = folder / "more.json"
     more.write_text(json.dumps({"machine": [{"name": "spare"}]}))
     tried = service.call("fleet", "apply", str(more), "--dry-run")
     assert tried.stdout.splitlines()[0] == "1 would be added: spare"
@@ -108,7 +108,7 @@ def test_a_fleet_is_tried_then_applied_then_pruned(service: Running, tmp_path: P
     again = service.call("fleet", "apply", str(more)).stdout
     assert "1 unchanged" in again
     assert "nothing changed" in again
-    whole = tmp_path / "whole.toml"
+    whole = folder / "whole.toml"
     whole.write_text(FLEET)
     pruned = service.call("fleet", "apply", str(whole), "--prune").stdout
     assert "1 removed: spare" in pruned
@@ -252,16 +252,16 @@ def test_on_a_terminal_a_table_is_drawn(service: Running) -> None:
     assert b"bastion" in text
 
 
-def test_over_tcp_the_token_is_found_and_another_is_refused(tmp_path: Path) -> None:
+def test_over_tcp_the_token_is_found_and_another_is_refused(folder: Path) -> None:
     port = free_port()
-    running = Running(tmp_path, operator=f'socket = "off"\nlisten = "127.0.0.1:{port}"')
+    running = Running(folder, operator=f'socket = "off"\nlisten = "127.0.0.1:{port}"')
     running.start()
     try:
         assert running.call("events").returncode == 0
         assert (
             running.call("fleet", "list", "--operator", f"http://127.0.0.1:{port}").returncode == 0
         )
-        other = tmp_path / "other.token"
+        other = folder / "other.token"
         other.write_text("wrong")
         other.chmod(0o600)
         refused = running.call("events", FOREWARN_SET_OPERATOR__TOKEN_FILE=str(other))
@@ -273,20 +273,20 @@ def test_over_tcp_the_token_is_found_and_another_is_refused(tmp_path: Path) -> N
         assert running.stop() == 0
 
 
-def test_a_store_that_cannot_be_used_ends_serve_in_one_line(tmp_path: Path) -> None:
-    running = Running(tmp_path)
-    (tmp_path / "forewarn.db").write_text("this is no database, and was never one\n" * 100)
+def test_a_store_that_cannot_be_used_ends_serve_in_one_line(folder: Path) -> None:
+    running = Running(folder)
+    (folder / "forewarn.db").write_text("this is no database, and was never one\n" * 100)
     served = running.call("serve", "--config", str(running.settings))
     assert served.returncode == ExitStatus.UNAVAILABLE
     assert len((served.stdout + served.stderr).splitlines()) == 1
 
 
-def test_two_services_on_one_socket_are_refused(tmp_path: Path) -> None:
-    first = Running(tmp_path)
+def test_two_services_on_one_socket_are_refused(folder: Path) -> None:
+    first = Running(folder)
     first.start()
     try:
-        (tmp_path / "second").mkdir()
-        second = Running(tmp_path / "second", operator=f'socket = "{first.socket}"')
+        (folder / "second").mkdir()
+        second = Running(folder / "second", operator=f'socket = "{first.socket}"')
         served = second.call("serve", "--config", str(second.settings))
         assert served.returncode == ExitStatus.SOCKET_UNUSABLE
     finally:

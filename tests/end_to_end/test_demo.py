@@ -42,6 +42,7 @@ class Playing:
         else:
             self._source, written = os.pipe()
         environment = {**os.environ, "TMPDIR": str(folder), "TERM": "xterm"}
+        environment.pop("COLUMNS", None)  # which would be believed before the terminal itself
         self.process = subprocess.Popen(
             [*DEMO, *arguments], stdout=written, stderr=written, env=environment
         )
@@ -116,9 +117,9 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def test_the_whole_story_is_told_kept_and_left_without_a_trace(tmp_path: Path) -> None:
+def test_the_whole_story_is_told_kept_and_left_without_a_trace(folder: Path) -> None:
     began = time.monotonic()
-    with playing(tmp_path, "--keep") as demo:
+    with playing(folder, "--keep") as demo:
         text = demo.read_until(lambda text: "Ctrl-C stops it" in text)
         assert time.monotonic() - began < DEMO_SECONDS
         assert text.count("\nok  ") == 5, text
@@ -164,13 +165,23 @@ def check_history(operations: list[dict[str, Any]]) -> None:
         assert moment(before["ended_at"]) <= moment(after["started_at"])
 
 
+def test_a_long_path_of_temporary_files_is_no_obstacle(folder: Path) -> None:
+    deep = folder / ("deep" * 30)
+    deep.mkdir()
+    with playing(deep) as demo:
+        demo.read_until(lambda text: "is announced" in text)
+        assert "is announced" in demo.text, demo.text
+        demo.interrupt(signal.SIGINT)
+        assert demo.leftovers() == []
+
+
 def test_on_a_terminal_a_guest_that_is_stopped_by_hand_lets_its_event_wait(
-    tmp_path: Path,
+    folder: Path,
 ) -> None:
-    with playing(tmp_path, terminal=True) as demo:
+    with playing(folder, terminal=True) as demo:
         row = r"web-1 +web/1 +drains, approves +(\d+)"
         shown = re.search(row, demo.read_until(lambda text: re.search(row, text)))
-        assert shown is not None
+        assert shown is not None, demo.text
         os.kill(int(shown[1]), signal.SIGTERM)
         text = demo.read_to_the_end()
         assert demo.status == 0, text
@@ -183,8 +194,8 @@ def test_on_a_terminal_a_guest_that_is_stopped_by_hand_lets_its_event_wait(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
-def test_a_demo_that_is_interrupted_leaves_nothing_behind(number: int, tmp_path: Path) -> None:
-    with playing(tmp_path) as demo:
+def test_a_demo_that_is_interrupted_leaves_nothing_behind(number: int, folder: Path) -> None:
+    with playing(folder) as demo:
         demo.read_until(lambda text: "is announced" in text)
         assert demo.leftovers() != []
         demo.interrupt(number)
@@ -192,8 +203,8 @@ def test_a_demo_that_is_interrupted_leaves_nothing_behind(number: int, tmp_path:
         assert demo.leftovers() == []
 
 
-def test_a_demo_whose_service_dies_says_so(tmp_path: Path) -> None:
-    with playing(tmp_path) as demo:
+def test_a_demo_whose_service_dies_says_so(folder: Path) -> None:
+    with playing(folder) as demo:
         demo.read_until(lambda text: "is announced" in text)
         ours = Path(f"/proc/{demo.process.pid}/task/{demo.process.pid}/children").read_text()
         (service,) = (

@@ -82,6 +82,7 @@ class Running:
         self._store = store
         self._clock = clock or SystemClock()
         self._plane: Plane | None = None
+        self._service: Service | None = None
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ready = threading.Event()
@@ -111,6 +112,17 @@ class Running:
         if self._error is not None and error is None:
             raise self._error
 
+    def end_a_part(self, name: str) -> None:
+        """Cancel one of the service's tasks, as a mistake in it would end it, and await the end."""
+
+        def cancel() -> None:
+            assert self._service is not None
+            (task,) = (task for task, known in self._service._tasks.items() if known == name)
+            task.cancel()
+
+        self._loop.call_soon_threadsafe(cancel)
+        self._thread.join(WAIT_SECONDS)
+
     def client(self) -> "Client":
         return Client(Path(self.settings.operator.socket))
 
@@ -129,7 +141,7 @@ class Running:
             self._plane = plane
             return self.guests
 
-        service = Service(
+        service = self._service = Service(
             settings=self.settings,
             store=self._store,
             clock=self._clock,

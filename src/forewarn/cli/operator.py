@@ -22,6 +22,9 @@ from forewarn.vocabulary import ErrorCode
 if TYPE_CHECKING:
     from forewarn.server import settings
 
+CONNECT_LIMIT: Final = 10.0
+"""Seconds to be connected: an address that nobody has lets one wait for ever."""
+
 ANSWER_LIMIT: Final = 120.0
 """Seconds to wait for an answer: applying a hundred thousand machines takes up to 20."""
 
@@ -122,6 +125,9 @@ class Service:
                 "such as http://127.0.0.1:8171"
             )
             raise Failed(ExitStatus.USAGE, message)
+        elif not hasattr(socket, "AF_UNIX"):
+            message = "this system has no unix sockets: name an http:// address with --operator"
+            raise Failed(ExitStatus.USAGE, message)
         else:
             self._path = self._address
 
@@ -164,8 +170,10 @@ class Service:
         if self._path:
             connection = _UnixConnection(self._path)
         else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_LIMIT)
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_LIMIT)
         try:
+            connection.connect()
+            connection.sock.settimeout(ANSWER_LIMIT)
             connection.request(method, target, body=payload, headers=headers)
             response = connection.getresponse()
             answered = response.read(MAX_ANSWER + 1)
@@ -191,7 +199,9 @@ class Service:
             case PermissionError():
                 return f"{where} is not open to this user: run as the user that the service runs as"
             case TimeoutError():
-                return f"{where} did not answer within {ANSWER_LIMIT:g} s: see the service's log"
+                return (
+                    f"{where} did not answer in time: is the address right? See the service's log"
+                )
             case (
                 http.client.RemoteDisconnected()
                 | http.client.IncompleteRead()
@@ -221,7 +231,7 @@ class _UnixConnection(http.client.HTTPConnection):
     """HTTP over a unix socket."""
 
     def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=ANSWER_LIMIT)
+        super().__init__("localhost", timeout=CONNECT_LIMIT)
         self._path = path
 
     def connect(self) -> None:

@@ -8,7 +8,7 @@ import sys
 from typing import TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from forewarn.server.settings import Log
 
@@ -34,7 +34,7 @@ def set_up(settings: Log, stream: TextIO | None = None) -> None:
     last: list[Processor]
     if as_json:
         shared.append(structlog.processors.format_exc_info)
-        last = [structlog.processors.JSONRenderer(default=str)]
+        last = [_order, structlog.processors.JSONRenderer(default=str)]
     else:
         last = [
             structlog.dev.ConsoleRenderer(
@@ -64,3 +64,9 @@ def set_up(settings: Log, stream: TextIO | None = None) -> None:
     root.setLevel(settings.level.upper())
     for name in LOUD_LIBRARIES:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _order(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
+    """Put first what every line has."""
+    first = {name: entry.pop(name) for name in ("timestamp", "level", "event") if name in entry}
+    return {**first, **entry}

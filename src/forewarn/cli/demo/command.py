@@ -16,6 +16,13 @@ from forewarn.cli.operator import JsonOption
 PREFIX: Final = "forewarn-demo-"
 """How the name of the demo's folder begins, below the system's folder for temporary files."""
 
+LONGEST_PLACE: Final = 70
+"""The longest path of that folder: a unix socket's path, with the demo's folder in it, has room for
+103 characters on every system."""
+
+SHORT_PLACE: Final = Path("/tmp")  # noqa: S108 - the folder made there is this user's alone
+"""Where the demo's folder is made if that path is longer."""
+
 
 def demo(
     *,
@@ -32,7 +39,7 @@ def demo(
     """
     from forewarn.cli.demo.show import Show
 
-    with _signals_interrupt(), tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+    with _signals_interrupt(), _folder() as folder:
         show = Show(Path(folder), as_json=as_json)
         try:
             show.run()
@@ -41,6 +48,13 @@ def demo(
         finally:
             with _signals_wait():
                 show.close()
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    place = Path(tempfile.gettempdir())
+    if len(str(place)) > LONGEST_PLACE and SHORT_PLACE.is_dir():
+        place = SHORT_PLACE
+    return tempfile.TemporaryDirectory(prefix=PREFIX, dir=place)
 
 
 @contextlib.contextmanager

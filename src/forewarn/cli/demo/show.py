@@ -145,8 +145,8 @@ class Show:
             output.say("What happened, the newest first ('forewarn history'):")
             operations.told(answer.read(schemas.HistoryPage).operations, empty="nothing")
             output.say("")
-            for verdict in verdicts:
-                output.say(f"ok  {verdict}")
+        for verdict in verdicts:
+            (output.note if self._as_json else output.say)(f"ok  {verdict}")
         output.note(f"The demo took {took:.0f} s.")
 
     def _invitation(self) -> str:
@@ -170,7 +170,8 @@ Ctrl-C stops it and leaves nothing behind.
 
     def _ended(self, status: int) -> Failed:
         log = processes.tail(self._service_log)
-        last = log.splitlines()[-1] if log else "it said nothing"
+        lines = log.splitlines() or ["it said nothing"]
+        last = next((line for line in reversed(lines) if "error" in line), lines[-1])
         if status in {ExitStatus.MISSING_EXTRA, ExitStatus.USAGE}:
             return Failed(ExitStatus(status), last.removeprefix("forewarn: "))
         output.note(log)

@@ -54,9 +54,9 @@ def open_unix(path: Path) -> socket.socket:
             "system takes: name a shorter one as operator.socket"
         )
         raise SocketUnusable(message)
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(path)
-        opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)  # the file is made with its mode: there is no moment without it
         try:
             opened.bind(str(path))
@@ -64,8 +64,12 @@ def open_unix(path: Path) -> socket.socket:
             os.umask(before)
         opened.listen(BACKLOG)
     except OSError as error:
+        opened.close()
         message = f"the socket {path} cannot be opened: {error.strerror or error}"
         raise SocketUnusable(message) from error
+    except SocketUnusable:
+        opened.close()
+        raise
     opened.settimeout(0)
     return opened
 
