@@ -30,6 +30,7 @@ class Sightings:
     """A guest plane without guests: what the test says was seen, was seen."""
 
     def __init__(self) -> None:
+        self.machines: dict[str, Machine] = {}
         self.seen_by_machine: dict[str, tuple[datetime, str]] = {}
         self.filled: tuple[int, int, int] = (0, 0, 0)
         self.learned: list[Changes] = []
@@ -42,9 +43,13 @@ class Sightings:
         operations: Collection[Operation],
     ) -> None:
         self.filled = (len(scopes), len(machines), len(operations))
+        self.machines.update((machine.key, machine) for machine in machines)
 
     def learn(self, changes: Changes) -> None:
         self.learned.append(changes)
+        for name in changes.removed_machines:
+            del self.machines[name]
+        self.machines.update((machine.key, machine) for machine in changes.machines)
 
     def seen(self, machine_key: str) -> tuple[datetime, str] | None:
         return self.seen_by_machine.get(machine_key)

@@ -3,7 +3,7 @@
 import asyncio
 import ipaddress
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -31,6 +31,11 @@ _log = structlog.get_logger(__name__)
 
 class Guests(Protocol):
     """The guest plane, as the service starts and stops it."""
+
+    @property
+    def machines(self) -> Mapping[str, Machine]:
+        """All machines by key, always as of the last change."""
+        ...
 
     def fill(
         self,
@@ -94,6 +99,11 @@ class GuestPlane:
             loop=asyncio.get_running_loop(),
         )
         self._listeners = Listeners(connections)
+
+    @property
+    def machines(self) -> Mapping[str, Machine]:
+        """All machines by key, always as of the last change."""
+        return self._registry.machines
 
     def fill(
         self,

@@ -80,8 +80,8 @@ class Service:
         self._feed = Feed()
         self._writer = ThreadWriter(store, clock, self._feed)
         self._plane = Plane(self._writer, mint)
-        self._roster = Roster()
         self._guests = guests(self._plane, clock)
+        self._roster = Roster(self._guests.machines)
         keep = timedelta(days=settings.history.retention_days)
         self._ticker = Ticker(self._plane, clock, keep)
         connector = Simulated(clock, _durations(settings))
@@ -106,7 +106,7 @@ class Service:
             SocketUnusable, TokenUnusable, StoreError: The service cannot run; `close` it.
         """
         loop = asyncio.get_running_loop()
-        for learn in (self._roster.learn, self._guests.learn, _tell):
+        for learn in (self._guests.learn, self._roster.learn, _tell):
             self._feed.subscribe_on_loop(loop, learn)
         self._ticker.follow(self._feed, loop)
         self._executor.follow(self._feed, loop)
@@ -173,8 +173,8 @@ class Service:
         scopes, machines, operations = await self._desk.read(
             lambda reading: (reading.scopes(), reading.machines(), reading.live_operations())
         )
-        self._roster.fill(scopes.values(), machines.values(), operations.values())
         self._guests.fill(scopes.values(), machines.values(), operations.values())
+        self._roster.fill(scopes.values(), operations.values())
 
     def _open_operators(self) -> tuple[str, ...]:
         application = api.application(self._desk)

@@ -1,7 +1,7 @@
 """Who is asking: the machine behind a connection, and when it last asked."""
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TypeAlias
 
@@ -53,6 +53,11 @@ class Registry:
         self._sighting: Sighting | None = None
         self._shared_profiles: dict[Profile, Profile] = {}
         self._shared_names: dict[str, str] = {}
+
+    @property
+    def machines(self) -> Mapping[str, Machine]:
+        """Return all machines by key, always as of the last change: the one copy in memory."""
+        return self._machines
 
     def fill(
         self,

@@ -12,33 +12,28 @@ from forewarn.maintenance.model import Changes, Event, Machine, Operation, Scope
 
 
 class Roster:
-    """Machines, scopes and live operations by key, as of the last change."""
+    """Machines, scopes and live operations by key, as of the last change.
 
-    def __init__(self) -> None:
-        self.machines: dict[str, Machine] = {}
+    Args:
+        machines: By key, kept by somebody else who learns of each change before this does: there
+            may be 100,000, and one copy is enough.
+    """
+
+    def __init__(self, machines: Mapping[str, Machine]) -> None:
+        self.machines = machines
         self.scopes: dict[str, Scope] = {}
         self.operations: dict[str, Operation] = {}
         """What is Scheduled or Started, by id."""
         self._orders: dict[str, list[str]] = {}
 
-    def fill(
-        self,
-        scopes: Iterable[Scope],
-        machines: Iterable[Machine],
-        operations: Iterable[Operation],
-    ) -> None:
+    def fill(self, scopes: Iterable[Scope], operations: Iterable[Operation]) -> None:
         """Take over what the store holds."""
         self.scopes = {scope.key: scope for scope in scopes}
-        self.machines = {machine.key: machine for machine in machines}
         self.operations = {operation.id: operation for operation in operations}
         self._orders.clear()
 
     def learn(self, changes: Changes) -> None:
         """Take over what changed."""
-        for machine in changes.machines:
-            self.machines[machine.key] = machine
-        for name in changes.removed_machines:
-            self.machines.pop(name, None)
         for scope in changes.scopes:
             self.scopes[scope.key] = scope
         for name in changes.removed_scopes:
