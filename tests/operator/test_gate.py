@@ -99,6 +99,14 @@ def test_a_body_that_a_page_could_send_is_refused(on_tcp: Running, kind: str) ->
     assert (refused.status, refused.error["code"]) == (415, "invalid")
 
 
+def test_a_refused_client_reads_why_however_long_its_body_is(on_tcp: Running, url: str) -> None:
+    fleet = b"{}" + b" " * (20 * 1024 * 1024)
+    refused = Client(url).ask("PUT", "/v1/fleet", fleet)
+    assert (refused.status, refused.error["code"]) == (401, "unauthorized")
+    too_long = on_tcp.client().ask("POST", "/v1/approvals", fleet)
+    assert (too_long.status, too_long.error["code"]) == (413, "limit")
+
+
 def test_json_with_its_charset_is_json(on_tcp: Running) -> None:
     kind = {"Content-Type": "Application/JSON; charset=utf-8"}
     assert on_tcp.client().ask("PUT", "/v1/fleet", b"{}", kind).status == 200

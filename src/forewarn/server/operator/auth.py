@@ -6,6 +6,8 @@ answers only to names that it knows to be its own, so that a page that a browser
 name that was pointed at this address cannot reach it.
 """
 
+import asyncio
+import contextlib
 import hmac
 import os
 import secrets  # noqa: TID251 - the one file that makes a secret
@@ -24,6 +26,12 @@ TOKEN_BYTES: Final = 32
 
 MAX_TOKEN_FILE: Final = 4096
 """The most bytes of a token's file that are read."""
+
+DISCARD_BYTES: Final = 128 * 1024 * 1024
+"""The most bytes of a refused body that are still read: twice the longest that is ever taken."""
+
+DISCARD_SECONDS: Final = 5.0
+"""How long a refused body is still read: what is on this machine sends in less."""
 
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 PROBES: Final = frozenset({"/healthz", "/readyz"})
@@ -105,22 +113,28 @@ class Gate:
         """Judge a request by its head, and pass it on or answer it."""
         if scope["type"] != "http":
             return  # neither websockets nor a lifespan are served
+        body = _Body(receive)
+
+        async def send_once_read(message: Message) -> None:
+            if message.get("status", 0) >= 400:
+                await body.discard()
+            await send(message)
+
         refusal = self._judge(scope)
         if refusal is None:
-            await self._application(scope, receive, send)
+            await self._application(scope, body.receive, send_once_read)
             return
         status, code, message = refusal
         failure = schemas.Failure(error=schemas.Error(code=code, message=message))
-        body = msgspec.json.encode(failure)
+        told = msgspec.json.encode(failure)
         headers = [
             (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode("ascii")),
-            (b"connection", b"close"),  # whatever body the request has stays unread
+            (b"content-length", str(len(told)).encode("ascii")),
         ]
         if status == 401:
             headers.append((b"www-authenticate", b'Bearer realm="forewarn"'))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send_once_read({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": told})
 
     def _judge(self, scope: Message) -> tuple[int, ErrorCode, str] | None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -152,6 +166,33 @@ class Gate:
             return True
         kind, _, shown = authorization.partition(b" ")
         return kind.lower() == b"bearer" and hmac.compare_digest(shown.strip(), self._token)
+
+
+class _Body:
+    """A request's body, which has to be read to its end before a refusal is sent.
+
+    A client that is still sending when the connection closes never reads why.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._ended = False
+
+    async def receive(self) -> Message:
+        """Return the next part."""
+        message = await self._receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            self._ended = True
+        return message
+
+    async def discard(self) -> None:
+        """Read what is left and throw it away, within its bounds."""
+        left = DISCARD_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_SECONDS):
+                while not self._ended and left > 0:
+                    message = await self.receive()
+                    left -= len(message.get("body", b""))
 
 
 def _name_of(host: str) -> str:
