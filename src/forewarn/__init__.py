@@ -4,6 +4,7 @@ Azure's Scheduled Events protocol on any platform. The rooms of this package, to
 room imports only from lines below its own, and rooms on one line are strangers (the import
 contracts in pyproject.toml keep this):
 
+    __main__                   `python -m forewarn` is the command line
     cli                        what people type; the only place that wires rooms together
     server                     the two planes: guests' metadata endpoint, operators' API
     control                    the plane, the ticker, the executor, the feed

@@ -1,4 +1,18 @@
 """What people type: one file per command group, and the only place that wires rooms together.
 
+    main         the commands put together, and what their errors become
+    serve        `forewarn serve`
+    fleet        `forewarn fleet`
+    schedule     `forewarn schedule`
+    maintenance  `forewarn maintenance`
+    events       `forewarn events`, `approve` and `cancel`
+    history      `forewarn history`
+    demo         `forewarn demo`
+    operator     the operator plane as a client
+    operations   operations as tables
+    output       tables, text, JSON
+    times        times and spans as people type and read them
+    exits        the exit statuses
+
 Heavy imports stay inside the commands that need them, so that `forewarn --help` is quick.
 """

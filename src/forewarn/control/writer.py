@@ -65,7 +65,7 @@ class InlineWriter:
 
     def submit(self, job: Job) -> "Future[Any]":
         """Run the job before returning."""
-        future: Future[Any] = Future()
+        future = _promise()
         with self._lock:
             self._committer.commit([(job, future)])
         return future
@@ -87,7 +87,7 @@ class ThreadWriter:
 
     def submit(self, job: Job) -> "Future[Any]":
         """Queue the job."""
-        future: Future[Any] = Future()
+        future = _promise()
         with self._lock:
             if self._closed:
                 future.set_exception(StoreUnavailable("the service is stopping"))
@@ -104,18 +104,35 @@ class ThreadWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        while (first := self._queue.get()) is not None:
-            batch = [first]
-            last = False
-            while len(batch) < MAX_BATCH and not self._queue.empty():
-                following = self._queue.get()
-                if following is None:
-                    last = True
-                    break
+        while self._commit_next():
+            pass
+
+    def _commit_next(self) -> bool:
+        """Commit what waits, or wait for it; tell whether more may come.
+
+        A call of its own, so that nothing of a batch (it may hold a whole fleet) is still referred
+        to while the thread waits for the next.
+        """
+        first = self._queue.get()
+        if first is None:
+            return False
+        batch = [first]
+        more = True
+        while more and len(batch) < MAX_BATCH and not self._queue.empty():
+            following = self._queue.get()
+            if following is None:
+                more = False
+            else:
                 batch.append(following)
-            self._committer.commit(batch)
-            if last:
-                return
+        self._committer.commit(batch)
+        return more
+
+
+def _promise() -> "Future[Any]":
+    """Return a future that cannot be cancelled: whoever stops waiting does not stop the job."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
 
 
 class _Committer:

@@ -3,7 +3,10 @@
     guest     what machines reach: the metadata endpoint
     operator  what people and their tools reach: the API
     settings  one TOML file, checked whole before anything starts
-    run       puts the rooms below together, starts and stops them in order
+    guests    the guest plane put together
+    logs      what the service says, and in which form
+    service   puts the rooms below together, starts and stops them in order
+    run       the process around it: signals, exit statuses
 
 Two planes, two sockets, never one. Used by `cli` alone.
 """

@@ -1,7 +1,7 @@
 """Who is asking: the machine behind a connection, and when it last asked."""
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TypeAlias
 
@@ -36,10 +36,17 @@ def normalised(host: str) -> str:
     return str(mapped or address)
 
 
+def _replace_by_equals(machine: Machine, **equals: str | Profile) -> None:
+    """Put equal objects in the place of a frozen value's own: only the memory can tell."""
+    for name, equal in equals.items():
+        msgspec.structs.force_setattr(machine, name, equal)
+
+
 class Registry:
     """The machines by name and by address, kept by the feed; used on the event loop alone.
 
-    Equal scope keys, hosts and profiles are one object each: there may be 100,000 machines.
+    Equal scope keys, hosts and profiles that come together are kept as one object each: there may
+    be 100,000 machines.
 
     Args:
         tally: Where callers that are no machine are counted.
@@ -51,8 +58,11 @@ class Registry:
         self._by_address: dict[str, Machine] = {}
         self._seen: dict[str, Sighting] = {}
         self._sighting: Sighting | None = None
-        self._shared_profiles: dict[Profile, Profile] = {}
-        self._shared_names: dict[str, str] = {}
+
+    @property
+    def machines(self) -> Mapping[str, Machine]:
+        """Return all machines by key, always as of the last change: the one copy in memory."""
+        return self._machines
 
     def fill(
         self,
@@ -63,42 +73,40 @@ class Registry:
         """Take the fleet as the store has it, before the first request.
 
         Args:
-            scopes: All of them; their keys are shared with the machines.
+            scopes: Not looked at: a machine names its scope itself.
             machines: All of them.
-            operations: Not looked at: callers are told from machines alone.
+            operations: Not looked at.
         """
-        del operations
-        for scope in scopes:
-            self._shared_names.setdefault(scope.key, scope.key)
-        for machine in machines:
-            self._put(machine)
+        del scopes, operations
+        self._put(machines)
 
     def learn(self, changes: Changes) -> None:
         """Follow what changed."""
         for key in changes.removed_machines:
             self._remove(key)
-        for key in changes.removed_scopes:
-            self._shared_names.pop(key, None)
-        for machine in changes.machines:
-            self._put(machine)
+        self._put(changes.machines)
 
-    def _put(self, machine: Machine) -> None:
-        key = machine.key
-        before = self._machines.get(key)
-        if before is not None:
-            self._forget_address(before)
-        shared = self._shared_names
-        # In a scope of one machine, both have one key.
-        scope = key if machine.scope == key else shared.setdefault(machine.scope, machine.scope)
-        kept = msgspec.structs.replace(
-            machine,
-            scope=scope,
-            host=shared.setdefault(machine.host, machine.host),
-            profile=self._shared_profiles.setdefault(machine.profile, machine.profile),
-        )
-        self._machines[key] = kept
-        if kept.address:
-            self._by_address[kept.address] = kept
+    def _put(self, machines: Iterable[Machine]) -> None:
+        names: dict[str, str] = {}
+        profiles: dict[Profile, Profile] = {}
+        for machine in machines:
+            key = model.key(machine.name)
+            if key == machine.name:
+                key = machine.name
+            before = self._machines.get(key)
+            if before is not None:
+                self._forget_address(before)
+            # A machine that is a scope of its own has one key for both.
+            scope = key if machine.scope == key else names.setdefault(machine.scope, machine.scope)
+            _replace_by_equals(
+                machine,
+                scope=scope,
+                host=names.setdefault(machine.host, machine.host),
+                profile=profiles.setdefault(machine.profile, machine.profile),
+            )
+            self._machines[key] = machine
+            if machine.address:
+                self._by_address[machine.address] = machine
 
     def _remove(self, key: str) -> None:
         machine = self._machines.pop(key, None)

@@ -68,14 +68,14 @@ class Documents:
         """
         del machines
         for scope in scopes:
-            self._scopes[scope.key] = scope
+            self._scopes[_key(scope)] = scope
         for operation in operations:
             self._put(operation)
 
     def learn(self, changes: Changes) -> None:
         """Follow what changed, all of it before the next request."""
         for scope in changes.scopes:
-            key = scope.key
+            key = _key(scope)
             self._scopes[key] = scope
             if key in self._live:
                 self._live[key].rendered.clear()
@@ -130,6 +130,12 @@ class Documents:
             body = codec.encode_document(document.Document(incarnation=incarnation), version)
             self._empty[incarnation, version.name] = body
         return body
+
+
+def _key(scope: Scope) -> str:
+    """Return its key, and where the name is its own key, that very object."""
+    key = scope.key
+    return scope.name if key == scope.name else key
 
 
 def _render(scope: Scope, live: _Live, version: Version) -> bytes:

@@ -149,7 +149,11 @@ class Reader:
             # A body over its limit was told before the parser came to what is malformed.
             self.fault = self.fault or exchange.malformed(str(error))
             return
-        if self.request is not None or self.fault is not None or self._reading_body != self.in_body:
+        if self.request is not None or self.fault is not None:
+            return
+        if self._reading_body != self.in_body:
+            self._counted = 0  # the body's bytes are counted by themselves
+            self._tail = b""
             return
         if self.in_body and self._left != _CHUNKED:
             self._left -= len(part)

@@ -167,7 +167,6 @@ class Connection(asyncio.Protocol):
                 break
             position = reader.read(data, position)
             if reader.fault is not None:
-                self._discarded = size - position
                 self._refuse(reader.fault, Reason.FAULTY_REQUEST)
             elif reader.awaits_continue:
                 self._answer_expectation()

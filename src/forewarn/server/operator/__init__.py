@@ -1,8 +1,15 @@
 """The operator plane: the HTTP API, Litestar on uvicorn.
 
-    api      the routes
-    schemas  what goes over it, as values
-    auth     who may ask: the token, the Host and Origin that are served
+    schemas             the routes and what goes over them, as values
+    api                 the routes put together; every failure answered in one form
+    fleet_routes        apply, list, show, remove
+    maintenance_routes  request, approve, cancel; what is live, and history
+    desk                what the routes work with
+    roster              the fleet and what is live, in memory
+    views               the rules' values as the API shows them
+    bodies              a request's body and query, read strictly
+    auth                who may ask: the token, the Host and Origin that are served
+    sockets             the unix socket and the TCP one, opened with care
 
 Never on a socket that guests can reach.
 """

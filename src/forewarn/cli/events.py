@@ -1,0 +1,110 @@
+"""`forewarn events`, `approve` and `cancel`: what is live, and an operator's word on it."""
+
+from typing import Annotated
+
+import typer
+
+from forewarn.cli import operations, output, times
+from forewarn.cli.operator import JsonOption, OperatorOption, Service, who
+
+
+def events(
+    *,
+    scope: Annotated[
+        str, typer.Option("--scope", metavar="NAME", help="Only events of this scope.")
+    ] = "",
+    machine: Annotated[
+        str, typer.Option("--machine", metavar="NAME", help="Only events of this machine.")
+    ] = "",
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """List the events that guests see now.
+
+    In the order in which they may start. SHOWN TO counts the machines whose last request was by a
+    version of the protocol that shows the event.
+    """
+    from forewarn.server.operator import schemas
+
+    answer = Service(operator).get("/v1/events", scope=scope, machine=machine)
+    if as_json:
+        output.document(answer.tree())
+        return
+    live = answer.read(schemas.EventList)
+    output.table(
+        (
+            "REF",
+            "TYPE",
+            "STATUS",
+            "DOMAIN",
+            "MACHINES",
+            "NOTICE LEFT",
+            "NOT BEFORE",
+            "APPROVED BY",
+            "SHOWN TO",
+        ),
+        (
+            (
+                event.operation,
+                event.event_type,
+                f"{event.status}, waits for {event.waits_for}" if event.waits_for else event.status,
+                f"{event.scope}/{event.update_domain}",
+                output.listed(event.machines),
+                times.shown_span(event.notice_left_seconds),
+                times.shown(event.not_before),
+                operations.approver(event.approval),
+                f"{event.shown_to.showing} of {event.shown_to.machines}",
+            )
+            for event in live.events
+        ),
+        empty="No event is scheduled or started.",
+    )
+
+
+def approve(
+    references: Annotated[
+        list[str],
+        typer.Argument(metavar="REF", help="Events' ids, operations (12.1) or maintenances (12)."),
+    ],
+    *,
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """Approve events on the guests' behalf.
+
+    All of them or, if one is unknown, none; history keeps that it was an operator's word.
+    """
+    from forewarn.server.operator import schemas
+
+    body = {"references": references, "by": who()}
+    answer = Service(operator).ask("POST", "/v1/approvals", body=body)
+    if as_json:
+        output.document(answer.tree())
+        return
+    operations.became(answer.read(schemas.OperationList).operations)
+
+
+def cancel(
+    reference: Annotated[
+        str,
+        typer.Argument(metavar="REF", help="An event's id, an operation (12.1) or maintenance."),
+    ],
+    *,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why, kept in history.")
+    ] = "",
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """Withdraw what has not started.
+
+    Of a maintenance, whatever has not started yet; an event takes its whole operation with it.
+    """
+    from forewarn.server.operator import schemas
+
+    body = {"reference": reference, "reason": reason, "by": who()}
+    answer = Service(operator).ask("POST", "/v1/cancellations", body=body)
+    if as_json:
+        output.document(answer.tree())
+        return
+    operations.became(answer.read(schemas.OperationList).operations)

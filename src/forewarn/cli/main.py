@@ -1,0 +1,129 @@
+"""The command line: the commands put together, and what their errors become."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from forewarn.cli import events, fleet, history, maintenance, output, schedule, serve
+from forewarn.cli.demo import command as demo
+from forewarn.cli.exits import ExitStatus, Failed
+
+NAME: Final = "forewarn"
+
+TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
+"""With it set, a fault of Forewarn's own shows its traceback."""
+
+ORDER: Final = (
+    *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "history"),
+    "demo",
+)
+"""The commands as --help lists them, in the order of their use; Typer puts all groups last."""
+
+app = typer.Typer(
+    name=NAME,
+    help="Notice of maintenance for virtual machines, and their approval.",
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(serve.serve)
+app.add_typer(fleet.app, name="fleet")
+app.command()(schedule.schedule)
+app.add_typer(maintenance.app, name="maintenance")
+app.command()(events.events)
+app.command()(events.approve)
+app.command()(events.cancel)
+app.command()(history.history)
+app.command()(demo.demo)
+
+
+def _version(given: bool) -> None:  # noqa: FBT001 - Typer calls it with the flag
+    if given:
+        from forewarn.version import __version__
+
+        typer.echo(f"{NAME} {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _forewarn(
+    *,
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Notice of maintenance for virtual machines, and their approval."""
+
+
+def command() -> TyperGroup:
+    """Return the whole command line as one value, to be run or looked through."""
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    group.commands = {name: group.commands[name] for name in ORDER}
+    return group
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command line.
+
+    Args:
+        arguments: What follows the program's name.
+
+    Returns:
+        The exit status; what went wrong has been said in one line on stderr.
+    """
+    try:
+        status = command().main(args=list(arguments), prog_name=NAME, standalone_mode=False)
+        sys.stdout.flush()
+    except Failed as failed:
+        output.note(f"{NAME}: {failed.message}")
+        return failed.status
+    except typer.TyperException as error:
+        output.note(_usage(error))
+        return ExitStatus.USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        return ExitStatus.INTERRUPTED
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        return ExitStatus.BROKEN_PIPE  # Typer ends so in every mode
+    except BrokenPipeError:
+        # What is still buffered has no reader: without this Python complains of it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitStatus.BROKEN_PIPE
+    except Exception as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        output.note(
+            f"{NAME}: internal error, a fault of Forewarn's own: {type(error).__name__}: {error}; "
+            f"{TRACEBACK_VARIABLE}=1 shows where"
+        )
+        return ExitStatus.INTERNAL
+    return status if isinstance(status, int) else ExitStatus.OK
+
+
+def run() -> None:
+    """Run this process's command line and end the process."""
+    sys.exit(execute(sys.argv[1:]))
+
+
+def _usage(error: typer.TyperException) -> str:
+    """Return what is wrong with the command line in one line, with where to read on."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else NAME
+    said = error.format_message()
+    if said.startswith("Usage:"):
+        return said  # no command was named: the error is the help itself
+    line = " ".join(said.split()).replace("Value error, ", "").rstrip(".")
+    stop = "" if line.endswith("?") else "."
+    return f"{NAME}: {line}{stop} See '{path} --help'."

@@ -1,0 +1,110 @@
+"""`forewarn maintenance`: what was asked for."""
+
+from typing import Annotated
+
+import typer
+
+from forewarn.cli import operations, output, times
+from forewarn.cli.operator import (
+    AllOption,
+    CursorOption,
+    JsonOption,
+    LimitOption,
+    OperatorOption,
+    Query,
+    Service,
+    more,
+    pages,
+)
+
+app = typer.Typer(help="List and show what was asked for.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(
+    *,
+    limit: LimitOption = 100,
+    cursor: CursorOption = "",
+    whole: AllOption = False,
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """List maintenances, the newest first."""
+    from forewarn.server.operator import schemas
+
+    query: Query = {"limit": limit, "cursor": cursor}
+    answer = pages(Service(operator), "/v1/maintenance", "maintenances", whole=whole, query=query)
+    if as_json:
+        output.document(answer.tree())
+        return
+    page = answer.read(schemas.MaintenancePage)
+    output.table(
+        ("NUMBER", "TYPE", "SOURCE", "TARGETS", "ASKED FOR BY", "AT", "DESCRIPTION"),
+        (
+            (
+                str(one.number),
+                one.event_type,
+                one.source,
+                output.listed(one.targets),
+                one.requested_by or "-",
+                times.shown(one.requested_at),
+                one.description or "-",
+            )
+            for one in page.maintenances
+        ),
+        empty="No maintenance was asked for yet: see 'forewarn schedule --help'.",
+    )
+    more(page.next)
+
+
+@app.command()
+def show(
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="The maintenance.")],
+    *,
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """Show one maintenance and what became of it."""
+    from forewarn.server.operator import schemas
+
+    answer = Service(operator).get(f"/v1/maintenance/{number}")
+    if as_json:
+        output.document(answer.tree())
+        return
+    detail = answer.read(schemas.MaintenanceDetail)
+    asked = detail.maintenance
+    output.pairs(
+        [
+            ("maintenance", str(asked.number)),
+            ("type", asked.event_type),
+            ("source", asked.source),
+            ("targets", output.listed(asked.targets)),
+            ("asked for", f"{times.shown(asked.requested_at)} by {asked.requested_by or '-'}"),
+            ("description", asked.description or "-"),
+            ("expected interruption", _interruption(asked.duration_seconds)),
+        ]
+    )
+    output.say("")
+    operations.told(detail.operations, empty="It has no operation left in history.")
+    output.say("")
+    output.table(
+        ("EVENT", "REF", "DOMAIN", "MACHINES", "APPROVED BY", "FROM", "AT"),
+        (
+            (
+                event.id,
+                operation.id,
+                f"{event.scope}/{event.update_domain}",
+                output.listed(event.machines),
+                operations.approver(event.approval),
+                (event.approval.address if event.approval else "") or "-",
+                times.shown(event.approval.at if event.approval else None),
+            )
+            for operation in detail.operations
+            for event in operation.events
+        ),
+        empty="It has no event left in history.",
+    )
+
+
+def _interruption(seconds: int) -> str:
+    return {-1: "unknown", 0: "none"}.get(seconds) or times.shown_span(seconds)

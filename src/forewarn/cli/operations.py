@@ -1,0 +1,132 @@
+"""Operations, their events and approvals as tables: what several commands show alike."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from forewarn.cli import output, times
+from forewarn.vocabulary import ApproverKind, EventStatus
+
+if TYPE_CHECKING:
+    from forewarn.server.operator import schemas
+
+
+def approver(approval: "schemas.Approval | None") -> str:
+    """Return whose word it was; `-` while there is none."""
+    if approval is None:
+        return "-"
+    if approval.kind is ApproverKind.GUEST:
+        return approval.by
+    return f"{approval.kind} {approval.by}".strip()
+
+
+def approvers(operation: "schemas.Operation") -> str:
+    """Return whose words they were, event by event; `-` where there are none."""
+    named = dict.fromkeys(approver(event.approval) for event in operation.events)
+    return ", ".join(named) or "-"
+
+
+def machines(operation: "schemas.Operation") -> str:
+    """Return the machines of an operation, the first of them spelled out."""
+    return output.listed([name for event in operation.events for name in event.machines])
+
+
+def domains(operation: "schemas.Operation") -> str:
+    """Return where its machines are: scope and update domain."""
+    return ", ".join(f"{event.scope}/{event.update_domain}" for event in operation.events)
+
+
+def planned(operations: Iterable["schemas.Operation"], empty: str) -> None:
+    """Show what is going to happen, by operation."""
+    output.table(
+        ("REF", "TYPE", "STATUS", "DOMAIN", "MACHINES", "NOT BEFORE", "NOTICE", "EVENT"),
+        (
+            (
+                operation.id,
+                operation.event_type,
+                _status(operation),
+                domains(operation),
+                machines(operation),
+                times.shown(operation.not_before),
+                times.shown_span(notice_seconds(operation)),
+                ", ".join(event.id for event in operation.events),
+            )
+            for operation in operations
+        ),
+        empty=empty,
+    )
+
+
+def told(operations: Iterable["schemas.Operation"], empty: str) -> None:
+    """Show what has happened, by operation."""
+    output.table(
+        (
+            "REF",
+            "TYPE",
+            "MACHINES",
+            "ANNOUNCED",
+            "NOTICE",
+            "WAITED",
+            "STARTED BECAUSE",
+            "STATUS",
+            "TOOK",
+            "OUTCOME",
+        ),
+        (
+            (
+                operation.id,
+                operation.event_type,
+                machines(operation),
+                times.shown(operation.announced_at),
+                times.shown_span(notice_seconds(operation)),
+                times.shown_span(_waited(operation)),
+                _because(operation),
+                operation.status,
+                times.shown_span(operation.took_seconds),
+                operation.outcome or "-",
+            )
+            for operation in operations
+        ),
+        empty=empty,
+    )
+
+
+def became(operations: Iterable["schemas.Operation"]) -> None:
+    """Say for each operation how it stands after a request."""
+    for operation in operations:
+        line = (
+            f"{operation.id} {operation.event_type} of {machines(operation)}: {_status(operation)}"
+        )
+        if operation.status is EventStatus.SCHEDULED:
+            line += f", not before {times.shown(operation.not_before)}"
+        if any(event.approval for event in operation.events):
+            line += f", approved by {approvers(operation)}"
+        if operation.waits_for:
+            line += f", waits for {operation.waits_for}"
+        output.say(line)
+
+
+def notice_seconds(operation: "schemas.Operation") -> int:
+    """Return the notice that was given, in whole seconds: NotBefore is rounded up to one."""
+    return max(0, int((operation.not_before - operation.announced_at).total_seconds()))
+
+
+def _status(operation: "schemas.Operation") -> str:
+    if operation.waits_for:
+        return f"{operation.status}, waits for {operation.waits_for}"
+    return operation.status
+
+
+def _waited(operation: "schemas.Operation") -> float | None:
+    """Return how long it waited from its announcement to its start, None if it never did."""
+    if operation.started_at is None:
+        return None
+    return max(0.0, (operation.started_at - operation.announced_at).total_seconds())
+
+
+def _because(operation: "schemas.Operation") -> str:
+    cause = operation.start_cause
+    if cause is None:
+        return "-"
+    if cause == "approved":
+        return f"{approvers(operation)} approved"
+    return cause.replace("-", " ")

@@ -1,0 +1,141 @@
+"""`forewarn schedule`: asks for maintenance."""
+
+from datetime import UTC, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forewarn.cli import operations, output, times
+from forewarn.cli.operator import JsonOption, OperatorOption, Service, who
+from forewarn.vocabulary import EventSource
+
+if TYPE_CHECKING:
+    from forewarn.server.operator import schemas
+
+
+class Kind(StrEnum):
+    """The event types, as they are typed."""
+
+    REBOOT = "reboot"
+    REDEPLOY = "redeploy"
+    FREEZE = "freeze"
+    PREEMPT = "preempt"
+    TERMINATE = "terminate"
+
+
+TypeArgument = Annotated[Kind, typer.Argument(metavar="TYPE", help="What is to happen.")]
+TargetsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TARGET", help="Machines' names.", show_default=False),
+]
+ScopeOption = Annotated[
+    str, typer.Option("--scope", metavar="NAME", help="All machines of this scope.")
+]
+NotBeforeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--not-before",
+        metavar="TIME",
+        show_default=False,
+        help="RFC 3339 with a zone, or from now, as +20m. "
+        "Left out: as soon as the least notice allows.",
+    ),
+]
+DurationOption = Annotated[
+    str,
+    typer.Option(
+        "--duration",
+        metavar="SPAN",
+        help="The expected interruption: seconds, 30s, 5m; 0 is none, -1 unknown.",
+    ),
+]
+DescriptionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--description",
+        metavar="TEXT",
+        show_default=False,
+        help="What guests read. Left out: the text that the type has by custom.",
+    ),
+]
+SourceOption = Annotated[
+    EventSource, typer.Option("--source", case_sensitive=False, help="Who wants it.")
+]
+NoNoticeOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-notice", help="It has happened already: an unforeseen failure; starts at once."
+    ),
+]
+LiveMigrationOption = Annotated[
+    bool, typer.Option("--live-migration", help="A freeze that moves the machine.")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only show the operations, events and times.")
+]
+
+
+def schedule(
+    kind: TypeArgument,
+    targets: TargetsArgument = None,
+    *,
+    scope: ScopeOption = "",
+    not_before: NotBeforeOption = None,
+    duration: DurationOption = "-1",
+    description: DescriptionOption = None,
+    source: SourceOption = EventSource.PLATFORM,
+    no_notice: NoNoticeOption = False,
+    live_migration: LiveMigrationOption = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """Ask for maintenance of machines or a scope.
+
+    The machines become one operation for each scope and update domain; each is announced to its
+    guests, and starts when they approve it or its notice is over.
+    """
+    from forewarn.server.operator import schemas
+
+    if bool(targets) == bool(scope):
+        raise typer.BadParameter("name either machines or one --scope, not both")
+    if live_migration and kind is not Kind.FREEZE:
+        raise typer.BadParameter("--live-migration goes with freeze only")
+    at = None if not_before is None else times.moment(not_before)
+    body = {
+        "event_type": kind.capitalize(),
+        "machines": targets or [],
+        "scope": scope,
+        "source": source,
+        "duration_seconds": times.duration_seconds(duration),
+        "description": description,
+        "live_migration": live_migration,
+        "no_notice": no_notice,
+        "by": who(),
+    }
+    service = Service(operator)
+    if isinstance(at, timedelta):
+        at = service.get("/v1/clock").read(schemas.Time).now + at
+    if at is not None:
+        body["not_before"] = at.astimezone(UTC).isoformat()
+    query = {"dry_run": "true" if dry_run else ""}
+    answer = service.ask("POST", "/v1/maintenance", query=query, body=body)
+    if as_json:
+        output.document(answer.tree())
+        return
+    _show(answer.read(schemas.Plan))
+
+
+def _show(plan: "schemas.Plan") -> None:
+    if plan.dry_run:
+        output.note("Nothing is scheduled: this is what it would become.")
+    else:
+        output.say(f"maintenance {plan.maintenance.number}: {plan.maintenance.event_type}")
+    operations.planned(plan.operations, empty="It touches no machine.")
+    for operation in plan.superseded:
+        verb = "would be" if plan.dry_run else "was"
+        output.note(
+            f"Operation {operation.id} ({operation.event_type} of "
+            f"{operations.machines(operation)}) {verb} cancelled by this."
+        )

@@ -1,0 +1,149 @@
+"""The guest plane put together, as the service starts, feeds and stops it."""
+
+import asyncio
+import ipaddress
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from typing import Final, Protocol
+
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.control.plane import Plane
+from forewarn.maintenance.model import Changes, Machine, Operation, Scope
+from forewarn.protocol import exchange
+from forewarn.server import settings
+from forewarn.server.guest.callers import Registry
+from forewarn.server.guest.connections import Connections
+from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.endpoint import Endpoint
+from forewarn.server.guest.listener import CannotListen, Listener, Listeners
+from forewarn.server.guest.tally import Tally
+from forewarn.server.guest.writing import Writer
+from forewarn.server.operator.sockets import SocketUnusable
+
+FINISH_SECONDS: Final = 5.0
+"""How long requests under way may take to finish once the service stops."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Guests(Protocol):
+    """The guest plane, as the service starts and stops it."""
+
+    @property
+    def machines(self) -> Mapping[str, Machine]:
+        """All machines by key, always as of the last change."""
+        ...
+
+    def fill(
+        self,
+        scopes: Collection[Scope],
+        machines: Collection[Machine],
+        operations: Collection[Operation],
+    ) -> None:
+        """Take over what the store holds."""
+        ...
+
+    def learn(self, changes: Changes) -> None:
+        """Take over what changed; called on the event loop."""
+        ...
+
+    def seen(self, machine_key: str) -> tuple[datetime, str] | None:
+        """Return when a machine last asked and by which api-version, None if it never did."""
+        ...
+
+    async def open(self) -> tuple[str, ...]:
+        """Open every listener and return their addresses.
+
+        Raises:
+            SocketUnusable: One cannot be opened; none is left open.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop accepting, finish requests under way within seconds, close every connection."""
+        ...
+
+
+class GuestPlane:
+    """The metadata endpoint on its listeners. Made and used on the event loop.
+
+    Args:
+        wanted: Its listeners, rules and limits.
+        plane: Who approves.
+        clock: Tells the time of day.
+        mint: Gives a new GUID at each call.
+    """
+
+    def __init__(
+        self, wanted: settings.Guest, plane: Plane, clock: Clock, mint: Callable[[], str]
+    ) -> None:
+        self._wanted = wanted
+        self._tally: Tally = Counter()
+        self._registry = Registry(self._tally)
+        self._documents = Documents()
+        endpoint = Endpoint(
+            self._registry,
+            self._documents,
+            plane,
+            rules=exchange.Rules(preview_post_without_header=wanted.preview_post_without_header),
+            clock=clock,
+        )
+        connections = Connections(
+            endpoint,
+            Writer(clock, mint),
+            limits=wanted,
+            tally=self._tally,
+            loop=asyncio.get_running_loop(),
+        )
+        self._listeners = Listeners(connections)
+
+    @property
+    def machines(self) -> Mapping[str, Machine]:
+        """All machines by key, always as of the last change."""
+        return self._registry.machines
+
+    def fill(
+        self,
+        scopes: Collection[Scope],
+        machines: Collection[Machine],
+        operations: Collection[Operation],
+    ) -> None:
+        """Take over what the store holds."""
+        self._registry.fill(scopes, machines, operations)
+        self._documents.fill(scopes, machines, operations)
+
+    def learn(self, changes: Changes) -> None:
+        """Take over what changed, all of it before the next request."""
+        self._registry.learn(changes)
+        self._documents.learn(changes)
+
+    def seen(self, machine_key: str) -> tuple[datetime, str] | None:
+        """Return when a machine last asked and by which api-version, None if it never did."""
+        return self._registry.seen(machine_key)
+
+    async def open(self) -> tuple[str, ...]:
+        """Open every listener and return their addresses."""
+        wanted = [
+            Listener(
+                host=listener.address,
+                port=listener.port,
+                loopback=ipaddress.ip_address(listener.address).is_loopback,
+                default_vm=listener.default_vm,
+            )
+            for listener in self._wanted.listener
+        ]
+        try:
+            opened = await self._listeners.open(wanted)
+        except CannotListen as error:
+            message = f"guest.listener: {error}"
+            raise SocketUnusable(message) from error
+        return tuple(f"http://{listener}" for listener in opened)
+
+    async def close(self) -> None:
+        """Stop accepting, finish requests under way, close every connection."""
+        await self._listeners.stop(FINISH_SECONDS)
+        if self._tally:
+            _log.info("guests were turned away", **dict(self._tally))

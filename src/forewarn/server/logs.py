@@ -1,0 +1,72 @@
+"""What the service says: structlog, on standard error; the libraries' own loggers join in.
+
+On a terminal in a form for people, otherwise one JSON object a line, with the same keys.
+"""
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from forewarn.server.settings import Log
+
+LOUD_LIBRARIES = ("uvicorn", "alembic", "sqlalchemy", "asyncio")
+"""Their own news of each step is no news of ours: only what goes wrong in them is said."""
+
+
+def set_up(settings: Log, stream: TextIO | None = None) -> None:
+    """Send all that is logged to one place, in one form.
+
+    Args:
+        settings: The form and the least level.
+        stream: Where to; None for standard error.
+    """
+    to = sys.stderr if stream is None else stream
+    as_json = settings.format == "json" or (settings.format == "auto" and not to.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last: list[Processor]
+    if as_json:
+        shared.append(structlog.processors.format_exc_info)
+        last = [_order, structlog.processors.JSONRenderer(default=str)]
+    else:
+        last = [
+            structlog.dev.ConsoleRenderer(
+                colors=to.isatty(),
+                exception_formatter=structlog.dev.plain_traceback,  # never local values: secrets
+            )
+        ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(to)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.level.upper())
+    for name in LOUD_LIBRARIES:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _order(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
+    """Put first what every line has."""
+    first = {name: entry.pop(name) for name in ("timestamp", "level", "event") if name in entry}
+    return {**first, **entry}

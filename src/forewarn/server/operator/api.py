@@ -1,0 +1,172 @@
+"""The operators' API: its routes put together, and every failure answered in one form."""
+
+from typing import Any, Final
+
+import msgspec
+import structlog
+from litestar import Litestar, MediaType, Request, Response, get
+from litestar.datastructures import State
+from litestar.di import Provide
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import Components, SecurityScheme, Tag
+
+from forewarn.maintenance.errors import Refused
+from forewarn.server.operator import bodies, fleet_routes, maintenance_routes, schemas
+from forewarn.server.operator.desk import AtDesk, Desk
+from forewarn.store.port import StoreError
+from forewarn.version import __version__
+from forewarn.vocabulary import ErrorCode
+
+RETRY_SECONDS: Final = 1
+"""When to ask again after the store was away: most troubles of a disk are over or are not."""
+
+_log = structlog.get_logger(__name__)
+
+
+@get("/v1/clock", tags=["service"], responses=bodies.REFUSALS, operation_id="clock")
+async def clock(desk: AtDesk) -> schemas.Time:
+    """Tell the service's own time, in which all its times are."""
+    return schemas.Time(now=desk.now(), scale=desk.scale)
+
+
+@get("/v1/schema", tags=["service"], include_in_schema=False)
+async def schema(request: Request[Any, Any, State]) -> Response[bytes]:
+    """Describe this API as OpenAPI, in JSON."""
+    described = msgspec.json.encode(request.app.openapi_schema.to_schema())
+    return Response(described, media_type=MediaType.JSON)
+
+
+@get("/healthz", tags=["service"], operation_id="health")
+async def healthz() -> schemas.Health:
+    """Tell that the process is alive."""
+    return schemas.Health(status="alive", version=__version__)
+
+
+@get(
+    "/readyz",
+    tags=["service"],
+    operation_id="readiness",
+    responses={
+        503: ResponseSpec(schemas.Readiness, generate_examples=False, description="Not ready")
+    },
+)
+async def readyz(desk: AtDesk) -> Response[schemas.Readiness]:
+    """Tell whether the service does all its work, and why not."""
+    reasons = await desk.ready()
+    answer = schemas.Readiness(ready=not reasons, reasons=reasons)
+    if not reasons:
+        return Response(answer)
+    return Response(answer, status_code=503, headers={"Retry-After": str(RETRY_SECONDS)})
+
+
+ROUTES: Final = (
+    fleet_routes.apply_fleet,
+    fleet_routes.remove_machines,
+    fleet_routes.list_machines,
+    fleet_routes.show_machine,
+    fleet_routes.list_scopes,
+    fleet_routes.show_scope,
+    maintenance_routes.request_maintenance,
+    maintenance_routes.list_maintenances,
+    maintenance_routes.show_maintenance,
+    maintenance_routes.list_events,
+    maintenance_routes.approve,
+    maintenance_routes.cancel,
+    maintenance_routes.read_history,
+    clock,
+    schema,
+    healthz,
+    readyz,
+)
+
+
+def application(desk: Desk) -> Litestar:
+    """Return the API over these rooms; `auth.Gate` stands before it."""
+
+    def the_desk() -> Desk:
+        return desk
+
+    return Litestar(
+        list(ROUTES),
+        dependencies={"desk": Provide(the_desk, sync_to_thread=False, use_cache=True)},
+        before_request=bodies.judge_query,
+        exception_handlers={Exception: _answer_failure},
+        request_max_body_size=bodies.MAX_BODY,
+        logging_config=None,
+        debug=False,
+        openapi_config=OpenAPIConfig(
+            title="Forewarn",
+            version=__version__,
+            description="Notice of maintenance for virtual machines: the operators' API. Every "
+            "answer that is no success has a Failure as its body.",
+            path="/v1/openapi-unused",
+            render_plugins=[],
+            security=[{}, {"token": []}],
+            components=Components(
+                security_schemes={
+                    "token": SecurityScheme(
+                        type="http",
+                        scheme="bearer",
+                        description="On TCP; the unix socket wants none.",
+                    )
+                }
+            ),
+            tags=[
+                Tag(name="fleet", description="Machines and what makes them share a document."),
+                Tag(name="maintenance", description="What happens to them, and what did."),
+                Tag(name="service", description="The service itself."),
+            ],
+        ),
+    )
+
+
+def _answer_failure(request: Request[Any, Any, Any], error: Exception) -> Response[schemas.Failure]:
+    """Answer what was raised, with the status of its code."""
+    headers = {}
+    match error:
+        case Refused():
+            status = schemas.STATUS[error.code]
+            failure = schemas.Error(code=error.code, message=error.message, facts=error.facts)
+        case StoreError():
+            status = 503
+            failure = schemas.Error(code=ErrorCode.UNAVAILABLE, message=str(error))
+            headers["Retry-After"] = str(RETRY_SECONDS)
+        case msgspec.DecodeError():  # and so every ValidationError
+            status = 400
+            failure = schemas.Error(code=ErrorCode.INVALID, message=f"the body: {error}")
+        case HTTPException() if error.status_code < 500:
+            status = error.status_code
+            headers.update(error.headers or {})
+            failure = schemas.Error(code=_code(status), message=_message(request, error))
+        case _:
+            status = 500
+            message = "this is Forewarn's own fault; its log has the details"
+            failure = schemas.Error(code=ErrorCode.INTERNAL, message=message)
+            _log.error(
+                "a request failed", method=request.method, path=request.url.path, exc_info=error
+            )
+    return Response(schemas.Failure(error=failure), status_code=status, headers=headers)
+
+
+def _code(status: int) -> ErrorCode:
+    return {404: ErrorCode.NOT_FOUND, 413: ErrorCode.LIMIT}.get(status, ErrorCode.INVALID)
+
+
+def _message(request: Request[Any, Any, Any], error: HTTPException) -> str:
+    """Say what the framework refused in the words of the rest."""
+    if isinstance(error, ValidationException) and isinstance(error.extra, list):
+        if any(one.get("key") == "data" for one in error.extra):
+            return "the body is empty: this wants JSON, such as /v1/schema describes"
+        places = [f"at {one.get('key', 'the query')}: {one['message']}" for one in error.extra]
+        return "; ".join(places)
+    path = request.url.path
+    if error.status_code == 404:
+        return f"there is nothing at {path}: see /v1/schema for what there is"
+    if error.status_code == 405:
+        return f"{request.method} is not for {path}: see /v1/schema for what is"
+    if error.status_code == 413:
+        most = request.route_handler.resolve_request_max_body_size()
+        return f"the body is over {most} bytes, the most that is taken here"
+    return error.detail

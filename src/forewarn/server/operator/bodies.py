@@ -1,0 +1,121 @@
+"""A request's body and query, read strictly: what is not known is refused with its place."""
+
+from collections import Counter
+from collections.abc import Generator
+from typing import Any, Final, TypeVar
+
+import msgspec
+from litestar import Request
+from litestar._openapi.schema_generation import SchemaCreator
+from litestar.dto import AbstractDTO
+from litestar.dto.data_structures import DTOFieldDefinition
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import Reference, Schema
+from litestar.typing import FieldDefinition
+
+from forewarn.maintenance.errors import Refused
+from forewarn.server.operator import schemas
+from forewarn.vocabulary import ErrorCode
+
+T = TypeVar("T")
+
+MAX_BODY: Final = 1024 * 1024
+"""The most bytes of a body that is no fleet: ten thousand names fit."""
+
+MAX_FLEET_BODY: Final = 64 * 1024 * 1024
+"""The most bytes of a fleet: 200,000 machines with all that can be said of them, mostly."""
+
+
+REFUSALS: Final = {
+    status: ResponseSpec(schemas.Failure, generate_examples=False, description=description)
+    for status, description in (
+        (400, "The input is not what was expected."),
+        (401, "On TCP, without the token."),
+        (404, "What the input names does not exist."),
+        (409, "Something live is in the way, or it is too late."),
+        (413, "The body is too long."),
+        (415, "The body is not declared as JSON."),
+        (422, "The rules do not allow it."),
+        (500, "Forewarn's own fault."),
+        (503, "The store is away; nothing was changed."),
+    )
+}
+"""What any route may answer instead of its own, for the schema."""
+
+
+class Strict(AbstractDTO[T]):
+    """Decodes a body straight into its struct: one pass, and errors that say where."""
+
+    def decode_bytes(self, value: bytes) -> T:
+        """Return the body as the type that the handler wants.
+
+        Raises:
+            msgspec.ValidationError: It is JSON of another shape; the message has its path.
+            msgspec.DecodeError: It is no JSON.
+        """
+        return msgspec.json.decode(value, type=self.model_type)
+
+    @classmethod
+    def create_for_field_definition(cls, *_: object, **__: object) -> None:
+        """Prepare nothing: there is no copy of the type to make."""
+
+    @classmethod
+    def create_openapi_schema(
+        cls, field_definition: FieldDefinition, handler_id: str, schema_creator: SchemaCreator
+    ) -> Reference | Schema:
+        """Return the struct's own schema."""
+        del handler_id
+        return schema_creator.for_field_definition(field_definition)
+
+    @classmethod
+    def generate_field_definitions(
+        cls, model_type: type[Any]
+    ) -> Generator[DTOFieldDefinition, None, None]:
+        """Yield nothing: msgspec knows the fields."""
+        del model_type
+        yield from ()
+
+    @classmethod
+    def detect_nested_field(cls, field_definition: FieldDefinition) -> bool:
+        """Return False: msgspec knows what is nested."""
+        del field_definition
+        return False
+
+
+def judge_query(request: Request[Any, Any, Any]) -> None:
+    """Refuse a parameter that the route does not know, or that is named twice.
+
+    A mistyped `dry_run` must not do in earnest what it was meant to try.
+
+    Raises:
+        Refused: INVALID.
+    """
+    handler = request.route_handler
+    inner = {"request", "data", *handler.resolve_dependencies(), *request.path_params}
+    known = {
+        getattr(parameter.kwarg_definition, "name", None) or name: parameter
+        for name, parameter in handler.parsed_fn_signature.parameters.items()
+        if name not in inner
+    }
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    for name, times in given.items():
+        if name not in known:
+            message = f"there is no parameter {name!r} here; " + (
+                f"known are {', '.join(known)}" if known else "this takes none"
+            )
+            raise Refused(ErrorCode.INVALID, message, parameter=name)
+        if times > 1 and not known[name].is_non_string_sequence:
+            message = f"the parameter {name!r} is given {times} times: give it once"
+            raise Refused(ErrorCode.INVALID, message, parameter=name)
+
+
+def judge_text(text: str, where: str) -> str:
+    """Return a text that people will read, if it is one printable line.
+
+    Raises:
+        Refused: INVALID.
+    """
+    if not text.isprintable():
+        message = f"at {where}: {text[:80]!r} holds characters that cannot be printed"
+        raise Refused(ErrorCode.INVALID, message, where=where)
+    return text

@@ -1,0 +1,115 @@
+"""The fleet: apply, list, show, remove."""
+
+from typing import Annotated
+
+from litestar import delete, get, put
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+
+from forewarn.maintenance import fleet
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Scope, key
+from forewarn.server.operator import bodies, schemas, views
+from forewarn.server.operator.desk import AtDesk, Desk
+from forewarn.vocabulary import ErrorCode
+
+Limit = Annotated[int, QueryParameter(ge=1, le=schemas.MAX_LIMIT)]
+InScope = Annotated[str, QueryParameter(name="scope")]
+
+TAGS = ["fleet"]
+
+
+@put(
+    "/v1/fleet",
+    tags=TAGS,
+    responses=bodies.REFUSALS,
+    operation_id="applyFleet",
+    dto=bodies.Strict[fleet.Fleet],
+    return_dto=None,
+    request_max_body_size=bodies.MAX_FLEET_BODY,
+)
+async def apply_fleet(
+    desk: AtDesk,
+    *,
+    data: JSONBody[fleet.Fleet],
+    prune: FromQuery[bool] = False,
+    dry_run: FromQuery[bool] = False,
+) -> schemas.FleetChange:
+    """Make the fleet be as the body says, all or nothing; only `prune` removes."""
+    applied = await desk.done(desk.plane.apply_fleet(data, prune=prune, dry_run=dry_run))
+    return views.fleet_change(applied, dry_run=dry_run)
+
+
+@delete(
+    "/v1/fleet/machines",
+    tags=TAGS,
+    responses=bodies.REFUSALS,
+    operation_id="removeMachines",
+    status_code=200,
+    dto=bodies.Strict[schemas.Removal],
+    return_dto=None,
+)
+async def remove_machines(desk: AtDesk, data: JSONBody[schemas.Removal]) -> schemas.FleetChange:
+    """Take machines out of the fleet, all or none, with scopes that they leave empty."""
+    applied = await desk.done(desk.plane.remove_machines(data.names))
+    return views.fleet_change(applied, dry_run=False)
+
+
+@get("/v1/fleet/machines", tags=TAGS, responses=bodies.REFUSALS, operation_id="listMachines")
+async def list_machines(
+    desk: AtDesk,
+    *,
+    in_scope: InScope = "",
+    host: FromQuery[str] = "",
+    cursor: FromQuery[str] = "",
+    limit: Limit = schemas.DEFAULT_LIMIT,
+) -> schemas.MachinePage:
+    """List machines, of one scope or on one host if asked so."""
+    if in_scope:
+        _scope(desk, in_scope)
+    found, following = desk.roster.page_of_machines(
+        scope=key(in_scope), host=host, cursor=cursor, limit=limit
+    )
+    return schemas.MachinePage(
+        machines=views.machines(found, desk.roster, desk.callers), next=following
+    )
+
+
+@get(
+    "/v1/fleet/machines/{name:str}",
+    tags=TAGS,
+    responses=bodies.REFUSALS,
+    operation_id="showMachine",
+)
+async def show_machine(desk: AtDesk, name: FromPath[str]) -> schemas.MachineDetail:
+    """Show all that is known of a machine."""
+    machine = desk.roster.machines.get(key(name))
+    if machine is None:
+        raise _unknown("machine", name)
+    return views.machine_detail(machine, desk.roster, desk.callers)
+
+
+@get("/v1/fleet/scopes", tags=TAGS, responses=bodies.REFUSALS, operation_id="listScopes")
+async def list_scopes(
+    desk: AtDesk, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
+) -> schemas.ScopePage:
+    """List scopes."""
+    found, following = desk.roster.page_of_scopes(cursor=cursor, limit=limit)
+    return schemas.ScopePage(scopes=views.scopes(found, desk.roster), next=following)
+
+
+@get("/v1/fleet/scopes/{name:str}", tags=TAGS, responses=bodies.REFUSALS, operation_id="showScope")
+async def show_scope(desk: AtDesk, name: FromPath[str]) -> schemas.ScopeDetail:
+    """Show a scope with its machines, domain by domain."""
+    return views.scope_detail(_scope(desk, name), desk.roster)
+
+
+def _scope(desk: Desk, name: str) -> Scope:
+    scope = desk.roster.scopes.get(key(name))
+    if scope is None:
+        raise _unknown("scope", name)
+    return scope
+
+
+def _unknown(what: str, name: str) -> Refused:
+    message = f"no {what} of the fleet is called {name}: see 'forewarn fleet list'"
+    return Refused(ErrorCode.NOT_FOUND, message, what=what, name=name)

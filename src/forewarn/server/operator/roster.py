@@ -1,0 +1,132 @@
+"""The fleet and what is live in it, in memory: what the operators' lists are answered from.
+
+Filled from the store once and kept by the feed, so a list costs the store nothing and shows, to
+whoever was just told that something changed, that it did. Lives on one thread: the event loop's.
+"""
+
+import bisect
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from forewarn.maintenance.model import Changes, Event, Machine, Operation, Scope, key
+
+
+class Roster:
+    """Machines, scopes and live operations by key, as of the last change.
+
+    Args:
+        machines: By key, kept by somebody else who learns of each change before this does: there
+            may be 100,000, and one copy is enough.
+    """
+
+    def __init__(self, machines: Mapping[str, Machine]) -> None:
+        self.machines = machines
+        self.scopes: dict[str, Scope] = {}
+        self.operations: dict[str, Operation] = {}
+        """What is Scheduled or Started, by id."""
+        self._orders: dict[str, list[str]] = {}
+
+    def fill(self, scopes: Iterable[Scope], operations: Iterable[Operation]) -> None:
+        """Take over what the store holds."""
+        self.scopes = {scope.key: scope for scope in scopes}
+        self.operations = {operation.id: operation for operation in operations}
+        self._orders.clear()
+
+    def learn(self, changes: Changes) -> None:
+        """Take over what changed."""
+        for scope in changes.scopes:
+            self.scopes[scope.key] = scope
+        for name in changes.removed_scopes:
+            self.scopes.pop(name, None)
+        for operation in changes.operations:
+            if operation.status.visible:
+                self.operations[operation.id] = operation
+            else:
+                self.operations.pop(operation.id, None)
+        if changes.machines or changes.removed_machines:
+            self._orders.pop("machines", None)
+        if changes.scopes or changes.removed_scopes:
+            self._orders.pop("scopes", None)
+
+    def page_of_machines(
+        self, *, scope: str, host: str, cursor: str, limit: int
+    ) -> tuple[list[Machine], str]:
+        """Return up to `limit` machines by key, and the next page's cursor (`""`: none).
+
+        Args:
+            scope: Only of this scope, by its key; `""` for any.
+            host: Only on this host; `""` for any.
+            cursor: Where the page before ended; `""` for the first page.
+            limit: At least 1.
+        """
+        found: list[Machine] = []
+        for name in self._following("machines", self.machines, cursor):
+            machine = self.machines[name]
+            if (scope and machine.scope != scope) or (host and machine.host != host):
+                continue
+            if len(found) == limit:
+                return found, found[-1].key
+            found.append(machine)
+        return found, ""
+
+    def page_of_scopes(self, *, cursor: str, limit: int) -> tuple[list[Scope], str]:
+        """Return up to `limit` scopes by key, and the next page's cursor (`""`: none)."""
+        found: list[Scope] = []
+        for name in self._following("scopes", self.scopes, cursor):
+            if len(found) == limit:
+                return found, found[-1].key
+            found.append(self.scopes[name])
+        return found, ""
+
+    def machines_of(self, scope: str) -> list[Machine]:
+        """Return a scope's machines by key."""
+        return sorted((m for m in self.machines.values() if m.scope == scope), key=_key_of)
+
+    def sizes(self, scopes: Collection[str]) -> Counter[str]:
+        """Return how many machines each of these scopes has."""
+        wanted = set(scopes)
+        return Counter(m.scope for m in self.machines.values() if m.scope in wanted)
+
+    def live(self, *, scope: str = "", machine: str = "") -> Iterator[tuple[Operation, Event]]:
+        """Yield the live events of a scope, of a machine (keys), or all of them."""
+        for operation in self.operations.values():
+            for event in operation.events:
+                if scope and event.scope != scope:
+                    continue
+                if machine and machine not in map(key, event.machines):
+                    continue
+                yield operation, event
+
+    def events_of(self, machines: Collection[Machine]) -> dict[str, list[str]]:
+        """Return the ids of these machines' live events, by the machine's key."""
+        wanted = {machine.key for machine in machines}
+        found: dict[str, list[str]] = {}
+        for _, event in self.live():
+            for name in map(key, event.machines):
+                if name in wanted:
+                    found.setdefault(name, []).append(event.id)
+        return found
+
+    def events_in(self, scopes: Iterable[str]) -> dict[str, list[str]]:
+        """Return the ids of these scopes' live events, by the scope's key."""
+        found: dict[str, list[str]] = {name: [] for name in scopes}
+        for _, event in self.live():
+            if event.scope in found:
+                found[event.scope].append(event.id)
+        return found
+
+    def name_of_scope(self, scope: str) -> str:
+        """Return a scope's name as it was written; its key where it is gone."""
+        found = self.scopes.get(scope)
+        return found.name if found else scope
+
+    def _following(self, what: str, entries: Mapping[str, object], cursor: str) -> Iterator[str]:
+        order = self._orders.get(what)
+        if order is None:
+            order = self._orders[what] = sorted(entries)
+        begin = bisect.bisect_right(order, cursor) if cursor else 0
+        return iter(order[begin:])
+
+
+def _key_of(machine: Machine) -> str:
+    return machine.key

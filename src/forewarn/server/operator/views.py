@@ -1,0 +1,213 @@
+"""The rules' values as the API shows them."""
+
+import math
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from forewarn.maintenance import dealing, model, planner
+from forewarn.protocol import versions
+from forewarn.server.operator import schemas
+from forewarn.server.operator.roster import Roster
+from forewarn.vocabulary import EventStatus
+
+
+class Callers(Protocol):
+    """Who has asked for events."""
+
+    def seen(self, machine_key: str) -> tuple[datetime, str] | None:
+        """Return when a machine last asked and by which api-version, None if it never did."""
+        ...
+
+
+ScopeNames = Callable[[str], str]
+"""From a scope's key to its name."""
+
+
+def names(all_of_them: Iterable[str]) -> schemas.Names:
+    """Return the first names, and how many there are."""
+    listed = tuple(all_of_them)
+    return schemas.Names(count=len(listed), names=listed[: schemas.MAX_NAMES])
+
+
+def fleet_change(applied: dealing.Applied, *, dry_run: bool) -> schemas.FleetChange:
+    """Return what applying or removing came to."""
+    return schemas.FleetChange(
+        dry_run=dry_run,
+        added=names(applied.added),
+        changed=names(applied.changed),
+        removed=names(applied.removed),
+        missing=names(applied.missing),
+        unchanged=applied.unchanged,
+    )
+
+
+def machines(
+    found: list[model.Machine], roster: Roster, callers: Callers
+) -> tuple[schemas.Machine, ...]:
+    """Return machines as lists show them."""
+    events = roster.events_of(found)
+    return tuple(
+        schemas.Machine(
+            name=machine.name,
+            scope=roster.name_of_scope(machine.scope),
+            kind=roster.scopes[machine.scope].kind,
+            update_domain=machine.update_domain,
+            fault_domain=machine.fault_domain,
+            host=machine.host,
+            address=machine.address,
+            last_seen=_seen(callers, machine.key),
+            events=tuple(events.get(machine.key, ())),
+        )
+        for machine in found
+    )
+
+
+def machine_detail(
+    machine: model.Machine, roster: Roster, callers: Callers
+) -> schemas.MachineDetail:
+    """Return all that is known of a machine."""
+    (listed,) = machines([machine], roster, callers)
+    return schemas.MachineDetail(
+        **msgspec.structs.asdict(listed),
+        vm_id=machine.vm_id,
+        role=machine.role,
+        tags=dict(machine.tags),
+        profile=msgspec.structs.asdict(machine.profile),
+    )
+
+
+def scopes(found: list[model.Scope], roster: Roster) -> tuple[schemas.Scope, ...]:
+    """Return scopes as lists show them."""
+    keys = [scope.key for scope in found]
+    sizes = roster.sizes(keys)
+    events = roster.events_in(keys)
+    return tuple(
+        schemas.Scope(
+            name=scope.name,
+            kind=scope.kind,
+            update_domains=scope.update_domains,
+            incarnation=scope.incarnation,
+            priority=scope.priority,
+            automatically_approve=scope.automatically_approve,
+            terminate_notice_minutes=scope.terminate_notice_minutes,
+            machines=sizes[scope.key],
+            events=tuple(events[scope.key]),
+        )
+        for scope in found
+    )
+
+
+def scope_detail(scope: model.Scope, roster: Roster) -> schemas.ScopeDetail:
+    """Return a scope with its machines, domain by domain."""
+    (listed,) = scopes([scope], roster)
+    members = sorted(roster.machines_of(scope.key), key=planner.natural)
+    return schemas.ScopeDetail(
+        **msgspec.structs.asdict(listed),
+        domains=tuple(
+            schemas.UpdateDomain(
+                number=number,
+                machines=names(m.name for m in members if m.update_domain == number),
+            )
+            for number in range(scope.update_domains)
+        ),
+    )
+
+
+def maintenance(value: model.Maintenance) -> schemas.Maintenance:
+    """Return what was asked for."""
+    return schemas.Maintenance(**msgspec.structs.asdict(value))
+
+
+def operation(value: model.Operation, scope_names: ScopeNames, now: datetime) -> schemas.Operation:
+    """Return an operation with its events."""
+    took = None
+    if value.started_at is not None and value.ended_at is not None:
+        took = round((value.ended_at - value.started_at).total_seconds(), 3)
+    return schemas.Operation(
+        id=value.id,
+        maintenance=value.maintenance,
+        event_type=value.event_type,
+        source=value.source,
+        description=value.description,
+        duration_seconds=value.duration_seconds,
+        status=value.status,
+        announced_at=value.announced_at,
+        not_before=value.not_before,
+        notice_left_seconds=_notice_left(value, now),
+        start_cause=value.start_cause,
+        started_at=value.started_at,
+        ended_at=value.ended_at,
+        took_seconds=took,
+        waits_for=value.waits_for,
+        outcome=value.outcome,
+        attempt=value.attempt,
+        events=tuple(
+            schemas.Event(
+                id=event.id,
+                scope=scope_names(event.scope),
+                update_domain=event.update_domain,
+                machines=event.machines,
+                approval=_approval(event.approval),
+            )
+            for event in value.events
+        ),
+    )
+
+
+def operations(
+    values: Iterable[model.Operation], scope_names: ScopeNames, now: datetime
+) -> tuple[schemas.Operation, ...]:
+    """Return operations with their events."""
+    return tuple(operation(value, scope_names, now) for value in values)
+
+
+def live_event(
+    of: model.Operation, event: model.Event, roster: Roster, callers: Callers, now: datetime
+) -> schemas.LiveEvent:
+    """Return a live event, and how many of its machines can read of it."""
+    seen = [found for name in event.machines if (found := callers.seen(model.key(name)))]
+    showing = [
+        version
+        for _, version in seen
+        if version in versions.BY_NAME and versions.shows(versions.BY_NAME[version], of.event_type)
+    ]
+    return schemas.LiveEvent(
+        id=event.id,
+        operation=of.id,
+        maintenance=of.maintenance,
+        event_type=of.event_type,
+        source=of.source,
+        status=of.status,
+        scope=roster.name_of_scope(event.scope),
+        update_domain=event.update_domain,
+        machines=event.machines,
+        description=of.description,
+        duration_seconds=of.duration_seconds,
+        announced_at=of.announced_at,
+        not_before=of.not_before,
+        notice_left_seconds=_notice_left(of, now),
+        started_at=of.started_at,
+        approval=_approval(event.approval),
+        waits_for=of.waits_for,
+        shown_to=schemas.ShownTo(
+            machines=len(event.machines), seen=len(seen), showing=len(showing)
+        ),
+    )
+
+
+def _approval(value: model.Approval | None) -> schemas.Approval | None:
+    return None if value is None else schemas.Approval(**msgspec.structs.asdict(value))
+
+
+def _seen(callers: Callers, machine_key: str) -> schemas.Seen | None:
+    found = callers.seen(machine_key)
+    return None if found is None else schemas.Seen(at=found[0], version=found[1])
+
+
+def _notice_left(value: model.Operation, now: datetime) -> int | None:
+    if value.status is not EventStatus.SCHEDULED:
+        return None
+    return max(0, math.ceil((value.not_before - now).total_seconds()))

@@ -1,0 +1,188 @@
+"""`forewarn serve`: the process around the service.
+
+Its exit statuses:
+
+    0    it was asked to stop (SIGTERM or SIGINT) and did
+    1    a part of it crashed, or stopping took too long; the log says which
+    6    the store cannot be used: another process has it, it is damaged, or of a newer release
+    10   a socket or the token's file cannot be used
+    130  a second SIGINT, 143 a second SIGTERM: it ended at once; what was committed is safe
+
+Each of 6 and 10 is one line in the log, and nothing was changed.
+"""
+
+import asyncio
+import contextlib
+import functools
+import gc
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NoReturn
+
+import structlog
+
+from forewarn.clock import Clock, SystemClock
+from forewarn.control.plane import Plane
+from forewarn.server import logs
+from forewarn.server.guests import GuestPlane, Guests
+from forewarn.server.operator.auth import TokenUnusable
+from forewarn.server.operator.sockets import SocketUnusable
+from forewarn.server.service import Addresses, Crashed, Service, clock_of
+from forewarn.server.settings import Settings, state_folder
+from forewarn.store import sql
+from forewarn.store.port import Store, StoreError
+from forewarn.version import __version__
+
+STOPPED: Final = 0
+CRASHED: Final = 1
+BAD_STORE: Final = 6
+BAD_SOCKET: Final = 10
+BY_SIGNAL: Final = 128
+"""And the signal's number, as shells count it."""
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+_log = structlog.get_logger(__name__)
+
+
+def serve(settings: Settings) -> int:
+    """Run the service until it is asked to stop.
+
+    Args:
+        settings: As `settings.load` returns them.
+
+    Returns:
+        The process's exit status.
+    """
+    logs.set_up(settings.log)
+    path = Path(settings.store.path)
+    if path.parent == state_folder(os.environ):
+        with contextlib.suppress(OSError):  # the store says what is wrong with its folder
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        store = sql.open_sqlite(path)
+    except StoreError as error:
+        _log.error(str(error))
+        return BAD_STORE
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_run(settings, store))
+
+
+async def _run(settings: Settings, store: Store) -> int:
+    stop = asyncio.Event()
+    _follow_signals(stop)
+    try:
+        clock = clock_of(store, settings.clock.scale, SystemClock())
+        service = Service(
+            settings=settings,
+            store=store,
+            clock=clock,
+            guests=functools.partial(_guests, settings),
+            mint=_mint,
+        )
+    except StoreError as error:
+        _log.error(str(error))
+        store.close()
+        return BAD_STORE
+    status = await _until_stopped(service, settings, stop)
+    _notify("STOPPING=1")
+    try:
+        await service.close()
+    except TimeoutError:
+        _log.error("stopping took too long; what was committed is safe")
+        _end(CRASHED)  # a thread that hangs would hold up an orderly end for ever
+    _log.info("stopped", status=status)
+    return status
+
+
+async def _until_stopped(service: Service, settings: Settings, stop: asyncio.Event) -> int:
+    try:
+        addresses = await service.open()
+        # What start-up made stays: the collector need never look at it again, which would stop
+        # every answer for 60 ms with 100,000 machines.
+        gc.collect()
+        gc.freeze()
+        _announce(settings, addresses)
+        await service.wait(stop)
+    except StoreError as error:
+        _log.error(str(error))
+        return BAD_STORE
+    except (SocketUnusable, TokenUnusable) as error:
+        _log.error(str(error))
+        return BAD_SOCKET
+    except Crashed as error:
+        _log.error(str(error), exc_info=error.__cause__)
+        return CRASHED
+    return STOPPED
+
+
+def _announce(settings: Settings, addresses: Addresses) -> None:
+    """Say that the service is ready, to people and to systemd."""
+    _log.info(
+        "ready",
+        version=__version__,
+        pid=os.getpid(),
+        database=settings.store.path,
+        operators=list(addresses.operators),
+        guests=list(addresses.guests),
+    )
+    _notify("READY=1")
+
+
+def _notify(state: str) -> None:
+    """Tell systemd, if it asked to be told (sd_notify(3))."""
+    place = os.environ.get("NOTIFY_SOCKET", "")
+    if not place or not hasattr(socket, "AF_UNIX"):
+        return
+    address = "\0" + place[1:] if place.startswith("@") else place
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifying,
+    ):
+        notifying.sendto(state.encode("ascii"), address)
+
+
+def _follow_signals(stop: asyncio.Event) -> None:
+    """Stop at the first signal, end at once at the second."""
+    loop = asyncio.get_running_loop()
+
+    def asked(number: int) -> None:
+        if stop.is_set():
+            _log.warning("ended at once, by a second signal; what was committed is safe")
+            _end(BY_SIGNAL + number)
+        _log.info("stopping", signal=signal.Signals(number).name)
+        stop.set()
+
+    for number in SIGNALS:
+        if os.name == "posix":
+            loop.add_signal_handler(number, asked, int(number))
+        else:  # Windows' loops know no signals: the handler runs between two bytecodes
+            signal.signal(number, lambda caught, _: loop.call_soon_threadsafe(asked, caught))
+
+
+def _end(status: int) -> NoReturn:
+    """End the process without waiting for anything."""
+    os._exit(status)
+
+
+def _guests(settings: Settings, plane: Plane, clock: Clock) -> Guests:
+    return GuestPlane(settings.guest, plane, clock, _mint)
+
+
+def _mint() -> str:
+    """Return a new GUID."""
+    return str(uuid.uuid4())  # noqa: TID251 - the one place that supplies ids to the rest
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's loop where it is installed, None for asyncio's own."""
+    try:
+        import uvloop  # noqa: PLC0415 - it is optional
+    except ImportError:
+        return None
+    loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return loop

@@ -1,0 +1,108 @@
+"""Times and spans, as they are typed and shown."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forewarn.cli import times
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0),
+        ("90", 90),
+        ("90s", 90),
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("2d", 172_800),
+        ("1d1h1m1s", 90_061),
+    ],
+)
+def test_a_span_is_read_as_it_is_spoken(text: str, seconds: int) -> None:
+    assert times.span(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "5 m", "m5", "30s5m", "-5", "1.5h", "٣", "9" * 12, "99999999999d", "5M"]
+)
+def test_what_is_no_span_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="30s, 5m or 1h30m"):
+        times.span(text)
+
+
+@given(st.integers(0, 99_999_999))
+def test_a_span_that_is_shown_reads_the_same_again(seconds: int) -> None:
+    assert times.span(times.shown_span(seconds).replace(" ", "")) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2026-03-01T12:00:00Z", datetime(2026, 3, 1, 12, tzinfo=UTC)),
+        ("2026-03-01t12:00:00z", datetime(2026, 3, 1, 12, tzinfo=UTC)),
+        ("2026-03-01T13:30:00+01:30", datetime(2026, 3, 1, 12, tzinfo=UTC)),
+        ("2026-03-01 12:00Z", datetime(2026, 3, 1, 12, tzinfo=UTC)),
+        ("2026-03-01T12:00:00.5Z", datetime(2026, 3, 1, 12, 0, 0, 500_000, tzinfo=UTC)),
+    ],
+)
+def test_a_time_names_its_zone(text: str, at: datetime) -> None:
+    assert times.moment(text) == at
+
+
+def test_a_span_with_a_sign_is_from_now() -> None:
+    assert times.moment("+20m") == timedelta(minutes=20)
+    assert times.moment("-2h") == timedelta(hours=-2)
+
+
+def test_a_time_without_a_zone_is_refused_and_says_how_to_give_one() -> None:
+    with pytest.raises(typer.BadParameter, match="add Z for UTC"):
+        times.moment("2026-03-01T12:00:00")
+
+
+@pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01T00:00:00Z", "2026-03-01", "12:00Z"])
+def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="2026-03-01T12:00:00Z"):
+        times.moment(text)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_time_or_refused(text: str) -> None:
+    try:
+        read = times.moment(text)
+    except typer.BadParameter:
+        return
+    assert isinstance(read, timedelta) or read.tzinfo is not None
+
+
+def test_a_duration_may_be_unknown() -> None:
+    assert times.duration_seconds("-1") == -1
+    assert times.duration_seconds("unknown") == -1
+    assert times.duration_seconds("0") == 0
+    assert times.duration_seconds("2m") == 120
+
+
+def test_times_are_shown_in_utc_whatever_their_zone() -> None:
+    at = datetime.fromisoformat("2026-03-01T14:00:00+02:00")
+    assert times.shown(at) == "2026-03-01 12:00:00Z"
+    assert times.hour(at) == "12:00:00Z"
+    assert times.shown(None) == "-"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, "-"),
+        (0, "0s"),
+        (9.4, "9s"),
+        (60, "1m"),
+        (870, "14m 30s"),
+        (3600, "1h"),
+        (90_060, "1d 1h 1m"),
+    ],
+)
+def test_spans_are_shown_in_the_units_that_they_have(seconds: float | None, shown: str) -> None:
+    assert times.shown_span(seconds) == shown

@@ -1,0 +1,84 @@
+"""The service and the command line as processes of their own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+START_SECONDS = 30.0
+STOP_SECONDS = 15.0
+SWIFT = "reboot_seconds = 0.1\nfreeze_seconds = 0.1\nredeploy_seconds = 0.1"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Running:
+    """A service on its own folder, and the command line against it."""
+
+    def __init__(
+        self, folder: Path, *, operator: str = "", clock: str = "", connector: str = SWIFT
+    ) -> None:
+        self.folder = folder
+        self.socket = folder / "operator.sock"
+        self.guest_port = free_port()
+        self.settings = folder / "forewarn.toml"
+        self.log = folder / "service.log"
+        self.settings.write_text(
+            f'[store]\npath = "forewarn.db"\n'
+            f"[operator]\n{operator}\n"
+            f"[[guest.listener]]\nport = {self.guest_port}\n"
+            f"[connector.simulated]\n{connector}\n"
+            f"[clock]\n{clock}\n"
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "forewarn", "serve", "--config", str(self.settings)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_SECONDS
+        while self.call("events").returncode != 0:
+            assert self._process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+
+    def stop(self) -> int:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    def call(
+        self, *arguments: str, stdin: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one command line against this service."""
+        given = {**os.environ, "FOREWARN_CONFIG": str(self.settings), **environment}
+        given.pop("FOREWARN_OPERATOR", None)
+        return subprocess.run(
+            [sys.executable, "-m", "forewarn", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=given,
+        )
+
+    def document(self, *arguments: str, stdin: str = "") -> Any:
+        """Run one command line with --json and return its document."""
+        called = self.call(*arguments, "--json", stdin=stdin)
+        assert called.returncode == 0, called.stderr
+        return json.loads(called.stdout)

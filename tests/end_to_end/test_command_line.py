@@ -1,0 +1,293 @@
+"""Every command against a real service."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.running import Running, free_port
+from forewarn.cli.exits import ExitStatus
+
+FLEET = """
+[[availability_set]]
+name = "web"
+update_domains = 2
+machines = [
+  { name = "web-0", host = "h1", address = "10.0.0.10" },
+  { name = "web-1", host = "h2", tags = { role = "leader" } },
+]
+[[machine]]
+name = "bastion"
+"""
+
+
+@pytest.fixture(scope="module")
+def service(shared_folder: Path) -> Generator[Running]:
+    running = Running(shared_folder)
+    running.start()
+    try:
+        applied = running.call("fleet", "apply", "-", stdin=FLEET)
+        assert applied.returncode == 0, applied.stderr
+        assert applied.stdout == "3 added: web-0, web-1, bastion\n"
+        yield running
+    finally:
+        assert running.stop() == 0
+
+
+def scheduled(service: Running, *arguments: str) -> str:
+    """The number of a maintenance that this asks for."""
+    number: int = service.document("schedule", *arguments)["maintenance"]["number"]
+    return str(number)
+
+
+def columns(text: str) -> list[list[str]]:
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+
+
+def test_machines_and_scopes_are_listed_in_aligned_columns(service: Running) -> None:
+    machines = columns(service.call("fleet", "list").stdout)
+    assert machines[0][:6] == ["MACHINE", "SCOPE", "KIND", "DOMAIN", "HOST", "ADDRESS"]
+    assert [row[:6] for row in machines[1:]] == [
+        ["bastion", "bastion", "machine", "0", "-", "-"],
+        ["web-0", "web", "availability_set", "0", "h1", "10.0.0.10"],
+        ["web-1", "web", "availability_set", "1", "h2", "-"],
+    ]
+    scopes = columns(service.call("fleet", "list", "--scopes").stdout)
+    assert [row[:4] for row in scopes[1:]] == [
+        ["bastion", "machine", "1", "1"],
+        ["web", "availability_set", "2", "2"],
+    ]
+    assert "web-1" not in service.call("fleet", "list", "--host", "h1").stdout
+    assert "bastion" not in service.call("fleet", "list", "--scope", "web").stdout
+
+
+def test_a_list_says_how_to_go_on_and_may_be_read_to_its_end(service: Running) -> None:
+    first = service.call("fleet", "list", "--limit", "2")
+    assert len(first.stdout.splitlines()) == 3
+    cursor = re.search(r"--cursor (\S+),", first.stderr)
+    assert cursor is not None
+    rest = service.call("fleet", "list", "--cursor", cursor[1])
+    assert [row[0] for row in columns(rest.stdout)] == ["MACHINE", "web-1"]
+    assert rest.stderr == ""
+    whole = service.document("fleet", "list", "--limit", "1", "--all")
+    assert [machine["name"] for machine in whole["machines"]] == ["bastion", "web-0", "web-1"]
+    assert whole["next"] == ""
+
+
+def test_a_machine_and_a_scope_are_shown_whole(service: Running) -> None:
+    machine = service.call("fleet", "show", "WEB-1")
+    assert machine.returncode == 0
+    assert re.search(r"(?m)^tags: +role=leader$", machine.stdout)
+    assert re.search(r"(?m)^last seen: +never$", machine.stdout)
+    scope = service.call("fleet", "show", "web").stdout
+    assert re.search(r"(?m)^update domain 1: +web-1$", scope)
+    assert service.document("fleet", "show", "web")["kind"] == "availability_set"
+    unknown = service.call("fleet", "show", "nobody/else")
+    assert unknown.returncode == ExitStatus.NOT_FOUND
+    assert "no machine and no scope is called nobody/else" in unknown.stderr
+
+
+def test_a_fleet_is_tried_then_applied_then_pruned(service: Running, folder: Path) -> None:
+    more = folder / "more.json"
+    more.write_text(json.dumps({"machine": [{"name": "spare"}]}))
+    tried = service.call("fleet", "apply", str(more), "--dry-run")
+    assert tried.stdout.splitlines()[0] == "1 would be added: spare"
+    assert "3 not in the file, kept (--prune removes them)" in tried.stdout
+    assert service.call("fleet", "show", "spare").returncode == ExitStatus.NOT_FOUND
+    assert service.call("fleet", "apply", str(more)).stdout.startswith("1 added: spare")
+    again = service.call("fleet", "apply", str(more)).stdout
+    assert "1 unchanged" in again
+    assert "nothing changed" in again
+    whole = folder / "whole.toml"
+    whole.write_text(FLEET)
+    pruned = service.call("fleet", "apply", str(whole), "--prune").stdout
+    assert "1 removed: spare" in pruned
+
+
+def test_a_machine_is_removed(service: Running) -> None:
+    service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "gone"\n')
+    removed = service.call("fleet", "remove", "gone")
+    assert removed.stdout == "1 removed: gone\n"
+    again = service.call("fleet", "remove", "gone")
+    assert again.returncode == ExitStatus.NOT_FOUND
+    assert "gone" in again.stderr
+
+
+def test_a_fleet_that_is_wrong_is_refused_with_its_place(service: Running) -> None:
+    wrong = service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "_x"\n')
+    assert wrong.returncode == ExitStatus.USAGE
+    assert "machine[0].name" in wrong.stderr
+    unknown = service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "x"\nhots = "h"\n')
+    assert unknown.returncode == ExitStatus.USAGE
+    assert "hots" in unknown.stderr
+    for refused in (wrong, unknown):
+        assert refused.stdout == ""
+        assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_shows_operations_events_and_times_and_schedules_nothing(
+    service: Running,
+) -> None:
+    tried = service.call("schedule", "reboot", "--scope", "web", "--dry-run")
+    assert tried.returncode == 0
+    rows = columns(tried.stdout)
+    assert rows[0] == [
+        *("REF", "TYPE", "STATUS", "DOMAIN", "MACHINES", "NOT BEFORE", "NOTICE", "EVENT")
+    ]
+    assert [row[:5] for row in rows[1:]] == [
+        ["0.1", "Reboot", "Scheduled", "web/0", "web-0"],
+        ["0.2", "Reboot", "Scheduled", "web/1", "web-1"],
+    ]
+    assert rows[1][6] == "15m"
+    assert "Nothing is scheduled" in tried.stderr
+    assert service.document("events")["events"] == []
+
+
+def test_maintenance_is_asked_for_seen_approved_and_kept_in_history(service: Running) -> None:
+    plan = service.document(
+        *("schedule", "reboot", "web-0", "--not-before", "+20m", "--duration", "5m"),
+        *("--description", "new firmware", "--source", "user"),
+    )
+    number = str(plan["maintenance"]["number"])
+    (operation,) = plan["operations"]
+    assert operation["duration_seconds"] == 300
+    assert operation["source"] == "User"
+    live = service.call("events", "--machine", "web-0")
+    (row,) = columns(live.stdout)[1:]
+    assert row[:5] == [f"{number}.1", "Reboot", "Scheduled", "web/0", "web-0"]
+    assert re.fullmatch(r"20m( 1s)?|19m \d+s", row[5])
+    assert row[8] == "0 of 1"
+    assert operation["events"][0]["id"] in service.call("maintenance", "show", number).stdout
+    approved = service.call("approve", f"{number}.1")
+    assert approved.returncode == 0
+    assert f"{number}.1 Reboot of web-0: " in approved.stdout
+    assert "approved by operator" in approved.stdout
+    detail = until_over(service, number)
+    assert detail["operations"][0]["start_cause"] == "approved"
+    shown = service.call("maintenance", "show", number).stdout
+    assert "new firmware" in shown
+    assert "Completed" in shown
+    assert service.call("maintenance", "list").stdout.splitlines()[1].startswith(number)
+    told = columns(service.call("history", "--maintenance", number).stdout)
+    assert told[1][0] == f"{number}.1"
+    assert "Completed" in told[1]
+    late = service.call("cancel", number)
+    assert late.returncode == ExitStatus.REFUSED
+    assert "has started or is over" in late.stderr
+
+
+def until_over(service: Running, number: str) -> Any:
+    deadline = time.monotonic() + 20
+    while True:
+        detail = service.document("maintenance", "show", number)
+        if all(o["status"] in {"Completed", "Failed"} for o in detail["operations"]):
+            return detail
+        assert time.monotonic() < deadline, detail
+        time.sleep(0.1)
+
+
+def test_what_is_scheduled_can_be_withdrawn_with_a_reason(service: Running) -> None:
+    number = scheduled(service, "redeploy", "bastion")
+    withdrawn = service.call("cancel", number, "--reason", "not today")
+    assert withdrawn.returncode == 0
+    assert f"{number}.1 Redeploy of bastion: Canceled" in withdrawn.stdout
+    kept = service.document("history", "--machine", "bastion", "--status", "canceled")
+    assert "not today" in kept["operations"][0]["outcome"]
+    assert kept["operations"][0]["started_at"] is None
+
+
+def test_history_is_filtered_and_bounded_by_times(service: Running) -> None:
+    number = scheduled(service, "freeze", "web-1")
+    service.call("cancel", number)
+    found = service.document("history", "--scope", "web", "--type", "freeze", "--since", "-1h")
+    assert [o["id"] for o in found["operations"]] == [f"{number}.1"]
+    assert service.document("history", "--until", "-1h")["operations"] == []
+    assert service.call("history", "--until", "-1h").stderr == "Nothing of this is in history.\n"
+
+
+def test_each_kind_of_refusal_has_its_exit_status(service: Running) -> None:
+    early = service.call("schedule", "reboot", "web-0", "--not-before", "+1m")
+    assert early.returncode == ExitStatus.REFUSED
+    assert "the earliest is" in early.stderr
+    firm = service.call("schedule", "preempt", "web-0")
+    assert firm.returncode == ExitStatus.REFUSED
+    assert "only low-priority machines can be preempted" in firm.stderr
+    unknown = service.call("schedule", "reboot", "web-9")
+    assert unknown.returncode == ExitStatus.NOT_FOUND
+    nothing = service.call("approve", "999999")
+    assert nothing.returncode == ExitStatus.NOT_FOUND
+    strange = service.call("cancel", "what")
+    assert strange.returncode == ExitStatus.USAGE
+    assert service.call("maintenance", "show", "999999").returncode == ExitStatus.NOT_FOUND
+    for refused in (early, firm, unknown, nothing, strange):
+        assert refused.stdout == ""
+        assert len(refused.stderr.splitlines()) == 1
+
+
+def test_on_a_terminal_a_table_is_drawn(service: Running) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "forewarn", "fleet", "list", "--operator", str(service.socket)]
+    with subprocess.Popen(command, stdout=theirs, env={**os.environ, "TERM": "xterm"}) as drawn:
+        os.close(theirs)
+        text = b""
+        try:
+            while part := os.read(ours, 65536):
+                text += part
+        except OSError:
+            pass  # Linux tells so that the other end is closed
+        os.close(ours)
+    assert drawn.returncode == 0
+    assert b"\x1b[1m" in text  # the heading is bold
+    assert "─".encode() in text
+    assert b"bastion" in text
+
+
+def test_over_tcp_the_token_is_found_and_another_is_refused(folder: Path) -> None:
+    port = free_port()
+    running = Running(folder, operator=f'socket = "off"\nlisten = "127.0.0.1:{port}"')
+    running.start()
+    try:
+        assert running.call("events").returncode == 0
+        assert (
+            running.call("fleet", "list", "--operator", f"http://127.0.0.1:{port}").returncode == 0
+        )
+        other = folder / "other.token"
+        other.write_text("wrong")
+        other.chmod(0o600)
+        refused = running.call("events", FOREWARN_SET_OPERATOR__TOKEN_FILE=str(other))
+        assert refused.returncode == ExitStatus.UNAUTHORIZED
+        assert len(refused.stderr.splitlines()) == 1
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/events")
+    finally:
+        assert running.stop() == 0
+
+
+def test_a_store_that_cannot_be_used_ends_serve_in_one_line(folder: Path) -> None:
+    running = Running(folder)
+    (folder / "forewarn.db").write_text("this is no database, and was never one\n" * 100)
+    served = running.call("serve", "--config", str(running.settings))
+    assert served.returncode == ExitStatus.UNAVAILABLE
+    assert len((served.stdout + served.stderr).splitlines()) == 1
+
+
+def test_two_services_on_one_socket_are_refused(folder: Path) -> None:
+    first = Running(folder)
+    first.start()
+    try:
+        (folder / "second").mkdir()
+        second = Running(folder / "second", operator=f'socket = "{first.socket}"')
+        served = second.call("serve", "--config", str(second.settings))
+        assert served.returncode == ExitStatus.SOCKET_UNUSABLE
+    finally:
+        assert first.stop() == 0

@@ -1,0 +1,219 @@
+"""The demo as a whole: what it shows, what it leaves, and what a guest that is stopped changes."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forewarn.cli.demo import cast
+from forewarn.cli.exits import ExitStatus
+
+DEMO_SECONDS = 90
+DEMO = [sys.executable, "-m", "forewarn", "demo"]
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+class Playing:
+    """A demo under way, and all that it has written."""
+
+    def __init__(self, arguments: list[str], folder: Path, *, terminal: bool = False) -> None:
+        self.folder = folder
+        self.text = ""
+        self.status: int | None = None
+        self._deadline = time.monotonic() + DEMO_SECONDS
+        if terminal:
+            self._source, written = pty.openpty()
+            fcntl.ioctl(written, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+        else:
+            self._source, written = os.pipe()
+        environment = {**os.environ, "TMPDIR": str(folder), "TERM": "xterm"}
+        environment.pop("COLUMNS", None)  # which would be believed before the terminal itself
+        self.process = subprocess.Popen(
+            [*DEMO, *arguments], stdout=written, stderr=written, env=environment
+        )
+        os.close(written)
+
+    def read_until(self, there: Callable[[str], object]) -> str:
+        """Read on until the text is as wanted, or it is over."""
+        while not there(self.text):
+            assert time.monotonic() < self._deadline, self.text
+            try:
+                part = os.read(self._source, 65536)
+            except OSError:
+                part = b""  # so a terminal tells that nobody writes to it any more
+            if not part:
+                break
+            self.text = COLOURS.sub("", self.text + part.decode(errors="replace"))
+        return self.text
+
+    def read_to_the_end(self) -> str:
+        self.read_until(lambda _: False)
+        self.status = self.process.wait(20)
+        return self.text
+
+    def interrupt(self, number: int) -> None:
+        self.process.send_signal(number)
+        self.read_to_the_end()
+
+    def leftovers(self) -> list[str]:
+        """What is left of it: its files, and processes that know its folder."""
+        left = [str(path) for path in self.folder.iterdir()]
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                environment = (entry / "environ").read_bytes().decode(errors="replace")
+            except OSError:
+                continue  # it has ended meanwhile, or is another user's
+            if f"TMPDIR={self.folder}" in environment.split("\0"):
+                left.append(command)
+        return left
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(20)
+        os.close(self._source)
+
+
+@contextmanager
+def playing(folder: Path, *arguments: str, terminal: bool = False) -> Generator[Playing]:
+    demo = Playing(list(arguments), folder, terminal=terminal)
+    try:
+        yield demo
+    finally:
+        demo.close()
+
+
+def history(socket: str) -> list[dict[str, Any]]:
+    told = subprocess.run(
+        ["curl", "-s", "--unix-socket", socket, "http://localhost/v1/history"],
+        capture_output=True,
+        check=True,
+    )
+    operations: list[dict[str, Any]] = json.loads(told.stdout)["operations"]
+    return operations
+
+
+def approvers(operation: dict[str, Any]) -> list[str]:
+    return [event["approval"]["by"] for event in operation["events"] if event["approval"]]
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def test_the_whole_story_is_told_kept_and_left_without_a_trace(folder: Path) -> None:
+    began = time.monotonic()
+    with playing(folder, "--keep") as demo:
+        text = demo.read_until(lambda text: "Ctrl-C stops it" in text)
+        assert time.monotonic() - began < DEMO_SECONDS
+        assert text.count("\nok  ") == 5, text
+        socket = re.search(r"FOREWARN_OPERATOR=(\S+)", text)
+        assert socket is not None, text
+        check_history(history(socket[1]))
+        lines = [line.strip() for line in text.splitlines() if line.startswith("  curl ")]
+        assert len(lines) == 3
+        for line in lines:
+            answered = subprocess.run(line, shell=True, capture_output=True, check=True)
+            assert json.loads(answered.stdout), line
+        demo.interrupt(signal.SIGINT)
+        assert demo.status == 0, demo.text
+        assert demo.leftovers() == []
+
+
+def check_history(operations: list[dict[str, Any]]) -> None:
+    by_type: dict[str, list[dict[str, Any]]] = {}
+    for operation in reversed(operations):
+        by_type.setdefault(operation["event_type"], []).append(operation)
+    reboots = by_type["Reboot"]
+    assert [o["events"][0]["machines"] for o in reboots] == [list(d) for d in cast.WEB_DOMAINS]
+    assert [approvers(o) for o in reboots] == [["web-0"], ["web-1"], []]
+    assert [o["start_cause"] for o in reboots] == ["approved", "approved", "notice-over"]
+    assert [approvers(o) for o in by_type["Freeze"]] == [["FrontEnd_IN_0"], ["FrontEnd_IN_1"]]
+    (preempted,) = by_type["Preempt"]
+    assert preempted["status"] == "Completed"
+    assert approvers(preempted) == ["batch_1"]
+    (redeploy,) = by_type["Redeploy"]
+    assert redeploy["status"] == "Canceled"
+    assert redeploy["started_at"] is None
+    for operation in operations:
+        if operation["started_at"] is None:
+            continue
+        started = moment(operation["started_at"])
+        if operation["start_cause"] == "notice-over":
+            assert started >= moment(operation["not_before"])
+            continue
+        for event in operation["events"]:
+            assert moment(event["approval"]["at"]) <= started
+            assert event["approval"]["kind"] == "guest"
+    for before, after in pairwise(reboots):
+        assert moment(before["ended_at"]) <= moment(after["started_at"])
+
+
+def test_a_long_path_of_temporary_files_is_no_obstacle(folder: Path) -> None:
+    deep = folder / ("deep" * 30)
+    deep.mkdir()
+    with playing(deep) as demo:
+        demo.read_until(lambda text: "is announced" in text)
+        assert "is announced" in demo.text, demo.text
+        demo.interrupt(signal.SIGINT)
+        assert demo.leftovers() == []
+
+
+def test_on_a_terminal_a_guest_that_is_stopped_by_hand_lets_its_event_wait(
+    folder: Path,
+) -> None:
+    with playing(folder, terminal=True) as demo:
+        row = r"web-1 +web/1 +drains, approves +(\d+)"
+        shown = re.search(row, demo.read_until(lambda text: re.search(row, text)))
+        assert shown is not None, demo.text
+        os.kill(int(shown[1]), signal.SIGTERM)
+        text = demo.read_to_the_end()
+        assert demo.status == 0, text
+        assert re.search(r"web-1 +web/1 +drains, approves +stopped", text)
+        end = text[text.rindex("What happened") :]
+        assert re.search(r"2\.1 +Reboot +web-1, web-4 .* 15m(?: 1s)? +notice over +Completed", end)
+        assert re.search(r"1\.1 +Reboot +web-0, web-3 .* web-0 approved +Completed", end)
+        assert "but for those stopped: web-1" in end
+        assert demo.leftovers() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
+def test_a_demo_that_is_interrupted_leaves_nothing_behind(number: int, folder: Path) -> None:
+    with playing(folder) as demo:
+        demo.read_until(lambda text: "is announced" in text)
+        assert demo.leftovers() != []
+        demo.interrupt(number)
+        assert demo.status == ExitStatus.INTERRUPTED, demo.text
+        assert demo.leftovers() == []
+
+
+def test_a_demo_whose_service_dies_says_so(folder: Path) -> None:
+    with playing(folder) as demo:
+        demo.read_until(lambda text: "is announced" in text)
+        ours = Path(f"/proc/{demo.process.pid}/task/{demo.process.pid}/children").read_text()
+        (service,) = (
+            int(child)
+            for child in ours.split()
+            if b"serve" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        )
+        os.kill(service, signal.SIGKILL)
+        text = demo.read_to_the_end()
+        assert demo.status == ExitStatus.DEMO_FAILED, text
+        assert "the demo went wrong: the service ended with status -9" in text
+        assert demo.leftovers() == []

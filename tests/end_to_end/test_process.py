@@ -1,0 +1,293 @@
+"""The service as a process of its own: its signals, its exit statuses, and what survives them."""
+
+import http.client
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forewarn.server import run
+from server.running import Client, fleet, request_reboot
+
+START_SECONDS = 30
+STOP_SECONDS = 10
+"""What stopping may take, under load or not."""
+
+SERVE = """
+import os, sys
+from pathlib import Path
+from forewarn.server import run, settings
+sys.exit(run.serve(settings.load(Path(sys.argv[1]), os.environ)))
+"""
+
+SETTINGS = """
+[store]
+path = "forewarn.db"
+[[guest.listener]]
+port = 0
+[log]
+format = "json"
+"""
+
+
+class Process:
+    """`forewarn serve` on a folder, from its ready line to its end."""
+
+    def __init__(self, folder: Path, text: str = SETTINGS, **environment: str) -> None:
+        self.folder = folder
+        path = folder / "forewarn.toml"
+        path.write_text(text, encoding="utf-8")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(path)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        self.lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.log: list[dict[str, Any]] = []
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.put(line)
+
+    def until(self, event: str) -> dict[str, Any]:
+        """Return the log's next line of this event."""
+        while True:
+            line = json.loads(self.lines.get(timeout=START_SECONDS))
+            self.log.append(line)
+            if line["event"] == event:
+                return line
+
+    def rest(self) -> list[dict[str, Any]]:
+        """Return what the log still said, after the process's end."""
+        self._reader.join(STOP_SECONDS)
+        return [json.loads(self.lines.get()) for _ in range(self.lines.qsize())]
+
+    def client(self) -> Client:
+        return Client(self.folder / "operator.sock")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
+        """Send a signal; return the exit status and the seconds until then."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        return self.process.wait(START_SECONDS), time.monotonic() - began
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(START_SECONDS)
+        self._reader.join(STOP_SECONDS)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for process in started:
+        process.close()
+
+
+def start(processes: list[Process], folder: Path, **environment: str) -> Process:
+    process = Process(folder, **environment)
+    processes.append(process)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_and_leaves_everything_clean(
+    processes: list[Process], tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start(processes, tmp_path)
+    ready = process.until("ready")
+    assert ready["operators"] == [f"unix:{tmp_path / 'operator.sock'}"]
+    assert ready["pid"] == process.process.pid
+    process.client().ask("PUT", "/v1/fleet", fleet())
+    status, seconds = process.stop(number)
+    assert (status, seconds < STOP_SECONDS) == (run.STOPPED, True)
+    assert [line["event"] for line in process.rest()][-2:] == ["stopping", "stopped"]
+    assert not (tmp_path / "operator.sock").exists()
+    assert not (tmp_path / "forewarn.db-wal").exists()
+
+
+def test_guests_read_at_the_address_that_the_ready_line_tells(
+    processes: list[Process], tmp_path: Path
+) -> None:
+    process = start(processes, tmp_path)
+    (address,) = process.until("ready")["guests"]
+    process.client().ask("PUT", "/v1/fleet", fleet())
+    event = request_reboot(process.client())["operations"][0]["events"][0]
+    status, document = as_guest(address, "web-1", "GET")
+    assert status == 200
+    assert [e["EventId"] for e in json.loads(document)["Events"]] == [event["id"]]
+    machine = process.client().get("/v1/fleet/machines/web-1")
+    assert machine["last_seen"]["version"] == "2020-07-01"
+    (shown,) = process.client().get("/v1/events")["events"]
+    assert shown["shown_to"] == {"machines": 1, "seen": 0, "showing": 0}
+    body = json.dumps({"StartRequests": [{"EventId": event["id"]}]})
+    assert as_guest(address, "web-1", "POST", body)[0] == 200
+    (operation,) = process.client().get("/v1/history")["operations"]
+    approval = operation["events"][0]["approval"]
+    assert (approval["kind"], approval["by"]) == ("guest", "web-1")
+    assert (approval["address"], operation["start_cause"]) == ("127.0.0.1", "approved")
+
+
+def as_guest(address: str, name: str, method: str, body: str | None = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=START_SECONDS)
+    path = f"/vm/{name}/metadata/scheduledevents?api-version=2020-07-01"
+    connection.request(method, path, body=body, headers={"Metadata": "true"})
+    response = connection.getresponse()
+    answer = response.status, response.read()
+    connection.close()
+    return answer
+
+
+def test_stopped_under_load_it_ends_in_time_and_keeps_every_word_that_it_gave(
+    processes: list[Process], tmp_path: Path
+) -> None:
+    process = start(processes, tmp_path)
+    (address,) = process.until("ready")["guests"]
+    machines = {"machine": [{"name": f"m{n}"} for n in range(400)]}
+    process.client().ask("PUT", "/v1/fleet", machines)
+    requested: list[str] = []
+    approved: list[str] = []
+    enough = threading.Event()
+
+    def operate(numbers: range) -> None:
+        client = process.client()
+        for number in numbers:
+            try:
+                plan = request_reboot(client, machines=[f"m{number}"])
+                event = plan["operations"][0]["events"][0]["id"]
+                requested.append(event)
+                body = json.dumps({"StartRequests": [{"EventId": event}]})
+                if as_guest(address, f"m{number}", "POST", body)[0] == 200:
+                    approved.append(event)
+            except (OSError, http.client.HTTPException):
+                return
+            if len(approved) > 20:
+                enough.set()
+
+    def read() -> None:
+        while True:
+            try:
+                as_guest(address, "m1", "GET")
+            except (OSError, http.client.HTTPException):
+                return
+
+    load = [threading.Thread(target=operate, args=(range(n, 400, 4),)) for n in range(4)]
+    load += [threading.Thread(target=read) for _ in range(4)]
+    for thread in load:
+        thread.start()
+    assert enough.wait(START_SECONDS)
+    status, seconds = process.stop()
+    for thread in load:
+        thread.join(START_SECONDS)
+    assert (status, seconds < STOP_SECONDS) == (run.STOPPED, True)
+    assert len(requested) < 400, "the load was over before the signal"
+
+    again = start(processes, tmp_path)
+    again.until("ready")
+    operations = again.client().get("/v1/history?limit=1000")["operations"]
+    kept = {event["id"]: event for operation in operations for event in operation["events"]}
+    assert set(requested) <= set(kept)
+    assert all(kept[event]["approval"]["kind"] == "guest" for event in approved)
+    assert again.stop()[0] == run.STOPPED
+
+
+def test_killed_it_loses_nothing_that_it_answered(processes: list[Process], tmp_path: Path) -> None:
+    process = start(processes, tmp_path)
+    process.until("ready")
+    process.client().ask("PUT", "/v1/fleet", fleet())
+    request_reboot(process.client())
+    process.client().ask("POST", "/v1/approvals", {"references": ["1"], "by": "ann"})
+    assert process.stop(signal.SIGKILL)[0] == -signal.SIGKILL
+    assert (tmp_path / "operator.sock").exists()
+    again = start(processes, tmp_path)
+    again.until("ready")
+    (operation,) = again.client().get("/v1/history")["operations"]
+    assert operation["events"][0]["approval"]["by"] == "ann"
+    assert operation["status"] == "Started"
+
+
+def test_a_second_signal_ends_it_at_once(processes: list[Process], tmp_path: Path) -> None:
+    process = start(processes, tmp_path)
+    (address,) = process.until("ready")["guests"]
+    process.client().ask("PUT", "/v1/fleet", fleet())
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as slow:
+        # A request under way, whose body never ends, is waited for: time for a second signal.
+        slow.sendall(
+            b"POST /vm/web-0/metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\n"
+            b"Host: x\r\nMetadata: true\r\nContent-Length: 100\r\n\r\n{"
+        )
+        as_guest(address, "web-0", "GET")
+        process.process.send_signal(signal.SIGTERM)
+        process.until("stopping")
+        status, seconds = process.stop()
+    assert status == run.BY_SIGNAL + signal.SIGTERM
+    assert seconds < 2
+
+
+def test_a_store_of_another_process_is_refused_in_one_line(
+    processes: list[Process], tmp_path: Path
+) -> None:
+    start(processes, tmp_path).until("ready")
+    second = start(processes, tmp_path)
+    assert second.process.wait(START_SECONDS) == run.BAD_STORE
+    (line,) = second.rest()
+    assert line["level"] == "error"
+    assert "is in use by another process" in line["event"]
+
+
+def test_a_taken_port_is_refused_in_one_line(processes: list[Process], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = Process(tmp_path, SETTINGS.replace("port = 0", f"port = {port}"))
+        processes.append(process)
+        assert process.process.wait(START_SECONDS) == run.BAD_SOCKET
+    errors = [line["event"] for line in process.rest() if line["level"] == "error"]
+    assert len(errors) == 1
+    assert f"127.0.0.1:{port}" in errors[0]
+    assert not (tmp_path / "operator.sock").exists()
+
+
+def test_systemd_is_told_when_it_is_ready_and_when_it_stops(
+    processes: list[Process], tmp_path: Path
+) -> None:
+    place = tmp_path / "notify.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(place))
+        listening.settimeout(START_SECONDS)
+        process = start(processes, tmp_path, NOTIFY_SOCKET=str(place))
+        assert listening.recv(100) == b"READY=1"
+        assert process.client().get("/readyz")["ready"]
+        process.process.send_signal(signal.SIGTERM)
+        assert listening.recv(100) == b"STOPPING=1"
+        assert process.process.wait(START_SECONDS) == run.STOPPED
+
+
+def test_without_settings_it_makes_its_own_folder_for_this_user_alone(
+    processes: list[Process], tmp_path: Path
+) -> None:
+    state = tmp_path / "state" / "forewarn"
+    text = SETTINGS.replace('path = "forewarn.db"', "")
+    process = Process(tmp_path, text, STATE_DIRECTORY=str(state))
+    processes.append(process)
+    assert process.until("ready")["database"] == str(state / "forewarn.db")
+    assert state.stat().st_mode & 0o777 == 0o700
+    assert process.stop()[0] == run.STOPPED

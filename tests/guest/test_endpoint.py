@@ -1,0 +1,152 @@
+"""A request that was read whole, and its answer in the order of protocol.md section 3."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Changes
+from forewarn.protocol.exchange import Reply, Request
+from forewarn.server.guest.callers import Source
+from forewarn.server.guest.listener import Listener, source_of
+from forewarn.store.port import StoreUnavailable
+from forewarn.vocabulary import ErrorCode
+from guest import room
+
+METADATA = (b"Metadata", b"true")
+LOOPBACK = source_of(Listener(host="127.0.0.1", loopback=True))("127.0.0.1")
+WEB = Source(address="10.0.0.11")
+
+
+@pytest.fixture
+def plane() -> Iterator[room.Room]:
+    with room.opened() as (opened, _):
+        yield opened
+
+
+def ask(
+    plane: room.Room,
+    target: str = room.EVENTS,
+    source: Source = WEB,
+    method: bytes = b"GET",
+    body: bytes = b"",
+) -> Reply:
+    request = Request(method, target.encode(), (METADATA,), body)
+    outcome = plane.endpoint.answer(request, source)
+    return outcome if isinstance(outcome, Reply) else plane.endpoint.settle(outcome)
+
+
+def approve(plane: room.Room, *event_ids: object, source: Source = WEB) -> Reply:
+    body = json.dumps({"StartRequests": [{"EventId": each} for each in event_ids]}).encode()
+    return ask(plane, source=source, method=b"POST", body=body)
+
+
+def error(reply: Reply) -> str:
+    return str(json.loads(reply.body)["error"])
+
+
+def test_every_machine_of_a_scope_reads_its_document_and_no_other_does(plane: room.Room) -> None:
+    other = ask(plane, source=Source(address="127.0.0.1"))
+    assert json.loads(ask(plane).body)["Events"][0]["EventId"] == room.EVENT_ID
+    assert json.loads(other.body) == {"DocumentIncarnation": 0, "Events": []}
+
+
+def test_an_approval_is_recorded_with_the_machine_and_its_address(plane: room.Room) -> None:
+    assert approve(plane, room.EVENT_ID.lower()) == Reply(200)
+    assert plane.approvals.book == [("web", (room.EVENT_ID,), "web-1", "10.0.0.11")]
+
+
+def test_approving_nothing_asks_the_plane_nothing(plane: room.Room) -> None:
+    plane.approvals.error = StoreUnavailable("away")
+    assert approve(plane) == Reply(200)
+
+
+def test_an_event_of_another_scope_is_as_unknown_as_one_that_never_was(plane: room.Room) -> None:
+    stranger = Source(address="127.0.0.1")
+    elsewhere = approve(plane, room.EVENT_ID, source=stranger)
+    never = approve(plane, "A" * 36, source=stranger)
+    assert elsewhere.status == never.status == 400
+    assert error(elsewhere) == error(never).replace("A" * 36, room.EVENT_ID)
+    assert plane.approvals.book == []
+
+
+@pytest.mark.parametrize(
+    ("problem", "status"),
+    [
+        (StoreUnavailable("the disk is full"), 503),
+        (Refused(ErrorCode.TOO_LATE, "too late"), 500),
+        (RuntimeError("a fault of ours"), 500),
+    ],
+    ids=repr,
+)
+def test_an_approval_that_was_not_stored_is_never_answered_with_200(
+    plane: room.Room, problem: Exception, status: int
+) -> None:
+    plane.approvals.error = problem
+    assert approve(plane, room.EVENT_ID).status == status
+
+
+def test_an_approval_that_was_withdrawn_is_to_be_sent_again(plane: room.Room) -> None:
+    future: Future[Any] = Future()
+    future.cancel()
+    assert plane.endpoint.settle(future).status == 503
+
+
+def test_the_version_comes_before_the_caller_and_the_caller_before_the_body(
+    plane: room.Room,
+) -> None:
+    nobody = Source(address="10.9.9.9")
+    wrong = "/metadata/scheduledevents?api-version=latest"
+    assert ask(plane, wrong, nobody, b"POST", b"not json").status == 400
+    refused = ask(plane, room.EVENTS, nobody, b"POST", b"not json")
+    assert refused.status == 403
+    assert "10.9.9.9" in error(refused)
+    assert ask(plane, room.EVENTS, WEB, b"POST", b"not json").status == 400
+
+
+def test_a_path_names_the_machine_on_a_loopback_listener_alone(plane: room.Room) -> None:
+    path = f"/vm/WEB-0{room.EVENTS}"
+    assert ask(plane, path, LOOPBACK).status == 200
+    assert ask(plane, path, WEB).status == 404
+    unknown = ask(plane, f"/vm/web-9{room.EVENTS}", LOOPBACK)
+    assert unknown.status == 403
+    assert "web-9" in error(unknown)
+
+
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        ("/metadata/instance/compute/name?api-version=2021-02-01&format=text", b"web-1"),
+        ("/metadata/instance/network/interface/0/ipv6?api-version=2021-02-01", b'{"ipAddress":[]}'),
+    ],
+)
+def test_a_machine_reads_its_own_instance(plane: room.Room, target: str, body: bytes) -> None:
+    reply = ask(plane, target)
+    assert (reply.status, reply.body) == (200, body)
+
+
+def test_the_versions_are_for_registered_machines_too(plane: room.Room) -> None:
+    assert b"2025-04-07" in ask(plane, "/metadata/versions").body
+    assert ask(plane, "/metadata/versions", Source(address="10.9.9.9")).status == 403
+
+
+def test_asking_for_events_is_seen_and_asking_for_other_things_is_not(plane: room.Room) -> None:
+    ask(plane, "/metadata/versions")
+    ask(plane, "/metadata/instance?api-version=2021-02-01")
+    assert plane.registry.seen("web-1") is None
+    ask(plane, "/metadata/scheduledevents?api-version=2017-03-01")
+    assert plane.registry.seen("web-1") == (room.START, "2017-03-01")
+    plane.clock.advance(room.timedelta(seconds=2.5))
+    approve(plane, room.EVENT_ID)
+    assert plane.registry.seen("web-1") == (
+        room.START + room.timedelta(seconds=2),
+        "2020-07-01",
+    )
+
+
+def test_a_fault_of_ours_is_answered_as_one(plane: room.Room) -> None:
+    plane.documents.learn(Changes(removed_scopes=("web",)))
+    assert ask(plane).status == 500

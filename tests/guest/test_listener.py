@@ -1,0 +1,370 @@
+"""The plane over real sockets, on each event loop that it may run on."""
+
+import asyncio
+import errno
+import shutil
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from forewarn.server.guest.limits import Limits
+from forewarn.server.guest.listener import MAX_LISTENERS, CannotListen, Listener, Listeners
+from guest import room
+from guest.room import answers, get, post
+
+HERE = Listener(host="127.0.0.1", port=0, loopback=True, default_vm="web-0")
+GUESTS = Listener(host="127.0.0.1", port=0)
+Reading = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Play = Callable[[Coroutine[Any, Any, None]], None]
+
+
+def run_by_asyncio(play: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(play)
+
+
+def run_by_uvloop(play: Coroutine[Any, Any, None]) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not for this platform")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(play)
+
+
+@pytest.fixture(params=[run_by_asyncio, run_by_uvloop], ids=["asyncio", "uvloop"])
+def play(request: pytest.FixtureRequest) -> Play:
+    chosen: Play = request.param
+    return chosen
+
+
+class Served:
+    """A plane whose sockets are open."""
+
+    def __init__(self, plane: room.Room, listeners: Listeners, at: tuple[Listener, ...]) -> None:
+        self.plane = plane
+        self.listeners = listeners
+        self.at = at
+
+    async def connect(self, which: int = 0) -> Reading:
+        return await asyncio.open_connection(self.at[which].host, self.at[which].port)
+
+    async def ask(self, data: bytes, which: int = 0) -> list[room.Answer]:
+        """Send, close the sending side, and read all that comes."""
+        reader, writer = await self.connect(which)
+        writer.write(data)
+        writer.write_eof()
+        got = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        return answers(got)
+
+
+@asynccontextmanager
+async def serving(*at: Listener, limits: Limits | None = None) -> AsyncIterator[Served]:
+    plane = room.Room(asyncio.get_running_loop(), limits)
+    listeners = Listeners(plane.connections)
+    served = Served(plane, listeners, await listeners.open(at or (HERE,)))
+    try:
+        yield served
+    finally:
+        await listeners.stop(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop go on until something holds; the test's own time limit bounds it."""
+    while not condition():  # noqa: ASYNC110 - a condition inside the plane has no event
+        await asyncio.sleep(0)
+
+
+def test_guests_are_answered_on_every_listener_by_its_own_rules(play: Play) -> None:
+    async def body() -> None:
+        async with serving(HERE, GUESTS, Listener(host="::1", port=0, loopback=True)) as served:
+            assert len({listener.port for listener in served.at}) == 3
+            assert 0 not in {listener.port for listener in served.at}
+            named = get(f"/vm/web-1{room.EVENTS}")
+            assert [each.status for each in await served.ask(get() + named, 0)] == [200, 200]
+            # The address is bastion's on both; only a loopback listener serves names.
+            assert [each.status for each in await served.ask(get() + named, 1)] == [200, 404]
+            assert [each.status for each in await served.ask(named, 2)] == [200]
+            assert [each.status for each in await served.ask(get(), 2)] == [403]
+
+    play(body())
+
+
+def test_an_approval_is_answered_by_the_thread_that_decided_it(play: Play) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            served.plane.approvals.waits = True
+            path = f"/vm/web-0{room.EVENTS}"
+            asked = asyncio.ensure_future(served.ask(post(target=path) + get()))
+            await served.plane.approvals.asked.wait()
+            decider = Thread(target=served.plane.approvals.decide_all)
+            decider.start()
+            approved, document = await asked
+            decider.join()
+            assert (approved.status, approved.body) == (200, b"")
+            assert document.status == 200
+            assert served.plane.approvals.book[0][2:] == ("web-0", "127.0.0.1")
+
+    play(body())
+
+
+def test_the_answer_to_a_refused_request_survives_what_was_still_to_come(play: Play) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            reader, writer = await served.connect()
+            # Far more than any buffer on the way: a server that closed at once would reset it.
+            writer.write(
+                b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200000
+            )
+            got = await asyncio.wait_for(reader.read(), 20)
+            (answer,) = answers(got)
+            assert answer.status == 413
+            writer.close()
+            await until(lambda: len(served.plane.connections) == 0)
+
+    play(body())
+
+
+def test_a_client_that_waits_for_100_sends_its_body_then(play: Play) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            request = post(room.APPROVAL, "Expect: 100-continue", target=f"/vm/web-0{room.EVENTS}")
+            reader, writer = await served.connect()
+            writer.write(request[: -len(room.APPROVAL)])
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(room.APPROVAL)
+            writer.write_eof()
+            (answer,) = answers(await reader.read())
+            assert answer.status == 200
+            writer.close()
+
+    play(body())
+
+
+def test_a_flood_without_reading_is_answered_whole_once_it_reads(play: Play) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            reader, writer = await served.connect()
+            count = 20_000
+            request = get()
+            writer.write(request * count)
+            writer.write_eof()
+            (connection,) = served.plane.connections._all
+            await until(lambda: connection._choked)
+            assert len(connection._unread) <= 256 * 1024
+            got = await asyncio.wait_for(reader.read(), 60)
+            assert got.count(b"HTTP/1.1 200 OK\r\n") == count
+            writer.close()
+
+    play(body())
+
+
+def test_stopping_closes_the_idle_and_lets_requests_under_way_be_answered(play: Play) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            idle_reader, idle_writer = await served.connect()
+            fresh_reader, fresh_writer = await served.connect()
+            idle_writer.write(get())
+            await idle_reader.readuntil(b"[]}")
+            served.plane.approvals.waits = True
+            asking_reader, asking_writer = await served.connect()
+            asking_writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
+            await served.plane.approvals.asked.wait()
+            stopping = asyncio.ensure_future(served.listeners.stop(20))
+            assert await idle_reader.read() == b""
+            assert await fresh_reader.read() == b""
+            with pytest.raises(ConnectionRefusedError):
+                await served.connect()
+            served.plane.approvals.decide_all()
+            (answer,) = answers(await asking_reader.read())
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+            for writer in (idle_writer, fresh_writer, asking_writer):
+                writer.close()
+            assert await stopping == 0
+
+    play(body())
+
+
+def test_stopping_cuts_off_what_takes_too_long(play: Play) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            served.plane.approvals.waits = True
+            reader, writer = await served.connect()
+            writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
+            await served.plane.approvals.asked.wait()
+            assert await served.listeners.stop(0) == 1
+            got = await asyncio.gather(reader.read(), return_exceptions=True)
+            assert got == [b""] or isinstance(got[0], ConnectionResetError)
+            writer.close()
+
+    play(body())
+
+
+def test_an_approval_that_ends_after_the_loop_does_no_harm() -> None:
+    left: list[room.Room] = []
+
+    async def body() -> None:
+        async with serving() as served:
+            served.plane.approvals.waits = True
+            _, writer = await served.connect()
+            writer.write(post(target=f"/vm/web-0{room.EVENTS}"))
+            await served.plane.approvals.asked.wait()
+            left.append(served.plane)
+            writer.close()
+
+    asyncio.run(body())
+    left[0].approvals.decide_all()
+    assert len(left[0].approvals.book) == 1
+
+
+async def refusal(*at: Listener) -> str:
+    with pytest.raises(CannotListen) as caught:
+        async with serving(*at):
+            pass
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_an_address_in_use_is_told_in_one_line_and_no_listener_stays_open(play: Play) -> None:
+    async def body() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as probe:
+            port = taken.getsockname()[1]
+            probe.bind(("127.0.0.1", 0))
+            free = probe.getsockname()[1]
+            probe.close()
+            first = Listener(host="127.0.0.1", port=free)
+            message = await refusal(first, Listener(host="127.0.0.1", port=port))
+            assert message.startswith(f"cannot listen on 127.0.0.1:{port}: the address is in use")
+            async with serving(first) as served:
+                assert served.at == (first,)
+
+    play(body())
+
+
+def test_an_address_of_no_interface_is_told_in_one_line(play: Play) -> None:
+    async def body() -> None:
+        message = await refusal(Listener(host="192.0.2.1", port=0))
+        assert "no interface of this machine has the address" in message
+
+    play(body())
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.EACCES, "CAP_NET_BIND_SERVICE"),
+        (errno.EAFNOSUPPORT, "family"),
+        (errno.EMFILE, "Too many open files"),
+    ],
+)
+def test_what_the_system_refuses_is_told_in_one_line(number: int, says: str) -> None:
+    class Refusing(asyncio.SelectorEventLoop):
+        async def create_server(self, *_: Any, **__: Any) -> Any:
+            raise OSError(number, "Too many open files")
+
+    async def body() -> None:
+        message = await refusal(GUESTS)
+        assert message.startswith("cannot listen on 127.0.0.1:0: ")
+        assert says in message
+
+    with asyncio.Runner(loop_factory=Refusing) as runner:
+        runner.run(body())
+
+
+@pytest.mark.parametrize(
+    ("listener", "says"),
+    [
+        (Listener(host="metadata"), "no IP address"),
+        (Listener(host="127.0.0.1", port=65536), "from 0 to 65535"),
+        (Listener(host="0.0.0.0", port=0, loopback=True), "in each other's name"),
+        (Listener(host="127.0.0.1", port=0, default_vm="a"), "loopback listeners alone"),
+    ],
+    ids=str,
+)
+def test_a_listener_that_could_not_be_meant_is_refused(listener: Listener, says: str) -> None:
+    async def body() -> None:
+        assert says in await refusal(listener)
+
+    asyncio.run(body())
+
+
+def test_listeners_have_a_limit() -> None:
+    async def body() -> None:
+        assert "too many" in await refusal(*[GUESTS] * (MAX_LISTENERS + 1))
+
+    asyncio.run(body())
+
+
+def test_an_address_is_shown_as_in_a_url() -> None:
+    assert str(Listener(host="fd00::1", port=80)) == "[fd00::1]:80"
+    assert str(Listener(host="10.0.0.1", port=80)) == "10.0.0.1:80"
+
+
+def test_slow_connections_are_swept_by_the_plane_itself(play: Play) -> None:
+    async def body() -> None:
+        async with serving(limits=Limits(sweep_seconds=0.001)) as served:
+            reader, writer = await served.connect()
+            writer.write(b"GET / HT")
+            await until(lambda: any(c._reader.started for c in served.plane.connections._all))
+            served.plane.clock.advance(room.timedelta(seconds=5))
+            (answer,) = answers(await asyncio.wait_for(reader.read(), 20))
+            assert answer.status == 408
+            writer.close()
+
+    play(body())
+
+
+CURL = shutil.which("curl")
+NEEDS_CURL = pytest.mark.skipif(CURL is None, reason="curl is missing")
+
+
+async def curl(*arguments: str) -> str:
+    assert CURL is not None
+    process = await asyncio.create_subprocess_exec(
+        *(CURL, "-q", "--noproxy", "*", "-sS", "-i", "-m", "20", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    got, _ = await process.communicate()
+    assert process.returncode == 0, got
+    return got.decode()
+
+
+@NEEDS_CURL
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-d", room.APPROVAL.decode()),
+        ("-0", "-d", room.APPROVAL.decode()),
+        ("-H", "Transfer-Encoding: chunked", "-d", room.APPROVAL.decode()),
+        ("-H", "Expect: 100-continue", "-d", room.APPROVAL.decode()),
+        ("-H", "Connection: close", "-H", "Content-Type:", "-d", room.APPROVAL.decode()),
+        ("--http2", "-d", room.APPROVAL.decode()),
+    ],
+    ids=["plain", "HTTP/1.0", "chunked", "Expect", "close, no type", "upgrade to h2c"],
+)
+def test_curl_approves_however_it_sends(options: tuple[str, ...]) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            url = f"http://127.0.0.1:{served.at[0].port}/vm/web-0{room.EVENTS}"
+            got = await curl("-H", "Metadata:true", *options, url)
+            assert "HTTP/1.1 200 OK" in got
+            assert len(served.plane.approvals.book) == 1
+            assert ("HTTP/1.1 100 Continue" in got) == ("Expect: 100-continue" in options)
+
+    asyncio.run(body())
+
+
+@NEEDS_CURL
+def test_curl_reads_a_document_and_is_refused_by_what_is_missing() -> None:
+    async def body() -> None:
+        async with serving() as served:
+            url = f"http://127.0.0.1:{served.at[0].port}"
+            got = await curl("-H", "Metadata:true", f"{url}/vm/web-0{room.EVENTS}")
+            assert room.EVENT_ID in got
+            assert "400 Bad Request" in await curl(f"{url}{room.EVENTS}")
+            assert "405 Method Not Allowed" in await curl("-I", f"{url}{room.EVENTS}")
+
+    asyncio.run(body())

@@ -1,0 +1,28 @@
+"""A running service on an in-memory store, at noon, and a client of its unix socket."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forewarn.clock import ManualClock
+from forewarn.store import sql
+from server.running import NOON, Client, Running, fleet, settings_in
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOON)
+
+
+@pytest.fixture
+def service(tmp_path: Path, clock: ManualClock) -> Iterator[Running]:
+    with Running(settings_in(tmp_path), sql.in_memory(), clock) as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: Running) -> Client:
+    applied = service.client().ask("PUT", "/v1/fleet", fleet())
+    assert applied.status == 200, applied.body
+    return service.client()

@@ -1,0 +1,255 @@
+"""The whole service in a thread of the test's process, and a client that speaks plain HTTP."""
+
+import asyncio
+import contextlib
+import http.client
+import itertools
+import json
+import socket
+import threading
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from forewarn.clock import Clock, SystemClock
+from forewarn.control.plane import Plane
+from forewarn.maintenance.model import Changes, Machine, Operation, Scope
+from forewarn.server import settings
+from forewarn.server.service import Addresses, Service
+from forewarn.store.port import Store
+
+WAIT_SECONDS = 30
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+class Sightings:
+    """A guest plane without guests: what the test says was seen, was seen."""
+
+    def __init__(self) -> None:
+        self.machines: dict[str, Machine] = {}
+        self.seen_by_machine: dict[str, tuple[datetime, str]] = {}
+        self.filled: tuple[int, int, int] = (0, 0, 0)
+        self.learned: list[Changes] = []
+        self.closed = False
+
+    def fill(
+        self,
+        scopes: Collection[Scope],
+        machines: Collection[Machine],
+        operations: Collection[Operation],
+    ) -> None:
+        self.filled = (len(scopes), len(machines), len(operations))
+        self.machines.update((machine.key, machine) for machine in machines)
+
+    def learn(self, changes: Changes) -> None:
+        self.learned.append(changes)
+        for name in changes.removed_machines:
+            del self.machines[name]
+        self.machines.update((machine.key, machine) for machine in changes.machines)
+
+    def seen(self, machine_key: str) -> tuple[datetime, str] | None:
+        return self.seen_by_machine.get(machine_key)
+
+    async def open(self) -> tuple[str, ...]:
+        return ()
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def guids() -> Callable[[], str]:
+    numbers = itertools.count(1)
+    return lambda: f"00000000-0000-4000-8000-{next(numbers):012x}"
+
+
+def settings_in(folder: Path, **operator: Any) -> settings.Settings:
+    """Return settings whose places are all in a folder."""
+    wanted = {"socket": str(folder / "operator.sock"), **operator}
+    return settings.Settings(
+        store=settings.Store(path=str(folder / "forewarn.db")),
+        operator=msgspec.convert(
+            {"token_file": str(folder / "operator.token"), **wanted}, settings.Operator
+        ),
+    )
+
+
+class Running:
+    """A service, from `open` to `close`, on a loop of its own."""
+
+    def __init__(self, wanted: settings.Settings, store: Store, clock: Clock | None = None) -> None:
+        self.settings = wanted
+        self.guests = Sightings()
+        self.addresses = Addresses(operators=(), guests=())
+        self._store = store
+        self._clock = clock or SystemClock()
+        self._plane: Plane | None = None
+        self._service: Service | None = None
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def plane(self) -> Plane:
+        assert self._plane is not None
+        return self._plane
+
+    def __enter__(self) -> "Running":
+        self._thread.start()
+        assert self._ready.wait(WAIT_SECONDS)
+        if self._error is not None:
+            self._thread.join(WAIT_SECONDS)
+            raise self._error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(WAIT_SECONDS)
+        assert not self._thread.is_alive()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def end_a_part(self, name: str) -> None:
+        """Cancel one of the service's tasks, as a mistake in it would end it, and await the end."""
+
+        def cancel() -> None:
+            assert self._service is not None
+            (task,) = (task for task, known in self._service._tasks.items() if known == name)
+            task.cancel()
+
+        self._loop.call_soon_threadsafe(cancel)
+        self._thread.join(WAIT_SECONDS)
+
+    def client(self) -> "Client":
+        return Client(Path(self.settings.operator.socket))
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
+            self._error = error
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        def guests(plane: Plane, _: Clock) -> Sightings:
+            self._plane = plane
+            return self.guests
+
+        service = self._service = Service(
+            settings=self.settings,
+            store=self._store,
+            clock=self._clock,
+            guests=guests,
+            mint=guids(),
+        )
+        try:
+            self.addresses = await service.open()
+            self._ready.set()
+            await service.wait(self._stop)
+        finally:
+            await service.close()
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=WAIT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class Answer:
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.body = response.read()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        return self.json["error"]
+
+
+class Client:
+    """Speaks to the operator plane over its socket, or over TCP with a URL."""
+
+    def __init__(self, place: Path | str, token: str = "") -> None:
+        self._place = place
+        self._token = token
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Answer:
+        """Send a request; a body that is no bytes goes as JSON."""
+        sent = {} if body is None else {"Content-Type": "application/json"}
+        if self._token:
+            sent["Authorization"] = f"Bearer {self._token}"
+        sent.update(headers or {})
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        with contextlib.closing(self._connection()) as connection:
+            connection.request(method, path, body=data, headers=sent)
+            return Answer(connection.getresponse())
+
+    def get(self, path: str) -> Any:
+        answer = self.ask("GET", path)
+        assert answer.status == 200, answer.body
+        return answer.json
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if isinstance(self._place, Path):
+            return UnixConnection(self._place)
+        return http.client.HTTPConnection(self._place.removeprefix("http://"), timeout=WAIT_SECONDS)
+
+
+def fleet() -> dict[str, Any]:
+    """Return a fleet with a scope of every kind."""
+    return {
+        "availability_set": [
+            {
+                "name": "web",
+                "update_domains": 3,
+                "automatically_approve": ["Redeploy"],
+                "machines": [
+                    {"name": f"web-{n}", "host": f"h{n}", "address": f"10.0.0.1{n}"}
+                    for n in range(3)
+                ],
+            }
+        ],
+        "scale_set": [
+            {
+                "name": "batch",
+                "priority": "low",
+                "terminate_notice_minutes": 10,
+                "machines": [{"index": 0, "host": "h1", "tags": {"role": "leader"}}],
+            }
+        ],
+        "cloud_service": [
+            {"name": "Shop", "roles": [{"name": "FrontEnd", "instances": [{"host": "h2"}]}]}
+        ],
+        "machine": [{"name": "Bastion", "address": "10.0.3.10"}],
+    }
+
+
+def request_reboot(client: Client, **more: Any) -> Any:
+    answer = client.ask(
+        "POST", "/v1/maintenance", {"event_type": "Reboot", "machines": ["web-0"], **more}
+    )
+    assert answer.status == 201, answer.body
+    return answer.json

@@ -1,0 +1,81 @@
+"""The log: one object a line for programs, one line for people, and never a secret's value."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from forewarn.server import logs
+from forewarn.server.settings import Log
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_away_from_a_terminal_it_is_one_json_object_a_line() -> None:
+    stream = io.StringIO()
+    logs.set_up(Log(), stream)
+    structlog.get_logger("forewarn.test").info("ready", guests=["http://127.0.0.1:1"], count=3)
+    line = json.loads(stream.getvalue())
+    assert list(line)[:3] == ["timestamp", "level", "event"]
+    assert line["event"] == "ready"
+    assert line["level"] == "info"
+    assert line["guests"] == ["http://127.0.0.1:1"]
+    assert line["count"] == 3
+    assert line["timestamp"].endswith("Z")
+
+
+def test_on_a_terminal_it_is_for_people() -> None:
+    stream = Terminal()
+    logs.set_up(Log(), stream)
+    structlog.get_logger("forewarn.test").info("ready", count=3)
+    assert "ready" in stream.getvalue()
+    assert "\x1b[" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")
+
+
+def test_a_failure_is_told_with_its_place_and_without_local_values() -> None:
+    def fail(password: str) -> None:
+        message = f"no access for {len(password)} letters"
+        raise RuntimeError(message)
+
+    for stream in (io.StringIO(), Terminal()):
+        logs.set_up(Log(), stream)
+        try:
+            fail("hunter" + "2")  # the line itself is shown, its values must not be
+        except RuntimeError:
+            structlog.get_logger("forewarn.test").exception("it failed")
+        assert "no access for 7 letters" in stream.getvalue()
+        assert "hunter2" not in stream.getvalue()
+
+
+def test_what_is_below_the_level_is_not_said() -> None:
+    stream = io.StringIO()
+    logs.set_up(Log(level="warning"), stream)
+    structlog.get_logger("forewarn.test").info("chatter")
+    structlog.get_logger("forewarn.test").warning("trouble")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["trouble"]
+
+
+def test_libraries_are_heard_when_something_goes_wrong() -> None:
+    stream = io.StringIO()
+    logs.set_up(Log(), stream)
+    logging.getLogger("uvicorn.error").info("Started server process")
+    logging.getLogger("uvicorn.error").error("no sockets left")
+    (line,) = map(json.loads, stream.getvalue().splitlines())
+    assert (line["event"], line["level"]) == ("no sockets left", "error")

@@ -1,0 +1,251 @@
+"""The service as a whole: what it fills, what it survives, what it refuses to limp on without."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from forewarn.clock import ManualClock, SystemClock
+from forewarn.control.feed import Feed
+from forewarn.control.plane import Plane
+from forewarn.control.writer import InlineWriter, ThreadWriter
+from forewarn.maintenance.fleet import Fleet
+from forewarn.maintenance.planner import Request
+from forewarn.server import settings
+from forewarn.server.operator.sockets import SocketUnusable
+from forewarn.server.service import Crashed, clock_of
+from forewarn.store import sql
+from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
+from forewarn.vocabulary import EventType
+from server.running import NOON, Running, fleet, guids, request_reboot, settings_in
+
+
+class Flaky:
+    """A real store that is away when it is told to be."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.away = False
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        self._fail()
+        with self._store.write() as transaction:
+            yield transaction
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        self._fail()
+        with self._store.read() as reading:
+            yield reading
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _fail(self) -> None:
+        if self.away:
+            raise StoreUnavailable("the disk is full: make room")
+
+
+def quick(folder: Path) -> settings.Settings:
+    """Return settings by which every act is over at once."""
+    at_once = settings.Simulated(reboot_seconds=0.0, preempt_seconds=0.0)
+    return msgspec.structs.replace(
+        settings_in(folder), connector=settings.Connector(simulated=at_once)
+    )
+
+
+def eventually(question: Callable[[], Any], wanted: Any) -> None:
+    """Ask until the answer is as wanted; each asking waits for the service."""
+    answer = None
+    for _ in range(2000):
+        answer = question()
+        if answer == wanted:
+            return
+    pytest.fail(f"it is still {answer!r} and not {wanted!r}")
+
+
+def test_what_is_approved_is_carried_out_and_recorded(tmp_path: Path) -> None:
+    with Running(quick(tmp_path), sql.in_memory()) as running:
+        client = running.client()
+        client.ask("PUT", "/v1/fleet", fleet())
+        request_reboot(client)
+        client.ask("POST", "/v1/approvals", {"references": ["1"]})
+        eventually(lambda: client.get("/v1/history")["operations"][0]["status"], "Completed")
+        (operation,) = client.get("/v1/history")["operations"]
+        assert operation["took_seconds"] >= 0
+        assert operation["attempt"] == 1
+        assert client.get("/v1/events")["events"] == []
+
+
+def test_a_restart_finds_everything_again_and_takes_up_what_was_under_way(tmp_path: Path) -> None:
+    wanted = settings_in(tmp_path)
+    path = tmp_path / "forewarn.db"
+    with Running(wanted, sql.open_sqlite(path)) as running:
+        client = running.client()
+        client.ask("PUT", "/v1/fleet", fleet())
+        request_reboot(client, no_notice=True)
+        request_reboot(client, machines=["Bastion"])
+        eventually(lambda: client.get("/v1/history?maintenance=1")["operations"][0]["attempt"], 1)
+    with Running(quick(tmp_path), sql.open_sqlite(path)) as running:
+        client = running.client()
+        assert running.guests.filled == (4, 6, 2)
+        assert len(client.get("/v1/fleet/machines")["machines"]) == 6
+        eventually(
+            lambda: client.get("/v1/history?maintenance=1")["operations"][0]["status"], "Completed"
+        )
+        (pending,) = client.get("/v1/events")["events"]
+        assert pending["machines"] == ["Bastion"]
+        taken_up = client.get("/v1/history?maintenance=1")["operations"][0]
+        assert taken_up["attempt"] == 2
+
+
+def test_whoever_is_told_of_a_change_finds_it_in_memory(tmp_path: Path) -> None:
+    with Running(settings_in(tmp_path), sql.in_memory()) as running:
+        client = running.client()
+        for number in range(50):
+            client.ask("PUT", "/v1/fleet", {"machine": [{"name": f"m{number}"}]})
+            assert client.ask("GET", f"/v1/fleet/machines/m{number}").status == 200
+        assert len(running.guests.learned) == 50
+
+
+def test_while_the_store_is_away_lists_are_answered_and_changes_are_not(tmp_path: Path) -> None:
+    store = Flaky(sql.in_memory())
+    with Running(settings_in(tmp_path), store) as running:
+        client = running.client()
+        client.ask("PUT", "/v1/fleet", fleet())
+        request_reboot(client)
+        store.away = True
+        refused = client.ask("POST", "/v1/approvals", {"references": ["1"]})
+        assert (refused.status, refused.error["code"]) == (503, "unavailable")
+        assert refused.headers["Retry-After"] == "1"
+        assert refused.error["message"] == "the disk is full: make room"
+        assert client.ask("GET", "/v1/history").status == 503
+        assert len(client.get("/v1/events")["events"]) == 1
+        assert len(client.get("/v1/fleet/machines")["machines"]) == 6
+        assert client.get("/healthz")["status"] == "alive"
+        not_ready = client.ask("GET", "/readyz")
+        assert not_ready.status == 503
+        assert not_ready.json == {"ready": False, "reasons": ["the disk is full: make room"]}
+        store.away = False
+        assert client.ask("POST", "/v1/approvals", {"references": ["1"]}).status == 200
+        assert client.get("/readyz")["ready"]
+
+
+def test_our_own_fault_shows_no_details(tmp_path: Path) -> None:
+    class Broken(Flaky):
+        def _fail(self) -> None:
+            if self.away:
+                message = "secret detail"
+                raise RuntimeError(message)
+
+    store = Broken(sql.in_memory())
+    with Running(settings_in(tmp_path), store) as running:
+        store.away = True
+        answer = running.client().ask("GET", "/v1/history")
+        store.away = False
+        assert (answer.status, answer.error["code"]) == (500, "internal")
+        assert b"secret" not in answer.body
+
+
+def test_a_socket_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) -> None:
+    with Running(settings_in(tmp_path), sql.in_memory()) as running:
+        listening = settings_in(tmp_path, socket=str(tmp_path / "operator.sock"))
+        other = Running(listening, sql.in_memory())
+        with pytest.raises(SocketUnusable, match="another server answers"), other:
+            pass
+        assert other.guests.closed
+        assert running.client().get("/healthz")["status"] == "alive"
+    assert not (tmp_path / "operator.sock").exists()
+
+
+def test_a_part_that_ends_by_itself_brings_the_service_down(tmp_path: Path) -> None:
+    running = Running(settings_in(tmp_path), sql.in_memory())
+    with pytest.raises(Crashed, match="the ticker has ended by itself"), running:
+        running.end_a_part("the ticker")
+    assert running.guests.closed
+
+
+def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() -> None:
+    store = sql.in_memory()
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Flaky):
+        @contextmanager
+        def write(self) -> Iterator[Transaction]:
+            begun.set()
+            assert go_on.wait(10)
+            with super().write() as transaction:
+                yield transaction
+
+    writer = ThreadWriter(Slow(store), SystemClock(), Feed())
+    plane = Plane(writer, guids())
+
+    async def leave_at_once() -> None:
+        wanted = msgspec.convert(fleet(), Fleet)
+        asking = asyncio.ensure_future(asyncio.wrap_future(plane.apply_fleet(wanted)))
+        await asyncio.to_thread(begun.wait, 10)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        go_on.set()
+
+    asyncio.run(leave_at_once())
+    request = Request(event_type=EventType.REBOOT, machines=("web-0",))
+    assert plane.request(request).result(10).maintenance.number == 1
+    writer.close()
+    store.close()
+
+
+# The clock.
+
+
+def test_the_clock_is_the_machines_own_where_nothing_was_ever_scaled() -> None:
+    store = sql.in_memory()
+    real = ManualClock(NOON)
+    assert clock_of(store, 1.0, real) is real
+    store.close()
+
+
+def real_time() -> datetime:
+    return SystemClock().now()
+
+
+def test_a_scaled_clock_goes_on_after_a_restart_as_if_it_had_run() -> None:
+    store = sql.in_memory()
+    an_hour_ago = ManualClock(real_time() - timedelta(hours=1))
+    clock_of(store, 100.0, an_hour_ago)
+    after = clock_of(store, 100.0, SystemClock())
+    ahead = after.now() - real_time()
+    assert timedelta(hours=98) < ahead < timedelta(hours=100)
+    store.close()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 200.0])
+def test_another_scale_goes_on_from_where_the_clock_is_and_never_back(scale: float) -> None:
+    store = sql.in_memory()
+    before = clock_of(store, 100.0, ManualClock(real_time() - timedelta(hours=1))).now()
+    after = clock_of(store, scale, SystemClock())
+    assert before <= after.now() < before + timedelta(hours=1)
+    again = clock_of(store, scale, SystemClock())
+    assert after.now() <= again.now() < before + timedelta(hours=1)
+    store.close()
+
+
+def test_inline_and_threaded_writers_keep_jobs_from_being_cancelled() -> None:
+    store = sql.in_memory()
+    for writer in (
+        InlineWriter(store, ManualClock(NOON), Feed()),
+        ThreadWriter(store, ManualClock(NOON), Feed()),
+    ):
+        future = Plane(writer, guids()).next_wakeup()
+        assert not future.cancel()
+        assert future.result(10) is None
+        writer.close()
+    store.close()

@@ -1,0 +1,273 @@
+"""Settings: what is refused says where and what was expected; what is given is found."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from forewarn.server import settings
+from forewarn.server.guest.limits import Limits
+from forewarn.server.settings import SettingsError
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """Return an environment whose folders are the test's own."""
+    return {
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "STATE_DIRECTORY": str(tmp_path / "state"),
+    }
+
+
+def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Settings:
+    path = folder / "forewarn.toml"
+    path.write_text(text, encoding="utf-8")
+    return settings.load(path, environment)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[guest]\nhead_second = 3\n",
+            (
+                "there is no setting guest.head_second; did you mean guest.head_seconds? [guest] "
+                "knows head_bytes, body_bytes, chunked_bytes, connections, "
+                "connections_per_address, messages_per_turn, write_buffer_bytes, linger_bytes, "
+                "head_seconds, body_seconds, idle_seconds, write_seconds, approval_seconds, "
+                "linger_seconds, sweep_seconds, listener, preview_post_without_header"
+            ),
+        ),
+        (
+            "[stroe]\n",
+            (
+                "there is no setting stroe; did you mean store? The file knows store, history, "
+                "operator, guest, connector, clock, log"
+            ),
+        ),
+        (
+            "[[guest.listener]]\n[[guest.listener]]\nhost = '::1'\n",
+            (
+                "there is no setting guest.listener[1].host; "
+                "[guest.listener[1]] knows address, port, default_vm"
+            ),
+        ),
+        (
+            "[history]\nretention_hours = 3\n",
+            (
+                "there is no setting history.retention_hours; did you mean "
+                "history.retention_days? [history] knows retention_days"
+            ),
+        ),
+        (
+            "[history]\nretention_days = '90d'\n",
+            "at history.retention_days: Expected `float`, got `str`; the default is 90.0",
+        ),
+        (
+            "[history]\nretention_days = 0\n",
+            "at history.retention_days: Expected `float` > 0.0; the default is 90.0",
+        ),
+        (
+            "[[guest.listener]]\nport = 70000\n",
+            "at guest.listener[0].port: Expected `int` <= 65535; the default is 8170",
+        ),
+        (
+            "[log]\nformat = 'xml'\n",
+            "at log.format: Invalid enum value 'xml'; give one of 'auto', 'console', 'json'",
+        ),
+        ("guest = 3\n", "at guest: Expected `object`, got `int`"),
+        (
+            "[guest]\nhead_seconds = -1\n",
+            "at guest.head_seconds: -1.0 is not more than 0 and at most 2**31",
+        ),
+        (
+            "[[guest.listener]]\naddress = 'eth0'\n",
+            (
+                "at guest.listener[0].address: 'eth0' is no IP address: give one of this "
+                "machine, such as '169.254.169.254'"
+            ),
+        ),
+        (
+            "[[guest.listener]]\naddress = '169.254.169.254'\ndefault_vm = 'a'\n",
+            (
+                "at guest.listener[0].default_vm: only a listener on a loopback address may have "
+                "one: on 169.254.169.254 every stranger would be taken for a"
+            ),
+        ),
+        (
+            "[operator]\nlisten = 'localhost:80'\n",
+            (
+                "at operator.listen: 'localhost:80' is no address with a port: give one such as "
+                "'127.0.0.1:8171' or '[::1]:8171'"
+            ),
+        ),
+        (
+            "[operator]\nsocket = 'off'\n",
+            "operator.socket is off and operator.listen is empty: give one of them",
+        ),
+        ("[guest\n", None),
+    ],
+)
+def test_a_mistake_in_the_file_is_refused_with_its_place(
+    tmp_path: Path, home: dict[str, str], text: str, message: str | None
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(tmp_path, text, home)
+    told = str(refused.value)
+    assert str(tmp_path / "forewarn.toml") in told
+    assert "\n" not in told
+    if message is not None:
+        assert told == f"{tmp_path / 'forewarn.toml'}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        ("GUEST__HEAD_SECOND", "3", "there is no setting guest.head_second; did you mean"),
+        ("GUEST__HEAD_SECONDS", "soon", "at guest.head_seconds: Expected `float`, got `str`"),
+        ("GUEST", "3", "at guest: Expected `object`, got `int`"),
+        ("GUEST__LISTENER__PORT", "3", "guest.listener is given whole, as a list of tables"),
+        ("LOG__LEVEL__X", "3", "log.level is one value, not a table"),
+    ],
+)
+def test_a_mistake_in_the_environment_is_refused_by_its_variable(
+    home: dict[str, str], variable: str, text: str, message: str
+) -> None:
+    name = f"FOREWARN_SET_{variable}"
+    with pytest.raises(SettingsError) as refused:
+        settings.load(None, {**home, name: text})
+    assert str(refused.value).startswith(f"{name}: {message}")
+
+
+def test_a_file_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"gone.toml cannot be read: No such file"):
+        settings.load(tmp_path / "gone.toml", {})
+    large = tmp_path / "large.toml"
+    large.write_bytes(b"#" * (settings.MAX_FILE_BYTES + 1))
+    with pytest.raises(SettingsError, match="is over 1048576 bytes"):
+        settings.load(large, {})
+
+
+def test_the_environment_overrides_the_file_key_by_key(
+    tmp_path: Path, home: dict[str, str]
+) -> None:
+    loaded = load(
+        tmp_path,
+        "[guest]\nhead_seconds = 1\nbody_seconds = 2\n[log]\nlevel = 'error'\n",
+        {
+            **home,
+            "FOREWARN_SET_GUEST__HEAD_SECONDS": "3.5",
+            "FOREWARN_SET_GUEST__LISTENER": '[{address = "::1", port = 81}]',
+            "FOREWARN_SET_GUEST__PREVIEW_POST_WITHOUT_HEADER": "false",
+            "FOREWARN_SET_LOG__FORMAT": "json",
+            "FOREWARN_SET_OPERATOR__HOSTS": '["ops.example"]',
+        },
+    )
+    assert (loaded.guest.head_seconds, loaded.guest.body_seconds) == (3.5, 2.0)
+    assert loaded.guest.listener == (settings.Listener(address="::1", port=81),)
+    assert not loaded.guest.preview_post_without_header
+    assert (loaded.log.format, loaded.log.level) == ("json", "error")
+    assert loaded.operator.hosts == ("ops.example",)
+
+
+def test_text_from_the_environment_stays_text(home: dict[str, str]) -> None:
+    loaded = settings.load(None, {**home, "FOREWARN_SET_STORE__PATH": "/srv/true"})
+    assert loaded.store.path == "/srv/true"
+    assert settings.load(None, {**home, "FOREWARN_SET_STORE__PATH": "/1"}).store.path == "/1"
+
+
+def test_everything_is_beside_the_database_unless_it_is_said_otherwise(
+    tmp_path: Path, home: dict[str, str]
+) -> None:
+    loaded = load(tmp_path, "[store]\npath = 'data/my.db'\n", home)
+    assert loaded.store.path == str(tmp_path / "data" / "my.db")
+    assert loaded.operator.socket == str(tmp_path / "data" / "operator.sock")
+    assert loaded.operator.token_file == str(tmp_path / "data" / "operator.token")
+    other = load(tmp_path, "[operator]\nsocket = 'x.sock'\ntoken_file = '/run/t'\n", home)
+    assert other.operator.socket == str(tmp_path / "x.sock")
+    assert other.operator.token_file == "/run/t"
+    assert other.store.path == str(tmp_path / "state" / "forewarn.db")
+
+
+def test_a_switched_off_socket_stays_off(tmp_path: Path, home: dict[str, str]) -> None:
+    text = "[operator]\nsocket = 'off'\nlisten = '[::1]:8171'\n"
+    assert load(tmp_path, text, home).operator.socket == settings.OFF
+
+
+def test_the_file_is_found_by_variable_then_for_the_user(
+    tmp_path: Path, home: dict[str, str]
+) -> None:
+    own = tmp_path / "config" / "forewarn" / "forewarn.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text("[clock]\nscale = 2\n", encoding="utf-8")
+    assert settings.find(home) == own
+    assert settings.load(None, home).clock.scale == 2
+    named = tmp_path / "named.toml"
+    named.write_text("[clock]\nscale = 3\n", encoding="utf-8")
+    assert settings.load(None, {**home, "FOREWARN_CONFIG": str(named)}).clock.scale == 3
+
+
+def test_the_state_folder_is_systemds_if_it_gives_one(tmp_path: Path) -> None:
+    given = {"STATE_DIRECTORY": "/var/lib/a:/var/lib/b", "XDG_STATE_HOME": str(tmp_path)}
+    assert settings.state_folder(given) == Path("/var/lib/a")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:65535", ("::1", 65535))],
+)
+def test_an_address_with_a_port_is_taken_apart(text: str, expected: tuple[str, int]) -> None:
+    assert settings.split_address(text, "x") == expected
+
+
+@pytest.mark.parametrize("text", ["", ":80", "::1:80", "[127.0.0.1]:80", "1.2.3.4", "1.2.3.4:-1"])
+def test_what_is_no_address_with_a_port_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="is no address with a port"):
+        settings.split_address(text, "x")
+
+
+def test_every_limit_of_the_guest_plane_is_a_setting() -> None:
+    known = dict(settings.each_setting())
+    for field in msgspec.structs.fields(Limits):
+        assert known[f"guest.{field.encode_name}"] == field.default
+
+
+def test_the_packaged_file_says_the_defaults_in_comments(home: dict[str, str]) -> None:
+    root = Path(__file__).resolve().parents[2]
+    text = (root / "packaging" / "forewarn.toml").read_text(encoding="utf-8")
+    assert not [line for line in text.splitlines() if line and not line.startswith("#")]
+    said = "\n".join(
+        line.removeprefix("#") for line in text.splitlines() if not line.startswith("# ")
+    )
+    folder = Path(home["STATE_DIRECTORY"])
+    folder.mkdir()
+    assert plain(load(folder, said, home)) == plain(settings.load(None, home))
+    for path, _ in settings.each_setting():
+        assert f"#{path.rpartition('.')[2]} = " in text, path
+
+
+def plain(value: Any) -> Any:
+    return msgspec.to_builtins(value)
+
+
+def test_every_setting_has_its_heading_and_its_default_in_the_reference() -> None:
+    root = Path(__file__).resolve().parents[2]
+    text = (root / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    headings = [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")]
+    known = dict(settings.each_setting())
+    assert headings == [f"`{path}`" for path in known]
+    for path, default in known.items():
+        section = text.split(f"### `{path}`\n")[1].split("\n#")[0]
+        assert f"Default: `{shown(default)}`" in section, path
+
+
+def shown(default: Any) -> str:
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, tuple):
+        return "[" + ", ".join(shown(one) for one in default) + "]"
+    if isinstance(default, float) and default == int(default):
+        return str(int(default))
+    return f'"{default}"' if isinstance(default, str) else str(default)
