@@ -3,6 +3,7 @@
 import pytest
 
 from forewarn.server.guest.limits import Limits
+from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.tally import Reason
 from guest import room
 from guest.room import answers, chunked, get, post
@@ -67,6 +68,12 @@ def test_a_chunked_body_has_the_same_limit(size: int, status: int, coded: int, c
     assert peer.ended == (status == 413)
 
 
+@pytest.mark.parametrize("cut", [1 << 20, 777])
+def test_a_body_that_is_too_long_is_told_before_what_is_malformed_behind(cut: int) -> None:
+    body = chunked(padded_body(65537), 70000).replace(b"\r\n0\r\n", b"\r\nmalformed\r\n")
+    assert statuses(sent(post(body, "Transfer-Encoding: chunked"), cut).got) == [413]
+
+
 @pytest.mark.parametrize("cut", [1 << 20, 777, 1])
 @pytest.mark.parametrize(("over", "status"), [(0, 200), (1, 413)])
 def test_what_a_chunked_body_takes_on_the_wire_has_a_limit_too(
@@ -114,6 +121,28 @@ def test_dripping_bytes_do_not_lengthen_a_stage() -> None:
             plane.pass_time(0.45)
         assert statuses(peer.got) == [408]
         assert plane.tally[Reason.SLOW_REQUEST] == 1
+
+
+def test_a_dripping_body_has_no_longer_than_any_other() -> None:
+    with room.opened() as (plane, _):
+        peer = plane.connect()
+        peer.send(post()[:-20])
+        for byte in post()[-20:]:
+            plane.pass_time(0.9)
+            peer.send(bytes([byte]))
+        assert statuses(peer.got) == [408]
+
+
+def test_a_second_head_has_its_own_time_though_it_came_with_the_end_of_the_first() -> None:
+    with room.opened() as (plane, _):
+        peer = plane.connect()
+        peer.send(get()[:10])
+        plane.pass_time(4)
+        peer.send(get()[10:] + get()[:10])
+        plane.pass_time(4)
+        assert statuses(peer.got) == [200]
+        plane.pass_time(1)
+        assert statuses(peer.got) == [200, 408]
 
 
 def test_an_approval_that_is_never_answered_is_cut_off_without_a_word() -> None:
@@ -194,6 +223,16 @@ def test_one_address_has_its_connections_and_another_still_gets_in() -> None:
         first.abort()
         assert plane.connect().got == b""
         assert len(plane.connections) == 3
+
+
+def test_on_a_loopback_listener_all_machines_share_an_address_and_so_none_is_counted() -> None:
+    loopback = Listener(host="127.0.0.1", loopback=True)
+    with room.opened(Limits(connections_per_address=1)) as (plane, _):
+        peers = [plane.connect("127.0.0.1", loopback) for _ in range(3)]
+        assert [peer.got for peer in peers] == [b""] * 3
+        for peer in peers:
+            peer.abort()
+        assert len(plane.connections) == 0
 
 
 def test_all_together_have_their_connections() -> None:

@@ -201,6 +201,22 @@ def test_stopping_cuts_off_what_takes_too_long(play: Play) -> None:
     play(body())
 
 
+def test_a_connection_too_many_is_told_so_and_closed(play: Play) -> None:
+    async def body() -> None:
+        async with serving(GUESTS, limits=Limits(connections_per_address=1)) as served:
+            reader, writer = await served.connect()
+            writer.write(get())
+            await reader.readuntil(b"[]}")
+            more, spare = await served.connect()
+            (answer,) = answers(await more.read())
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
+            assert b"This address has 1 connections open" in answer.body
+            spare.close()
+            writer.close()
+
+    play(body())
+
+
 def test_an_approval_that_ends_after_the_loop_does_no_harm() -> None:
     left: list[room.Room] = []
 

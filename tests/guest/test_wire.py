@@ -69,6 +69,33 @@ def test_nothing_behind_an_approval_is_answered_or_read_before_it() -> None:
         assert not peer.paused
 
 
+def test_what_was_on_its_way_when_reading_was_paused_waits_its_turn() -> None:
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        peer = plane.connect()
+        peer.send(post())
+        for byte in get("/nowhere"):
+            peer.send(bytes([byte]))
+        assert peer.got == b""
+        plane.approvals.decide_all()
+        turn()
+        assert statuses(peer.got) == [200, 404]
+
+
+def test_a_plane_that_stops_closes_a_peer_once_it_has_taken_its_answers() -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.takes = False
+        while not peer.paused:
+            peer.send(get() * 10)
+            turn()
+        peer.connection._unread = b""
+        plane.connections.retiring = True
+        peer.take()
+        assert peer.closing
+        assert not peer.aborted
+
+
 def test_many_pipelined_requests_leave_others_their_turn() -> None:
     with room.opened() as (plane, turn):
         peer = plane.connect()
@@ -110,7 +137,9 @@ def test_a_request_may_come_byte_by_byte() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_chunked_body_is_read_with_extensions_and_trailers(size: int) -> None:
-    body = chunked(room.APPROVAL, size).replace(b"0\r\n\r\n", b"0;a=b\r\nMetadata: false\r\n\r\n")
+    body = chunked(room.APPROVAL, size).replace(
+        b"0\r\n\r\n", b"0;a=b\r\nX-Forwarded-For: a\r\n\r\n"
+    )
     with room.opened() as (plane, turn):
         peer = plane.connect()
         peer.send(post(body, "Transfer-Encoding: chunked") + get())
@@ -215,7 +244,10 @@ FAULTS = {
     "two lengths": (post(b"{}", "Content-Length: 2"), 400),
     "a length that is none": (get(room.EVENTS, "Content-Length: 1x"), 400),
     "an unknown coding": (post(b"0\r\n\r\n", "Transfer-Encoding: gzip, chunked"), 501),
-    "coding in HTTP/1.0": (post(b"0\r\n\r\n", CODED).replace(b"HTTP/1.1", b"HTTP/1.0"), 400),
+    "coding in HTTP/1.0": (
+        post(chunked(room.APPROVAL, 99), CODED).replace(b"HTTP/1.1", b"HTTP/1.0"),
+        400,
+    ),
     "HTTP/0.9": (b"GET /\r\n\r\n", 505),
     "HTTP/2": (b"GET / HTTP/2.0\r\n\r\n", 505),
     "a bad chunk": (post(b"x\r\n", CODED), 400),

@@ -185,9 +185,9 @@ class Listeners:
 
     def _sweep(self) -> None:
         loop = self._connections.loop
+        # The next one is set first: a fault in this one must not be the last of all times.
+        self._sweeping = loop.call_later(self._connections.limits.sweep_seconds, self._sweep)
         self._connections.sweep(self._connections.monotonic())
-        seconds = self._connections.limits.sweep_seconds
-        self._sweeping = loop.call_later(seconds, self._sweep)
 
     def _close(self) -> None:
         for server in self._servers:

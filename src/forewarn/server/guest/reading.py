@@ -184,7 +184,11 @@ class Reader:
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Judge the head as far as the transport goes."""
+        """Judge the head as far as the transport goes.
+
+        Without a Host, HTTP/1.1 is refused, as RFC 9112 section 3.2 demands: every client library
+        sends one. Its value is nobody's business here: guests ask by whatever address they know.
+        """
         if self.in_body:
             return
         self.method = self._parser.get_method()
