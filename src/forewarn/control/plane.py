@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from forewarn.connectors.port import Act, Outcome
 from forewarn.control import snapshots
+from forewarn.control.approvals import Approvals, Word
 from forewarn.control.writer import Work, Writer
 from forewarn.maintenance import causes, dealing, fleet, invariants, planner, schedule
 from forewarn.maintenance.bench import Decision
@@ -52,6 +53,7 @@ class Plane:
         self._writer = writer
         self._mint = mint
         self._policy = policy
+        self._approvals = Approvals(writer, self._decide)
 
     def apply_fleet(
         self,
@@ -137,13 +139,8 @@ class Plane:
             by: The machine's name.
             address: Where its word came from.
         """
-
-        def job(transaction: Transaction, now: datetime) -> Work:
-            ids = tuple(event_id.upper() for event_id in event_ids)
-            approval = Approval(kind=ApproverKind.GUEST, by=by, address=address, at=now)
-            return self._approve(transaction, ids, approval, scope, now)
-
-        return self._writer.submit(job)
+        ids = tuple(event_id.upper() for event_id in event_ids)
+        return self._approvals.submit(Word(scope=scope, event_ids=ids, by=by, address=address))
 
     def approve_for_guests(
         self, references: Sequence[str], *, by: str, address: str = ""

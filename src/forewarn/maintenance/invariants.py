@@ -103,9 +103,10 @@ def check_succession(before: Snapshot, after: Snapshot) -> None:
             new,
             "an approval was lost",
         )
+    shown_before, shown_after = _visible(before), _visible(after)
     for scope_key, old_scope in before.scopes.items():
         new_scope = after.scopes[scope_key]
-        changed = _visible(before, scope_key) != _visible(after, scope_key)
+        changed = shown_before.get(scope_key) != shown_after.get(scope_key)
         moved = new_scope.incarnation - old_scope.incarnation
         if moved < 0 or (moved > 0) != changed:
             message = (
@@ -151,18 +152,19 @@ def _pairs(old: Operation, new: Operation) -> Iterable[tuple]:  # type: ignore[t
     return zip(old.events, new.events, strict=True)
 
 
-def _visible(snapshot: Snapshot, scope: str) -> set[tuple[str, EventStatus, datetime | None]]:
-    return {
-        (
-            event.id,
-            operation.status,
-            operation.not_before if operation.status is EventStatus.SCHEDULED else None,
-        )
-        for operation in snapshot.operations.values()
-        if operation.status.visible
-        for event in operation.events
-        if event.scope == scope and not event.silent
-    }
+def _visible(snapshot: Snapshot) -> dict[str, set[tuple[str, EventStatus, datetime | None]]]:
+    """Return what guests of each scope see of its events, as far as it can change."""
+    shown: dict[str, set[tuple[str, EventStatus, datetime | None]]] = {}
+    for operation in snapshot.operations.values():
+        if not operation.status.visible:
+            continue
+        scheduled = operation.status is EventStatus.SCHEDULED
+        not_before = operation.not_before if scheduled else None
+        for event in operation.events:
+            if not event.silent:
+                seen = shown.setdefault(event.scope, set())
+                seen.add((event.id, operation.status, not_before))
+    return shown
 
 
 def _hold(truth: bool, operation: Operation, message: str) -> None:  # noqa: FBT001 - an assertion

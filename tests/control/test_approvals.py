@@ -1,0 +1,181 @@
+"""Approvals that wait together share a reading and a commit, and are answered one by one."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from builders import FLEET, NOW, mint
+from control.conftest import done
+from forewarn.clock import ManualClock
+from forewarn.control import approvals
+from forewarn.control.feed import Feed
+from forewarn.control.plane import Plane
+from forewarn.control.writer import ThreadWriter, Work
+from forewarn.maintenance import fleet
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.planner import Request
+from forewarn.store import sql
+from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
+from forewarn.vocabulary import EventStatus, EventType
+
+UNKNOWN = "FFFFFFFF-0000-4000-8000-000000000001"
+
+
+class Counting:
+    """A real store that counts its transactions and can be away."""
+
+    def __init__(self) -> None:
+        self.inner: Store = sql.in_memory()
+        self.commits = 0
+        self.away = False
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        if self.away:
+            raise StoreUnavailable("the disk is full")
+        with self.inner.write() as transaction:
+            yield transaction
+        self.commits += 1
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        with self.inner.read() as reading:
+            yield reading
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Busy:
+    """A plane whose writer can be kept busy, so that what comes meanwhile waits for certain."""
+
+    def __init__(self) -> None:
+        self.store = Counting()
+        self.writer = ThreadWriter(self.store, ManualClock(NOW), Feed())
+        self.plane = Plane(self.writer, mint("c"))
+        done(self.plane.apply_fleet(FLEET))
+        self._go, self._entered = threading.Event(), threading.Event()
+
+    def ask(self, *machines: str) -> list[str]:
+        request = Request(event_type=EventType.REBOOT, machines=machines)
+        plan = done(self.plane.request(request))
+        return [event.id for operation in plan.operations for event in operation.events]
+
+    def hold(self) -> None:
+        def job(_: Transaction, __: datetime) -> Work:
+            self._entered.set()
+            assert self._go.wait(10)
+            return Work(None)
+
+        self._go.clear()
+        self._entered.clear()
+        self.writer.submit(job)
+        assert self._entered.wait(10)
+
+    def release(self) -> None:
+        self._go.set()
+
+    def approve(self, scope: str, *ids: str, by: str = "web-0") -> "Future[Any]":
+        return self.plane.approve(scope, ids, by=by, address="10.0.0.10")
+
+
+@pytest.fixture
+def busy() -> Iterator[Busy]:
+    built = Busy()
+    yield built
+    built.release()
+    built.writer.close()
+    built.store.close()
+
+
+def test_all_that_wait_share_one_commit_and_each_has_its_own_answer(busy: Busy) -> None:
+    web, bastion = busy.ask("web-0", "web-3"), busy.ask("bastion")
+    before = busy.store.commits
+    busy.hold()
+    good = busy.approve("web", *web, by="web-3")
+    unknown = busy.approve("web", UNKNOWN)
+    foreign = busy.approve("web", *bastion)
+    mixed = busy.approve("bastion", *bastion, UNKNOWN)
+    again = busy.approve("web", *web, by="web-0")
+    last = busy.approve("bastion", *bastion, by="bastion")
+    busy.release()
+    assert [o.id for o in good.result(10)] == ["1.1"]
+    assert again.result(10)[0].events[0].approval.by == "web-3"
+    assert last.result(10)[0].status is EventStatus.STARTED
+    for refused, event_id in ((unknown, UNKNOWN), (foreign, bastion[0]), (mixed, UNKNOWN)):
+        with pytest.raises(Refused) as refusal:
+            refused.result(10)
+        assert refusal.value.facts == {"event_id": event_id}
+    assert busy.store.commits == before + 2
+
+
+def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Busy) -> None:
+    events = [busy.ask(f"web-{n}")[0] for n in range(3)]
+    busy.hold()
+    futures = [busy.approve("web", event_id) for event_id in events]
+    busy.release()
+    operations = [future.result(10)[0] for future in futures]
+    assert [o.status for o in operations] == [
+        EventStatus.STARTED,
+        EventStatus.SCHEDULED,
+        EventStatus.SCHEDULED,
+    ]
+    assert [o.waits_for for o in operations] == ["", "1.1", "1.1"]
+
+
+def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Busy) -> None:
+    count = approvals.MAX_TOGETHER + 7
+    machines = tuple(fleet.Standalone(name=f"m{n}") for n in range(count))
+    done(busy.plane.apply_fleet(fleet.Fleet(machine=machines)))
+    events = busy.ask(*(machine.name for machine in machines))
+    with busy.store.read() as reading:
+        scopes = {
+            event.id: event.scope
+            for operation in reading.live_operations().values()
+            for event in operation.events
+        }
+    before = busy.store.commits
+    busy.hold()
+    futures = [busy.approve(scopes[event_id], event_id) for event_id in events]
+    busy.release()
+    assert {future.result(30)[0].status for future in futures} == {EventStatus.STARTED}
+    assert busy.store.commits == before + 3
+
+
+def test_a_store_that_is_away_answers_all_of_them_and_the_next_is_taken(busy: Busy) -> None:
+    (event_id,) = busy.ask("web-0")
+    busy.hold()
+    busy.store.away = True
+    futures = [busy.approve("web", event_id) for _ in range(3)]
+    busy.release()
+    for future in futures:
+        with pytest.raises(StoreUnavailable, match="the disk is full"):
+            future.result(10)
+    busy.store.away = False
+    assert busy.approve("web", event_id).result(10)[0].status is EventStatus.STARTED
+
+
+def test_a_defect_beside_them_costs_no_approval(busy: Busy) -> None:
+    def fail(_: Transaction, __: datetime) -> Work:
+        raise ZeroDivisionError("a defect")
+
+    (event_id,) = busy.ask("web-0")
+    busy.hold()
+    approval = busy.approve("web", event_id)
+    failed = busy.writer.submit(fail)
+    busy.release()
+    assert approval.result(10)[0].status is EventStatus.STARTED
+    with pytest.raises(ZeroDivisionError):
+        failed.result(10)
+
+
+def test_when_the_service_stops_whoever_waits_is_told(busy: Busy) -> None:
+    (event_id,) = busy.ask("web-0")
+    busy.writer.close()
+    with pytest.raises(StoreUnavailable, match="the service is stopping"):
+        busy.approve("web", event_id).result(10)
