@@ -54,7 +54,7 @@ from server.running import Client, request_reboot
             {},
             400,
             "invalid",
-            "there is no parameter 'dryrun' here; known are prune, dry_run",
+            "there is no parameter 'dryrun' here; known are prune, again, dry_run",
         ),
         (
             "PUT",
@@ -94,7 +94,7 @@ from server.running import Client, request_reboot
             {"event_type": "Reboot", "scope": "web", "machines": ["web-0"]},
             400,
             "invalid",
-            "name either machines or one scope, not both",
+            "name machines, or one scope, or one host: one of them",
         ),
         (
             "POST",

@@ -1,10 +1,10 @@
-"""Maintenance: request, list, show, approve, cancel; what is live, and history."""
+"""Maintenance: request, list, show; what is live, and history."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from forewarn.maintenance import planner
@@ -44,19 +44,23 @@ async def request_maintenance(
         event_type=data.event_type,
         machines=data.machines,
         scope=data.scope,
+        host=data.host,
         source=data.source,
         not_before=data.not_before and data.not_before.astimezone(UTC),
         duration_seconds=data.duration_seconds,
         description=data.description,
         live_migration=data.live_migration,
         no_notice=data.no_notice,
+        without_notice=data.without_notice,
         requested_by=bodies.judge_text(data.by, "by") or NOBODY,
     )
     plan = await desk.done(desk.plane.request(request, dry_run=dry_run))
     now = desk.now()
+    further = views.further([plan.maintenance], desk.roster)[plan.maintenance.number]
     return schemas.Plan(
         dry_run=dry_run,
-        maintenance=views.maintenance(plan.maintenance),
+        maintenance=views.maintenance(plan.maintenance, further, desk.roster),
+        further=further,
         operations=views.operations(plan.operations, desk.roster.name_of_scope, now),
         superseded=views.operations(plan.superseded, desk.roster.name_of_scope, now),
     )
@@ -70,8 +74,11 @@ async def list_maintenances(
     before = _number(cursor) if cursor else None
     found = await desk.read(lambda reading: reading.latest_maintenances(before, limit + 1))
     page = found[:limit]
+    further = views.further(page, desk.roster)
     return schemas.MaintenancePage(
-        maintenances=tuple(map(views.maintenance, page)),
+        maintenances=tuple(
+            views.maintenance(one, further[one.number], desk.roster) for one in page
+        ),
         next=str(page[-1].number) if len(found) > limit else "",
     )
 
@@ -93,8 +100,10 @@ async def show_maintenance(desk: AtDesk, number: FromPath[int]) -> schemas.Maint
     if maintenance is None:
         message = f"there is no maintenance {number}: see 'forewarn history'"
         raise Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
+    further = views.further([maintenance], desk.roster)[number]
     return schemas.MaintenanceDetail(
-        maintenance=views.maintenance(maintenance),
+        maintenance=views.maintenance(maintenance, further, desk.roster),
+        further=further,
         operations=_shown(desk, operations.values()),
     )
 
@@ -119,47 +128,6 @@ async def list_events(
     ]
     found.sort(key=lambda event: (event.not_before, event.maintenance, event.operation, event.id))
     return schemas.EventList(now=now, events=tuple(found))
-
-
-@post(
-    "/v1/approvals",
-    tags=TAGS,
-    responses=bodies.REFUSALS,
-    operation_id="approve",
-    status_code=200,
-    dto=bodies.Strict[schemas.ApprovalRequest],
-    return_dto=None,
-)
-async def approve(
-    desk: AtDesk, request: Request[Any, Any, Any], data: JSONBody[schemas.ApprovalRequest]
-) -> schemas.OperationList:
-    """Approve on the guests' behalf: all of it or, if one is unknown, nothing."""
-    by = bodies.judge_text(data.by, "by") or NOBODY
-    address = request.client.host if request.client else ""
-    approved = await desk.done(
-        desk.plane.approve_for_guests(data.references, by=by, address=address)
-    )
-    return schemas.OperationList(operations=_shown(desk, approved))
-
-
-@post(
-    "/v1/cancellations",
-    tags=TAGS,
-    responses=bodies.REFUSALS,
-    operation_id="cancel",
-    status_code=200,
-    dto=bodies.Strict[schemas.CancellationRequest],
-    return_dto=None,
-)
-async def cancel(
-    desk: AtDesk, data: JSONBody[schemas.CancellationRequest]
-) -> schemas.OperationList:
-    """Withdraw what has not started."""
-    by = bodies.judge_text(data.by, "by") or NOBODY
-    why = bodies.judge_text(data.reason, "reason")
-    reason = f"cancelled by {by}" + (f": {why}" if why else "")
-    cancelled = await desk.done(desk.plane.cancel(data.reference, reason=reason))
-    return schemas.OperationList(operations=_shown(desk, cancelled))
 
 
 @get("/v1/history", tags=TAGS, responses=bodies.REFUSALS, operation_id="readHistory")

@@ -8,7 +8,10 @@ import bisect
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from forewarn.maintenance.model import Changes, Event, Machine, Operation, Scope, key
+from forewarn.maintenance.model import Changes, Event, Machine, Operation, Scope, Walk, key
+
+UNKNOWN = "unknown"
+"""What asks for machines whose host is not known, as after a Redeploy that told no new one."""
 
 
 class Roster:
@@ -55,14 +58,15 @@ class Roster:
 
         Args:
             scope: Only of this scope, by its key; `""` for any.
-            host: Only on this host; `""` for any.
+            host: Only on this host; `""` for any, UNKNOWN also for those whose host is not known.
             cursor: Where the page before ended; `""` for the first page.
             limit: At least 1.
         """
+        hosts = {host, ""} if host == UNKNOWN else {host}
         found: list[Machine] = []
         for name in self._following("machines", self.machines, cursor):
             machine = self.machines[name]
-            if (scope and machine.scope != scope) or (host and machine.host != host):
+            if (scope and machine.scope != scope) or (host and machine.host not in hosts):
                 continue
             if len(found) == limit:
                 return found, found[-1].key
@@ -119,6 +123,24 @@ class Roster:
         """Return a scope's name as it was written; its key where it is gone."""
         found = self.scopes.get(scope)
         return found.name if found else scope
+
+    def name_of_machine(self, machine: str) -> str:
+        """Return a machine's name as it was written; its key where it is gone."""
+        found = self.machines.get(machine)
+        return found.name if found else machine
+
+    def walked(self, walks: Collection[Walk]) -> dict[tuple[str, str], list[Machine]]:
+        """Return the machines that these walks may concern, by the walk's scope and host.
+
+        The fleet is gone through once, however many walks there are.
+        """
+        found: dict[tuple[str, str], list[Machine]] = {(w.scope, w.host): [] for w in walks}
+        if found:
+            for machine in self.machines.values():
+                for place in ((machine.scope, ""), ("", machine.host)):
+                    if place in found:
+                        found[place].append(machine)
+        return found
 
     def _following(self, what: str, entries: Mapping[str, object], cursor: str) -> Iterator[str]:
         order = self._orders.get(what)
