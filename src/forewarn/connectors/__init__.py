@@ -3,6 +3,7 @@
     port       Connector, Act, Outcome, Found: what the executor asks and is told
     simulated  nothing is touched; an act lasts as long as the settings say
     command    the operator's program, once a machine or once an operation
+    program    the settings of that program
     runs       one program's run as files: begun, alive, result
     runner     the process around one run, which outlives the service
 

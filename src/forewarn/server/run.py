@@ -26,6 +26,7 @@ from typing import Final, NoReturn
 import structlog
 
 from forewarn.clock import Clock, SystemClock
+from forewarn.connectors.command import CommandUnusable
 from forewarn.control.plane import Plane
 from forewarn.server import logs
 from forewarn.server.guests import GuestPlane, Guests
@@ -40,6 +41,7 @@ from forewarn.version import __version__
 STOPPED: Final = 0
 CRASHED: Final = 1
 BAD_STORE: Final = 6
+BAD_SETTINGS: Final = 2
 BAD_SOCKET: Final = 10
 BY_SIGNAL: Final = 128
 """And the signal's number, as shells count it."""
@@ -88,6 +90,10 @@ async def _run(settings: Settings, store: Store) -> int:
         _log.error(str(error))
         store.close()
         return BAD_STORE
+    except CommandUnusable as error:
+        _log.error(f"at [connector]: {error}")
+        store.close()
+        return BAD_SETTINGS
     status = await _until_stopped(service, settings, stop)
     _notify("STOPPING=1")
     try:

@@ -6,6 +6,7 @@ it "over, recover" (protocol.md section 9).
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,20 +16,19 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock, ScaledClock
-from forewarn.connectors.simulated import Simulated
 from forewarn.control.executor import Executor
 from forewarn.control.feed import Feed
 from forewarn.control.plane import Plane
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Changes
+from forewarn.server import carrying
 from forewarn.server.guests import Guests
 from forewarn.server.operator import api, auth, sockets
 from forewarn.server.operator.desk import Desk
 from forewarn.server.operator.roster import Roster
 from forewarn.server.settings import OFF, Settings, split_address
 from forewarn.store.port import Store, StoreError
-from forewarn.vocabulary import EventType
 
 CLOSE_SECONDS: Final = 9.0
 """The longest that `close` takes: a second is left of the ten that stopping may last."""
@@ -84,8 +84,13 @@ class Service:
         self._roster = Roster(self._guests.machines)
         keep = timedelta(days=settings.history.retention_days)
         self._ticker = Ticker(self._plane, clock, keep)
-        connector = Simulated(clock, _durations(settings))
-        self._executor = Executor(self._plane, connector, clock, "simulated")
+        self._executor = Executor(
+            self._plane,
+            carrying.chosen(settings, clock, os.environ),
+            clock,
+            settings.connector.kind,
+            on_unknown=settings.connector.on_unknown,
+        )
         self._desk = Desk(
             plane=self._plane,
             store=store,
@@ -243,17 +248,6 @@ class _Origin(msgspec.Struct, frozen=True, kw_only=True):
 def shown(address: str, port: int) -> str:
     """Return the URL of an address."""
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
-
-
-def _durations(settings: Settings) -> dict[EventType, timedelta]:
-    simulated = settings.connector.simulated
-    return {
-        EventType.FREEZE: timedelta(seconds=simulated.freeze_seconds),
-        EventType.REBOOT: timedelta(seconds=simulated.reboot_seconds),
-        EventType.REDEPLOY: timedelta(seconds=simulated.redeploy_seconds),
-        EventType.PREEMPT: timedelta(seconds=simulated.preempt_seconds),
-        EventType.TERMINATE: timedelta(seconds=simulated.terminate_seconds),
-    }
 
 
 MOST_TOLD: Final = 20

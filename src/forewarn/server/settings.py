@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from forewarn.connectors.program import CommandSettings
 from forewarn.server.guest.limits import Limits
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_SET_"
@@ -32,6 +33,7 @@ OFF: Final = "off"
 DATABASE_NAME: Final = "forewarn.db"
 SOCKET_NAME: Final = "operator.sock"
 TOKEN_NAME: Final = "operator.token"  # noqa: S105 - a file's name
+STATE_NAME: Final = "commands"
 SYSTEM_CONFIG: Final = Path("/etc/forewarn/forewarn.toml")
 SYSTEM_STATE: Final = Path("/var/lib/forewarn")
 
@@ -117,9 +119,14 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Connector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What carries maintenance out."""
 
-    kind: Literal["simulated"] = "simulated"
-    """`simulated` touches nothing: a service that has just been installed restarts no machine."""
+    kind: Literal["simulated", "command"] = "simulated"
+    """`simulated` touches nothing: a service that has just been installed restarts no machine.
+    `command` runs your program ([guides/connectors.md](../guides/connectors.md))."""
+    on_unknown: Literal["ask", "repeat", "fail"] = "ask"
+    """What to do where nobody knows whether an act was carried out before a restart: ask an
+    operator, do it again, or let it fail. By default ask: a second reboot is worse than a wait."""
     simulated: Simulated = Simulated()
+    command: CommandSettings = CommandSettings()
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -396,11 +403,15 @@ def _placed(settings: Settings, base: Path, environment: Mapping[str, str]) -> S
     def place(text: str, name: str) -> str:
         return str(base / Path(text).expanduser() if text else folder / name)
 
-    operator = settings.operator
+    operator, command = settings.operator, settings.connector.command
     socket = OFF if operator.socket == OFF else place(operator.socket, SOCKET_NAME)
     return msgspec.structs.replace(
         settings,
         store=Store(path=str(database)),
+        connector=msgspec.structs.replace(
+            settings.connector,
+            command=msgspec.structs.replace(command, state=place(command.state, STATE_NAME)),
+        ),
         operator=msgspec.structs.replace(
             operator, socket=socket, token_file=place(operator.token_file, TOKEN_NAME)
         ),

@@ -1,0 +1,83 @@
+"""The `command` connector in a real service: the operator's program carries maintenance out."""
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from end_to_end.running import Running
+
+FLEET = """
+[[availability_set]]
+name = "web"
+update_domains = 2
+machines = [{ name = "web-0", host = "h1" }, { name = "web-1", host = "h2" }]
+"""
+PROGRAM = """\
+import json, os, sys
+act = json.load(sys.stdin)
+with open({log!r}, "a") as log:
+    print(json.dumps([act["operation"], act["machine"], os.environ["FOREWARN_HOST"]]), file=log)
+if os.environ["FOREWARN_MACHINE"] == "web-1":
+    sys.exit("no route to " + os.environ["FOREWARN_HOST"])
+print(json.dumps({{"hosts": {{act["machine"]: "h7"}}}}))
+"""
+ENDING_SECONDS = 20.0
+
+
+def ended(service: Running, operation: str) -> dict[str, Any]:
+    deadline = time.monotonic() + ENDING_SECONDS
+    while True:
+        found = service.document("history")["operations"]
+        (entry,) = [one for one in found if one["id"] == operation]
+        if entry["status"] not in {"Scheduled", "Started"}:
+            return dict(entry)
+        assert time.monotonic() < deadline, entry
+        time.sleep(0.05)
+
+
+def test_a_program_moves_machines_and_its_failure_stops_the_walk(tmp_path: Path) -> None:
+    log, program = tmp_path / "acts.log", tmp_path / "maintain.py"
+    program.write_text(PROGRAM.format(log=str(log)))
+    argv = json.dumps([sys.executable, "-I", str(program)])
+    service = Running(tmp_path, connector=f"[connector.command]\nprogram = {argv}\n")
+    text = service.settings.read_text().replace(
+        "[connector.simulated]", '[connector]\nkind = "command"'
+    )
+    service.settings.write_text(text)
+    service.start()
+    try:
+        assert service.call("fleet", "apply", "-", stdin=FLEET).returncode == 0
+        service.document("schedule", "redeploy", "--scope", "web")
+        assert service.call("approve", "1.1").returncode == 0
+        assert ended(service, "1.1")["status"] == "Completed"
+        shown = service.document("fleet", "show", "web-0")
+        assert "h7" in json.dumps(shown)
+        assert service.call("approve", "1.2").returncode == 0
+        failed = ended(service, "1.2")
+        assert failed["status"] == "Failed"
+        assert "no route to h2" in failed["outcome"]
+        acts = [json.loads(line) for line in log.read_text().splitlines()]
+        assert acts == [["1.1", "web-0", "h1"], ["1.2", "web-1", "h2"]]
+    finally:
+        assert service.stop() == 0
+
+
+def test_a_program_that_is_not_there_is_one_line_and_status_2(tmp_path: Path) -> None:
+    service = Running(tmp_path)
+    text = service.settings.read_text().replace(
+        "[connector.simulated]",
+        '[connector]\nkind = "command"\ncommand.program = ["/nowhere/at-all"]\n'
+        "[connector.simulated]",
+    )
+    service.settings.write_text(text)
+    command = f"{shlex.quote(sys.executable)} -m forewarn serve --config {service.settings}"
+    ran = subprocess.run(
+        shlex.split(command), capture_output=True, text=True, check=False, timeout=30
+    )
+    assert ran.returncode == 2
+    assert "/nowhere/at-all" in ran.stderr
+    assert "Traceback" not in ran.stderr
