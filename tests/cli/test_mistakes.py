@@ -58,6 +58,7 @@ def said_once(capsys: Capture) -> str:
         (["release", "list"], "'list' is not one of"),
         (["postpone", "12.1"], "Missing argument 'TIME'"),
         (["postpone", "12.1", "soon"], "'soon' is no time"),
+        (["resolve", "12.1", "perhaps"], "'perhaps' is not one of"),
         (["note"], "Missing argument 'REF"),
         (["events", "--operator", "ftp://x"], "is no operator's address"),
         (["events", "--operator", "http://"], "is no operator's address"),

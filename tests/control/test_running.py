@@ -1,18 +1,20 @@
 """The ticker and the executor, run on a clock that is advanced by hand."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from builders import MINUTE, NOW, SECOND
 from control.conftest import House, done
-from forewarn.connectors.port import Act, Outcome
+from forewarn.connectors.port import Act, Found, Outcome
 from forewarn.connectors.simulated import DURATIONS, Simulated
-from forewarn.control.executor import LEASE, RENEW_EVERY, Executor
+from forewarn.control.executor import LEASE, MAX_REPEATS, RENEW_EVERY, Executor, OnUnknown
 from forewarn.control.ticker import Ticker
 from forewarn.maintenance import fleet, planner
+from forewarn.maintenance.model import Verdict
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -25,17 +27,24 @@ class Scripted:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, int]] = []
-        self.outcomes: dict[str, asyncio.Future[Outcome]] = {}
-        self.earlier: Outcome | None = None
+        self.outcomes: dict[str, asyncio.Future[Any]] = {}
+        self.earlier: Outcome | Found = Found.NOT_DONE
+        self.swept: list[Collection[str]] = []
 
-    async def perform(self, act: Act) -> Outcome:
+    async def perform(self, act: Act) -> Any:
         self.asked.append(("perform", act.operation, act.attempt))
         self.outcomes[act.operation] = asyncio.get_running_loop().create_future()
         return await self.outcomes[act.operation]
 
-    async def check(self, act: Act) -> Outcome | None:
+    async def check(self, act: Act) -> Outcome | Found:
         self.asked.append(("check", act.operation, act.attempt))
         return self.earlier
+
+    async def forget(self, act: Act) -> None:
+        self.asked.append(("forget", act.operation, act.attempt))
+
+    async def sweep(self, live: Collection[str]) -> None:
+        self.swept.append(live)
 
 
 async def settle() -> None:
@@ -141,37 +150,41 @@ def test_a_long_act_keeps_its_lease(house: House) -> None:
     play(house, story)
 
 
-@pytest.mark.parametrize("found", [Outcome(succeeded=True, message="done before"), None])
+@pytest.mark.parametrize("found", [Outcome(succeeded=True, message="done before"), Found.NOT_DONE])
 def test_after_a_restart_an_act_is_checked_before_it_is_repeated(
-    house: House, found: Outcome | None
+    house: House, found: Outcome | Found
 ) -> None:
     house.ask(REBOOT, "web-0", no_notice=True)
     done(house.plane.claim("who is gone", MINUTE, 1))
     done(house.plane.release_claims())
 
     async def story(connector: Scripted) -> None:
-        connector.earlier = found
         await settle()
         # the act was claimed before the story began, so it has been checked as not done
         assert connector.asked[0] == ("check", "1.1", 2)
         assert connector.asked[1] == ("perform", "1.1", 2)
 
     async def found_story(connector: Scripted) -> None:
-        assert connector.asked == [("check", "1.1", 2)]
+        assert connector.asked == [("check", "1.1", 2), ("forget", "1.1", 2)]
         assert house.operation("1.1").status is EventStatus.COMPLETED
         assert house.operation("1.1").outcome == "done before"
 
-    if found is None:
-        play(house, story)
-    else:
+    if isinstance(found, Outcome):
         play_with(house, found, found_story)
+    else:
+        play(house, story)
 
 
-def play_with(house: House, earlier: Outcome, story: Callable[[Scripted], Awaitable[None]]) -> None:
+def play_with(
+    house: House,
+    earlier: Outcome | Found,
+    story: Callable[[Scripted], Awaitable[None]],
+    on_unknown: OnUnknown = "ask",
+) -> None:
     async def run() -> None:
         connector = Scripted()
         connector.earlier = earlier
-        executor = Executor(house.plane, connector, house.clock, "here")
+        executor = Executor(house.plane, connector, house.clock, "here", on_unknown=on_unknown)
         executor.follow(house.feed, asyncio.get_running_loop())
         task = asyncio.create_task(executor.run())
         await settle()
@@ -180,6 +193,100 @@ def play_with(house: House, earlier: Outcome, story: Callable[[Scripted], Awaita
         await asyncio.wait_for(task, 10)
 
     asyncio.run(run())
+
+
+def claimed_before(house: House) -> None:
+    house.ask(REBOOT, "web-0", no_notice=True)
+    done(house.plane.claim("who is gone", MINUTE, 1))
+    done(house.plane.release_claims())
+
+
+def test_an_operator_is_asked_where_nobody_knows_and_may_have_it_repeated(house: House) -> None:
+    claimed_before(house)
+
+    async def story(connector: Scripted) -> None:
+        await settle()
+        operation = house.operation("1.1")
+        assert (operation.status, operation.lease_until) == (EventStatus.STARTED, None)
+        assert "nobody knows" in operation.doubt
+        await passes(house, LEASE)
+        assert connector.asked == [("check", "1.1", 2)]
+        connector.earlier = Found.NOT_DONE
+        done(house.plane.resolve("1.1", Verdict.REPEAT, "ann"))
+        await settle()
+        assert connector.asked[1:] == [("check", "1.1", 3), ("perform", "1.1", 3)]
+        assert house.operation("1.1").repeat_after == 2
+        connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
+        await settle()
+        assert house.operation("1.1").status is EventStatus.COMPLETED
+
+    play_with(house, Found.UNKNOWN, story)
+
+
+def test_what_nobody_knows_is_repeated_where_the_settings_say_so(house: House) -> None:
+    claimed_before(house)
+
+    async def story(connector: Scripted) -> None:
+        await settle()
+        assert connector.asked == [("check", "1.1", 2), ("perform", "1.1", 2)]
+        for _ in range(MAX_REPEATS):
+            assert house.operation("1.1").status is EventStatus.STARTED
+            connector.outcomes["1.1"].set_result(Found.UNKNOWN)
+            await settle()
+        assert house.operation("1.1").status is EventStatus.FAILED
+        assert "nobody knows" in house.operation("1.1").outcome
+
+    play_with(house, Found.UNKNOWN, story, "repeat")
+
+
+def test_what_nobody_knows_has_failed_where_the_settings_say_so(house: House) -> None:
+    claimed_before(house)
+
+    async def story(connector: Scripted) -> None:
+        await settle()
+        assert connector.asked == [("check", "1.1", 2), ("forget", "1.1", 2)]
+        assert house.operation("1.1").status is EventStatus.FAILED
+        assert "nobody knows" in house.operation("1.1").outcome
+
+    play_with(house, Found.UNKNOWN, story, "fail")
+
+
+def test_an_act_whose_bearer_is_lost_on_the_way_is_doubtful_too(house: House) -> None:
+    async def story(connector: Scripted) -> None:
+        house.ask(REBOOT, "web-0", no_notice=True)
+        await settle()
+        connector.outcomes["1.1"].set_result(Found.UNKNOWN)
+        await settle()
+        assert house.operation("1.1").doubt
+
+    play(house, story)
+
+
+def test_an_outcomes_hosts_become_the_machines_own(house: House) -> None:
+    async def story(connector: Scripted) -> None:
+        house.ask(EventType.REDEPLOY, "web-0", "web-3", no_notice=True)
+        await settle()
+        hosts = {"WEB-0": "h7", "web-1": "h9"}
+        connector.outcomes["1.1"].set_result(Outcome(succeeded=True, hosts=hosts))
+        await settle()
+        with house.store.read() as reading:
+            machines = reading.machines(["web-0", "web-1", "web-3"])
+        assert [machine.host for machine in machines.values()] == ["h7", "h1", ""]
+        assert "web-1: no machine of this operation" in house.operation("1.1").outcome
+
+    play(house, story)
+
+
+def test_what_is_left_of_acts_that_are_over_is_swept_before_any_other(house: House) -> None:
+    claimed_before(house)
+    house.ask(REBOOT, "web-1")
+
+    async def story(connector: Scripted) -> None:
+        await settle()
+        assert [set(live) for live in connector.swept] == [{"1.1"}]
+        assert connector.asked
+
+    play_with(house, Found.NOT_DONE, story)
 
 
 def test_stopping_leaves_acts_under_way_to_who_comes_next(house: House) -> None:
@@ -227,7 +334,7 @@ def test_a_simulated_act_lasts_its_duration_from_its_start(house: House) -> None
         frozen = asyncio.create_task(connector.perform(freeze))
         rebooted = asyncio.create_task(connector.perform(reboot))
         await settle()
-        assert await connector.check(freeze) is None
+        assert await connector.check(freeze) is Found.NOT_DONE
         await passes(house, 2 * SECOND)
         assert not frozen.done()
         await passes(house, SECOND)

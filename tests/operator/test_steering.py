@@ -20,16 +20,21 @@ ASKS = 1000
 """How often the service is asked for what is about to be so: a few times do."""
 
 
-def end(service: Running, client: Client, reference: str, *, well: bool) -> None:
-    """Approve an operation, and report its end in the place of the executor that took it."""
+def under_way(client: Client, reference: str) -> int:
+    """Approve an operation; return the attempt of the executor that took it."""
     client.ask("POST", "/v1/approvals", {"references": [reference]})
     for _ in range(ASKS):
         (operation,) = client.get(f"/v1/history?maintenance={reference[0]}")["operations"]
         if operation["attempt"]:
-            outcome = Outcome(succeeded=well, message="" if well else "no such host")
-            service.plane.finish(reference, operation["attempt"], outcome).result(5)
-            return
+            return int(operation["attempt"])
     raise AssertionError(operation)
+
+
+def end(service: Running, client: Client, reference: str, *, well: bool) -> None:
+    """Let an operation end, reported in the place of the executor that took it."""
+    attempt = under_way(client, reference)
+    outcome = Outcome(succeeded=well, message="" if well else "no such host")
+    service.plane.finish(reference, attempt, outcome).result(5)
 
 
 def walk_of(client: Client, number: int = 1) -> Any:
@@ -270,3 +275,22 @@ def test_a_preempted_machine_is_remembered_and_added_again_only_on_purpose(
 def test_machines_whose_host_is_not_known_are_found(client: Client) -> None:
     found = client.get("/v1/fleet/machines?host=unknown")["machines"]
     assert [machine["name"] for machine in found] == ["Bastion"]
+
+
+def test_an_operation_in_doubt_stays_until_an_operator_says_what_became_of_it(
+    client: Client, service: Running
+) -> None:
+    request_reboot(client)
+    path = "/v1/operations/1.1/resolution"
+    sure = client.ask("POST", path, {"verdict": "succeeded"})
+    assert (sure.status, sure.error["code"]) == (409, "conflict")
+    attempt = under_way(client, "1.1")
+    service.plane.doubt("1.1", attempt, "its result was lost").result(5)
+    assert kinds(client) == [("unknown", "1.1")]
+    assert client.get("/v1/events")["events"][0]["doubt"] == "its result was lost"
+    assert client.ask("POST", path, {"verdict": "perhaps"}).status == 400
+    nowhere = client.ask("POST", "/v1/operations/9.9/resolution", {"verdict": "failed"})
+    assert nowhere.status == 404
+    (resolved,) = client.ask("POST", path, {"verdict": "failed", "by": "ann"}).json["operations"]
+    assert (resolved["status"], resolved["doubt"]) == ("Failed", "")
+    assert "ann" in resolved["outcome"]

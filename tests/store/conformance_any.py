@@ -79,6 +79,7 @@ def operations(draw: st.DrawFn) -> Operation:
         held_at=draw(st.none() | MOMENTS),
         doubt=draw(st.sampled_from(["", "", "who knows"])),
         seen_by=draw(st.sampled_from(["", "ann"])),
+        repeat_after=draw(st.integers(0, 3)),
     )
 
 

@@ -167,6 +167,7 @@ OPERATIONS = every(
     walk=st.none() | INT32,
     held_at=st.none() | MOMENTS,
     notice_left_seconds=INT64,
+    repeat_after=INT64,
 )
 WALKS = every(
     Walk,

@@ -7,7 +7,7 @@
     maintenance  `forewarn maintenance`
     events       `forewarn events`, `approve`, `cancel` and `postpone`
     holds        `forewarn hold` and `release`
-    attention    `forewarn attention` and `note`
+    attention    `forewarn attention`, `note` and `resolve`
     history      `forewarn history`
     demo         `forewarn demo`
     operator     the operator plane as a client

@@ -1,12 +1,21 @@
-"""`forewarn attention` and `note`: what needs an operator, and that one has seen it."""
+"""`forewarn attention`, `note` and `resolve`: what needs an operator, and what one says of it."""
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from forewarn.cli import operations, output, times
 from forewarn.cli.exits import ExitStatus
-from forewarn.cli.operator import JsonOption, OperatorOption, Service, who
+from forewarn.cli.operator import JsonOption, OperatorOption, Service, segment, who
+
+
+class Verdict(StrEnum):
+    """What became of an operation in doubt, as it is typed."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REPEAT = "repeat"
 
 
 def attention(*, as_json: JsonOption = False, operator: OperatorOption = None) -> None:
@@ -52,6 +61,29 @@ def note(
 
     body = {"references": references, "by": who()}
     answer = Service(operator).ask("POST", "/v1/notes", body=body)
+    if as_json:
+        output.document(answer.tree())
+        return
+    operations.became(answer.read(schemas.OperationList).operations)
+
+
+def resolve(
+    reference: Annotated[str, typer.Argument(metavar="REF", help="An operation (12.1) in doubt.")],
+    verdict: Annotated[
+        Verdict, typer.Argument(metavar="VERDICT", help="succeeded, failed or repeat.")
+    ],
+    *,
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """Say what became of an operation of which nobody knows whether it was carried out.
+
+    'repeat' lets it be carried out again, as far as nobody knows that it was.
+    """
+    from forewarn.server.operator import schemas
+
+    path = f"/v1/operations/{segment(reference)}/resolution"
+    answer = Service(operator).ask("POST", path, body={"verdict": verdict, "by": who()})
     if as_json:
         output.document(answer.tree())
         return

@@ -30,7 +30,7 @@ TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 
 ORDER: Final = (
     *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "postpone"),
-    *("hold", "release", "attention", "note", "history", "demo"),
+    *("hold", "release", "attention", "note", "resolve", "history", "demo"),
 )
 """The commands as --help lists them, in the order of their use; Typer puts all groups last."""
 
@@ -55,6 +55,7 @@ app.command()(holds.hold)
 app.command()(holds.release)
 app.command()(attention.attention)
 app.command()(attention.note)
+app.command()(attention.resolve)
 app.command()(history.history)
 app.command()(demo.demo)
 

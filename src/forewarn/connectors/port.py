@@ -1,7 +1,9 @@
 """What the executor asks of a connector, and what it is told."""
 
+from collections.abc import Collection
 from datetime import datetime
-from typing import Protocol
+from enum import StrEnum
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -22,6 +24,8 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     duration_seconds: int
     """The expected interruption; -1 unknown."""
     started_at: datetime
+    repeat_after: int = 0
+    """Up to this attempt an operator has resolved all doubt: what cannot be told is done again."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,21 +34,51 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: bool
     message: str = ""
     """For the operator: what went wrong, or what is worth knowing."""
+    hosts: dict[str, str] = {}
+    """The new hosts of machines, by the machine's name; only those that are known."""
+
+
+class Found(StrEnum):
+    """What `check` found where there is no outcome."""
+
+    NOT_DONE = "not-done"
+    """None of it, or not all of it, has been begun: it is safe to perform."""
+    UNKNOWN = "unknown"
+    """It was begun, and nobody knows how far it came."""
 
 
 class Connector(Protocol):
-    """Carries acts out. Both verbs may be called for many acts at once, on one event loop."""
+    """Carries acts out. Every verb may be called for many acts at once, on one event loop.
 
-    async def perform(self, act: Act) -> Outcome:
+    A call that is cancelled leaves the act as it is: another process asks `check` about it.
+    """
+
+    async def perform(self, act: Act) -> Outcome | Literal[Found.UNKNOWN]:
         """Carry it out and return when it is over.
 
+        What an earlier attempt is known to have done is not done again; what cannot be told is.
         An exception is an outcome too: a failure with its text.
+
+        Returns:
+            The outcome; UNKNOWN where whoever carried it out was lost.
         """
         ...
 
-    async def check(self, act: Act) -> Outcome | None:
-        """Tell how an earlier attempt of this act ended, None if it has not been done.
+    async def check(self, act: Act) -> Outcome | Found:
+        """Tell how earlier attempts of this act ended; wait for what is still under way.
 
         Asked once before `perform` when the attempt is above 1.
+        """
+        ...
+
+    async def forget(self, act: Act) -> None:
+        """Drop what was kept of this act: its outcome is recorded."""
+        ...
+
+    async def sweep(self, live: Collection[str]) -> None:
+        """Drop what was kept of any operation but these; asked once, before any act.
+
+        Args:
+            live: The ids of the operations that are Started.
         """
         ...

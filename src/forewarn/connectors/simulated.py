@@ -1,11 +1,11 @@
 """A connector that touches nothing: an act lasts as long as the settings say, and succeeds."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from forewarn.clock import Clock
-from forewarn.connectors.port import Act, Outcome
+from forewarn.connectors.port import Act, Found, Outcome
 from forewarn.vocabulary import EventType
 
 DURATIONS: Mapping[EventType, timedelta] = {
@@ -40,9 +40,15 @@ class Simulated:
             await self._clock.wait(left.total_seconds(), never)
         return Outcome(succeeded=True)
 
-    async def check(self, act: Act) -> Outcome | None:
+    async def check(self, act: Act) -> Outcome | Found:
         """Tell that it is done if its duration is over."""
-        return Outcome(succeeded=True) if self._left(act) <= timedelta(0) else None
+        return Outcome(succeeded=True) if self._left(act) <= timedelta(0) else Found.NOT_DONE
+
+    async def forget(self, act: Act) -> None:
+        """Do nothing: nothing is kept."""
+
+    async def sweep(self, live: Collection[str]) -> None:
+        """Do nothing: nothing is kept."""
 
     def _left(self, act: Act) -> timedelta:
         over = act.started_at + self._durations[act.event_type]

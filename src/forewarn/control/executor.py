@@ -5,12 +5,15 @@ An act that an earlier attempt may have done already is checked before it is per
 """
 
 import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
+from typing import Any, Literal
 
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.connectors.port import Act, Connector, Outcome
+from forewarn.connectors.port import Act, Connector, Found, Outcome
 from forewarn.control.feed import Feed
 from forewarn.control.plane import Plane
 from forewarn.maintenance.errors import Refused
@@ -34,6 +37,17 @@ AFTER_TROUBLE = timedelta(seconds=1)
 CLAIM_BATCH = 1000
 """The most operations that are claimed in one transaction."""
 
+MAX_REPEATS = 3
+"""How often an act is performed again within one attempt if whoever carries it out is lost."""
+
+OnUnknown = Literal["ask", "repeat", "fail"]
+"""What is done where nobody knows whether an act was carried out: an operator is asked, it is done
+again, or it has failed."""
+
+UNKNOWN = (
+    "nobody knows whether it was carried out: whoever did it was lost before there was a result"
+)
+
 _log = structlog.get_logger(__name__)
 
 
@@ -45,13 +59,24 @@ class Executor:
         connector: What carries them out.
         clock: Whose time leases are in.
         name: Who claims; written into history.
+        on_unknown: What is done where nobody knows whether an act was carried out. By default an
+            operator is asked: doing it again, or not at all, is right for some machines only.
     """
 
-    def __init__(self, plane: Plane, connector: Connector, clock: Clock, name: str) -> None:
+    def __init__(
+        self,
+        plane: Plane,
+        connector: Connector,
+        clock: Clock,
+        name: str,
+        *,
+        on_unknown: OnUnknown = "ask",
+    ) -> None:
         self._plane = plane
         self._connector = connector
         self._clock = clock
         self._name = name
+        self._on_unknown = on_unknown
         self._wake = asyncio.Event()
         self._stopping = False
         self._acts: dict[str, tuple[Act, asyncio.Task[None]]] = {}
@@ -64,6 +89,7 @@ class Executor:
     async def run(self) -> None:
         """Claim and carry out, until `stop`; acts under way are then left to who comes next."""
         self._renewed = self._clock.monotonic()
+        await self._sweep()
         while not self._stopping:
             self._wake.clear()
             nap = RENEW_EVERY
@@ -87,6 +113,13 @@ class Executor:
         """Make `run` return."""
         self._stopping = True
         self._wake.set()
+
+    async def _sweep(self) -> None:
+        try:
+            started = await asyncio.wrap_future(self._plane.started())
+            await self._connector.sweep(started)
+        except Exception:  # noqa: BLE001 - what is left over does no harm
+            _log.exception("what earlier acts left could not be swept")
 
     async def _claim(self) -> None:
         while (room := MAX_ACTS - len(self._acts)) > 0:
@@ -118,42 +151,69 @@ class Executor:
     async def _carry_out(self, act: Act) -> None:
         try:
             outcome = await self._outcome(act)
-            await self._record(act, outcome)
+            if isinstance(outcome, Outcome):
+                if await self._record(act, lambda: self._plane.finish(*_named(act), outcome)):
+                    await self._forget(act)
+            else:
+                await self._record(act, lambda: self._plane.doubt(*_named(act), UNKNOWN))
         finally:
             self._acts.pop(act.operation, None)
             self._wake.set()
 
-    async def _outcome(self, act: Act) -> Outcome:
+    async def _outcome(self, act: Act) -> Outcome | None:
+        """Return how the act ended, None where an operator is to be asked."""
         try:
+            found: Outcome | Found = Found.NOT_DONE
             if act.attempt > 1:
-                earlier = await self._connector.check(act)
-                if earlier is not None:
-                    return earlier
-            return await self._connector.perform(act)
+                found = await self._connector.check(act)
+            for _ in range(MAX_REPEATS):
+                if found is Found.UNKNOWN and self._on_unknown != "repeat":
+                    break
+                if isinstance(found, Outcome):
+                    return found
+                found = await self._connector.perform(act)
         except Exception as error:  # noqa: BLE001 - an exception is an outcome
             _log.exception("the connector failed", operation=act.operation)
             return Outcome(succeeded=False, message=f"{type(error).__name__}: {error}")
+        if isinstance(found, Outcome):
+            return found
+        return None if self._on_unknown == "ask" else Outcome(succeeded=False, message=UNKNOWN)
 
-    async def _record(self, act: Act, outcome: Outcome) -> None:
+    async def _forget(self, act: Act) -> None:
+        try:
+            await self._connector.forget(act)
+        except Exception:  # noqa: BLE001 - what is left over is swept at the next start
+            _log.exception("what an act left could not be removed", operation=act.operation)
+
+    async def _record(self, act: Act, submit: Callable[[], "Future[Any]"]) -> bool:
+        """Write down how an act ended, however long the store is away.
+
+        Returns:
+            Whether it is written down; otherwise another attempt has taken the operation over.
+        """
         never = asyncio.Event()
         while True:
             try:
-                finish = self._plane.finish(act.operation, act.attempt, outcome)
-                await asyncio.wrap_future(finish)
+                await asyncio.wrap_future(submit())
             except StoreUnavailable as error:
                 _log.warning("an outcome waits for the store", operation=act.operation, why=error)
                 await self._clock.wait(AFTER_TROUBLE.total_seconds(), never)
             except Refused as refusal:
                 _log.warning("an outcome came too late", operation=act.operation, why=refusal)
-                return
+                return False
             except Exception:  # noqa: BLE001 - an outcome is kept until it is recorded
                 _log.exception("an outcome could not be recorded", operation=act.operation)
                 await self._clock.wait(AFTER_TROUBLE.total_seconds(), never)
             else:
-                return
+                return True
 
     def _learn(self, changes: Changes) -> None:
         for operation in changes.operations:
-            if operation.status is EventStatus.STARTED and operation.lease_until is None:
+            started = operation.status is EventStatus.STARTED and not operation.doubt
+            if started and operation.lease_until is None:
                 self._wake.set()
                 return
+
+
+def _named(act: Act) -> tuple[str, int]:
+    return act.operation, act.attempt

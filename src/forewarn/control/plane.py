@@ -24,6 +24,7 @@ from forewarn.maintenance.model import (
     Machine,
     Operation,
     Snapshot,
+    Verdict,
     key,
 )
 from forewarn.maintenance.policy import Policy
@@ -355,9 +356,50 @@ class Plane:
                 attempt=attempt,
                 succeeded=outcome.succeeded,
                 message=outcome.message,
+                hosts=outcome.hosts,
             )
-            decision = self._decide(snapshots.around(transaction, held, walking=True), cause, now)
+            decision = self._decide(snapshots.ending(transaction, held), cause, now)
             return Work(decision.operations[0], decision.changes)
+
+        return self._writer.submit(job)
+
+    def doubt(self, operation: str, attempt: int, message: str) -> "Future[Operation]":
+        """Record that nobody knows whether an operation was carried out; a stale one is refused.
+
+        It stays Started, and nobody carries it out, until `resolve`.
+        """
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            held = transaction.operations([operation])
+            cause = causes.Doubted(operation=operation, attempt=attempt, message=message)
+            decision = self._decide(snapshots.around(transaction, held), cause, now)
+            return Work(decision.operations[0], decision.changes)
+
+        return self._writer.submit(job)
+
+    def resolve(self, operation: str, verdict: Verdict, by: str) -> "Future[Operation]":
+        """End an operation in doubt as an operator says, or let it be carried out again.
+
+        Args:
+            operation: Its id, such as `12.1`; CONFLICT where there is no doubt about it.
+            verdict: What became of it, or what is to.
+            by: Who says so.
+        """
+
+        def job(transaction: Transaction, now: datetime) -> Work:
+            held = transaction.operations([operation])
+            cause = causes.Resolved(operation=operation, verdict=verdict, by=by)
+            decision = self._decide(snapshots.ending(transaction, held), cause, now)
+            return Work(decision.operations[0], decision.changes)
+
+        return self._writer.submit(job)
+
+    def started(self) -> "Future[frozenset[str]]":
+        """Return the ids of the operations that are Started."""
+
+        def job(transaction: Transaction, _: datetime) -> Work:
+            live = transaction.live_operations().values()
+            return Work(frozenset(o.id for o in live if o.status is EventStatus.STARTED))
 
         return self._writer.submit(job)
 
@@ -427,4 +469,5 @@ def _act(operation: Operation, machines: dict[str, Machine]) -> Act:
         hosts=tuple(machine.host if machine else "" for machine in known),
         duration_seconds=operation.duration_seconds,
         started_at=operation.started_at,
+        repeat_after=operation.repeat_after,
     )

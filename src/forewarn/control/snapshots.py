@@ -68,6 +68,14 @@ def around(
     return _snapshot(reading, operations, scopes, walking=walking)
 
 
+def ending(reading: Reading, operations: dict[str, Operation]) -> Snapshot:
+    """Return what the end of operations may concern: `around`, walking, and their machines."""
+    names = {key(name) for operation in operations.values() for name in operation.machines}
+    snapshot = around(reading, operations, walking=True)
+    machines = snapshot.machines | reading.machines(names)
+    return msgspec.structs.replace(snapshot, machines=machines)
+
+
 def for_request(reading: Reading, request: Request, *, limited: bool = False) -> Snapshot:
     """Return what a request may concern: its machines, their scopes, and what is live there.
 

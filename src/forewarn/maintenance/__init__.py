@@ -12,6 +12,7 @@ a fifteen-minute notice is tested in a microsecond and a transaction's body may 
     policy      what the settings decide about the rules
     attention   what an operator must know
     schedule    decide(snapshot, cause, now, mint) and wakeup_at(operation)
+    carrying    claims, outcomes, doubts: what follows from executors' words
     bench       the working copy of one decision
     fleet       the fleet as an operator writes it down
     dealing     what applying such a fleet changes; update domains dealt

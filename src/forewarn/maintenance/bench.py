@@ -76,6 +76,7 @@ class Bench:
         self.operations = dict(snapshot.operations)
         self.maintenances = dict(snapshot.maintenances)
         self.holds = list(snapshot.holds)
+        self.machines = dict(snapshot.machines)
         self.lost: list[Lost] = []
         self._changed: dict[str, None] = {}
         self._by_scope: dict[str, dict[str, None]] = {}
@@ -189,6 +190,7 @@ class Bench:
                 waits_for="",
                 held_at=None,
                 lease_until=None,
+                doubt="",
                 outcome=outcome[-MAX_OUTCOME:],
             )
         )
@@ -305,6 +307,11 @@ class Bench:
                 scopes=tuple(
                     scope for name, scope in self.scopes.items() if before.scopes[name] != scope
                 ),
+                machines=tuple(
+                    machine
+                    for name, machine in self.machines.items()
+                    if machine is not before.machines[name]
+                ),
                 removed_machines=tuple(lost.key for lost in self.lost),
                 lost=tuple(self.lost),
                 holds=tuple(hold for hold in self.holds if hold not in before.holds),
@@ -316,7 +323,7 @@ class Bench:
 
     def _walk_on(self, number: int, index: int, walk: Walk) -> None:
         maintenance = self.maintenances[number]
-        machines = planner.next_step(walk, self.snapshot.machines.values())
+        machines = planner.next_step(walk, self.machines.values())
         if not machines:
             self._put_walk(maintenance, index, state=WalkState.OVER)
             return

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from forewarn.maintenance.model import Approval, Hold
+from forewarn.maintenance.model import Approval, Hold, Verdict
 from forewarn.maintenance.planner import Request
 
 
@@ -74,7 +74,7 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
     """An executor reports how an operation ended.
 
-    The snapshot holds the operation and what is live in its scopes.
+    The snapshot holds the operation, its machines, and what is live in its scopes.
     """
 
     operation: str
@@ -82,6 +82,28 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     """The fencing number that it was claimed under."""
     succeeded: bool
     message: str
+    hosts: dict[str, str] = {}
+    """The new hosts of its machines, by name, as far as they are known."""
+
+
+class Doubted(msgspec.Struct, frozen=True, kw_only=True):
+    """An executor reports that nobody knows whether an operation was carried out."""
+
+    operation: str
+    attempt: int
+    """The fencing number that it was claimed under."""
+    message: str
+
+
+class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator says what became of an operation in doubt.
+
+    The snapshot holds the operation, its machines, and what is live in its scopes.
+    """
+
+    operation: str
+    verdict: Verdict
+    by: str
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -143,6 +165,8 @@ Cause = (
     | Renewed
     | Released
     | Finished
+    | Doubted
+    | Resolved
     | Resumed
     | Held
     | Unheld

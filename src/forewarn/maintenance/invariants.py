@@ -77,6 +77,11 @@ def check_operation(operation: Operation) -> None:
         operation,
         "it is held although it is not Scheduled, or waits besides",
     )
+    _hold(
+        not operation.doubt or operation.status is EventStatus.STARTED,
+        operation,
+        "it is in doubt although it is not Started",
+    )
     if operation.started_at is not None:
         _check_never_early(operation, operation.started_at)
 

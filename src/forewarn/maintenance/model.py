@@ -200,6 +200,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     doubt: str = ""
     """Why nobody knows whether it was carried out: it stays Started until an operator says; `""`
     where there is no doubt."""
+    repeat_after: int = 0
+    """The attempt after which an operator said that it is to be repeated: what that attempt, or one
+    before it, left in doubt is done again without asking."""
 
     @property
     def approved(self) -> bool:
@@ -215,6 +218,15 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     def machines(self) -> tuple[str, ...]:
         """Return the names of all its machines, event by event."""
         return tuple(name for event in self.events for name in event.machines)
+
+
+class Verdict(StrEnum):
+    """What an operator says of an operation in doubt."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REPEAT = "repeat"
+    """It is to be carried out again, as far as nobody knows that it was."""
 
 
 class WalkState(StrEnum):

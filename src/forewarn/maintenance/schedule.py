@@ -13,7 +13,7 @@ from typing import assert_never
 
 import msgspec
 
-from forewarn.maintenance import notice, planner
+from forewarn.maintenance import carrying, notice, planner
 from forewarn.maintenance.bench import EXEMPT, Bench, Decision, covers, in_turn
 from forewarn.maintenance.causes import (
     Approved,
@@ -21,6 +21,7 @@ from forewarn.maintenance.causes import (
     Canceled,
     Cause,
     Claimed,
+    Doubted,
     Finished,
     Held,
     Lapsed,
@@ -30,12 +31,13 @@ from forewarn.maintenance.causes import (
     Released,
     Renewed,
     Requested,
+    Resolved,
     Resumed,
     Unheld,
 )
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.lifecycle import Trigger
-from forewarn.maintenance.model import Hold, Lost, Operation, Snapshot
+from forewarn.maintenance.model import Hold, Operation, Snapshot
 from forewarn.maintenance.policy import Policy
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
 
@@ -88,8 +90,8 @@ def decide(
             about = _approve(bench, cause)
         case Canceled():
             about = _cancel(bench, cause)
-        case Claimed() | Renewed() | Released() | Finished():
-            about = _carry_out(bench, cause)
+        case Claimed() | Renewed() | Released() | Finished() | Doubted() | Resolved():
+            about = carrying.follow(bench, cause)
         case Held() | Unheld() | Postponed() | Noted():
             about = _steer(bench, cause)
         case Passed() | Lapsed() | Asked():
@@ -97,18 +99,6 @@ def decide(
         case _:
             assert_never(cause)
     return bench.decision(about)
-
-
-def _carry_out(bench: Bench, cause: Claimed | Renewed | Released | Finished) -> list[str]:
-    match cause:
-        case Claimed():
-            return _claim(bench, cause)
-        case Renewed():
-            return _renew(bench, cause)
-        case Released():
-            return _release(bench, cause)
-        case Finished():
-            return _finish(bench, cause)
 
 
 def _steer(bench: Bench, cause: Held | Unheld | Postponed | Noted) -> list[str]:
@@ -263,53 +253,6 @@ def _pass(bench: Bench) -> list[str]:
         else:
             bench.start_if_ready(operation)
     return [operation.id for operation in due]
-
-
-def _claim(bench: Bench, cause: Claimed) -> list[str]:
-    for operation_id in cause.operations:
-        operation = bench.named(operation_id)
-        held = operation.lease_until is not None and operation.lease_until > bench.now
-        if operation.status is not EventStatus.STARTED or held:
-            message = (
-                f"operation {operation_id} is {operation.status}"
-                + (f" and held by {operation.executor}" if held else "")
-                + ": only a Started one that nobody holds can be claimed"
-            )
-            raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
-        bench.put(
-            replace(
-                operation,
-                attempt=operation.attempt + 1,
-                executor=cause.executor,
-                lease_until=bench.now + cause.lease,
-            )
-        )
-    return list(cause.operations)
-
-
-def _renew(bench: Bench, cause: Renewed) -> list[str]:
-    operation = bench.claimed(cause.operation, cause.attempt)
-    bench.put(replace(operation, lease_until=bench.now + cause.lease))
-    return [operation.id]
-
-
-def _release(bench: Bench, cause: Released) -> list[str]:
-    for operation_id in cause.operations:
-        operation = bench.named(operation_id)
-        bench.put(replace(operation, lease_until=None))
-    return list(cause.operations)
-
-
-def _finish(bench: Bench, cause: Finished) -> list[str]:
-    operation = bench.claimed(cause.operation, cause.attempt)
-    trigger = Trigger.SUCCEED if cause.succeeded else Trigger.FAIL
-    bench.end(operation, trigger, cause.message)
-    if cause.succeeded and operation.event_type in EXEMPT:
-        bench.lost.extend(
-            Lost(name=name, event_type=operation.event_type, operation=operation.id, at=bench.now)
-            for name in operation.machines
-        )
-    return [operation.id]
 
 
 def _hold(bench: Bench, hold: Hold) -> list[str]:

@@ -216,6 +216,7 @@ def operation_row(operation: Operation) -> Row:
         "notice_left_seconds": operation.notice_left_seconds,
         "seen_by": operation.seen_by,
         "doubt": operation.doubt,
+        "repeat_after": operation.repeat_after,
     }
 
 
@@ -247,6 +248,7 @@ def operation_value(row: RowMapping, events: tuple[Event, ...]) -> Operation:
         notice_left_seconds=row["notice_left_seconds"],
         seen_by=row["seen_by"],
         doubt=row["doubt"],
+        repeat_after=row["repeat_after"],
     )
 
 

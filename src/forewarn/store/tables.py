@@ -146,6 +146,7 @@ operations = Table(
     Column("notice_left_seconds", BigInteger, nullable=False, server_default=NO_NUMBER),
     Column("seen_by", Text, nullable=False, server_default=NOTHING),
     Column("doubt", Text, nullable=False, server_default=NOTHING),
+    Column("repeat_after", BigInteger, nullable=False, server_default=NO_NUMBER),
     UniqueConstraint("id"),
     Index(None, "maintenance"),
     Index(None, "announced_at", "sequence"),

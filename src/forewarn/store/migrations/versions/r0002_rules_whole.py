@@ -34,6 +34,7 @@ def upgrade() -> None:
         sa.Column("notice_left_seconds", sa.BigInteger, nullable=False, server_default=zero),
         sa.Column("seen_by", sa.Text, nullable=False, server_default=nothing),
         sa.Column("doubt", sa.Text, nullable=False, server_default=nothing),
+        sa.Column("repeat_after", sa.BigInteger, nullable=False, server_default=zero),
     ):
         op.add_column("operations", column)
     op.add_column(

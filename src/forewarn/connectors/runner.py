@@ -1,0 +1,177 @@
+"""Runs one program and leaves its result in a file: a process of its own, one for each run.
+
+`commands` starts it in a session of its own, so neither Ctrl-C nor the end of the service reaches
+it or the program. It is written for its start-up: run as `python -I -S runner.py`, it imports
+nothing of the package, and of the standard library only what costs next to nothing (`signal` alone
+would take as long as everything else together, for it builds enums; hence `_signal`).
+
+Its arguments: the descriptor that tells that it lives, the run's folder, the time limit and the
+grace in seconds, and the program with its own arguments. Its environment is the program's.
+
+In the folder it finds `act.json`, the program's standard input. It leaves `begun` before it starts
+the program and `result` after that has ended, each durable before it goes on.
+"""
+
+import _signal  # type: ignore[import-not-found] # typeshed knows it as signal only
+import _thread
+import os
+import select
+import sys
+import time
+
+SIGTERM = 15
+SIGKILL = 9
+"""As POSIX numbers them."""
+
+OUT_BYTES = 64 * 1024
+"""How much of the end of standard output is kept: the new hosts of a thousand machines."""
+
+ERR_BYTES = 4 * 1024
+"""How much of the end of standard error is kept: more than history holds of it."""
+
+READ_BYTES = 64 * 1024
+DRAIN_READS = 64
+"""How much is still read of what a program that has ended left in its pipes: what they hold, but
+not for ever where a process that it left behind goes on writing."""
+
+NOT_RUN = 127
+"""What the child exits with if the program cannot be run; the reason comes through a pipe."""
+
+
+def main(arguments: list[str]) -> None:
+    """Run one program to its end.
+
+    Args:
+        arguments: As the module says.
+    """
+    alive = int(arguments[0])
+    folder, limit, grace = arguments[1], float(arguments[2]), float(arguments[3])
+    os.set_inheritable(alive, False)  # noqa: FBT003 - its only parameter
+    for number in (SIGTERM, _signal.SIGINT, _signal.SIGHUP):
+        _signal.signal(number, _signal.SIG_IGN)  # they are the program's business, we report
+    _write(folder, "begun", b"%d\n" % os.getpid())
+    result = _run(folder, arguments[4:], limit, grace)
+    _write(folder, "result", result)
+
+
+def _run(folder: str, argv: list[str], limit: float, grace: float) -> bytes:
+    source = os.open(folder + "/act.json", os.O_RDONLY)
+    out, out_end = os.pipe()
+    err, err_end = os.pipe()
+    trouble, trouble_end = os.pipe()
+    ended, ended_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become(argv, (source, out_end, err_end), trouble_end)
+    for descriptor in (source, out_end, err_end, trouble_end):
+        os.close(descriptor)
+    errno = os.read(trouble, 16)
+    if errno:
+        os.waitpid(pid, 0)
+        return _result(b"refused", int(errno), 0, b"", b"")
+    _thread.start_new_thread(_watch, (pid, ended_end))
+    tails, stage = _follow(pid, {out: OUT_BYTES, err: ERR_BYTES}, ended, (limit, grace))
+    if stage:
+        _kill(pid, SIGKILL)  # what it left behind; its number is not free before it is reaped
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    kind = b"exit" if status >= 0 else b"signal"
+    return _result(kind, abs(status), stage, tails[out], tails[err])
+
+
+def _become(argv: list[str], standard: tuple[int, int, int], trouble: int) -> None:
+    """Turn into the program, or say why not."""
+    try:
+        os.setsid()
+        for target, descriptor in enumerate(standard):
+            os.dup2(descriptor, target)
+        for number in (SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGPIPE):
+            _signal.signal(number, _signal.SIG_DFL)
+        os.execve(argv[0], argv, os.environ)  # noqa: S606 - no shell is the point
+    except OSError as error:
+        os.write(trouble, b"%d" % (error.errno or 0))
+    finally:
+        os._exit(NOT_RUN)
+
+
+def _watch(pid: int, ended: int) -> None:
+    """Tell when the program has ended, and leave it to be reaped."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    os.write(ended, b".")
+
+
+def _follow(
+    pid: int, kept: dict[int, int], ended: int, limits: tuple[float, float]
+) -> tuple[dict[int, bytes], int]:
+    """Read the ends of the pipes until the program has ended, and end it when its time is over.
+
+    Returns:
+        The ends, and how far it had to be driven: 0 not, 1 asked to end, 2 killed.
+    """
+    tails = dict.fromkeys(kept, b"")
+    stage = 0
+    deadline = _now() + limits[0]
+    poll = select.poll()
+    for descriptor in (*kept, ended):
+        poll.register(descriptor, select.POLLIN)
+    while True:
+        wait = None if stage == 2 else max(0, deadline - _now()) * 1000
+        ready = [descriptor for descriptor, _ in poll.poll(wait)]
+        for descriptor in ready:
+            if descriptor != ended and not _take(descriptor, kept, tails):
+                poll.unregister(descriptor)
+        if ended in ready:
+            break
+        if stage < 2 and _now() >= deadline:
+            stage += 1
+            _kill(pid, SIGTERM if stage == 1 else SIGKILL)
+            deadline = _now() + limits[1]
+    for descriptor in kept:
+        os.set_blocking(descriptor, False)
+        for _ in range(DRAIN_READS):
+            if not _take(descriptor, kept, tails):
+                break
+    return tails, stage
+
+
+def _take(descriptor: int, kept: dict[int, int], tails: dict[int, bytes]) -> bool:
+    """Read what there is; return whether there may be more."""
+    try:
+        data = os.read(descriptor, READ_BYTES)
+    except BlockingIOError:
+        return False
+    tails[descriptor] = (tails[descriptor] + data)[-kept[descriptor] :]
+    return bool(data)
+
+
+def _kill(group: int, number: int) -> None:
+    try:  # noqa: SIM105 - contextlib would double the start-up time
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        pass  # all of it is gone, or it runs as somebody else: then its own end is waited for
+
+
+def _result(kind: bytes, number: int, stage: int, out: bytes, err: bytes) -> bytes:
+    return b"%s %d %d %d %d\n%s%s" % (kind, number, stage, len(out), len(err), out, err)
+
+
+def _write(folder: str, name: str, data: bytes) -> None:
+    """Write a file that is there whole or not at all, and still is after a power cut."""
+    place = folder + "/" + name
+    descriptor = os.open(place + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    written = 0
+    while written < len(data):
+        written += os.write(descriptor, data[written:])
+    os.fsync(descriptor)
+    os.close(descriptor)
+    os.rename(place + ".new", place)  # noqa: PTH104 - pathlib would double the start-up time
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _now() -> float:
+    return time.monotonic()  # noqa: TID251 - a process of its own, without the package's clock
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

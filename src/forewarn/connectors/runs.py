@@ -1,0 +1,343 @@
+"""Runs of an operator's program, kept in files so that they outlive the process that began them.
+
+An operation's runs are in one folder, `<operation>@<when it started>`, for an older database that
+is restored gives the same number to another operation. A run is a folder in it,
+`<attempt>.<try>.<subject>`, where the subject is the machine or `_all`:
+
+    act.json  what the program reads as its standard input
+    alive     a pipe that the runner holds open as long as it lives
+    begun     the program may have begun: durable before it does
+    result    how it ended: there whole, or not at all
+    trouble   what the runner itself complained of
+
+Whether a runner lives is read from the pipe: the kernel closes it with the last process that holds
+it, so no process number is compared and none that is used again deceives. The service holds it
+until the runner does. All functions here block, but for `Runs.over`: they belong on a thread.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Collection
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from forewarn.connectors import runner
+from forewarn.connectors.port import Act
+
+WHOLE = "_all"
+"""The subject of a run for a whole operation: no machine's name begins with `_`."""
+
+CHECKS = "check"
+"""What runs of the check command begin with, in the place of the attempt."""
+
+MAX_TROUBLE = 1000
+"""How many bytes of a runner's own complaint are quoted: its last lines."""
+
+MAX_HEAD = 100
+"""More than the five numbers of a result's first line ever take."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a program ended."""
+
+    kind: str
+    """`exit`, `signal`, or `refused`: it could not be run."""
+    number: int
+    """The exit status, the signal's number, or the errno."""
+    stage: int = 0
+    """0 it ended by itself, 1 it was asked to at its time limit, 2 it had to be killed then."""
+    out: bytes = b""
+    """The end of its standard output."""
+    err: bytes = b""
+    """The end of its standard error."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it ended by itself with exit status 0."""
+        return self.kind == "exit" and self.number == 0 and self.stage == 0
+
+
+class Trace(Enum):
+    """What is left of a run that has no result and nobody alive."""
+
+    NOTHING = "nothing"
+    """The program has not begun."""
+    BEGUN = "begun"
+    """It may have done anything."""
+
+
+class Alive(msgspec.Struct, frozen=True):
+    """A run under way."""
+
+    pipe: int
+    """A descriptor that reads nothing, and its end when the runner is gone; the taker closes it."""
+
+
+class Run(NamedTuple):
+    """One run's place."""
+
+    attempt: int
+    again: int
+    """Which try of that attempt, from 0."""
+    subject: str
+    folder: Path
+
+
+class Limits(NamedTuple):
+    """How long a program may take."""
+
+    time_seconds: float
+    grace_seconds: float
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run runs."""
+
+    argv: tuple[str, ...]
+    """The program by its full path, and its arguments."""
+    order: bytes
+    """Its standard input."""
+    environment: dict[str, str]
+    """Its variables, and no others."""
+    limits: Limits
+    checks: bool = False
+    """Whether it is the check command, whose runs are nobody's result."""
+
+
+class Runs:
+    """The folder of all runs, and the runners that this process began.
+
+    It takes part in fencing: once a later attempt has asked what there is, an earlier one of this
+    process begins nothing more.
+
+    Args:
+        folder: Made if it is not there; whoever can write to it can forge results.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._runners: dict[Path, subprocess.Popen[bytes]] = {}
+        self._latest: dict[str, int] = {}
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def of(self, act: Act) -> list[Run]:
+        """Return an operation's runs, the latest first."""
+        found = []
+        with self._lock, contextlib.suppress(FileNotFoundError):
+            self._latest[act.operation] = max(act.attempt, self._latest.get(act.operation, 0))
+            for folder in self._place(act).iterdir():
+                attempt, _, rest = folder.name.partition(".")
+                again, _, subject = rest.partition(".")
+                if attempt.isdigit() and again.isdigit():
+                    found.append(Run(int(attempt), int(again), subject, folder))
+        return sorted(found, reverse=True)
+
+    def begin(self, act: Act, subject: str, program: Program) -> Run:
+        """Start a program on a runner of its own.
+
+        Args:
+            act: Whose operation and attempt the run belongs to.
+            subject: The machine, or WHOLE.
+            program: What to run.
+
+        Raises:
+            OSError: It could not be started; the program has not run.
+        """
+        run, alive = self._make(act, subject, check=program.checks)
+        try:
+            (run.folder / "act.json").write_bytes(program.order)
+            for folder in (run.folder.parent, self._folder):
+                _sync(folder)
+            self._spawn(run, program, alive)
+        finally:
+            os.close(alive)
+        return run
+
+    def look(self, run: Run) -> Ended | Alive | Trace:
+        """Tell how a run stands."""
+        pipe = _living(run.folder / "alive")
+        if pipe is not None:
+            return Alive(pipe)
+        self._reap(run)
+        with contextlib.suppress(FileNotFoundError):
+            ended = _read(run.folder / "result")
+            if ended is not None:
+                return ended
+            _log.error("a result cannot be read", file=str(run.folder / "result"))
+        return Trace.BEGUN if (run.folder / "begun").exists() else Trace.NOTHING
+
+    async def over(self, alive: Alive) -> None:
+        """Return when the runner is gone."""
+        loop = asyncio.get_running_loop()
+        stirred = asyncio.Event()
+        loop.add_reader(alive.pipe, stirred.set)
+        try:
+            while not _closed(alive.pipe):
+                await stirred.wait()
+                stirred.clear()
+        finally:
+            loop.remove_reader(alive.pipe)
+            os.close(alive.pipe)
+
+    def adopt(self, run: Run, check: Run) -> None:
+        """Let the check command's result be the result of a run that was lost."""
+        (check.folder / "result").rename(run.folder / "result")
+        _sync(run.folder)
+
+    def trouble(self, run: Run) -> str:
+        """Return what a runner complained of."""
+        with contextlib.suppress(OSError):
+            text = (run.folder / "trouble").read_bytes()[-MAX_TROUBLE:]
+            lines = text.decode("utf-8", "replace").strip().splitlines()
+            return lines[-1] if lines else ""
+        return ""
+
+    def forget(self, act: Act) -> None:
+        """Remove an operation's runs."""
+        with self._lock:
+            self._latest.pop(act.operation, None)
+        _remove(self._place(act))
+
+    def sweep(self, live: Collection[str]) -> None:
+        """Remove the runs of all other operations, but for those that are under way."""
+        for place in list(self._folder.iterdir()):
+            operation, at, _ = place.name.partition("@")
+            if not at or operation in live:
+                continue
+            if any(_lives(folder / "alive") for folder in place.iterdir()):
+                _log.warning("a program is under way for an operation that is over", at=str(place))
+                continue
+            _remove(place)
+
+    def _reap(self, run: Run) -> None:
+        """Let the kernel forget a runner that is over, if this process began it."""
+        with self._lock:
+            process = self._runners.pop(run.folder, None)
+        if process is not None:
+            process.wait()  # its pipe is closed already: it is as good as gone
+
+    def _place(self, act: Act) -> Path:
+        return self._folder / f"{act.operation}@{act.started_at:%Y%m%dT%H%M%S.%fZ}"
+
+    def _make(self, act: Act, subject: str, *, check: bool) -> tuple[Run, int]:
+        """Make a run's folder, which is alive from then on.
+
+        Returns:
+            The run, and the descriptor that keeps it alive.
+        """
+        place = self._place(act)
+        prefix = f"{CHECKS}-{act.attempt}" if check else str(act.attempt)
+        with self._lock:
+            latest = self._latest.get(act.operation, 0)
+            if latest > act.attempt:
+                message = f"attempt {latest} has taken the operation over"
+                raise OSError(message)
+            place.mkdir(mode=0o700, exist_ok=True)
+            again = 0
+            while (folder := place / f"{prefix}.{again}.{subject}").exists():
+                again += 1
+            folder.mkdir(mode=0o700)
+            os.mkfifo(folder / "alive", 0o600)
+            alive = os.open(folder / "alive", os.O_RDWR | os.O_NONBLOCK)
+        return Run(act.attempt, again, subject, folder), alive
+
+    def _spawn(self, run: Run, program: Program, alive: int) -> None:
+        arguments = (str(alive), str(run.folder), *map(str, program.limits), *program.argv)
+        with (run.folder / "trouble").open("wb") as trouble:
+            process = subprocess.Popen(  # noqa: S603 - the operator's own program, without a shell
+                (sys.executable, "-I", "-S", runner.__file__, *arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=trouble,
+                pass_fds=(alive,),
+                start_new_session=True,
+                cwd="/",
+                env=program.environment,
+            )
+        with self._lock:
+            self._runners[run.folder] = process
+
+
+def spoken(ended: Ended, limits: Limits) -> str:
+    """Return in words how a program ended; `""` if it succeeded."""
+    if ended.stage:
+        how = "ended by SIGTERM" if ended.stage == 1 else "killed by SIGKILL"
+        return f"over its time limit of {limits.time_seconds:g} s and {how}"
+    if ended.kind == "refused":
+        return f"it could not be run: {os.strerror(ended.number)}"
+    if ended.kind == "signal":
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(ended.number).name}"
+        return f"killed by signal {ended.number}"
+    return f"exit status {ended.number}" if ended.number else ""
+
+
+def _read(result: Path) -> Ended | None:
+    """Return a result, None if it is none of a runner's."""
+    head, newline, tails = result.read_bytes().partition(b"\n")
+    words = head[:MAX_HEAD].decode("ascii", "replace").split(" ")
+    if not newline or len(words) != 5 or words[0] not in {"exit", "signal", "refused"}:
+        return None
+    if not all(word.isdigit() for word in words[1:]):
+        return None
+    number, stage, out, err = map(int, words[1:])
+    if out + err != len(tails):
+        return None
+    return Ended(kind=words[0], number=number, stage=stage, out=tails[:out], err=tails[out:])
+
+
+def _living(alive: Path) -> int | None:
+    """Return a descriptor of the pipe while somebody holds it, else None."""
+    try:
+        pipe = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    if _closed(pipe):
+        os.close(pipe)
+        return None
+    return pipe
+
+
+def _lives(alive: Path) -> bool:
+    pipe = _living(alive)
+    if pipe is None:
+        return False
+    os.close(pipe)
+    return True
+
+
+def _closed(pipe: int) -> bool:
+    """Tell whether nobody has the pipe open for writing."""
+    try:
+        return not os.read(pipe, 1)
+    except BlockingIOError:
+        return False
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(place: Path) -> None:
+    def say(_: object, path: str, error: tuple[object, BaseException, object]) -> None:
+        if not isinstance(error[1], FileNotFoundError):
+            _log.warning("a run's file cannot be removed", file=path, reason=str(error[1]))
+
+    shutil.rmtree(place, onerror=say)

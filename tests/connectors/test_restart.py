@@ -1,0 +1,263 @@
+"""What the next process finds: acts that went on, that ended meanwhile, that were lost."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connectors.workshop import STARTED, Workshop, act, play, tell, told
+from forewarn.connectors.command import Command, CommandSettings
+from forewarn.connectors.port import Found, Outcome
+
+SERVICE = """
+import asyncio, os, sys
+from datetime import datetime
+from pathlib import Path
+from forewarn.connectors.command import Command, CommandSettings
+from forewarn.connectors.port import Act
+from forewarn.vocabulary import EventSource, EventType
+
+state, program, started = sys.argv[1:]
+act = Act(
+    operation="1.1", attempt=1, event_type=EventType.REBOOT, source=EventSource.USER,
+    machines=("web-0",), hosts=("h0",), duration_seconds=-1,
+    started_at=datetime.fromisoformat(started),
+)
+connector = Command(CommandSettings(program=(program,)), Path(state), os.environ)
+asyncio.run(connector.perform(act))
+"""
+"""A service that does nothing but carry one act out."""
+
+SLOW = "echo $$ > began; echo began >> log; cat go; echo done >> log; echo fine >&2"
+
+
+def serve(shop: Workshop) -> "subprocess.Popen[bytes]":
+    arguments = (str(shop.state), shop.program(SLOW), STARTED.isoformat())
+    return subprocess.Popen(
+        [sys.executable, "-c", SERVICE, *arguments],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_the_end_of_the_service_neither_ends_nor_repeats_a_program(
+    shop: Workshop, number: signal.Signals
+) -> None:
+    began, go = shop.pipe("began"), shop.pipe("go")
+    service = serve(shop)
+
+    async def story() -> Outcome | Found:
+        await told(began)
+        os.killpg(service.pid, number)
+        await asyncio.to_thread(service.wait)
+        checking = asyncio.create_task(shop.connector(SLOW).check(act(attempt=2)))
+        await tell(go)
+        return await checking
+
+    assert play(story()) == Outcome(succeeded=True, message="fine")
+    assert shop.lines("log") == ["began", "done"]
+
+
+def test_what_ended_while_no_service_was_there_is_found(shop: Workshop) -> None:
+    began, go = shop.pipe("began"), shop.pipe("go")
+    service = serve(shop)
+
+    async def story() -> None:
+        await told(began)
+        service.kill()
+        await asyncio.to_thread(service.wait)
+        gone = asyncio.create_task(told(shop.run_folder() / "alive"))
+        await tell(go)
+        await gone  # the runner has ended
+        connector = shop.connector("echo again >> log")
+        assert await connector.check(act(attempt=2)) == Outcome(succeeded=True, message="fine")
+        assert await connector.perform(act(attempt=3)) == Outcome(succeeded=True, message="fine")
+
+    play(story())
+    assert shop.lines("log") == ["began", "done"]
+
+
+def test_what_was_never_begun_is_not_done(shop: Workshop) -> None:
+    connector = shop.connector("echo ran >> log")
+    assert play(connector.check(act(attempt=2))) is Found.NOT_DONE
+    shop.run_folder().mkdir(parents=True)
+    os.mkfifo(shop.run_folder() / "alive")
+    assert play(connector.check(act(attempt=2))) is Found.NOT_DONE
+    assert play(connector.perform(act(attempt=2))) == Outcome(succeeded=True)
+    assert shop.lines("log") == ["ran"]
+
+
+def lose(shop: Workshop) -> None:
+    """Let the runner of attempt 1 be killed while its program runs."""
+    began, go = shop.pipe("began"), shop.pipe("go")
+
+    async def story() -> None:
+        performing = asyncio.create_task(shop.connector(SLOW).perform(act()))
+        await told(began)
+        os.kill(shop.runner(), signal.SIGKILL)
+        assert await performing is Found.UNKNOWN
+        await tell(go)
+
+    play(story())
+    assert not (shop.run_folder() / "result").exists()
+
+
+def test_what_was_lost_between_its_beginning_and_its_result_nobody_knows(shop: Workshop) -> None:
+    lose(shop)
+    again = shop.connector("echo again >> log")
+    assert play(again.check(act(attempt=2))) is Found.UNKNOWN
+    assert "again" not in shop.lines("log")
+
+
+def test_a_process_number_that_is_used_again_deceives_nobody(shop: Workshop) -> None:
+    connector = shop.connector("")
+    shop.run_folder().mkdir(parents=True)
+    os.mkfifo(shop.run_folder() / "alive")
+    (shop.run_folder() / "begun").write_text(f"{os.getpid()}\n", encoding="ascii")
+    assert play(connector.check(act(attempt=2))) is Found.UNKNOWN
+
+
+def test_what_an_operator_said_to_repeat_is_done_again(shop: Workshop) -> None:
+    lose(shop)
+    connector = shop.connector("echo again >> log")
+    assert play(connector.check(act(attempt=3, repeat_after=2))) is Found.NOT_DONE
+    assert play(connector.perform(act(attempt=3, repeat_after=2))) == Outcome(succeeded=True)
+    assert "again" in shop.lines("log")
+
+
+def test_an_earlier_attempts_doubt_is_no_longer_asked_about_but_a_later_ones_is(
+    shop: Workshop,
+) -> None:
+    connector = shop.connector("")
+    shop.run_folder(run="3.0.web-0").mkdir(parents=True)
+    (shop.run_folder(run="3.0.web-0") / "begun").touch()
+    assert play(connector.check(act(attempt=4, repeat_after=2))) is Found.UNKNOWN
+    assert play(connector.check(act(attempt=4, repeat_after=3))) is Found.NOT_DONE
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ('echo \'{"hosts": {"web-0": "h7"}}\'', Outcome(succeeded=True, hosts={"web-0": "h7"})),
+        ("exit 1", Found.NOT_DONE),
+        ("exit 2", Found.UNKNOWN),
+        ("kill -9 $$", Found.UNKNOWN),
+    ],
+)
+def test_the_check_command_decides_what_nobody_knows(
+    shop: Workshop, body: str, found: Outcome | Found
+) -> None:
+    lose(shop)
+    check = shop.program(f'test "$FOREWARN_MACHINE" = web-0 || exit 9\n{body}', "check")
+    connector = shop.connector("echo again >> log", check_command=(check,))
+    assert play(connector.check(act(attempt=2))) == found
+    if isinstance(found, Outcome):
+        assert play(connector.check(act(attempt=3))) == found  # without asking again
+        assert play(connector.perform(act(attempt=3))) == found
+        assert "again" not in shop.lines("log")
+
+
+def test_a_check_command_that_cannot_be_run_knows_nothing(shop: Workshop) -> None:
+    lose(shop)
+    connector = shop.connector("", check_command=("/nowhere/check",))
+    assert play(connector.check(act(attempt=2))) is Found.UNKNOWN
+
+
+def test_only_machines_without_a_result_are_done_by_the_next_attempt(shop: Workshop) -> None:
+    connector = shop.connector('echo "$FOREWARN_ATTEMPT $FOREWARN_MACHINE" >> log')
+    play(connector.perform(act("web-0")))
+    both = act("web-0", "web-1", attempt=2)
+    assert play(connector.check(both)) is Found.NOT_DONE
+    assert play(connector.perform(both)) == Outcome(succeeded=True)
+    assert shop.lines("log") == ["1 web-0", "2 web-1"]
+
+
+def test_what_was_begun_for_a_whole_operation_is_ended_so(shop: Workshop) -> None:
+    whole = shop.connector("echo once >> log", per="operation")
+    play(whole.perform(act("web-0", "web-1")))
+    each = shop.connector("echo each >> log", per="machine")
+    found = play(each.check(act("web-0", "web-1", attempt=2)))
+    assert found == Outcome(succeeded=True)
+    assert shop.lines("log") == ["once"]
+
+
+def test_a_result_belongs_to_the_operation_that_started_then(shop: Workshop) -> None:
+    connector = shop.connector("")
+    play(connector.perform(act()))
+    later = act(attempt=2, started_at=STARTED.replace(hour=13))
+    assert play(connector.check(later)) is Found.NOT_DONE
+
+
+@pytest.mark.parametrize("result", ["", "exit 0 0 5 0\n", "exit x 0 0 0\n", "maybe 0 0 0 0\n"])
+def test_a_result_that_is_none_is_not_believed(shop: Workshop, result: str) -> None:
+    connector = shop.connector("")
+    play(connector.perform(act()))
+    (shop.run_folder() / "result").write_text(result, encoding="ascii")
+    assert play(connector.check(act(attempt=2))) is Found.UNKNOWN
+
+
+def test_an_attempt_that_another_has_taken_over_begins_nothing_more(shop: Workshop) -> None:
+    began, go = shop.pipe("began"), shop.pipe("go")
+    connector = shop.connector(
+        'echo "$FOREWARN_OPERATION" >> log; test $FOREWARN_OPERATION = 2.1 || exit 0\n'
+        "echo began > began; cat go",
+        at_once=1,
+    )
+
+    async def story() -> None:
+        first = asyncio.create_task(connector.perform(act(operation="2.1")))
+        await told(began)
+        stale = asyncio.create_task(connector.perform(act(attempt=1)))
+        while not connector._slots._waiters:  # noqa: ASYNC110 - until it waits for its turn
+            await asyncio.sleep(0)
+        assert await connector.check(act(attempt=2)) is Found.NOT_DONE
+        await tell(go)
+        await first
+        outcome = await stale
+        assert isinstance(outcome, Outcome)
+        assert "attempt 2 has taken the operation over" in outcome.message
+
+    play(story())
+    assert shop.lines("log") == ["2.1"]
+
+
+def test_what_is_recorded_is_forgotten(shop: Workshop) -> None:
+    connector = shop.connector("")
+    play(connector.perform(act()))
+    play(connector.perform(act(operation="2.1")))
+    play(connector.forget(act()))
+    assert [place.name.split("@")[0] for place in shop.state.iterdir()] == ["2.1"]
+    play(connector.forget(act()))
+
+
+def test_at_start_what_is_over_is_swept_but_for_what_is_under_way(shop: Workshop) -> None:
+    began, go = shop.pipe("began"), shop.pipe("go")
+    connector = shop.connector("test $FOREWARN_OPERATION != 3.1 || { echo > began; cat go; }")
+
+    async def story() -> None:
+        for name in ("1.1", "2.1"):
+            await connector.perform(act(operation=name))
+        under_way = asyncio.create_task(connector.perform(act(operation="3.1")))
+        await told(began)
+        (shop.state / "mine.txt").touch()
+        restarted = Command(CommandSettings(program=("true",)), shop.state, os.environ)
+        await restarted.sweep({"2.1"})
+        left = {place.name.split("@")[0] for place in shop.state.iterdir()}
+        assert left == {"2.1", "3.1", "mine.txt"}
+        await tell(go)
+        await under_way
+        await restarted.sweep(())
+
+    play(story())
+    assert [place.name for place in shop.state.iterdir()] == ["mine.txt"]
+
+
+def test_the_state_folder_is_its_owners_alone(shop: Workshop) -> None:
+    play(shop.connector("").perform(act()))
+    folders = [shop.state, shop.run_folder().parent, shop.run_folder()]
+    assert {Path(folder).stat().st_mode & 0o777 for folder in folders} == {0o700}

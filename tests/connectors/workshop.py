@@ -1,0 +1,90 @@
+"""Little programs, acts, and connectors that run them: real processes, waited for through pipes."""
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from forewarn.connectors.command import Command, CommandSettings
+from forewarn.connectors.port import Act
+from forewarn.vocabulary import EventSource, EventType
+
+STARTED = datetime(2026, 3, 2, 12, 0, 0, 250_000, tzinfo=UTC)
+LIMIT_SECONDS = 60
+"""How long a story may take: many times what it does take."""
+
+T = TypeVar("T")
+
+
+def play(story: Coroutine[Any, Any, T]) -> T:
+    """Run a story to its end."""
+
+    async def run() -> T:
+        return await asyncio.wait_for(story, LIMIT_SECONDS)
+
+    return asyncio.run(run())
+
+
+def act(*machines: str, operation: str = "1.1", attempt: int = 1, **more: Any) -> Act:
+    names = machines or ("web-0",)
+    usual = Act(
+        operation=operation,
+        attempt=attempt,
+        event_type=EventType.REBOOT,
+        source=EventSource.USER,
+        machines=names,
+        hosts=tuple("h0" for _ in names),
+        duration_seconds=-1,
+        started_at=STARTED,
+    )
+    return msgspec.structs.replace(usual, **more)
+
+
+class Workshop:
+    """A folder for programs, what they leave, and the connector's state."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+
+    def program(self, body: str, name: str = "program") -> str:
+        """Write a shell program; its working folder is this one."""
+        place = self.folder / name
+        place.write_text(f"#!/bin/sh\ncd {self.folder} || exit 99\n{body}\n", encoding="utf-8")
+        place.chmod(0o755)
+        return str(place)
+
+    def pipe(self, name: str) -> Path:
+        place = self.folder / name
+        os.mkfifo(place)
+        return place
+
+    def connector(self, body: str, **settings: Any) -> Command:
+        environment = {**os.environ, **settings.pop("environment", {})}
+        shape = CommandSettings(program=(self.program(body),), **settings)
+        return Command(shape, self.state, environment)
+
+    def lines(self, name: str) -> list[str]:
+        place = self.folder / name
+        return place.read_text(encoding="utf-8").splitlines() if place.exists() else []
+
+    def run_folder(self, operation: str = "1.1", run: str = "1.0.web-0") -> Path:
+        return self.state / f"{operation}@20260302T120000.250000Z" / run
+
+    def runner(self, operation: str = "1.1", run: str = "1.0.web-0") -> int:
+        """Return the process that a run that has begun is watched by."""
+        return int((self.run_folder(operation, run) / "begun").read_text(encoding="ascii"))
+
+
+async def told(pipe: Path) -> str:
+    """Return what somebody writes into a pipe, once everybody has closed it."""
+    return await asyncio.to_thread(pipe.read_text, encoding="utf-8")
+
+
+async def tell(pipe: Path) -> None:
+    """Let whoever reads from a pipe go on."""
+    await asyncio.to_thread(pipe.write_text, "go\n", encoding="utf-8")
