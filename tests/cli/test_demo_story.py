@@ -76,11 +76,40 @@ def test_a_start_before_its_time_without_approval_is_found() -> None:
 
 def test_two_domains_down_at_once_are_found() -> None:
     one = started(T0, ended_at=T0 + timedelta(minutes=3))
-    after = started(T0 + timedelta(minutes=3), id="2.1", ended_at=T0 + timedelta(minutes=6))
-    within = started(T0 + timedelta(minutes=2), id="2.1", ended_at=T0 + timedelta(minutes=6))
+    (event,) = one.events
+    other = (msgspec.structs.replace(event, update_domain=1),)
+    end = T0 + timedelta(minutes=6)
+    after = started(T0 + timedelta(minutes=3), id="2.1", ended_at=end, events=other)
+    within = started(T0 + timedelta(minutes=2), id="2.1", ended_at=end, events=other)
     story.judge_one_domain_at_a_time([after, one])
     with pytest.raises(story.DemoFailed, match=r"1\.1 and 2\.1 were down at once"):
         story.judge_one_domain_at_a_time([within, one])
+
+
+def test_two_operations_in_one_domain_may_be_down_at_once() -> None:
+    one = started(T0, ended_at=T0 + timedelta(minutes=3))
+    beside = started(T0 + timedelta(minutes=1), id="2.1", ended_at=T0 + timedelta(minutes=2))
+    (event,) = one.events
+    third = started(
+        T0 + timedelta(minutes=2),
+        id="3.1",
+        ended_at=T0 + timedelta(minutes=5),
+        events=(msgspec.structs.replace(event, update_domain=1),),
+    )
+    story.judge_one_domain_at_a_time([one, beside])
+    with pytest.raises(story.DemoFailed, match=r"1\.1 and 3\.1 were down at once"):
+        story.judge_one_domain_at_a_time([one, beside, third])
+
+
+def test_a_step_that_is_announced_too_soon_is_found() -> None:
+    end = T0 + timedelta(minutes=3)
+    first = started(T0, status=EventStatus.COMPLETED, ended_at=end)
+    story.judge_walk([operation(id="1.2", announced_at=end), first])
+    with pytest.raises(story.DemoFailed, match=r"1\.2 was announced before 1\.1 had ended well"):
+        story.judge_walk([first, operation(id="1.2", announced_at=end - timedelta(seconds=1))])
+    failed = started(T0, status=EventStatus.FAILED, ended_at=end)
+    with pytest.raises(story.DemoFailed, match=r"1\.2 was announced before 1\.1 had ended well"):
+        story.judge_walk([failed, operation(id="1.2", announced_at=end)])
 
 
 def test_what_happens_to_an_operation_is_told_once() -> None:
@@ -119,3 +148,5 @@ def test_the_cast_is_the_fleet() -> None:
     named = [member.name for group in wanted for member in group.members]
     assert sorted(named) == sorted(guest.machine for guest in cast.GUESTS)
     assert {name for domain in cast.WEB_DOMAINS for name in domain} <= set(named)
+    on_host = {m.name for group in wanted for m in group.members if m.placed.host == cast.HOST}
+    assert on_host == set(cast.HOST_LEADERS)

@@ -320,6 +320,7 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "DELETE /v1/holds",
         "GET /v1/attention",
         "POST /v1/notes",
+        "POST /v1/operations/{operation}/resolution",
         "GET /v1/maintenance",
         "GET /v1/maintenance/{number}",
         "GET /v1/events",

@@ -7,7 +7,7 @@ import pytest
 
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
-from server.running import NOON, Client, Running, request_reboot
+from server.running import NOON, Client, Running, fleet, request_reboot
 
 
 def reboot_of_web(client: Client, **more: Any) -> Any:
@@ -16,12 +16,25 @@ def reboot_of_web(client: Client, **more: Any) -> Any:
     return answer.json
 
 
-def finish(service: Running, client: Client, operation: str, *, well: bool = True) -> None:
-    """Let an operation start and end, whether the service's own executor gets it or we do."""
-    client.ask("POST", "/v1/approvals", {"references": [operation]})
-    for act in service.plane.claim("the test", timedelta(minutes=1), 10).result(5):
-        outcome = Outcome(succeeded=well, message="" if well else "no such host")
-        service.plane.finish(act.operation, act.attempt, outcome).result(5)
+ASKS = 1000
+"""How often the service is asked for what is about to be so: a few times do."""
+
+
+def under_way(client: Client, reference: str) -> int:
+    """Approve an operation; return the attempt of the executor that took it."""
+    client.ask("POST", "/v1/approvals", {"references": [reference]})
+    for _ in range(ASKS):
+        (operation,) = client.get(f"/v1/history?maintenance={reference[0]}")["operations"]
+        if operation["attempt"]:
+            return int(operation["attempt"])
+    raise AssertionError(operation)
+
+
+def end(service: Running, client: Client, reference: str, *, well: bool) -> None:
+    """Let an operation end, reported in the place of the executor that took it."""
+    attempt = under_way(client, reference)
+    outcome = Outcome(succeeded=well, message="" if well else "no such host")
+    service.plane.finish(reference, attempt, outcome).result(5)
 
 
 def walk_of(client: Client, number: int = 1) -> Any:
@@ -215,3 +228,69 @@ def test_what_is_held_stopped_or_not_approved_in_time_needs_attention(
     assert sorted(kinds(client)) == [("held", "machine bastion"), ("unapproved", "2.1")]
     message = {i["about"]: i["message"] for i in client.get("/v1/attention")["items"]}
     assert "why not" in message["machine bastion"]
+
+
+def test_a_failure_needs_attention_until_somebody_takes_note(
+    client: Client, service: Running
+) -> None:
+    service.guests.seen_by_machine["web-0"] = (NOON, "2020-07-01")
+    request_reboot(client)
+    early = client.ask("POST", "/v1/notes", {"references": ["1.1"], "by": "ann"})
+    assert (early.status, early.error["code"]) == (409, "conflict")
+    end(service, client, "1.1", well=False)
+    (item,) = client.get("/v1/attention")["items"]
+    assert (item["kind"], item["about"]) == ("failed", "1.1")
+    assert item["message"] == "Reboot failed: no such host"
+    assert client.ask("POST", "/v1/notes", {"references": ["1.1", "7.1"]}).status == 404
+    assert kinds(client) == [("failed", "1.1")]
+    (noted,) = client.ask("POST", "/v1/notes", {"references": ["1"], "by": "ann"}).json[
+        "operations"
+    ]
+    assert noted["seen_by"] == "ann"
+    assert kinds(client) == []
+
+
+def test_a_preempted_machine_is_remembered_and_added_again_only_on_purpose(
+    client: Client, service: Running
+) -> None:
+    assert client.get("/v1/fleet/lost") == {"lost": [], "next": ""}
+    client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
+    end(service, client, "1.1", well=True)
+    assert client.ask("GET", "/v1/fleet/machines/batch_0").status == 404
+    (lost,) = client.get("/v1/fleet/lost?limit=1")["lost"]
+    assert lost == {
+        "name": "batch_0",
+        "event_type": "Preempt",
+        "operation": "1.1",
+        "at": "2026-03-01T12:00:00Z",
+    }
+    left_out = client.ask("PUT", "/v1/fleet", fleet()).json
+    assert left_out["lost"] == {"count": 1, "names": ["batch_0"]}
+    assert left_out["added"]["count"] == 0
+    added = client.ask("PUT", "/v1/fleet?again=true", fleet()).json
+    assert added["added"]["names"] == ["batch_0"]
+    assert client.get("/v1/fleet/lost")["lost"] == []
+
+
+def test_machines_whose_host_is_not_known_are_found(client: Client) -> None:
+    found = client.get("/v1/fleet/machines?host=unknown")["machines"]
+    assert [machine["name"] for machine in found] == ["Bastion"]
+
+
+def test_an_operation_in_doubt_stays_until_an_operator_says_what_became_of_it(
+    client: Client, service: Running
+) -> None:
+    request_reboot(client)
+    path = "/v1/operations/1.1/resolution"
+    sure = client.ask("POST", path, {"verdict": "succeeded"})
+    assert (sure.status, sure.error["code"]) == (409, "conflict")
+    attempt = under_way(client, "1.1")
+    service.plane.doubt("1.1", attempt, "its result was lost").result(5)
+    assert kinds(client) == [("unknown", "1.1")]
+    assert client.get("/v1/events")["events"][0]["doubt"] == "its result was lost"
+    assert client.ask("POST", path, {"verdict": "perhaps"}).status == 400
+    nowhere = client.ask("POST", "/v1/operations/9.9/resolution", {"verdict": "failed"})
+    assert nowhere.status == 404
+    (resolved,) = client.ask("POST", path, {"verdict": "failed", "by": "ann"}).json["operations"]
+    assert (resolved["status"], resolved["doubt"]) == ("Failed", "")
+    assert "ann" in resolved["outcome"]

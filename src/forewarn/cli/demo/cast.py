@@ -45,6 +45,10 @@ GUESTS: Final = (
 """In the order in which they are shown: domain by domain."""
 
 WEB_DOMAINS: Final = (("web-0", "web-3"), ("web-1", "web-4"), ("web-2", "web-5"))
+HOST: Final = "h1"
+"""The host that is patched: machines of three scopes are on it."""
+
+HOST_LEADERS: Final = ("web-0", "batch_0", "FrontEnd_IN_0")
 PREEMPTED: Final = "batch_1"
 CANCELLED: Final = "bastion"
 

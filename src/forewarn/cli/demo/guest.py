@@ -119,6 +119,14 @@ class Guest:
                 self._metadata.approve(event_id)
                 say("approved it")
 
+    @property
+    def being_deleted(self) -> bool:
+        """Whether this machine is about to be gone: nobody answers it any more then."""
+        return any(
+            event["EventStatus"] == "Started" and event["EventType"] in DELETED
+            for event in self._known.values()
+        )
+
     def _afterwards(self, event: dict[str, Any]) -> str:
         if event["EventStatus"] == "Scheduled":
             return "carries on"
@@ -172,7 +180,7 @@ def main() -> None:
             guest.step()
             trouble = ""
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-            if str(error) != trouble:
+            if str(error) != trouble and not guest.being_deleted:
                 trouble = str(error)
                 say(f"cannot read its events: {trouble}")
         if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:

@@ -6,7 +6,7 @@ waits for. The stage is looked at anew between two turns.
 
 from collections.abc import Callable, Generator
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Final
 
 from forewarn.cli.demo import cast
@@ -43,7 +43,7 @@ class Story:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self.reboots: list[int] = []
+        self.walk = 0
         self.freeze = 0
         self.preemption = 0
         self.redeploy = 0
@@ -52,24 +52,23 @@ class Story:
         """Play it all."""
         stage = self._stage
         yield from self._pause(timedelta(minutes=2))
-        for domain, machines in enumerate(cast.WEB_DOMAINS):
-            stage.tell(f"> Reboot of the availability set 'web', update domain {domain}")
-            number = stage.schedule(EventType.REBOOT, machines=machines)
-            self.reboots.append(number)
-            last = domain == len(cast.WEB_DOMAINS) - 1
-            if last:  # nobody approves there: its notice has room for the other acts
-                yield from together(
-                    self._until_over(number), self._freeze(), self._preempt(), self._call_off()
-                )
-            else:
-                yield from self._until_over(number)
-                yield from self._pause(timedelta(minutes=1))
+        stage.tell("> Reboot of the availability set 'web': one request, domain after domain")
+        self.walk = stage.schedule(EventType.REBOOT, scope="web")
+        yield from together(self._until_over(self.walk), self._beside_the_last_step())
         yield from self._pause(timedelta(minutes=1))
+
+    def _beside_the_last_step(self) -> Act:
+        """Play the rest while nobody approves the last domain: its notice has room for it."""
+        last = len(cast.WEB_DOMAINS)
+        yield from self._until(
+            lambda: len(self._stage.of(self.walk)) == last, "the walk did not come to its end"
+        )
+        yield from together(self._freeze(), self._preempt(), self._call_off())
 
     def _freeze(self) -> Act:
         yield from self._pause(timedelta(minutes=1))
-        self._stage.tell(f"> Freeze of the cloud service 'shop', which speaks {cast.PREVIEW}")
-        self.freeze = self._stage.schedule(EventType.FREEZE, scope="shop", duration_seconds=5)
+        self._stage.tell(f"> Freeze of the host {cast.HOST}: one request, machines of three scopes")
+        self.freeze = self._stage.schedule(EventType.FREEZE, host=cast.HOST, duration_seconds=5)
         yield from self._until_over(self.freeze)
 
     def _preempt(self) -> Act:
@@ -116,34 +115,43 @@ class Story:
             DemoFailed: Something did not.
         """
         operations = list(self._stage.operations.values())
+        walked = self._stage.of(self.walk)
         return [
             judge_nothing_early(operations),
-            judge_one_domain_at_a_time([o for n in self.reboots for o in self._stage.of(n)]),
+            judge_one_domain_at_a_time([*walked, *self._stage.of(self.freeze)]),
+            judge_walk(walked),
             *self._approvals(),
             self._ends(),
         ]
 
     def _approvals(self) -> list[str]:
         """Check who let what start; a guest that was stopped by hand lets nothing start."""
-        expected = [
-            *zip(self.reboots, ("web-0", "web-1", ""), strict=True),
-            (self.preemption, cast.PREEMPTED),
-        ]
-        for number, leader in expected:
-            for operation in self._stage.of(number):
-                self._judge_approval(operation, leader)
-        for operation in self._stage.of(self.freeze):
-            self._judge_approval(operation, operation.events[0].machines[0])
+        leaders = ("web-0", "web-1", "")
+        steps = sorted(self._stage.of(self.walk), key=lambda o: o.announced_at)
+        for operation, leader in zip(steps, leaders, strict=True):
+            self._judge_approval(operation, operation.events[0], leader)
+        for operation in self._stage.of(self.preemption):
+            self._judge_approval(operation, operation.events[0], cast.PREEMPTED)
+        (freeze,) = self._stage.of(self.freeze)
+        named = {machine: event for event in freeze.events for machine in event.machines}
+        if set(named) != set(cast.HOST_LEADERS):
+            raise DemoFailed(f"the freeze of {cast.HOST} was one of {', '.join(named)}")
+        for leader, event in named.items():
+            self._judge_approval(freeze, event, leader)
         if self._stage.stopped_at:
             stopped = ", ".join(self._stage.stopped_at)
             return [f"events were approved by their guests, but for those stopped: {stopped}"]
+        leaders_of_host = ", ".join(cast.HOST_LEADERS)
         return [
             "web-0 approved at once, web-1 once drained; for web-2 the whole notice was waited",
-            f"{cast.PREEMPTED} approved its preemption; the guests of 'shop' did by the preview",
+            f"{cast.PREEMPTED} approved its preemption",
+            f"the freeze of {cast.HOST} began when all of {leaders_of_host} had approved",
         ]
 
-    def _judge_approval(self, operation: schemas.Operation, leader: str) -> None:
-        approval = operation.events[0].approval
+    def _judge_approval(
+        self, operation: schemas.Operation, event: schemas.Event, leader: str
+    ) -> None:
+        approval = event.approval
         by = approval.by if approval else ""
         if by == leader or (not by and leader in self._stage.stopped_at):
             return
@@ -153,7 +161,7 @@ class Story:
         )
 
     def _ends(self) -> str:
-        for number in (*self.reboots, self.freeze, self.preemption):
+        for number in (self.walk, self.freeze, self.preemption):
             for operation in self._stage.of(number):
                 if operation.status is not EventStatus.COMPLETED:
                     raise DemoFailed(f"operation {operation.id} is {operation.status}")
@@ -188,15 +196,34 @@ def judge_nothing_early(operations: list[schemas.Operation]) -> str:
 
 
 def judge_one_domain_at_a_time(operations: list[schemas.Operation]) -> str:
-    """Return that these operations of one scope, each in a domain of its own, never overlapped.
+    """Return that these operations, each in another update domain of 'web', never overlapped.
+
+    Two may be in one domain: then they may overlap.
 
     Raises:
         DemoFailed: Two of them did.
     """
-    spans: list[tuple[datetime, datetime, str]] = sorted(
-        (o.started_at, o.ended_at, o.id) for o in operations if o.started_at and o.ended_at
+    spans: list[tuple[datetime, datetime, str, int]] = sorted(
+        (o.started_at, o.ended_at, o.id, event.update_domain)
+        for o in operations
+        for event in o.events
+        if o.started_at and o.ended_at and event.scope == "web"
     )
-    for (_, ended, one), (began, _, other) in pairwise(spans):
-        if began < ended:
+    for (_, ended, one, domain), (began, _, other, another) in combinations(spans, 2):
+        if began < ended and domain != another:
             raise DemoFailed(f"operations {one} and {other} were down at once")
     return "no two update domains of 'web' were down at once"
+
+
+def judge_walk(steps: list[schemas.Operation]) -> str:
+    """Return that each step was announced when the one before it had ended well.
+
+    Raises:
+        DemoFailed: One was announced sooner, or after one that did not end well.
+    """
+    in_turn = sorted(steps, key=lambda step: step.announced_at)
+    for before, step in pairwise(in_turn):
+        well = before.status is EventStatus.COMPLETED and before.ended_at is not None
+        if not well or (before.ended_at and step.announced_at < before.ended_at):
+            raise DemoFailed(f"operation {step.id} was announced before {before.id} had ended well")
+    return "each domain of the walk was announced when the one before it had ended well"

@@ -22,6 +22,7 @@ The routes, and what each takes and answers (`schemas`, `steering`):
     DELETE /v1/holds                            HoldPlace              -> OperationList
     GET    /v1/attention                                               -> AttentionList
     POST   /v1/notes                            NoteRequest            -> OperationList
+    POST   /v1/operations/{operation}/resolution  ResolutionRequest    -> OperationList
     GET    /v1/history?machine=&scope=&maintenance=&event_type=&status=&since=&until=&cursor=&limit=
                                                                        -> HistoryPage
     GET    /v1/clock                                                   -> Time
@@ -118,6 +119,7 @@ ROUTES: Final = (
     steering_routes.release,
     steering_routes.list_attention,
     steering_routes.note,
+    steering_routes.resolve,
     maintenance_routes.read_history,
     clock,
     schema,

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import msgspec
 
 from forewarn.maintenance import attention
-from forewarn.maintenance.model import HoldKind
+from forewarn.maintenance.model import HoldKind, Verdict
 from forewarn.server.operator import schemas
 
 MAX_REFERENCES: Final = 1000
@@ -97,6 +97,15 @@ class NoteRequest(schemas.Asked, frozen=True, kw_only=True, forbid_unknown_field
     """Operations (`12.1`), maintenances (`12`) or events' ids; all of them Failed."""
     by: schemas.ShortText = ""
     """Who takes note, kept in history."""
+
+
+class ResolutionRequest(schemas.Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Says what became of an operation of which nobody knows whether it was carried out."""
+
+    verdict: Verdict
+    """`repeat` lets it be carried out again, as far as nobody knows that it was."""
+    by: schemas.ShortText = ""
+    """Who says so, kept in history."""
 
 
 class AttentionItem(schemas.Value, frozen=True, kw_only=True):

@@ -194,6 +194,24 @@ async def note(desk: AtDesk, data: JSONBody[steering.NoteRequest]) -> schemas.Op
     return _told(desk, await desk.done(desk.plane.note(data.references, by)))
 
 
+@post(
+    "/v1/operations/{operation:str}/resolution",
+    tags=TAGS,
+    responses=bodies.REFUSALS,
+    operation_id="resolve",
+    status_code=200,
+    dto=bodies.Strict[steering.ResolutionRequest],
+    return_dto=None,
+)
+async def resolve(
+    desk: AtDesk, operation: FromPath[str], data: JSONBody[steering.ResolutionRequest]
+) -> schemas.OperationList:
+    """Say what became of an operation that is in doubt, or let it be carried out again."""
+    by = bodies.judge_text(data.by, "by") or NOBODY
+    resolved = await desk.done(desk.plane.resolve(operation, data.verdict, by))
+    return _told(desk, (resolved,))
+
+
 def _told(desk: Desk, operations: tuple[Operation, ...]) -> schemas.OperationList:
     told = views.operations(operations, desk.roster.name_of_scope, desk.now())
     return schemas.OperationList(operations=told)
