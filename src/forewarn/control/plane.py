@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 
+import msgspec
+
 from forewarn.connectors.port import Act, Outcome
 from forewarn.control import snapshots
 from forewarn.control.approvals import Approvals, Word
@@ -46,14 +48,22 @@ class Plane:
         writer: Runs its transactions.
         mint: Gives a new GUID at each call.
         policy: What the settings decide about the rules.
+        may_start: Tells, in each transaction anew, whether anything may start now.
     """
 
     def __init__(
-        self, writer: Writer, mint: Callable[[], str], policy: Policy = schedule.ALWAYS_ON
+        self,
+        writer: Writer,
+        mint: Callable[[], str],
+        policy: Policy = schedule.ALWAYS_ON,
+        *,
+        may_start: Callable[[], bool] = lambda: True,
     ) -> None:
         self._writer = writer
         self._mint = mint
         self._policy = policy
+        self._halted = msgspec.structs.replace(policy, starts=False)
+        self._may_start = may_start
         self._approvals = Approvals(writer, self._decide)
 
     def apply_fleet(
@@ -276,10 +286,12 @@ class Plane:
 
         return self._writer.submit(job)
 
-    def lapse(self, length: timedelta) -> "Future[int]":
+    def lapse(self, length: timedelta, *, kept: tuple[str, str] | None = None) -> "Future[int]":
         """Move every notice later by an outage; the answer is how many operations that concerned.
 
-        All of it is one transaction, asked for before guests can read.
+        Args:
+            length: How long guests could not read, or the clock was set forward.
+            kept: A setting's name and its value, written in the same transaction.
         """
 
         def job(transaction: Transaction, now: datetime) -> Work:
@@ -287,17 +299,34 @@ class Plane:
                 scopes=transaction.scopes(), operations=transaction.live_operations()
             )
             decision = self._decide(snapshot, causes.Lapsed(length), now)
+            if kept is not None:
+                transaction.put_setting(*kept)
             return Work(len(decision.operations), decision.changes)
+
+        return self._writer.submit(job)
+
+    def kept(self, name: str) -> "Future[str | None]":
+        """Return what the service wrote down for itself, None if it never did."""
+        return self._writer.submit(lambda transaction, _: Work(transaction.setting(name)))
+
+    def keep(self, name: str, value: str) -> "Future[None]":
+        """Write something down for the service itself."""
+
+        def job(transaction: Transaction, _: datetime) -> Work:
+            transaction.put_setting(name, value)
+            return Work(None)
 
         return self._writer.submit(job)
 
     def advance(self) -> "Future[int]":
         """Start what is due; the answer is how many operations that concerned.
 
-        ADVANCE_BATCH means that there may be more.
+        ADVANCE_BATCH means that there may be more; 0 also that nothing may start.
         """
 
         def job(transaction: Transaction, now: datetime) -> Work:
+            if not self._may_start():
+                return Work(0)
             due = transaction.due(now, ADVANCE_BATCH)
             if not due:
                 return Work(0)
@@ -438,7 +467,8 @@ class Plane:
 
     def _decide(self, snapshot: Snapshot, cause: Cause, now: datetime) -> Decision:
         """Decide, and check what the decision leads to before it is saved."""
-        decision = schedule.decide(snapshot, cause, now, self._mint, self._policy)
+        policy = self._policy if self._may_start() else self._halted
+        decision = schedule.decide(snapshot, cause, now, self._mint, policy)
         changes = decision.changes
         after = Snapshot(
             scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
