@@ -290,7 +290,7 @@ def test_history_is_filtered_and_paged(client: Client) -> None:
 
 def test_the_clock_is_the_services_own(client: Client, clock: ManualClock) -> None:
     clock.advance(timedelta(hours=1))
-    assert client.get("/v1/clock") == {"now": "2026-03-01T13:00:00Z", "scale": 1.0}
+    assert client.get("/v1/clock") == {"now": "2026-03-01T13:00:00Z", "scale": 1.0, "doubt": ""}
 
 
 def test_health_and_readiness_are_told(client: Client) -> None:
@@ -328,6 +328,7 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "POST /v1/cancellations",
         "GET /v1/history",
         "GET /v1/clock",
+        "POST /v1/clock",
         "GET /healthz",
         "GET /readyz",
     }

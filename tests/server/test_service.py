@@ -249,3 +249,31 @@ def test_inline_and_threaded_writers_keep_jobs_from_being_cancelled() -> None:
         assert future.result(10) is None
         writer.close()
     store.close()
+
+
+# The wall clock.
+
+
+def test_a_clock_that_jumps_is_told_of_until_an_operator_trusts_it(tmp_path: Path) -> None:
+    clock = ManualClock(NOON)
+    with Running(settings_in(tmp_path), sql.in_memory(), clock) as running:
+        client = running.client()
+        client.ask("PUT", "/v1/fleet", fleet())
+        request_reboot(client)
+        clock.jump(timedelta(days=1))
+        answer = client.ask("GET", "/readyz")
+        assert answer.status == 503
+        (reason,) = answer.json["reasons"]
+        assert "the wall clock is 86400 s ahead of what the monotonic clock counts" in reason
+        assert client.get("/v1/clock")["doubt"] == reason
+        assert client.get("/v1/clock")["now"] == "2026-03-01T12:00:00Z"
+        client.ask("POST", "/v1/approvals", {"references": ["1"]})
+        (waiting,) = client.get("/v1/history")["operations"]
+        assert (waiting["status"], waiting["not_before"]) == ("Scheduled", "2026-03-01T12:15:00Z")
+        for wrong in ({}, {"trust": False}, {"trust": True, "now": 1}):
+            assert client.ask("POST", "/v1/clock", wrong).status == 400
+        trusted = client.ask("POST", "/v1/clock", {"trust": True})
+        assert trusted.json == {"now": "2026-03-02T12:00:00Z", "scale": 1.0, "doubt": ""}
+        assert client.get("/readyz")["ready"]
+        (moved,) = client.get("/v1/history")["operations"]
+        assert moved["not_before"] == "2026-03-02T12:15:00Z"

@@ -296,8 +296,8 @@ class Questions:
         running = operation("1.6", **STARTED)
         save(store, with_maintenances(late, soon, ready, waits, half, running))
         with store.read() as reading:
-            assert reading.next_wakeup() == NOW
-            assert list(reading.due(NOW, 10)) == ["1.3"]
+            assert reading.next_wakeup() == schedule.AT_ONCE
+            assert list(reading.due(NOW - 60 * MINUTE, 10)) == ["1.3"]
             assert list(reading.due(soon.not_before, 10)) == ["1.3", "1.2"]
             assert list(reading.due(NOW + 60 * MINUTE, 10)) == ["1.3", "1.2", "1.5", "1.1"]
             assert list(reading.due(NOW + 60 * MINUTE, 2)) == ["1.3", "1.2"]

@@ -9,6 +9,8 @@
     holds        `forewarn hold` and `release`
     attention    `forewarn attention`, `note` and `resolve`
     history      `forewarn history`
+    clock        `forewarn clock`
+    restore_check `forewarn restore-check`
     demo         `forewarn demo`
     operator     the operator plane as a client
     operations   operations as tables

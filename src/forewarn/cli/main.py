@@ -11,12 +11,14 @@ from typer.main import get_command
 
 from forewarn.cli import (
     attention,
+    clock,
     events,
     fleet,
     history,
     holds,
     maintenance,
     output,
+    restore_check,
     schedule,
     serve,
 )
@@ -30,7 +32,8 @@ TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 
 ORDER: Final = (
     *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "postpone"),
-    *("hold", "release", "attention", "note", "resolve", "history", "demo"),
+    *("hold", "release", "attention", "note", "resolve", "history"),
+    *("clock", "restore-check", "demo"),
 )
 """The commands as --help lists them, in the order of their use; Typer puts all groups last."""
 
@@ -57,6 +60,8 @@ app.command()(attention.attention)
 app.command()(attention.note)
 app.command()(attention.resolve)
 app.command()(history.history)
+app.add_typer(clock.app, name="clock")
+app.command("restore-check")(restore_check.restore_check)
 app.command()(demo.demo)
 
 

@@ -5,6 +5,9 @@
     writer    the one thread that writes; requests that wait together share a commit
     feed      what changed, told to whoever listens, after the commit
     ticker    waits for the next wakeup and asks the plane to advance what is due
+    trust     whether the time of day can be trusted: observations in, a verdict out
+    watch     the service's clock, and whether anything may start in it
+    heartbeat writes down until when guests could read, and gives outages back
     executor  claims started operations and runs the connector
 
 Knows no HTTP. Used by `server`.

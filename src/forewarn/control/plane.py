@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 
+import msgspec
+
 from forewarn.connectors.port import Act, Outcome
 from forewarn.control import snapshots
 from forewarn.control.writer import Work, Writer
@@ -21,7 +23,6 @@ from forewarn.maintenance.model import (
     Changes,
     Hold,
     HoldKind,
-    Machine,
     Operation,
     Snapshot,
     Verdict,
@@ -45,14 +46,22 @@ class Plane:
         writer: Runs its transactions.
         mint: Gives a new GUID at each call.
         policy: What the settings decide about the rules.
+        may_start: Tells, in each transaction anew, whether anything may start now.
     """
 
     def __init__(
-        self, writer: Writer, mint: Callable[[], str], policy: Policy = schedule.ALWAYS_ON
+        self,
+        writer: Writer,
+        mint: Callable[[], str],
+        policy: Policy = schedule.ALWAYS_ON,
+        *,
+        may_start: Callable[[], bool] = lambda: True,
     ) -> None:
         self._writer = writer
         self._mint = mint
         self._policy = policy
+        self._halted = msgspec.structs.replace(policy, starts=False)
+        self._may_start = may_start
 
     def apply_fleet(
         self,
@@ -279,10 +288,12 @@ class Plane:
 
         return self._writer.submit(job)
 
-    def lapse(self, length: timedelta) -> "Future[int]":
+    def lapse(self, length: timedelta, *, kept: tuple[str, str] | None = None) -> "Future[int]":
         """Move every notice later by an outage; the answer is how many operations that concerned.
 
-        All of it is one transaction, asked for before guests can read.
+        Args:
+            length: How long guests could not read, or the clock was set forward.
+            kept: A setting's name and its value, written in the same transaction.
         """
 
         def job(transaction: Transaction, now: datetime) -> Work:
@@ -290,17 +301,34 @@ class Plane:
                 scopes=transaction.scopes(), operations=transaction.live_operations()
             )
             decision = self._decide(snapshot, causes.Lapsed(length), now)
+            if kept is not None:
+                transaction.put_setting(*kept)
             return Work(len(decision.operations), decision.changes)
+
+        return self._writer.submit(job)
+
+    def kept(self, name: str) -> "Future[str | None]":
+        """Return what the service wrote down for itself, None if it never did."""
+        return self._writer.submit(lambda transaction, _: Work(transaction.setting(name)))
+
+    def keep(self, name: str, value: str) -> "Future[None]":
+        """Write something down for the service itself."""
+
+        def job(transaction: Transaction, _: datetime) -> Work:
+            transaction.put_setting(name, value)
+            return Work(None)
 
         return self._writer.submit(job)
 
     def advance(self) -> "Future[int]":
         """Start what is due; the answer is how many operations that concerned.
 
-        ADVANCE_BATCH means that there may be more.
+        ADVANCE_BATCH means that there may be more; 0 also that nothing may start.
         """
 
         def job(transaction: Transaction, now: datetime) -> Work:
+            if not self._may_start():
+                return Work(0)
             due = transaction.due(now, ADVANCE_BATCH)
             if not due:
                 return Work(0)
@@ -330,7 +358,7 @@ class Plane:
             decision = self._decide(snapshots.around(transaction, free), cause, now)
             names = {key(name) for operation in free.values() for name in operation.machines}
             machines = transaction.machines(names)
-            acts = tuple(_act(operation, machines) for operation in decision.operations)
+            acts = tuple(snapshots.act(operation, machines) for operation in decision.operations)
             return Work(acts, decision.changes)
 
         return self._writer.submit(job)
@@ -441,7 +469,8 @@ class Plane:
 
     def _decide(self, snapshot: Snapshot, cause: Cause, now: datetime) -> Decision:
         """Decide, and check what the decision leads to before it is saved."""
-        decision = schedule.decide(snapshot, cause, now, self._mint, self._policy)
+        policy = self._policy if self._may_start() else self._halted
+        decision = schedule.decide(snapshot, cause, now, self._mint, policy)
         changes = decision.changes
         after = Snapshot(
             scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
@@ -455,19 +484,3 @@ class Plane:
 
 def _held_name(kind: HoldKind, name: str) -> str:
     return name if kind is HoldKind.HOST else key(name)
-
-
-def _act(operation: Operation, machines: dict[str, Machine]) -> Act:
-    assert operation.started_at is not None
-    known = [machines.get(key(name)) for name in operation.machines]
-    return Act(
-        operation=operation.id,
-        attempt=operation.attempt,
-        event_type=operation.event_type,
-        source=operation.source,
-        machines=operation.machines,
-        hosts=tuple(machine.host if machine else "" for machine in known),
-        duration_seconds=operation.duration_seconds,
-        started_at=operation.started_at,
-        repeat_after=operation.repeat_after,
-    )

@@ -1,6 +1,7 @@
 """Waits for the next wakeup, and asks the plane to advance what is due."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import structlog
@@ -18,6 +19,9 @@ LONGEST_NAP = timedelta(seconds=30)
 AFTER_TROUBLE = timedelta(seconds=1)
 """How long to wait after the store was away."""
 
+WHILE_HALTED = timedelta(seconds=1)
+"""How long to wait for leave to start anything."""
+
 PURGE_EVERY = timedelta(hours=1)
 """How often history is looked through for what is too old."""
 
@@ -31,10 +35,18 @@ class Ticker:
         plane: What is advanced.
         clock: Whose time it is.
         keep: How long history holds what has ended.
+        may_start: Tells whether anything may start now; asked again in each transaction.
     """
 
-    def __init__(self, plane: Plane, clock: Clock, keep: timedelta) -> None:
+    def __init__(
+        self,
+        plane: Plane,
+        clock: Clock,
+        keep: timedelta,
+        may_start: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._plane = plane
+        self._may_start = may_start
         self._clock = clock
         self._keep = keep
         self._wake = asyncio.Event()
@@ -67,6 +79,9 @@ class Ticker:
         self._wake.set()
 
     async def _tick(self) -> timedelta:
+        if not self._may_start():
+            self._next = None
+            return WHILE_HALTED
         while await asyncio.wrap_future(self._plane.advance()) == ADVANCE_BATCH:
             pass
         await self._purge()

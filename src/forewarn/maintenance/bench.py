@@ -168,7 +168,10 @@ class Bench:
             self.start_if_free(operation, Trigger.START)
 
     def start_if_free(self, operation: Operation, trigger: Trigger) -> None:
-        """Start what is ready, or write down what it waits for."""
+        """Start what is ready, or write down what it waits for; neither if nothing may start."""
+        if not self.policy.starts:
+            self._leave_due(operation, trigger)
+            return
         obstacle = self._obstacle(operation)
         if obstacle is None:
             self._start(operation, trigger, _why(operation))
@@ -178,6 +181,13 @@ class Bench:
             self._enter(waiting)
         else:
             self.put(waiting)
+
+    def _leave_due(self, operation: Operation, trigger: Trigger) -> None:
+        """Let what is ready be found by the next look at what is due."""
+        if trigger is Trigger.STRIKE:
+            self._enter(operation)
+        elif operation != self.operations.get(operation.id):
+            self.put(operation)
 
     def end(self, operation: Operation, trigger: Trigger, outcome: str) -> None:
         """End it; look again at what waited for it, and walk on."""

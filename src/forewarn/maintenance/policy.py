@@ -17,13 +17,17 @@ class Enablement(StrEnum):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that rules look at."""
+    """What rules look at beside the snapshot: the settings, and whether anything may start."""
 
     enablement: Enablement = Enablement.ALWAYS
     disable_after: timedelta = timedelta(hours=24)
     """With FIRST_REQUEST: how long a scope stays on without being asked for."""
     user_initiated_limit: int = 0
     """The most events that users' own maintenance may have pending; 0 is no limit."""
+    starts: bool = True
+    """Whether anything may start now; not while the time of day is doubted, or guests cannot read.
+    What gets ready meanwhile is due as soon as it may. A failure without notice has happened, and
+    enters all the same."""
 
     def is_on(self, scope: Scope, now: datetime) -> bool:
         """Tell whether the scope's guests are told of what is announced now."""

@@ -8,7 +8,7 @@ that has ended.
 """
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import assert_never
 
 import msgspec
@@ -44,6 +44,9 @@ from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
 ALWAYS_ON = Policy()
 """The rules where the settings say nothing."""
 
+AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
+"""The wakeup of what is approved and needs no time: no clock that was set back comes before it."""
+
 replace = msgspec.structs.replace
 
 
@@ -56,7 +59,7 @@ def wakeup_at(operation: Operation) -> datetime | None:
     if operation.status is not EventStatus.SCHEDULED or operation.waits_for:
         return None
     if operation.approved and operation.held_at is None:
-        return operation.announced_at
+        return AT_ONCE
     return operation.not_before
 
 

@@ -14,12 +14,14 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from forewarn.clock import Clock, ScaledClock
+from forewarn.clock import Clock, ScaledClock, SystemClock
 from forewarn.connectors.simulated import Simulated
 from forewarn.control.executor import Executor
 from forewarn.control.feed import Feed
+from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.plane import Plane
 from forewarn.control.ticker import Ticker
+from forewarn.control.watch import Watch
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Changes
 from forewarn.server.guests import Guests
@@ -64,6 +66,7 @@ class Service:
         clock: The service's time.
         guests: Makes the guest plane, which asks the control plane and reads the clock.
         mint: Gives a new GUID at each call.
+        real: The machine's own clock; the system's if left out.
     """
 
     def __init__(
@@ -74,26 +77,31 @@ class Service:
         clock: Clock,
         guests: Callable[[Plane, Clock], Guests],
         mint: Callable[[], str],
+        real: Clock | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._feed = Feed()
-        self._writer = ThreadWriter(store, clock, self._feed)
-        self._plane = Plane(self._writer, mint)
-        self._guests = guests(self._plane, clock)
+        machines_own = real or SystemClock()
+        watch = self._watch = Watch(clock, machines_own, settings.clock.scale)
+        self._writer = ThreadWriter(store, watch, self._feed)
+        self._plane = Plane(self._writer, mint, may_start=watch.may_start)
+        self._guests = guests(self._plane, watch)
         self._roster = Roster(self._guests.machines)
+        self._heartbeat = Heartbeat(self._plane, watch, machines_own)
         keep = timedelta(days=settings.history.retention_days)
-        self._ticker = Ticker(self._plane, clock, keep)
-        connector = Simulated(clock, _durations(settings))
-        self._executor = Executor(self._plane, connector, clock, "simulated")
+        self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
+        connector = Simulated(watch, _durations(settings))
+        self._executor = Executor(self._plane, connector, watch, "simulated")
         self._desk = Desk(
             plane=self._plane,
             store=store,
             roster=self._roster,
             callers=self._guests,
-            clock=clock,
+            clock=watch,
             scale=settings.clock.scale,
             ready=self.reasons,
+            time=self._heartbeat,
         )
         self._servers: list[sockets.Server] = []
         self._tasks: dict[asyncio.Task[None], str] = {}
@@ -110,12 +118,15 @@ class Service:
             self._feed.subscribe_on_loop(loop, learn)
         self._ticker.follow(self._feed, loop)
         self._executor.follow(self._feed, loop)
+        await self._heartbeat.begin()
         released = await asyncio.wrap_future(self._plane.release_claims())
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
         await self._fill()
         operators = self._open_operators()
         guests = await self._guests.open()
+        self._watch.open()
+        self._start("the heartbeat", self._heartbeat.run())
         self._start("the ticker", self._ticker.run())
         self._start("the executor", self._executor.run())
         self._state = ""
@@ -143,6 +154,7 @@ class Service:
         """
         self._state = "the service is stopping"
         async with asyncio.timeout(CLOSE_SECONDS):
+            self._heartbeat.stop()
             for server in self._servers:
                 server.should_exit = True
             serving = [task for task in self._tasks if self._tasks[task].startswith("the API")]
@@ -159,6 +171,8 @@ class Service:
         """Return what keeps the service from doing all its work; nothing when all is well."""
         found = [self._state] if self._state else []
         found += [f"{name} has ended" for task, name in self._tasks.items() if task.done()]
+        if not found:
+            found += self._watch.obstacles()
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 await self._desk.read(lambda reading: reading.setting(CLOCK_SETTING))

@@ -422,7 +422,7 @@ def test_time_alone_wakes_what_is_scheduled_and_waits_for_nothing() -> None:
         waits_for="",
         events=(msgspec.structs.replace(bench.event("2.1"), approval=bench.word()),),
     )
-    assert schedule.wakeup_at(approved) == NOW
+    assert schedule.wakeup_at(approved) == schedule.AT_ONCE
 
 
 def test_a_decision_leaves_its_snapshot_as_it_was() -> None:

@@ -26,22 +26,25 @@ The routes, and what each takes and answers (`schemas`, `steering`):
     GET    /v1/history?machine=&scope=&maintenance=&event_type=&status=&since=&until=&cursor=&limit=
                                                                        -> HistoryPage
     GET    /v1/clock                                                   -> Time
+    POST   /v1/clock                            ClockRequest           -> Time
     GET    /v1/schema                           OpenAPI of all this, as JSON
     GET    /healthz                             the process is alive   -> Health
     GET    /readyz                              503 with the reasons   -> Readiness
 """
 
+import asyncio
 from typing import Any, Final
 
 import msgspec
 import structlog
-from litestar import Litestar, MediaType, Request, Response, get
+from litestar import Litestar, MediaType, Request, Response, get, post
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Components, SecurityScheme, Tag
+from litestar.params import JSONBody
 
 from forewarn.maintenance.errors import Refused
 from forewarn.server.operator import (
@@ -65,7 +68,24 @@ _log = structlog.get_logger(__name__)
 @get("/v1/clock", tags=["service"], responses=bodies.REFUSALS, operation_id="clock")
 async def clock(desk: AtDesk) -> schemas.Time:
     """Tell the service's own time, in which all its times are."""
-    return schemas.Time(now=desk.now(), scale=desk.scale)
+    return schemas.Time(now=desk.now(), scale=desk.scale, doubt=desk.time.doubt())
+
+
+@post(
+    "/v1/clock",
+    tags=["service"],
+    responses=bodies.REFUSALS,
+    operation_id="trustClock",
+    status_code=200,
+    dto=bodies.Strict[schemas.ClockRequest],
+    return_dto=None,
+)
+async def trust_clock(desk: AtDesk, data: JSONBody[schemas.ClockRequest]) -> schemas.Time:
+    """Say that the machine's clock is right as it is; what it is ahead lengthens every notice."""
+    assert data.trust  # the schema takes nothing else
+    _log.warning("an operator trusts the clock", by=bodies.judge_text(data.by, "by"))
+    await asyncio.shield(desk.time.believe())
+    return schemas.Time(now=desk.now(), scale=desk.scale, doubt=desk.time.doubt())
 
 
 @get("/v1/schema", tags=["service"], include_in_schema=False)
@@ -122,6 +142,7 @@ ROUTES: Final = (
     steering_routes.resolve,
     maintenance_routes.read_history,
     clock,
+    trust_clock,
     schema,
     healthz,
     readyz,

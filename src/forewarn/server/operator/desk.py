@@ -26,6 +26,22 @@ class Ready(Protocol):
         ...
 
 
+class Time(Protocol):
+    """Tells whether the time of day is trusted, and takes an operator's word for it."""
+
+    def doubt(self) -> str:
+        """Return why it is not trusted, in words; `""` when it is."""
+        ...
+
+    async def believe(self) -> None:
+        """Take the wall clock for right; durable when this returns.
+
+        Raises:
+            StoreError: The store is away; nothing starts until it is back.
+        """
+        ...
+
+
 class Desk(msgspec.Struct, frozen=True, kw_only=True):
     """The rooms below, as the routes reach them."""
 
@@ -36,6 +52,7 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     scale: float
     ready: Ready
+    time: Time
 
     def now(self) -> datetime:
         """Return the service's time."""

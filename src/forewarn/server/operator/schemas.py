@@ -11,7 +11,7 @@ Every refusal and failure is a `Failure`, with the status that `STATUS` gives it
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -464,6 +464,17 @@ class Time(Value, frozen=True, kw_only=True):
     now: datetime
     scale: float
     """Its seconds in one real second; 1 but for demonstrations."""
+    doubt: str = ""
+    """Why the time of day is not trusted, and so nothing starts; `""` when it is."""
+
+
+class ClockRequest(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An operator's word on the machine's clock."""
+
+    trust: Literal[True]
+    """That it is right as it is."""
+    by: ShortText = ""
+    """The operator's name, for the log."""
 
 
 class Health(Value, frozen=True, kw_only=True):

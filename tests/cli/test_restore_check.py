@@ -1,0 +1,100 @@
+"""`forewarn restore-check`: no guest meets an incarnation again with other content."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from builders import FLEET, mint
+from forewarn.cli import main
+from forewarn.cli.exits import ExitStatus
+from forewarn.clock import SystemClock
+from forewarn.control.feed import Feed
+from forewarn.control.plane import Plane
+from forewarn.control.writer import InlineWriter
+from forewarn.maintenance.model import Changes
+from forewarn.maintenance.planner import Request
+from forewarn.store import sql
+from forewarn.vocabulary import EventType
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "forewarn.db"
+    store = sql.open_sqlite(path)
+    plane = Plane(InlineWriter(store, SystemClock(), Feed()), mint("b"))
+    plane.apply_fleet(FLEET).result()
+    plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))).result()
+    store.close()
+    return path
+
+
+def incarnations(path: Path) -> dict[str, int]:
+    store = sql.open_sqlite(path)
+    with store.read() as reading:
+        found = {key: scope.incarnation for key, scope in reading.scopes().items()}
+    store.close()
+    return found
+
+
+def test_every_incarnation_is_raised_by_as_much(
+    database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = incarnations(database)
+    assert before["web"] == 1
+    assert main.execute(["restore-check", str(database)]) == ExitStatus.OK
+    assert incarnations(database) == {key: n + 1_000_000 for key, n in before.items()}
+    assert capsys.readouterr().out == (
+        "Raised the incarnations of 5 scopes by 1000000; the highest is 1000001. "
+        "The service may start.\n"
+    )
+
+
+def test_by_how_much_may_be_said(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.execute(["restore-check", str(database), "--by", "7", "--json"]) == ExitStatus.OK
+    assert json.loads(capsys.readouterr().out) == {"scopes": 5, "raised_by": 7, "highest": 8}
+    assert incarnations(database)["web"] == 8
+
+
+def test_a_database_that_a_service_has_open_is_refused(
+    database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = sql.open_sqlite(database)
+    assert main.execute(["restore-check", str(database)]) == ExitStatus.UNAVAILABLE
+    assert "is in use by another process" in capsys.readouterr().err
+    service.close()
+    assert incarnations(database)["web"] == 1
+
+
+def test_a_file_that_is_not_there_is_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "none.db"
+    assert main.execute(["restore-check", str(missing)]) == ExitStatus.NOT_FOUND
+    assert "there is no file" in capsys.readouterr().err
+    assert not missing.exists()
+
+
+def test_what_is_no_database_of_ours_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "notes.db"
+    other.write_text("my notes, long enough to be something " * 10)
+    assert main.execute(["restore-check", str(other)]) == ExitStatus.UNAVAILABLE
+    assert other.read_text().startswith("my notes")
+    assert capsys.readouterr().err.startswith("forewarn: ")
+
+
+def test_numbers_that_json_clients_cannot_read_are_refused(
+    database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = sql.open_sqlite(database)
+    with store.write() as transaction:
+        web = msgspec.structs.replace(transaction.scopes()["web"], incarnation=2**53 - 10)
+        transaction.save(Changes(scopes=(web,)))
+    store.close()
+    assert main.execute(["restore-check", str(database), "--by", "10"]) == ExitStatus.REFUSED
+    assert "smaller --by" in capsys.readouterr().err
+    assert incarnations(database)["batch"] == 0
+    assert main.execute(["restore-check", str(database), "--by", "9"]) == ExitStatus.OK

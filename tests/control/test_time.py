@@ -1,0 +1,328 @@
+"""Outages and clocks: what is owed to guests is given before anything starts."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import MINUTE, NOW, SECOND, mint
+from control.conftest import House, done
+from forewarn.control.heartbeat import SETTING, Heartbeat, Served
+from forewarn.control.plane import Plane
+from forewarn.control.ticker import Ticker
+from forewarn.control.watch import Watch
+from forewarn.control.writer import InlineWriter
+from forewarn.maintenance.model import HoldKind, Operation
+from forewarn.vocabulary import EventSource, EventStatus, EventType
+
+HOUR = timedelta(hours=1)
+
+
+class Start:
+    """One start of the service on a house's store, whose clock is the machine's own too."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.clock = house.clock
+        self.watch = Watch(house.clock, house.clock)
+        writer = InlineWriter(house.store, self.watch, house.feed)
+        self.plane = house.plane = Plane(writer, mint("d"), may_start=self.watch.may_start)
+        self.heartbeat = Heartbeat(self.plane, self.watch, house.clock)
+        asyncio.run(self.heartbeat.begin())
+
+    def open(self) -> "Start":
+        self.watch.open()
+        self.beat()
+        return self
+
+    def beat(self) -> None:
+        self.watch.beat()
+        asyncio.run(self.heartbeat._save())
+
+    def live(self, time: timedelta) -> None:
+        """Let time pass in which guests can read."""
+        until = self.clock.now() + time
+        while self.clock.now() < until:
+            self.clock.advance(min(2 * SECOND, until - self.clock.now()))
+            self.watch.beat()
+        self.beat()
+
+    def believe(self) -> None:
+        asyncio.run(self.heartbeat.believe())
+
+    def served(self) -> Served:
+        return msgspec.json.decode(done(self.plane.kept(SETTING)), type=Served)
+
+    def operation(self) -> Operation:
+        return self.house.operation("1.1")
+
+    def not_before(self) -> datetime:
+        return self.operation().not_before
+
+    def status(self) -> EventStatus:
+        done(self.plane.advance())
+        return self.operation().status
+
+
+@pytest.fixture
+def start(house: House) -> Start:
+    started = Start(house).open()
+    house.ask(EventType.REBOOT, "web-0")
+    return started
+
+
+# Outages.
+
+
+def test_a_first_start_owes_nothing(house: House) -> None:
+    house.ask(EventType.REBOOT, "web-0")
+    house.clock.advance(HOUR)
+    started = Start(house)
+    assert started.not_before() == NOW + 15 * MINUTE
+    assert started.served() == Served(until=NOW + HOUR)
+
+
+@pytest.mark.parametrize("away", [0 * SECOND, 5 * SECOND])
+def test_a_short_outage_moves_nothing(start: Start, away: timedelta) -> None:
+    start.clock.advance(away)
+    Start(start.house).open()
+    assert start.not_before() == NOW + 15 * MINUTE
+    assert start.house.incarnation("web") == 1
+
+
+def test_a_start_after_a_long_outage_starts_nothing_and_gives_the_whole_notice_back(
+    start: Start,
+) -> None:
+    start.live(5 * MINUTE)
+    start.clock.advance(2 * HOUR)
+    again = Start(start.house)
+    assert again.not_before() == NOW + 2 * HOUR + 15 * MINUTE
+    assert again.house.incarnation("web") == 2
+    assert again.open().status() is EventStatus.SCHEDULED
+    again.live(10 * MINUTE - SECOND)
+    assert again.status() is EventStatus.SCHEDULED
+    again.live(SECOND)
+    assert again.status() is EventStatus.STARTED
+
+
+def test_an_outage_moves_notice_once_though_the_service_crashes_right_after(start: Start) -> None:
+    start.clock.advance(HOUR)
+    for _ in range(3):
+        Start(start.house)
+    assert start.not_before() == NOW + HOUR + 15 * MINUTE
+
+
+def test_a_crash_within_the_lapse_leaves_all_of_it_to_the_next_start(start: Start) -> None:
+    start.clock.advance(HOUR)
+    with start.house.store.write() as transaction:
+        transaction.setting(SETTING)
+        before = transaction.setting(SETTING)
+
+    def fail(*_: object) -> None:
+        message = "killed here"
+        raise RuntimeError(message)
+
+    class Dying(Plane):
+        """Dies in the transaction that moves the notices."""
+
+        def _decide(self, *arguments: Any) -> Any:
+            fail()
+            return super()._decide(*arguments)
+
+    watch = Watch(start.clock, start.clock)
+    writer = InlineWriter(start.house.store, watch, start.house.feed)
+    with pytest.raises(RuntimeError, match="killed here"):
+        asyncio.run(Heartbeat(Dying(writer, mint("f")), watch, start.clock).begin())
+    assert done(start.plane.kept(SETTING)) == before
+    Start(start.house)
+    assert start.not_before() == NOW + HOUR + 15 * MINUTE
+
+
+def test_nothing_starts_before_guests_can_read(start: Start) -> None:
+    start.plane.approve("web", [start.operation().events[0].id], by="web-0", address="")
+    start.house.ask(EventType.REBOOT, "bastion")
+    start.clock.advance(3 * SECOND)
+    again = Start(start.house)
+    event = start.house.operation("2.1").events[0].id
+    done(again.plane.approve("bastion", [event], by="bastion", address="10.0.3.10"))
+    assert start.house.operation("2.1").status is EventStatus.SCHEDULED
+    assert "guests cannot read yet" in again.watch.obstacles()[0]
+    again.open()
+    done(again.plane.advance())
+    assert start.house.operation("2.1").status is EventStatus.STARTED
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_process_that_stood_still_starts_nothing_before_it_has_given_the_time_back(
+    start: Start, approved: bool
+) -> None:
+    start.clock.advance(20 * MINUTE)
+    if approved:
+        event = start.operation().events[0].id
+        done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
+    assert start.status() is EventStatus.SCHEDULED
+    assert "held up" in start.watch.obstacles()[0]
+    start.watch.beat()
+    assert start.status() is EventStatus.SCHEDULED
+    assert "still to move later" in start.watch.obstacles()[0]
+    start.beat()
+    assert start.watch.obstacles() == ()
+    assert start.not_before() == NOW + 35 * MINUTE
+    assert start.status() is (EventStatus.STARTED if approved else EventStatus.SCHEDULED)
+
+
+def test_a_beat_that_is_a_little_late_is_no_outage(start: Start) -> None:
+    start.clock.advance(5 * SECOND)
+    start.beat()
+    assert start.not_before() == NOW + 15 * MINUTE
+
+
+def test_what_may_not_start_is_not_refused_and_a_failure_enters_all_the_same(start: Start) -> None:
+    start.clock.advance(MINUTE)
+    plan = start.house.ask(EventType.REBOOT, "bastion", no_notice=True)
+    assert plan.operations[0].status is EventStatus.STARTED
+    automatic = start.house.ask(EventType.REBOOT, "FrontEnd_IN_0", source=EventSource.USER)
+    assert automatic.operations[0].status is EventStatus.SCHEDULED
+    start.beat()
+    done(start.plane.advance())
+    assert start.house.operation("3.1").status is EventStatus.STARTED
+
+
+# Clocks.
+
+
+def test_a_clock_set_forward_starts_nothing_and_no_notice_is_lost(start: Start) -> None:
+    start.live(5 * MINUTE)
+    start.clock.jump(24 * HOUR)
+    assert start.status() is EventStatus.SCHEDULED
+    assert "86400 s ahead of" in start.watch.obstacles()[0]
+    assert start.watch.now() == NOW + 5 * MINUTE
+    start.live(9 * MINUTE)
+    start.believe()
+    assert start.watch.obstacles() == ()
+    assert start.watch.now() == NOW + 24 * HOUR + 14 * MINUTE
+    assert start.not_before() == NOW + 24 * HOUR + 15 * MINUTE
+    assert start.status() is EventStatus.SCHEDULED
+    start.live(MINUTE)
+    assert start.status() is EventStatus.STARTED
+
+
+@pytest.mark.parametrize("jump", [24 * HOUR, -HOUR])
+def test_clocks_that_agree_again_leave_everything_as_it_was(start: Start, jump: timedelta) -> None:
+    start.clock.jump(jump)
+    start.live(5 * MINUTE)
+    start.house.ask(EventType.REBOOT, "bastion")
+    assert start.house.operation("2.1").not_before == NOW + 20 * MINUTE
+    start.clock.jump(-jump)
+    start.live(10 * MINUTE - SECOND)
+    assert start.status() is EventStatus.SCHEDULED
+    start.live(SECOND)
+    assert start.status() is EventStatus.STARTED
+    assert start.house.operation("2.1").not_before == NOW + 20 * MINUTE
+
+
+def test_nothing_starts_while_the_clocks_disagree_not_even_what_is_approved(start: Start) -> None:
+    start.clock.jump(-HOUR)
+    event = start.operation().events[0].id
+    done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
+    assert start.operation().events[0].approval is not None
+    assert start.status() is EventStatus.SCHEDULED
+    start.believe()
+    assert start.status() is EventStatus.STARTED
+
+
+def test_a_clock_set_back_moves_no_promise_and_once_trusted_an_approval_starts_at_once(
+    start: Start,
+) -> None:
+    start.clock.jump(-HOUR)
+    start.believe()
+    assert start.not_before() == NOW + 15 * MINUTE
+    assert start.house.ask(EventType.REBOOT, "bastion").operations[0].not_before == (
+        NOW - 45 * MINUTE
+    )
+    start.live(HOUR + 15 * MINUTE - SECOND)
+    assert start.status() is EventStatus.SCHEDULED
+    start.live(SECOND)
+    assert start.status() is EventStatus.STARTED
+
+
+def test_a_hold_under_a_doubted_clock_keeps_the_notice_that_was_left(start: Start) -> None:
+    start.clock.jump(24 * HOUR)
+    done(start.plane.hold(HoldKind.EVERYTHING, "", reason="storm", by="ann"))
+    start.clock.jump(-24 * HOUR)
+    start.live(HOUR)
+    done(start.plane.release(HoldKind.EVERYTHING, ""))
+    assert start.not_before() == NOW + HOUR + 15 * MINUTE
+
+
+def test_a_doubt_outlives_a_restart_and_the_notice_too(start: Start) -> None:
+    event = start.operation().events[0].id
+    start.clock.jump(24 * HOUR)
+    done(start.plane.approve("web", [event], by="web-0", address="10.0.0.10"))
+    start.live(10 * SECOND)
+    assert start.served() == Served(until=NOW + 10 * SECOND, doubted=True)
+    again = Start(start.house).open()
+    assert again.status() is EventStatus.SCHEDULED
+    assert "doubted since before the last start" in again.watch.obstacles()[0]
+    again.live(MINUTE)
+    assert again.status() is EventStatus.SCHEDULED
+    again.believe()
+    assert again.status() is EventStatus.STARTED
+    assert not again.served().doubted
+
+
+def test_a_clock_that_starts_in_the_past_is_put_right_as_an_outage(start: Start) -> None:
+    start.live(5 * MINUTE)
+    start.clock.jump(-2000 * HOUR)
+    again = Start(start.house).open()
+    assert again.not_before() == NOW + 15 * MINUTE
+    again.live(10 * SECOND)
+    assert again.status() is EventStatus.SCHEDULED
+    again.clock.jump(2002 * HOUR)
+    assert again.status() is EventStatus.SCHEDULED
+    again.beat()
+    assert again.watch.obstacles() == ()
+    assert again.not_before() == NOW + 2 * HOUR + 15 * MINUTE
+
+
+def test_while_the_store_is_away_what_is_owed_stays_owed(start: Start) -> None:
+    start.clock.advance(MINUTE)
+    start.watch.beat()
+    assert start.watch.owed == MINUTE
+    again = Watch(start.clock, start.clock)
+    assert again.owed == timedelta(0)
+    start.beat()
+    assert start.watch.owed == timedelta(0)
+    assert start.not_before() == NOW + 16 * MINUTE
+
+
+def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_may(start: Start) -> None:
+    async def tick(act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        ticker = Ticker(start.plane, start.watch, timedelta(days=90), start.watch.may_start)
+        running = asyncio.create_task(ticker.run())
+        await act()
+        ticker.stop()
+        await running
+
+    async def let_pass(time: timedelta) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        start.clock.advance(time)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def scene() -> None:
+        start.clock.jump(HOUR)
+        for _ in range(15 * 30 + 2):
+            start.watch.beat()
+            await let_pass(2 * SECOND)
+        assert start.operation().status is EventStatus.SCHEDULED
+        start.clock.jump(-HOUR)
+        start.watch.beat()
+        await let_pass(2 * SECOND)
+        assert start.operation().status is EventStatus.STARTED
+
+    asyncio.run(tick(scene))

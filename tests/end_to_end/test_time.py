@@ -1,0 +1,90 @@
+"""Notice is time in which guests could read: real processes that were killed, or stood still."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.test_process import SETTINGS, Process, as_guest
+from server.running import fleet, request_reboot
+
+
+def scaled(scale: float) -> str:
+    return f"{SETTINGS}[clock]\nscale = {scale}\n"
+
+
+@pytest.fixture
+def started() -> Iterator[list[Process]]:
+    processes: list[Process] = []
+    yield processes
+    for process in processes:
+        process.close()
+
+
+def start(started: list[Process], folder: Path, text: str) -> tuple[Process, str]:
+    process = Process(folder, text)
+    started.append(process)
+    (address,) = process.until("ready")["guests"]
+    return process, address
+
+
+def operation(process: Process) -> dict[str, Any]:
+    (found,) = process.client().get("/v1/history")["operations"]
+    assert isinstance(found, dict)
+    return found
+
+
+def when(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_restart_after_notbefore_passed_gives_the_outage_back_before_anything_starts(
+    started: list[Process], tmp_path: Path, number: signal.Signals
+) -> None:
+    scale = 300.0  # 15 minutes are 3 s
+    first, _ = start(started, tmp_path, scaled(scale))
+    first.client().ask("PUT", "/v1/fleet", fleet())
+    promised = when(request_reboot(first.client())["operations"][0]["not_before"])
+    first.stop(number)
+    down = time.monotonic()
+    time.sleep(3)
+    down = time.monotonic() - down
+    again, address = start(started, tmp_path, scaled(scale))
+    found = operation(again)
+    moved = when(found["not_before"]) - promised
+    assert moved.total_seconds() >= down * scale
+    told = [line for line in again.log if line["event"].startswith("guests could not read")]
+    assert [line["operations"] for line in told] == [1]
+    assert told[0]["seconds"] >= down * scale
+    status, document = as_guest(address, "web-0", "GET")
+    assert status == 200
+    assert json.loads(document)["DocumentIncarnation"] >= 2
+    while found["started_at"] is None:
+        found = operation(again)
+    assert when(found["started_at"]) >= when(found["not_before"]) >= promised + moved
+
+
+def test_a_process_that_stood_still_gives_the_time_back_before_anything_starts(
+    started: list[Process], tmp_path: Path
+) -> None:
+    scale = 150.0  # 15 minutes are 6 s
+    process, address = start(started, tmp_path, scaled(scale))
+    process.client().ask("PUT", "/v1/fleet", fleet())
+    promised = when(request_reboot(process.client())["operations"][0]["not_before"])
+    process.process.send_signal(signal.SIGSTOP)
+    time.sleep(7)
+    process.process.send_signal(signal.SIGCONT)
+    _, document = as_guest(address, "web-0", "GET")
+    (event,) = json.loads(document)["Events"]
+    assert event["EventStatus"] == "Scheduled"
+    line = process.until("every notice has moved later")
+    assert line["operations"] == 1
+    found = operation(process)
+    assert found["status"] == "Scheduled"
+    assert (when(found["not_before"]) - promised).total_seconds() >= 6 * scale
