@@ -2,17 +2,20 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from forewarn.clock import ManualClock
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Event, Machine, Operation, Scope
+from forewarn.maintenance.model import Changes, Event, Machine, Operation, Scope
 from forewarn.protocol.exchange import Rules
 from forewarn.server.guest import tally
+from forewarn.server.guest.asking import ALWAYS_ON, Asking, askings_of
 from forewarn.server.guest.callers import Registry
 from forewarn.server.guest.connections import Connections
 from forewarn.server.guest.documents import Documents
@@ -94,6 +97,8 @@ class BookedApprovals:
         self.error: Exception | None = None
         self._waiting: list[Callable[[], None]] = []
         self.asked = asyncio.Event()
+        self.turned: list[tuple[str, ...]] = []
+        self.learn: Callable[[Collection[str]], None] = lambda _: None
 
     def approve(
         self, scope: str, event_ids: tuple[str, ...], *, by: str, address: str
@@ -118,16 +123,49 @@ class BookedApprovals:
             decide()
         return future
 
+    def answer_turning(self, scopes: Collection[str]) -> Future[None]:
+        """Take note that scopes were asked for, at once or when told."""
+        future: Future[None] = Future()
+
+        def decide() -> None:
+            if self.error is not None:
+                future.set_exception(self.error)
+            else:
+                self.turned.append(tuple(sorted(scopes)))
+                self.learn(scopes)
+                future.set_result(None)
+
+        if self.waits:
+            self._waiting.append(decide)
+        else:
+            decide()
+        return future
+
     def decide_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for decide in waiting:
             decide()
 
 
+class Turning:
+    """Turns scopes on in the book of approvals."""
+
+    def __init__(self, approvals: BookedApprovals) -> None:
+        self._approvals = approvals
+
+    def asked(self, scopes: Collection[str]) -> Future[None]:
+        return self._approvals.answer_turning(scopes)
+
+
 class Room:
     """The whole plane but its sockets, on a manual clock."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits | None = None,
+        asking: Asking = ALWAYS_ON,
+    ) -> None:
         self.clock = ManualClock(START)
         self.tally = tally.Tally()
         self.registry = Registry(self.tally)
@@ -137,8 +175,16 @@ class Room:
         self.registry.fill(SCOPES, MACHINES, operations)
         self.documents.fill(SCOPES, MACHINES, operations)
         numbers = itertools.count()
+        self.approvals.learn = self.turn_on
         self.endpoint = Endpoint(
-            self.registry, self.documents, self.approvals, rules=Rules(), clock=self.clock
+            self.registry,
+            self.documents,
+            self.approvals,
+            rules=Rules(),
+            clock=self.clock,
+            askings=askings_of(
+                asking, self.documents, Turning(self.approvals), clock=self.clock, loop=loop
+            ),
         )
         self.connections = Connections(
             self.endpoint,
@@ -148,6 +194,12 @@ class Room:
             loop=loop,
             monotonic=self.clock.monotonic,
         )
+
+    def turn_on(self, scopes: Collection[str]) -> None:
+        now = self.clock.now()
+        known = [self.documents.scope(key) for key in scopes]
+        changed = tuple(msgspec.structs.replace(each, asked_at=now) for each in known)
+        self.documents.learn(Changes(scopes=changed))
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(timedelta(seconds=seconds))
@@ -295,7 +347,9 @@ def chunked(body: bytes, size: int) -> bytes:
 
 
 @contextmanager
-def opened(limits: Limits | None = None) -> Iterator[tuple[Room, Callable[[], None]]]:
+def opened(
+    limits: Limits | None = None, asking: Asking = ALWAYS_ON
+) -> Iterator[tuple[Room, Callable[[], None]]]:
     """A room on an event loop of its own, and what lets that loop do all that it has to."""
     loop = asyncio.new_event_loop()
 
@@ -305,6 +359,6 @@ def opened(limits: Limits | None = None) -> Iterator[tuple[Room, Callable[[], No
             loop.run_forever()
 
     try:
-        yield Room(loop, limits), turn
+        yield Room(loop, limits, asking), turn
     finally:
         loop.close()

@@ -1,13 +1,16 @@
 """Settings: what is refused says where and what was expected; what is given is found."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from forewarn.maintenance.policy import Enablement, Policy
 from forewarn.server import settings
 from forewarn.server.guest.limits import Limits
+from forewarn.server.service import policy_of
 from forewarn.server.settings import SettingsError
 
 
@@ -44,7 +47,7 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
             "[stroe]\n",
             (
                 "there is no setting stroe; did you mean store? The file knows store, history, "
-                "operator, guest, connector, clock, log"
+                "operator, guest, rules, connector, clock, log"
             ),
         ),
         (
@@ -271,3 +274,54 @@ def shown(default: Any) -> str:
     if isinstance(default, float) and default == int(default):
         return str(int(default))
     return f'"{default}"' if isinstance(default, str) else str(default)
+
+
+# The rules.
+
+
+def test_the_preset_sets_the_originals_values_and_what_is_given_beside_it_counts(
+    home: dict[str, str],
+) -> None:
+    folder = Path(home["STATE_DIRECTORY"])
+    folder.mkdir()
+    assert load(folder, '[rules]\npreset = "azure"', home).rules == settings.Rules(
+        preset="azure",
+        enablement="first-request",
+        disable_after_seconds=86400.0,
+        first_response_delay_seconds=120.0,
+        user_initiated_limit=10,
+    )
+    beside = load(folder, '[rules]\npreset = "azure"\nfirst_response_delay_seconds = 0', home)
+    assert beside.rules.first_response_delay_seconds == 0.0
+    assert beside.rules.user_initiated_limit == 10
+    by_environment = settings.load(None, {**home, "FOREWARN_SET_RULES__PRESET": "azure"})
+    assert by_environment.rules.enablement == "first-request"
+
+
+def test_the_rules_make_the_policy() -> None:
+    assert policy_of(settings.Rules()) == Policy()
+    given = settings.Rules(
+        enablement="first-request", disable_after_seconds=600.0, user_initiated_limit=3
+    )
+    assert policy_of(given) == Policy(
+        enablement=Enablement.FIRST_REQUEST,
+        disable_after=timedelta(minutes=10),
+        user_initiated_limit=3,
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "disable_after_seconds = 299",
+        "first_response_delay_seconds = 121",
+        "user_initiated_limit = -1",
+        'preset = "aws"',
+        'enablement = "never"',
+    ],
+)
+def test_rules_out_of_bounds_are_refused(home: dict[str, str], wrong: str) -> None:
+    folder = Path(home["STATE_DIRECTORY"])
+    folder.mkdir()
+    with pytest.raises(settings.SettingsError, match=r"at rules\."):
+        load(folder, f"[rules]\n{wrong}", home)

@@ -14,6 +14,7 @@ from forewarn.control.plane import Plane
 from forewarn.maintenance.model import Changes, Machine, Operation, Scope
 from forewarn.protocol import exchange
 from forewarn.server import settings
+from forewarn.server.guest.asking import ALWAYS_ON, Asking, askings_of
 from forewarn.server.guest.callers import Registry
 from forewarn.server.guest.connections import Connections
 from forewarn.server.guest.documents import Documents
@@ -75,10 +76,17 @@ class GuestPlane:
         plane: Who approves.
         clock: Tells the time of day.
         mint: Gives a new GUID at each call.
+        asking: What it means that a machine asks.
     """
 
     def __init__(
-        self, wanted: settings.Guest, plane: Plane, clock: Clock, mint: Callable[[], str]
+        self,
+        wanted: settings.Guest,
+        plane: Plane,
+        clock: Clock,
+        mint: Callable[[], str],
+        *,
+        asking: Asking = ALWAYS_ON,
     ) -> None:
         self._wanted = wanted
         self._tally: Tally = Counter()
@@ -90,6 +98,9 @@ class GuestPlane:
             plane,
             rules=exchange.Rules(preview_post_without_header=wanted.preview_post_without_header),
             clock=clock,
+            askings=askings_of(
+                asking, self._documents, plane, clock=clock, loop=asyncio.get_running_loop()
+            ),
         )
         connections = Connections(
             endpoint,

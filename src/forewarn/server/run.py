@@ -28,10 +28,11 @@ import structlog
 from forewarn.clock import Clock, SystemClock
 from forewarn.control.plane import Plane
 from forewarn.server import logs
+from forewarn.server.guest.asking import Asking
 from forewarn.server.guests import GuestPlane, Guests
 from forewarn.server.operator.auth import TokenUnusable
 from forewarn.server.operator.sockets import SocketUnusable
-from forewarn.server.service import Addresses, Crashed, Service, clock_of
+from forewarn.server.service import Addresses, Crashed, Service, clock_of, policy_of
 from forewarn.server.settings import Settings, state_folder
 from forewarn.store import sql
 from forewarn.store.port import Store, StoreError
@@ -170,7 +171,16 @@ def _end(status: int) -> NoReturn:
 
 
 def _guests(settings: Settings, plane: Plane, clock: Clock) -> Guests:
-    return GuestPlane(settings.guest, plane, clock, _mint)
+    return GuestPlane(
+        settings.guest,
+        plane,
+        clock,
+        _mint,
+        asking=Asking(
+            policy=policy_of(settings.rules),
+            first_response_delay=settings.rules.first_response_delay_seconds,
+        ),
+    )
 
 
 def _mint() -> str:

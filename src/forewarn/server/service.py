@@ -24,11 +24,12 @@ from forewarn.control.ticker import Ticker
 from forewarn.control.watch import Watch
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Changes
+from forewarn.maintenance.policy import Enablement, Policy
 from forewarn.server.guests import Guests
 from forewarn.server.operator import api, auth, sockets
 from forewarn.server.operator.desk import Desk
 from forewarn.server.operator.roster import Roster
-from forewarn.server.settings import OFF, Settings, split_address
+from forewarn.server.settings import OFF, Rules, Settings, split_address
 from forewarn.store.port import Store, StoreError
 from forewarn.vocabulary import EventType
 
@@ -85,7 +86,9 @@ class Service:
         machines_own = real or SystemClock()
         watch = self._watch = Watch(clock, machines_own, settings.clock.scale)
         self._writer = ThreadWriter(store, watch, self._feed)
-        self._plane = Plane(self._writer, mint, may_start=watch.may_start)
+        self._plane = Plane(
+            self._writer, mint, policy_of(settings.rules), may_start=watch.may_start
+        )
         self._guests = guests(self._plane, watch)
         self._roster = Roster(self._guests.machines)
         self._heartbeat = Heartbeat(self._plane, watch, machines_own)
@@ -216,6 +219,15 @@ class Service:
 
     def _start(self, name: str, running: Coroutine[Any, Any, None]) -> None:
         self._tasks[asyncio.create_task(running)] = name
+
+
+def policy_of(rules: Rules) -> Policy:
+    """Return what the settings decide about the rules."""
+    return Policy(
+        enablement=Enablement(rules.enablement),
+        disable_after=timedelta(seconds=rules.disable_after_seconds),
+        user_initiated_limit=rules.user_initiated_limit,
+    )
 
 
 def clock_of(store: Store, scale: float, real: Clock) -> Clock:

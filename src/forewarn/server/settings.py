@@ -17,6 +17,7 @@ import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -40,6 +41,16 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 
 MAX_LIMIT: Final = 2**31
 """The most that a limit of the guest plane may be: more is no limit."""
+
+AZURE: Final[Mapping[str, object]] = MappingProxyType(
+    {
+        "enablement": "first-request",
+        "disable_after_seconds": 86400.0,
+        "first_response_delay_seconds": 120.0,
+        "user_initiated_limit": 10,
+    }
+)
+"""What `preset = "azure"` stands for: the original's values (protocol.md section 8)."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=30 * 24 * 3600)]
@@ -104,6 +115,26 @@ class Guest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clients send it (protocol.md section 3)."""
 
 
+class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of the rules is the operator's to say (protocol.md section 8)."""
+
+    preset: Literal["", "azure"] = ""
+    """`azure` sets what follows to the original's values: first-request, 24 hours, two minutes and
+    10. What is given beside it counts all the same. `""` is none."""
+    enablement: Literal["always", "first-request"] = "always"
+    """When guests of a scope are told of maintenance. `always`, so that none is stopped unprepared.
+    `first-request`: from the first time that one of its machines asks for events, and until none
+    has asked for `disable_after_seconds`."""
+    disable_after_seconds: Annotated[float, msgspec.Meta(ge=300, le=365 * 24 * 3600)] = 86400.0
+    """With first-request: how long a scope stays on without being asked for. 24 hours are the
+    original's; at least 300, for that it was asked for is written down once a minute only."""
+    first_response_delay_seconds: Annotated[float, msgspec.Meta(ge=0, le=120)] = 0.0
+    """With first-request: how long the answer is held back that turns a scope on. The original
+    takes up to two minutes; nobody needs that but to try a client against it."""
+    user_initiated_limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    """The most events that users' own maintenance may have pending; 0 is no limit."""
+
+
 class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long the simulated connector's acts last: by default about as long as real ones."""
 
@@ -146,6 +177,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     history: History = History()
     operator: Operator = Operator()
     guest: Guest = Guest()
+    rules: Rules = Rules()
     connector: Connector = Connector()
     clock: Clock = Clock()
     log: Log = Log()
@@ -170,6 +202,7 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
     overridden = sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX))
     for variable in overridden:
         _put(tree, variable, environment[variable])
+    _preset(tree)
     sources = [str(chosen)] * (chosen is not None) + ["the environment"] * bool(overridden)
     settings = _convert(tree, " and ".join(sources))
     try:
@@ -315,6 +348,13 @@ def _put(tree: dict[str, Any], variable: str, text: str) -> None:
     hint = typing.get_type_hints(shape)[path[-1]]
     table[path[-1]] = text if _wants_text(hint) else _value(text)
     _convert({path[0]: tree[path[0]]}, variable)
+
+
+def _preset(tree: dict[str, Any]) -> None:
+    """Put a preset's values where none are given."""
+    rules = tree.get("rules")
+    if isinstance(rules, dict) and rules.get("preset") == "azure":
+        tree["rules"] = {**AZURE, **rules}
 
 
 def _value(text: str) -> object:

@@ -9,6 +9,7 @@ From a socket inwards:
     limits       every limit and time of a connection, by name
     endpoint     what a request is answered with
     callers      who is asking: the machine behind a connection, and when it last asked
+    asking       what turns a scope on: the first request of one of its machines
     documents    the rendered bytes of each scope and version, kept by the feed
     instances    a machine's place in the fleet as its instance tree
     refusals     what the transport refuses by itself

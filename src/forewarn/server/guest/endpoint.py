@@ -5,6 +5,7 @@ the version, then the caller is looked up, then the body is read. The rate will 
 the caller and the body: in `_admit`, which knows the machine and what it wants.
 """
 
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol, TypeAlias
 
@@ -16,6 +17,7 @@ from forewarn.maintenance.model import Machine
 from forewarn.protocol import exchange
 from forewarn.protocol.exchange import Reply, Request, Rules, Wanted
 from forewarn.server.guest import instances, refusals
+from forewarn.server.guest.asking import Askings, Held
 from forewarn.server.guest.callers import Registry, Source
 from forewarn.server.guest.documents import Documents
 from forewarn.store.port import StoreError
@@ -58,6 +60,7 @@ class Endpoint:
         approvals: Who approves.
         rules: What the settings decide about requests.
         clock: Tells when a machine was last seen.
+        askings: Turns scopes on; None where all are always on.
     """
 
     def __init__(
@@ -68,12 +71,14 @@ class Endpoint:
         *,
         rules: Rules,
         clock: Clock,
+        askings: Askings | None = None,
     ) -> None:
         self._registry = registry
         self._documents = documents
         self._approvals = approvals
         self._rules = rules
         self._clock = clock
+        self._askings = askings
 
     def answer(self, request: Request, source: Source) -> Outcome:
         """Answer a whole request; never raises, whatever the request."""
@@ -104,16 +109,44 @@ class Endpoint:
         match wanted:
             case exchange.DocumentWanted():
                 self._saw(machine, wanted.version.name)
-                incarnation, body = self._documents.read(machine.scope, wanted.version)
-                return exchange.document_reply(wanted, incarnation, body)
+                if self._askings is not None:
+                    return self._ask(machine, lambda: self._read(wanted, machine))
+                return self._read(wanted, machine)
             case exchange.ApprovalWanted():
                 self._saw(machine, wanted.version.name)
+                if self._askings is not None:
+                    return self._ask(machine, lambda: self._approve(request.body, machine, source))
                 return self._approve(request.body, machine, source)
             case exchange.InstanceWanted():
                 scope = self._documents.scope(machine.scope)
                 return exchange.instance_reply(wanted, instances.tree(machine, scope))
             case exchange.VersionsWanted():
                 return exchange.versions_reply()
+
+    def _read(self, wanted: exchange.DocumentWanted, machine: Machine) -> Reply:
+        incarnation, body = self._documents.read(machine.scope, wanted.version)
+        return exchange.document_reply(wanted, incarnation, body)
+
+    def _ask(self, machine: Machine, answer: Callable[[], Outcome]) -> Outcome:
+        """Answer at once if the machine's scope is on, else when the request has turned it on."""
+        assert self._askings is not None
+        turning = self._askings.note(machine.scope)
+        if turning is None:
+            return answer()
+        held = Held(self._askings.delay_seconds)
+        turning.add_done_callback(lambda _: self._answer_held(held, answer))
+        return held
+
+    def _answer_held(self, held: Held, answer: Callable[[], Outcome]) -> None:
+        try:
+            outcome = answer()
+        except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
+            _log.exception("a request that turned its scope on could not be answered")
+            outcome = exchange.internal()
+        if isinstance(outcome, Reply):
+            held.set_result(outcome)
+        else:
+            outcome.add_done_callback(lambda done: held.set_result(self.settle(done)))
 
     def _admit(self, wanted: Wanted, source: Source) -> Machine | Reply:
         machine = self._registry.caller(source, wanted.machine)
@@ -137,9 +170,9 @@ class Endpoint:
         )
 
     def settle(self, approval: "Future[Any]") -> Reply:
-        """Answer an approval that is done, well or not."""
+        """Answer an approval that is done, well or not, or a request that was held back."""
         try:
-            approval.result(timeout=0)
+            result = approval.result(timeout=0)
         except Refused as refused:
             if refused.code is ErrorCode.NOT_FOUND and "event_id" in refused.facts:
                 return exchange.unknown_event(str(refused.facts["event_id"]))
@@ -150,4 +183,4 @@ class Endpoint:
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("an approval failed")
             return exchange.internal()
-        return exchange.approved()
+        return result if isinstance(result, Reply) else exchange.approved()

@@ -23,6 +23,7 @@ import structlog
 
 from forewarn.protocol import exchange
 from forewarn.protocol.exchange import Reply, Request
+from forewarn.server.guest.asking import Held
 from forewarn.server.guest.callers import Source
 from forewarn.server.guest.connections import NEVER, Connections
 from forewarn.server.guest.reading import Reader
@@ -187,7 +188,8 @@ class Connection(asyncio.Protocol):
         limits = self._shared.limits
         self._read_on(not_now=self._held())
         if self._approval is not None:
-            self._wait(Stage.APPROVING, limits.approval_seconds)
+            held = self._approval.seconds if isinstance(self._approval, Held) else 0.0
+            self._wait(Stage.APPROVING, limits.approval_seconds + held)
         elif self._choked:
             self._wait(Stage.CHOKED, limits.write_seconds)
         elif self._yielded:

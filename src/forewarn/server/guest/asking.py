@@ -1,0 +1,164 @@
+"""What turns a scope on: the first request of one of its machines (protocol.md section 8).
+
+Turning on is saved when the request arrives, and the request is answered after that. That a scope
+which is on was asked for again is noted in memory and saved at most once a minute a scope, many
+scopes in one transaction. A guest never depends on the store: if it is away, or slow, the answer
+comes from memory, and the next request tries again.
+"""
+
+import asyncio
+from collections.abc import Collection
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.server.guest.documents import Documents
+from forewarn.store.port import StoreError
+
+SAVE_EVERY: Final = timedelta(minutes=1)
+"""How old the time that a scope was asked for gets before it is saved anew."""
+
+GATHER_SECONDS: Final = 5.0
+"""How long scopes that were asked for are gathered, to be saved together: a fleet of 100,000 scopes
+is then twelve transactions a minute. A crash loses no more of a day than this and SAVE_EVERY."""
+
+TURNING_SECONDS: Final = 2.0
+"""How long a request waits for the store, in real seconds: the least that clients wait for an
+answer is 1 s, and most wait longer."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Asking(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings say of it."""
+
+    policy: Policy = Policy()
+    first_response_delay: float = 0.0
+    """How long the answer that turns a scope on is held back, in the service's seconds."""
+
+
+ALWAYS_ON: Final = Asking()
+
+
+class Held(Future[Any]):
+    """An answer that is not given at once: its result is a Reply.
+
+    Args:
+        seconds: How long it is held back on purpose.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()
+        self.seconds = seconds
+
+
+class Enabling(Protocol):
+    """What the guest plane asks of the control plane."""
+
+    def asked(self, scopes: Collection[str]) -> "Future[None]":
+        """Write down that machines of these scopes (keys) asked for their events."""
+        ...
+
+
+class Askings:
+    """Notes who asks; made and used on the event loop.
+
+    Args:
+        documents: Knows the scopes, as of the last change.
+        plane: Writes down that they were asked for.
+        asking: What the settings say.
+        clock: The service's.
+        loop: Where it waits.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        plane: Enabling,
+        asking: Asking,
+        *,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._documents = documents
+        self._plane = plane
+        self._policy = asking.policy
+        self._clock = clock
+        self._loop = loop
+        self._turning: dict[str, asyncio.Task[None]] = {}
+        self._noted: set[str] = set()
+        self._saving: asyncio.Task[None] | None = None
+        self.delay_seconds = asking.first_response_delay
+
+    def note(self, key: str) -> "asyncio.Task[None] | None":
+        """Note that a machine of this scope asks.
+
+        Returns:
+            None if the scope is on; else what is done when the request may be answered, whether or
+            not the scope could be turned on.
+
+        Raises:
+            KeyError: There is no scope of this key.
+        """
+        scope = self._documents.scope(key)
+        now = self._clock.now()
+        if scope.asked_at is not None and self._policy.is_on(scope, now):
+            if now - scope.asked_at >= SAVE_EVERY and key not in self._noted:
+                self._noted.add(key)
+                if self._saving is None or self._saving.done():
+                    self._saving = self._loop.create_task(self._save())
+            return None
+        turning = self._turning.get(key)
+        if turning is None:
+            # The plane is asked now, while the request arrives: not at the loop's next turn.
+            saved = self._plane.asked((key,))
+            turning = self._turning[key] = self._loop.create_task(self._turn_on(key, saved))
+        return turning
+
+    async def _turn_on(self, key: str, saved: "Future[None]") -> None:
+        try:
+            async with asyncio.timeout(TURNING_SECONDS):
+                await asyncio.shield(asyncio.wrap_future(saved, loop=self._loop))
+        except (StoreError, TimeoutError) as error:
+            _log.warning("a scope could not be turned on; its guests ask again", why=repr(error))
+            return
+        except Exception:  # noqa: BLE001 - the guest is answered all the same
+            _log.exception("a scope could not be turned on; its guests ask again")
+            return
+        finally:
+            del self._turning[key]
+        if self.delay_seconds:
+            await self._clock.wait(self.delay_seconds, asyncio.Event())
+
+    async def _save(self) -> None:
+        while self._noted:
+            await self._clock.wait(GATHER_SECONDS, asyncio.Event())
+            noted = tuple(self._noted)
+            try:
+                await asyncio.wrap_future(self._plane.asked(noted), loop=self._loop)
+            except StoreError as error:
+                _log.warning("who asked was not written down; they ask again", why=str(error))
+            except Exception:  # noqa: BLE001 - they ask again
+                _log.exception("who asked was not written down")
+            # Only now: until the documents have learned of it, each request would note it again.
+            self._noted.difference_update(noted)
+
+
+def askings_of(
+    asking: Asking,
+    documents: Documents,
+    plane: Enabling,
+    *,
+    clock: Clock,
+    loop: asyncio.AbstractEventLoop,
+) -> Askings | None:
+    """Return what notes who asks, None where scopes are always on: then it costs nothing."""
+    if asking.policy.enablement is Enablement.ALWAYS:
+        return None
+    return Askings(documents, plane, asking, clock=clock, loop=loop)
