@@ -1,10 +1,11 @@
-"""What of the store a decision gets to see, and the operations that a reference means."""
+"""What of the store a decision or a connector gets to see, and what a reference means."""
 
 import re
 from collections.abc import Iterable
 
 import msgspec
 
+from forewarn.connectors.port import Act
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import (
     Hold,
@@ -129,6 +130,23 @@ def for_hold(reading: Reading, hold: Hold) -> Snapshot:
     live = reading.live_operations() if on_host else {}
     held = {i: o for i, o in live.items() if hold.name in o.hosts} if on_host else {}
     return _snapshot(reading, held, scopes | _scopes_of(held.values()))
+
+
+def act(operation: Operation, machines: dict[str, Machine]) -> Act:
+    """Return what a connector is told of a claimed operation; machines may be gone by now."""
+    assert operation.started_at is not None
+    known = [machines.get(key(name)) for name in operation.machines]
+    return Act(
+        operation=operation.id,
+        attempt=operation.attempt,
+        event_type=operation.event_type,
+        source=operation.source,
+        machines=operation.machines,
+        hosts=tuple(machine.host if machine else "" for machine in known),
+        duration_seconds=operation.duration_seconds,
+        started_at=operation.started_at,
+        repeat_after=operation.repeat_after,
+    )
 
 
 def _snapshot(
