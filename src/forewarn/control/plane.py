@@ -332,7 +332,8 @@ class Plane:
             due = transaction.due(now, ADVANCE_BATCH)
             if not due:
                 return Work(0)
-            decision = self._decide(snapshots.around(transaction, due), causes.Passed(), now)
+            cause = causes.Passed(tuple(due))
+            decision = self._decide(snapshots.around(transaction, due), cause, now)
             return Work(len(due), decision.changes)
 
         return self._writer.submit(job)
@@ -472,12 +473,14 @@ class Plane:
         policy = self._policy if self._may_start() else self._halted
         decision = schedule.decide(snapshot, cause, now, self._mint, policy)
         changes = decision.changes
+        if not changes:
+            return decision
         after = Snapshot(
             scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
             machines=snapshot.machines,
             operations=snapshot.operations | {o.id: o for o in changes.operations},
         )
-        invariants.check(after)
+        invariants.check(after, changes.operations)
         invariants.check_succession(snapshot, after)
         return decision
 
