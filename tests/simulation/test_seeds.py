@@ -158,7 +158,7 @@ def play_all() -> None:
     [
         (bench.Bench, "_obstacle", never_in_the_way, "are down"),
         (bench.Bench, "walk_on", forgetful, "not on the attention list"),
-        (snapshots, "around", short_sighted, "are down"),
+        (snapshots, "around", short_sighted, "are down|is also in operation"),
         (notice, "later", unjudged, "back to"),
     ],
     ids=["domains", "walks", "snapshots", "postponing"],
