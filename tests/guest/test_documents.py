@@ -125,3 +125,11 @@ def test_a_later_not_before_is_shown_at_once() -> None:
     later = msgspec.structs.replace(scheduled, not_before=room.START + timedelta(hours=1))
     kept.learn(Changes(operations=(later,)))
     assert read(kept)[0]["NotBefore"] == "Thu, 01 Jan 2026 13:00:00 GMT"
+
+
+def test_an_event_of_a_scope_that_was_off_is_shown_to_nobody() -> None:
+    silent = msgspec.structs.replace(room.event(), silent=True, published=0)
+    kept = filled(room.operation(silent))
+    assert read(kept) == []
+    kept.learn(Changes(operations=(room.operation(silent),)))
+    assert read(kept) == []

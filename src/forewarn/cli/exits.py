@@ -35,6 +35,8 @@ class ExitStatus(IntEnum):
     """`serve` cannot use a socket or the token's file: the address is taken, or not its own."""
     ATTENTION = 11
     """`attention` has found something that needs an operator."""
+    SCENARIO_BROKEN = 12
+    """A line of the scenario that `simulate` played does not hold."""
     INTERRUPTED = 130
     """Ctrl-C, as shells count it."""
     BROKEN_PIPE = 141

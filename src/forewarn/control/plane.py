@@ -24,7 +24,6 @@ from forewarn.maintenance.model import (
     Changes,
     Hold,
     HoldKind,
-    Machine,
     Operation,
     Snapshot,
     Verdict,
@@ -330,7 +329,8 @@ class Plane:
             due = transaction.due(now, ADVANCE_BATCH)
             if not due:
                 return Work(0)
-            decision = self._decide(snapshots.around(transaction, due), causes.Passed(), now)
+            cause = causes.Passed(tuple(due))
+            decision = self._decide(snapshots.around(transaction, due), cause, now)
             return Work(len(due), decision.changes)
 
         return self._writer.submit(job)
@@ -356,7 +356,7 @@ class Plane:
             decision = self._decide(snapshots.around(transaction, free), cause, now)
             names = {key(name) for operation in free.values() for name in operation.machines}
             machines = transaction.machines(names)
-            acts = tuple(_act(operation, machines) for operation in decision.operations)
+            acts = tuple(snapshots.act(operation, machines) for operation in decision.operations)
             return Work(acts, decision.changes)
 
         return self._writer.submit(job)
@@ -470,31 +470,17 @@ class Plane:
         policy = self._policy if self._may_start() else self._halted
         decision = schedule.decide(snapshot, cause, now, self._mint, policy)
         changes = decision.changes
+        if not changes:
+            return decision
         after = Snapshot(
             scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
             machines=snapshot.machines,
             operations=snapshot.operations | {o.id: o for o in changes.operations},
         )
-        invariants.check(after)
+        invariants.check(after, changes.operations)
         invariants.check_succession(snapshot, after)
         return decision
 
 
 def _held_name(kind: HoldKind, name: str) -> str:
     return name if kind is HoldKind.HOST else key(name)
-
-
-def _act(operation: Operation, machines: dict[str, Machine]) -> Act:
-    assert operation.started_at is not None
-    known = [machines.get(key(name)) for name in operation.machines]
-    return Act(
-        operation=operation.id,
-        attempt=operation.attempt,
-        event_type=operation.event_type,
-        source=operation.source,
-        machines=operation.machines,
-        hosts=tuple(machine.host if machine else "" for machine in known),
-        duration_seconds=operation.duration_seconds,
-        started_at=operation.started_at,
-        repeat_after=operation.repeat_after,
-    )

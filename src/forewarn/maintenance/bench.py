@@ -311,11 +311,15 @@ class Bench:
         return Decision(
             changes=Changes(
                 maintenances=tuple(
-                    m for n, m in self.maintenances.items() if before.maintenances.get(n) != m
+                    m
+                    for n, m in self.maintenances.items()
+                    if before.maintenances.get(n) is not m and before.maintenances.get(n) != m
                 ),
                 operations=tuple(changed),
                 scopes=tuple(
-                    scope for name, scope in self.scopes.items() if before.scopes[name] != scope
+                    scope
+                    for name, scope in self.scopes.items()
+                    if before.scopes[name] is not scope and before.scopes[name] != scope
                 ),
                 machines=tuple(
                     machine
@@ -370,17 +374,23 @@ class Bench:
         )
 
     def _obstacle(self, operation: Operation) -> Operation | None:
-        """Return a Started operation in another update domain of one of its scopes."""
+        """Return what is down in another update domain of one of its scopes.
+
+        Of several, the first in turn, so that no store's order decides.
+        """
         if operation.event_type in EXEMPT:
             return None
-        for event in operation.events:
-            for other in self.live_in(event.scope):
-                if other.status is EventStatus.STARTED and any(
-                    theirs.scope == event.scope and theirs.update_domain != event.update_domain
-                    for theirs in other.events
-                ):
-                    return other
-        return None
+        down = [
+            other
+            for event in operation.events
+            for other in self.live_in(event.scope)
+            if other.status is EventStatus.STARTED
+            and any(
+                theirs.scope == event.scope and theirs.update_domain != event.update_domain
+                for theirs in other.events
+            )
+        ]
+        return min(down, key=in_turn, default=None)
 
     def _covered(self, operation: Operation) -> bool:
         return any(covers(hold, operation) for hold in self.holds)

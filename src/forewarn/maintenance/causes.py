@@ -46,7 +46,13 @@ class Canceled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """Time has passed: whatever is due starts."""
+    """Time has passed: whatever is due starts.
+
+    The snapshot holds all that is live in the scopes of these operations.
+    """
+
+    operations: tuple[str, ...] | None = None
+    """What is looked at; None for all that the snapshot holds."""
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):

@@ -151,6 +151,7 @@ def _scope(before: Scope | None, group: fleet.Group) -> Scope:
         priority=group.priority,
         automatically_approve=group.automatically_approve,
         terminate_notice_minutes=group.terminate_notice_minutes,
+        asked_at=before.asked_at if before else None,
     )
 
 

@@ -16,18 +16,37 @@ class InvariantBroken(AssertionError):  # noqa: N818 - the state is broken, that
     """A decision would have broken what must always hold."""
 
 
-def check(snapshot: Snapshot) -> None:
-    """Check every operation of a snapshot, and the scopes that they share.
+def check(snapshot: Snapshot, changed: Iterable[Operation] | None = None) -> None:
+    """Check the operations of a snapshot, and the scopes that they share.
+
+    Args:
+        snapshot: What is to be saved, with all that is live in the scopes that it is about.
+        changed: What a decision changed of it: what it left alone was checked when it was
+            saved. None for all of it.
 
     Raises:
         InvariantBroken: Something does not hold; the message says what, and of which operation.
     """
+    if changed is None:
+        looked_at, concerned = list(snapshot.operations.values()), None
+    else:
+        fresh = list(changed)
+        concerned = {event.scope for operation in fresh for event in operation.events}
+        looked_at = [
+            operation
+            for operation in snapshot.operations.values()
+            if any(event.scope in concerned for event in operation.events)
+        ]
+        for operation in fresh:
+            check_operation(operation)
     live: dict[str, list[Operation]] = {}
-    for operation in snapshot.operations.values():
-        check_operation(operation)
+    for operation in looked_at:
+        if changed is None:
+            check_operation(operation)
         for event in operation.events:
             scope = snapshot.scopes.get(event.scope)
-            if scope is not None:
+            if scope is not None and operation.status.visible:
+                # What is over may be of an earlier scope of this name, with numbers of its own.
                 _hold(
                     (event.published == 0)
                     if event.silent
@@ -36,7 +55,7 @@ def check(snapshot: Snapshot) -> None:
                     f"event {event.id} was published at {event.published}, and its scope is at "
                     f"{scope.incarnation}",
                 )
-            if operation.status.visible:
+            if operation.status.visible and (concerned is None or event.scope in concerned):
                 live.setdefault(event.scope, []).append(operation)
     for operations in live.values():
         _check_domains(operations)
@@ -92,8 +111,14 @@ def check_succession(before: Snapshot, after: Snapshot) -> None:
     Raises:
         InvariantBroken: Something does not hold.
     """
-    for operation_id, old in before.operations.items():
-        new = after.operations[operation_id]
+    changed: set[str] = set()
+    for operation_id, new in after.operations.items():
+        old = before.operations.get(operation_id)
+        if new is old:
+            continue
+        changed |= _scopes_changed(old, new)
+        if old is None:
+            continue
         same = new.status is old.status
         forward = not old.status.over and new.status is not EventStatus.SCHEDULED
         _hold(same or forward, new, f"it went from {old.status} to {new.status}")
@@ -108,14 +133,13 @@ def check_succession(before: Snapshot, after: Snapshot) -> None:
             new,
             "an approval was lost",
         )
-    shown_before, shown_after = _visible(before), _visible(after)
     for scope_key, old_scope in before.scopes.items():
         new_scope = after.scopes[scope_key]
-        changed = shown_before.get(scope_key) != shown_after.get(scope_key)
+        other = scope_key in changed
         moved = new_scope.incarnation - old_scope.incarnation
-        if moved < 0 or (moved > 0) != changed:
+        if moved < 0 or (moved > 0) != other:
             message = (
-                f"scope {scope_key}: its events {'changed' if changed else 'did not change'} "
+                f"scope {scope_key}: its events {'changed' if other else 'did not change'} "
                 f"and its incarnation moved by {moved}"
             )
             raise InvariantBroken(message)
@@ -157,19 +181,19 @@ def _pairs(old: Operation, new: Operation) -> Iterable[tuple]:  # type: ignore[t
     return zip(old.events, new.events, strict=True)
 
 
-def _visible(snapshot: Snapshot) -> dict[str, set[tuple[str, EventStatus, datetime | None]]]:
-    """Return what guests of each scope see of its events, as far as it can change."""
-    shown: dict[str, set[tuple[str, EventStatus, datetime | None]]] = {}
-    for operation in snapshot.operations.values():
-        if not operation.status.visible:
-            continue
-        scheduled = operation.status is EventStatus.SCHEDULED
-        not_before = operation.not_before if scheduled else None
-        for event in operation.events:
-            if not event.silent:
-                seen = shown.setdefault(event.scope, set())
-                seen.add((event.id, operation.status, not_before))
-    return shown
+def _scopes_changed(old: Operation | None, new: Operation) -> set[str]:
+    """Return the scopes whose guests read otherwise since an operation became so."""
+    if _read(old) == _read(new):
+        return set()
+    return {event.scope for event in new.events if not event.silent}
+
+
+def _read(operation: Operation | None) -> tuple[EventStatus, datetime | None] | None:
+    """Return what of an operation guests can see change; None where they see nothing of it."""
+    if operation is None or not operation.status.visible:
+        return None
+    scheduled = operation.status is EventStatus.SCHEDULED
+    return operation.status, operation.not_before if scheduled else None
 
 
 def _hold(truth: bool, operation: Operation, message: str) -> None:  # noqa: FBT001 - an assertion

@@ -119,7 +119,7 @@ def _steer(bench: Bench, cause: Held | Unheld | Postponed | Noted) -> list[str]:
 def _go_by(bench: Bench, cause: Passed | Lapsed | Asked) -> list[str]:
     match cause:
         case Passed():
-            return _pass(bench)
+            return _pass(bench, cause)
         case Lapsed():
             return _lapse(bench, cause)
         case Asked():
@@ -244,10 +244,12 @@ def _resume(bench: Bench, cause: Resumed) -> Decision:
     return bench.decision(fresh, cause.maintenance)
 
 
-def _pass(bench: Bench) -> list[str]:
+def _pass(bench: Bench, cause: Passed) -> list[str]:
+    known = bench.operations
+    looked_at = known if cause.operations is None else cause.operations
     due = [
         operation
-        for operation in bench.operations.values()
+        for operation in map(known.__getitem__, looked_at)
         if (at := wakeup_at(operation)) is not None and at <= bench.now
     ]
     for operation in sorted(due, key=in_turn):

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import causes
+from builders import FLEET, MINUTE, NOW, SECOND, Bench
+from forewarn.maintenance import causes, dealing
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import StartCause, WalkState
 from forewarn.maintenance.policy import Enablement, Policy
@@ -189,3 +189,11 @@ def test_a_failure_is_noted_once_and_nothing_else_is() -> None:
     assert refusal.value.code is ErrorCode.CONFLICT
     assert refusal.value.facts == {"operation": "1.2"}
     assert refusal.value.message == "operation 1.2 is Started: only a failure is noted"
+
+
+def test_a_fleet_file_does_not_turn_a_scope_off() -> None:
+    bench = off()
+    bench.decide(causes.Asked(("web",)))
+    bench.now += MINUTE
+    applied = dealing.apply(bench.snapshot, FLEET, prune=False, mint=bench.mint)
+    assert not [scope for scope in applied.changes.scopes if scope.key == "web"]

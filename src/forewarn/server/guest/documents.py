@@ -87,6 +87,8 @@ class Documents:
 
     def _put(self, operation: Operation) -> None:
         for event in operation.events:
+            if event.silent:
+                continue  # its scope was off when it was made: nobody is told
             live = self._live.get(event.scope)
             if operation.status.visible:
                 if live is None:

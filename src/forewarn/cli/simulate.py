@@ -1,0 +1,87 @@
+"""`forewarn simulate`: plays a scenario file."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from forewarn.cli import output
+from forewarn.cli.exits import ExitStatus, Failed
+
+if TYPE_CHECKING:
+    from forewarn.testing.script import Scenario
+
+MAX_FILE: Final = 4 * 1024 * 1024
+"""The most bytes of a scenario file: more than its most lines need."""
+
+
+def simulate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The scenario.")],
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead.")
+    ] = False,
+) -> None:
+    """Play a scenario and show what each guest sees, and when.
+
+    Nothing is touched and no service is asked: time, store and connector are the scenario's own.
+    """
+    try:
+        import structlog
+
+        from forewarn.testing import scenario, timeline
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "forewarn":
+            raise
+        message = (
+            f"'forewarn simulate' needs the package {error.name}: pip install 'forewarn[server]'"
+        )
+        raise Failed(ExitStatus.MISSING_EXTRA, message) from error
+    # The service's own log would stand between the lines of the timeline, which says it all.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    wanted = _scenario(file)
+    entries: list[timeline.Entry] = []
+    broken: scenario.Broken | None = None
+    try:
+        for entry in scenario.play(wanted):
+            entries.append(entry)
+            if not as_json:
+                for line in timeline.shown(entry):
+                    output.say(line)
+    except scenario.Broken as error:
+        broken = error
+    if as_json:
+        import msgspec
+
+        output.document(
+            {
+                "scenario": wanted.name,
+                "holds": broken is None,
+                "broken_line": broken.line if broken else None,
+                "instead": broken.message if broken else None,
+                "timeline": msgspec.to_builtins(entries),
+            }
+        )
+    if broken is not None:
+        raise Failed(ExitStatus.SCENARIO_BROKEN, f"the scenario does not hold: {broken}")
+
+
+def _scenario(file: Path) -> "Scenario":
+    from forewarn.testing import script
+    from forewarn.testing.words import ScriptError
+
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(MAX_FILE + 1)
+        if len(raw) > MAX_FILE:
+            message = f"{file} has more than {MAX_FILE} bytes: no scenario is as long"
+            raise Failed(ExitStatus.USAGE, message)
+        return script.parse(raw.decode("utf-8"), str(file))
+    except OSError as error:
+        raise Failed(ExitStatus.USAGE, f"{file}: {error.strerror}: name a scenario") from error
+    except UnicodeDecodeError as error:
+        message = f"{file} is not UTF-8, at byte {error.start}: save it as UTF-8"
+        raise Failed(ExitStatus.USAGE, message) from error
+    except ScriptError as error:
+        raise Failed(ExitStatus.USAGE, str(error)) from error

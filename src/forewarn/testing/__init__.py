@@ -1,0 +1,14 @@
+"""Playing what may happen, without waiting for it and without a network.
+
+    script      the language of scenario files: text in, values out, strict
+    sentences   its sentences, by their subjects
+    statements  what they say, as values
+    words       the words of a line, and errors with their place
+    scenario    a scenario played over the real rules, store and documents
+    judge       whether what a line expects is so
+    world       a service without sockets: it can be killed, started and given time
+    timeline    what was said and what guests saw, for people and for programs
+
+Time stands still here until the scenario moves it. Nothing in this room decides what is right: the
+rules do, and the scenario's own expectations. Used by `cli` and by tests.
+"""

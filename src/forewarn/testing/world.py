@@ -1,0 +1,275 @@
+"""A service without sockets: the real plane, store and documents, and a clock that stands still.
+
+It can be killed, also in the midst of a commit, and started again: then it has what was committed
+and nothing else. What a guest sees is the rendered document, read as a client reads it.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar
+
+from forewarn.clock import ManualClock
+from forewarn.connectors.port import Act
+from forewarn.control.feed import Feed
+from forewarn.control.heartbeat import Heartbeat
+from forewarn.control.plane import Plane
+from forewarn.control.watch import Watch
+from forewarn.control.writer import InlineWriter
+from forewarn.maintenance import attention, model
+from forewarn.maintenance.fleet import Fleet
+from forewarn.maintenance.model import Machine, Operation, Scope
+from forewarn.maintenance.policy import Policy
+from forewarn.protocol import codec, document
+from forewarn.protocol.versions import Version
+from forewarn.server.guest.documents import Documents
+from forewarn.store import sql
+from forewarn.store.port import Reading, Store, Transaction
+
+BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+"""The time of day at which every scenario begins."""
+
+LEASE: Final = timedelta(days=3650)
+"""The scripted connector is there as long as the server is: no lease of it ends by itself."""
+
+CLAIMS: Final = 1000
+"""The most acts that are claimed at once."""
+
+MAX_WAKEUPS: Final = 100_000
+"""The most times that the ticker looks between two lines; more is a fault of the rules."""
+
+Answer = TypeVar("Answer")
+
+
+class ServerKilled(Exception):  # noqa: N818 - what happened, not a mistake
+    """The server died before the commit: nobody got an answer, and nothing was changed."""
+
+
+class ServerDown(Exception):  # noqa: N818 - a state of the world, not a mistake
+    """The server is asked for something while it is down."""
+
+
+class _Mortal:
+    """A store whose process may die just before its next commit."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.doomed = False
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        with self._inner.write() as transaction:
+            yield transaction
+            if self.doomed:
+                raise ServerKilled
+
+    def read(self) -> AbstractContextManager[Reading]:
+        return self._inner.read()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class World:
+    """A fleet, its server, its guests, and the time.
+
+    Args:
+        wanted: The fleet that there is in the beginning.
+        policy: What the settings decide.
+    """
+
+    def __init__(self, wanted: Fleet, policy: Policy) -> None:
+        self.clock = ManualClock(BEGINNING)
+        self.elapsed = timedelta()
+        self.attempts: dict[str, Act] = {}
+        """What the connector was last asked to do, by operation."""
+        self._policy = policy
+        self._store = _Mortal(sql.in_memory())
+        numbers = itertools.count(1)
+        self._mint: Callable[[], str] = lambda: f"{next(numbers):08x}-0000-4000-8000-000000000000"
+        self._doomed = False
+        self._down_since: timedelta | None = timedelta()
+        self.start()
+        self.ask(lambda plane: plane.apply_fleet(wanted))
+
+    @property
+    def up(self) -> bool:
+        """Whether the server runs."""
+        return self._down_since is None
+
+    def start(self) -> None:
+        """Start the server from what was committed, in the service's own order.
+
+        Its heartbeat gives an absence back before guests can read.
+        """
+        if self._down_since is None:
+            message = "the server runs already"
+            raise ServerDown(message)
+        feed = Feed()
+        loop_time = ManualClock(BEGINNING)  # it stands still: the event loop is never held up
+        self._watch = Watch(self.clock, loop_time)
+        writer = InlineWriter(self._store, self._watch, feed)
+        plane = Plane(writer, self._mint, self._policy, may_start=self._watch.may_start)
+        self._heartbeat = Heartbeat(plane, self._watch, loop_time)
+        asyncio.run(self._heartbeat.begin())
+        plane.release_claims().result()
+        self._documents = Documents()
+        with self._store.read() as reading:
+            self._documents.fill(reading.scopes().values(), (), reading.live_operations().values())
+        feed.subscribe(self._documents.learn)
+        self._watch.open()
+        self._plane = plane
+        self._down_since = None
+        self._tick()
+
+    def kill(self) -> None:
+        """End the server at once: what is in its memory is gone.
+
+        Its last heartbeat was in this instant. A real one may be 2 s old, and the outage seems
+        longer by that.
+        """
+        if self._down_since is not None:
+            message = "the server is down already"
+            raise ServerDown(message)
+        self._doomed = self._store.doomed = False
+        self._heartbeat.stop()
+        asyncio.run(self._heartbeat.run())
+        self._down_since = self.elapsed
+
+    def doom(self) -> None:
+        """Let the server die just before the next commit that somebody asks for."""
+        self._doomed = True
+
+    def ask(self, question: Callable[[Plane], "Future[Answer]"]) -> Answer:
+        """Ask the plane, then let the connector take what has started.
+
+        Raises:
+            Refused: The rules do not allow it.
+            ServerKilled: The server died in the commit.
+            ServerDown: It is down.
+        """
+        if not self.up:
+            message = "the server is down: nobody answers"
+            raise ServerDown(message)
+        self._store.doomed = self._doomed
+        try:
+            answer = question(self._plane).result()
+        except ServerKilled:
+            self.kill()
+            raise
+        finally:
+            self._store.doomed = False
+        self._claim()
+        return answer
+
+    def run_until(self, moment: timedelta, *, inclusive: bool) -> Iterator[None]:
+        """Let time pass; yield after each time that the ticker has done something.
+
+        Args:
+            moment: Until when, from the beginning.
+            inclusive: Whether what time does in that very instant is done too.
+        """
+        for _ in range(MAX_WAKEUPS):
+            due = self._next_wakeup()
+            if due is None or due > moment or (due == moment and not inclusive):
+                self._pass(moment)
+                return
+            self._pass(max(due, self.elapsed))
+            with contextlib.suppress(ServerKilled):
+                self._tick()
+            yield
+        message = f"the ticker looked {MAX_WAKEUPS} times before {moment} and is not done"
+        raise AssertionError(message)
+
+    def jump(self, by: timedelta) -> None:
+        """Set the wall clock; a server that runs looks at it at once."""
+        self.clock.jump(by)
+        if self.up:
+            self._watch.beat()
+            self._tick()
+
+    def believe(self) -> None:
+        """Let an operator say that the wall clock is right.
+
+        Raises:
+            ServerDown: Nobody hears it.
+        """
+        if not self.up:
+            message = "the server is down: nobody answers"
+            raise ServerDown(message)
+        asyncio.run(self._heartbeat.believe())
+        self._tick()
+
+    def reads(self, scope: str, version: Version) -> document.Document:
+        """Return a scope's document as a client of this version reads it.
+
+        Raises:
+            ServerDown: Nobody answers.
+            KeyError: There is no such scope.
+        """
+        if not self.up:
+            message = "the server is down: guests read nothing"
+            raise ServerDown(message)
+        _, body = self._documents.read(scope, version)
+        return codec.decode_document(body, version)
+
+    def scopes(self) -> dict[str, Scope]:
+        """Return all scopes as they were committed."""
+        with self._store.read() as reading:
+            return reading.scopes()
+
+    def machines(self) -> dict[str, Machine]:
+        """Return all machines as they were committed."""
+        with self._store.read() as reading:
+            return reading.machines()
+
+    def machine(self, name: str) -> Machine | None:
+        """Return a machine by its name, None if the fleet has none."""
+        return self.machines().get(model.key(name))
+
+    def operation(self, operation_id: str) -> Operation | None:
+        """Return an operation as it was committed, None if there is none."""
+        with self._store.read() as reading:
+            return reading.operations([operation_id]).get(operation_id)
+
+    def maintenance(self, number: int) -> model.Maintenance | None:
+        """Return a maintenance, None if there is none."""
+        with self._store.read() as reading:
+            return reading.maintenances([number]).get(number)
+
+    def attention(self) -> list[attention.Item]:
+        """Return what an operator should look at."""
+        with self._store.read() as reading:
+            failed = reading.unnoted_failures(CLAIMS)
+            return attention.items(
+                [*reading.live_operations().values(), *failed.values()],
+                reading.open_maintenances().values(),
+                reading.holds(),
+                {},
+                self._watch.now(),
+            )
+
+    def since_beginning(self, moment: datetime) -> timedelta:
+        """Return how long after the time of day at the beginning another one is."""
+        return moment - BEGINNING
+
+    def _next_wakeup(self) -> timedelta | None:
+        if not self.up or not self._watch.may_start():
+            return None
+        wakeup = self._plane.next_wakeup().result()
+        return None if wakeup is None else self.elapsed + (wakeup - self._watch.now())
+
+    def _pass(self, until: timedelta) -> None:
+        self.clock.advance(until - self.elapsed)
+        self.elapsed = until
+
+    def _tick(self) -> None:
+        self.ask(lambda plane: plane.advance())
+
+    def _claim(self) -> None:
+        while acts := self._plane.claim("connector", LEASE, CLAIMS).result():
+            self.attempts.update({act.operation: act for act in acts})

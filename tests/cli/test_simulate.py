@@ -1,0 +1,74 @@
+"""`forewarn simulate`: a timeline, a status, and the line that does not hold."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forewarn.cli.exits import ExitStatus
+
+HOLDS = """fleet
+  [[machine]]
+  name = "web"
+
+at 0s  operator schedules Reboot of web
+at 5m  web approves
+expect web sees Reboot Started of web
+"""
+
+
+def simulate(file: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "forewarn", "simulate", str(file), *more]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    written = tmp_path / "story.txt"
+    written.write_text(HOLDS, encoding="utf-8")
+    return written
+
+
+def test_a_scenario_that_holds_prints_what_guests_see_and_ends_well(file: Path) -> None:
+    done = simulate(file)
+    assert (done.returncode, done.stderr) == (ExitStatus.OK, "")
+    assert "web sees [1] Reboot Scheduled of web, not before 01 12:15:00" in done.stdout
+    assert "web sees [2] Reboot Started of web" in done.stdout
+
+
+def test_a_line_that_does_not_hold_ends_it_and_is_named(file: Path) -> None:
+    file.write_text(HOLDS + "expect web sees nothing\nat 6m web approves\n", encoding="utf-8")
+    done = simulate(file)
+    assert done.returncode == ExitStatus.SCENARIO_BROKEN
+    assert f"{file}:8: expect web sees nothing" in done.stderr
+    assert "but web sees Reboot Started of web" in done.stderr
+    assert "at 6m" not in done.stdout
+
+
+def test_json_has_the_timeline_and_the_broken_line(file: Path) -> None:
+    file.write_text(HOLDS + "expect no attention\nexpect web sees nothing\n", encoding="utf-8")
+    done = simulate(file, "--json")
+    tree = json.loads(done.stdout)
+    assert done.returncode == ExitStatus.SCENARIO_BROKEN
+    assert (tree["holds"], tree["broken_line"]) == (False, 9)
+    first = tree["timeline"][0]
+    assert first["line"] == 5
+    assert first["sights"][0]["events"][0]["not_before"] == "2026-03-01T12:15:00Z"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"fleet", "expected a fleet and lines"), (b"\xff", "is not UTF-8, at byte 0")],
+)
+def test_a_file_that_is_no_scenario_is_a_mistake_in_use(
+    file: Path, content: bytes, said: str
+) -> None:
+    file.write_bytes(content)
+    done = simulate(file)
+    assert done.returncode == ExitStatus.USAGE
+    assert said in done.stderr
+    gone = simulate(file.with_name("gone.txt"))
+    assert gone.returncode == ExitStatus.USAGE
+    assert "No such file" in gone.stderr

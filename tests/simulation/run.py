@@ -1,0 +1,80 @@
+"""`make simulate`: plays seeds, says how fast, and prints the line that replays a failing one."""
+
+import argparse
+import cProfile
+import pstats
+import sys
+import time
+import traceback
+from collections import Counter
+from random import Random
+from typing import Any
+
+from simulation.town import Town
+
+SIZES = (5, 20, 60, 200, 1000)
+"""The most machines of a seed's fleet, by the seed."""
+
+
+def play(seed: int, steps: int, **given: Any) -> Town:
+    """Play one seed to its end and return what is left of it."""
+    chance = Random(seed)
+    town = Town(chance, chance.choice(SIZES), **given)
+    try:
+        while town.steps < steps:
+            town.step()
+        town.settle()
+    except Exception as error:
+        error.add_note(f"at step {town.steps}: make simulate SEED={seed} STEPS={steps}")
+        raise
+    return town
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Simulate the rules from seeds.")
+    parser.add_argument("--seeds", type=int, default=100, help="how many, from 1")
+    parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--steps", type=int, default=3000, help="of each seed")
+    parser.add_argument("--profile", action="store_true", help="say where the time goes")
+    parser.add_argument("--counts", action="store_true", help="say how often each thing happened")
+    wanted = parser.parse_args()
+    seeds = range(1, wanted.seeds + 1) if wanted.seed is None else [wanted.seed]
+    counts: Counter[str] = Counter()
+    steps = starts = ends = 0
+    failed: list[int] = []
+    profile = cProfile.Profile()
+    if wanted.profile:
+        profile.enable()
+    began = time.perf_counter()
+    for seed in seeds:
+        try:
+            town = play(seed, wanted.steps)
+        except Exception:  # noqa: BLE001 - every other seed is still played
+            traceback.print_exc()
+            failed.append(seed)
+            continue
+        steps += town.steps
+        starts += town.judge.starts
+        ends += town.judge.ends
+        counts += town.counts
+    took = time.perf_counter() - began
+    if wanted.profile:
+        profile.disable()
+        pstats.Stats(profile).sort_stats("tottime").print_stats(35)
+    if wanted.counts:
+        say("; ".join(f"{what} {count}" for what, count in sorted(counts.items())))
+    say(
+        f"{len(seeds)} seeds, {steps} steps in {took:.1f} s: {steps / took:,.0f} steps/s; "
+        f"{starts} starts, {ends} ends"
+    )
+    for seed in failed:
+        say(f"FAILED: make simulate SEED={seed} STEPS={wanted.steps}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""A fixed set of seeds, the memory held to the real store, and proof that broken rules show.
+
+`make simulate SEEDS=N` plays more of them; a failing one prints the line that replays it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from forewarn.control import snapshots
+from forewarn.control.writer import Job, Work
+from forewarn.maintenance import bench, notice
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Changes
+from forewarn.store import sql
+from forewarn.store.port import Store
+from simulation import run
+from simulation.memory import Answered, MemoryWriter
+
+SEEDS = range(1, 25)
+STEPS = 1200
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whatever_happens_the_rules_hold_and_everything_ends_or_needs_attention(seed: int) -> None:
+    town = run.play(seed, STEPS)
+    assert town.steps >= STEPS
+    assert not town.memory.live
+    assert town.judge.starts <= town.judge.ends
+
+
+def test_one_seed_is_one_story() -> None:
+    first, second = run.play(7, STEPS), run.play(7, STEPS)
+    assert first.counts == second.counts
+    assert first.memory.all_operations == second.memory.all_operations
+    assert run.play(8, STEPS).memory.all_operations != first.memory.all_operations
+
+
+def test_the_seeds_reach_every_corner() -> None:
+    counts = sum((run.play(seed, STEPS).counts for seed in SEEDS), start=run.Counter())
+    wanted = ["approve", "advance", "claim", "finish", "request", "cancel", "postpone", "hold"]
+    wanted += ["release", "resume", "note", "asked", "outage", "start", "fleet", "remove", "renew"]
+    wanted += ["finish: stale", "renew: stale", "approve: not-found", "approve: crashed"]
+    wanted += ["finish: crashed", "cancel: too-late", "postpone: notice-too-short"]
+    wanted += ["request: conflict", "request: not-eligible", "fleet: conflict", "remove: conflict"]
+    assert [what for what in wanted if not counts[what]] == []
+
+
+class Mint:
+    """GUIDs that count up, and can be wound back: the same job is run twice."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def __call__(self) -> str:
+        self.last += 1
+        return f"{self.last:08X}-0000-4000-8000-000000000000"
+
+
+class Twice(MemoryWriter):
+    """Runs each job over the memory and over the real store, and holds the two equal."""
+
+    def __init__(self, store: Store, mint: Mint, *given: Any) -> None:
+        super().__init__(*given)
+        self._store = store
+        self._mint = mint
+
+    def submit(self, job: Job) -> Answered:
+        works: list[Work] = []
+
+        def remembered(transaction: Any, now: datetime) -> Work:
+            works.append(job(transaction, now))
+            return works[-1]
+
+        began = self._mint.last
+        answer = super().submit(remembered)
+        if answer.crashed:
+            return answer
+        ended, self._mint.last = self._mint.last, began
+        with self._store.write() as transaction:
+            try:
+                work = job(transaction, self._clock())
+            except Refused as refusal:
+                assert not works, refusal
+                assert str(refusal) == str(answer.error)
+            else:
+                assert comparable(work.changes) == comparable(works[-1].changes)
+                transaction.save(work.changes)
+        assert self._mint.last == ended
+        return answer
+
+
+def comparable(changes: Changes) -> dict[str, Any]:
+    tree = msgspec.to_builtins(changes)
+    return {name: sorted(values, key=repr) for name, values in tree.items()}
+
+
+@pytest.mark.parametrize("seed", [1, 4, 12])
+def test_the_memory_answers_as_the_real_store_does(seed: int) -> None:
+    store, mint = sql.in_memory(), Mint()
+    town = run.play(seed, 400, writer=lambda *given: Twice(store, mint, *given), mint=mint)
+    with store.read() as reading:
+        assert reading.machines() == town.memory.all_machines
+        assert reading.scopes() == town.memory.all_scopes
+        assert reading.operations(list(town.memory.all_operations)) == town.memory.all_operations
+    store.close()
+
+
+@contextmanager
+def broken(place: Any, name: str, other: Any) -> Iterator[None]:
+    """A rule as somebody might get it wrong, for as long as the block lasts."""
+    sound = getattr(place, name)
+    setattr(place, name, other)
+    try:
+        yield
+    finally:
+        setattr(place, name, sound)
+
+
+def never_in_the_way(self: bench.Bench, operation: Any) -> None:
+    return None
+
+
+def unjudged(asked: datetime, shown: datetime, now: datetime) -> datetime:
+    return notice.whole_seconds(asked)
+
+
+def forgetful(self: bench.Bench) -> None:
+    return None
+
+
+def short_sighted(reading: Any, operations: Any, *, walking: bool = False) -> Any:
+    """Only the first scope of an operation is looked at."""
+    whole = snapshots_around(reading, operations, walking=walking)
+    first = {o.events[0].scope for o in operations.values()}
+    seen = {
+        i: o
+        for i, o in whole.operations.items()
+        if i in operations or any(event.scope in first for event in o.events)
+    }
+    return msgspec.structs.replace(whole, operations=seen)
+
+
+snapshots_around = snapshots.around
+
+
+def play_all() -> None:
+    for seed in SEEDS:
+        run.play(seed, STEPS)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "other", "told"),
+    [
+        (bench.Bench, "_obstacle", never_in_the_way, "are down"),
+        (bench.Bench, "walk_on", forgetful, "not on the attention list"),
+        (snapshots, "around", short_sighted, "are down|is also in operation"),
+        (notice, "later", unjudged, "back to"),
+    ],
+    ids=["domains", "walks", "snapshots", "postponing"],
+)
+def test_a_broken_rule_is_noticed(place: Any, name: str, other: Any, told: str) -> None:
+    with broken(place, name, other), pytest.raises(AssertionError, match=told) as noticed:
+        play_all()
+    assert "make simulate SEED=" in noticed.value.__notes__[0]
