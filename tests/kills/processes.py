@@ -1,5 +1,6 @@
 """The processes of a run: the service, fresh or forked, and its clients."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -60,15 +61,18 @@ class Told:
 
     def end(self) -> None:
         """Let it end; kill it if it does not."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
         try:
             self._process.wait(ANSWER_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
             raise
+        finally:
+            assert self._process.stdout is not None
+            self._process.stdout.close()
 
 
 class Service:

@@ -5,6 +5,7 @@ it met is counted afterwards, from the clients' journals and from what the kill 
 """
 
 import contextlib
+import json
 import random
 import sys
 import time
@@ -67,9 +68,11 @@ class Rounds:
         for client in self._clients.values():
             with contextlib.suppress(OSError):
                 client.tell(do="end")
-        for client in self._clients.values():
-            client.end()
-        self._service.end()
+        try:
+            for client in self._clients.values():
+                client.end()
+        finally:
+            self._service.end()
 
     def prepare(self) -> None:
         """Start the service once, give it a fleet, and let the clients begin."""
@@ -148,19 +151,17 @@ class Rounds:
                 return
         raise AssertionError(self._service.said())
 
-    def _client(self, name: str, role: str, **cast: Any) -> None:
-        import json
-
+    def _client(self, client: str, role: str, **cast: Any) -> None:
         guest = role == "guest"
         place = ["127.0.0.1", self._service.port] if guest else str(self._service.socket)
         cast |= {
             "role": role,
             "seed": self._chance.getrandbits(32),
             "place": place,
-            "journal": str(self._folder / f"{name}.log"),
+            "journal": str(self._folder / f"{client}.log"),
             "pause": [0.005, 0.03] if guest else [0.02, 0.1],
         }
-        self._clients[name] = Told("kills.clients", json.dumps(cast))
+        self._clients[client] = Told("kills.clients", json.dumps(cast))
 
     def _by_client(self, kind: str) -> tuple[float, float]:
         """Let a client kill within its next request of this kind."""
