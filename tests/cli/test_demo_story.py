@@ -33,11 +33,21 @@ def operation(**changes: object) -> schemas.Operation:
         ended_at=None,
         took_seconds=None,
         waits_for="",
+        held_at=None,
+        hosts=(),
+        walk=None,
+        doubt="",
         outcome="",
+        seen_by="",
         attempt=0,
         events=(
             schemas.Event(
-                id="E", scope="web", update_domain=0, machines=("web-0", "web-3"), approval=None
+                id="E",
+                scope="web",
+                update_domain=0,
+                machines=("web-0", "web-3"),
+                approval=None,
+                silent=False,
             ),
         ),
     )

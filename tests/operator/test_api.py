@@ -132,7 +132,7 @@ def test_a_request_tells_the_operations_and_events_that_it_became(client: Client
     assert plan["maintenance"]["number"] == 1
     assert plan["maintenance"]["requested_by"] == "ann"
     assert plan["maintenance"]["targets"] == ["Web"]
-    assert [operation["id"] for operation in plan["operations"]] == ["1.1", "1.2", "1.3"]
+    assert [operation["id"] for operation in plan["operations"]] == ["1.1"]
     operation = plan["operations"][0]
     assert operation["status"] == "Scheduled"
     assert operation["not_before"] == "2026-03-01T12:15:00Z"
@@ -148,7 +148,11 @@ def test_a_dry_run_of_a_request_shows_the_plan_and_announces_nothing(client: Cli
     ).json
     assert plan["dry_run"]
     assert plan["maintenance"]["number"] == 0
-    assert len(plan["operations"]) == 3
+    assert len(plan["operations"]) == 1
+    assert [step["places"] for step in plan["further"]] == [
+        [{"scope": "web", "update_domain": n, "machines": {"count": 1, "names": [f"web-{n}"]}}]
+        for n in (1, 2)
+    ]
     assert client.get("/v1/events")["events"] == []
     assert client.get("/v1/maintenance")["maintenances"] == []
 

@@ -94,7 +94,7 @@ from server.running import Client, request_reboot
             {"event_type": "Reboot", "scope": "web", "machines": ["web-0"]},
             400,
             "invalid",
-            "name either machines or one scope, not both",
+            "name machines, or one scope, or one host: one of them",
         ),
         (
             "POST",

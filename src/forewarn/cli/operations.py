@@ -1,6 +1,6 @@
 """Operations, their events and approvals as tables: what several commands show alike."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from forewarn.cli import output, times
@@ -54,6 +54,29 @@ def planned(operations: Iterable["schemas.Operation"], empty: str) -> None:
         ),
         empty=empty,
     )
+
+
+def further(steps: Sequence["schemas.FurtherStep"]) -> None:
+    """Show what walks have still to announce, as it would be now; nothing where nothing is."""
+    if not steps:
+        return
+    output.say("")
+    output.table(
+        ("THEN", "DOMAIN", "MACHINES"),
+        (
+            (
+                str(turn),
+                ", ".join(f"{place.scope}/{place.update_domain}" for place in step.places),
+                "; ".join(
+                    output.listed(place.machines.names, place.machines.count)
+                    for place in step.places
+                ),
+            )
+            for turn, step in enumerate(steps, 1)
+        ),
+        empty="",
+    )
+    output.note("Each of these is announced when the one before it has ended well.")
 
 
 def told(operations: Iterable["schemas.Operation"], empty: str) -> None:

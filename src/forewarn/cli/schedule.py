@@ -133,6 +133,7 @@ def _show(plan: "schemas.Plan") -> None:
     else:
         output.say(f"maintenance {plan.maintenance.number}: {plan.maintenance.event_type}")
     operations.planned(plan.operations, empty="It touches no machine.")
+    operations.further(plan.further)
     for operation in plan.superseded:
         verb = "would be" if plan.dry_run else "was"
         output.note(

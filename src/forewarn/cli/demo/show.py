@@ -68,6 +68,11 @@ class Show:
                     raise self._failed(f"the story was not over after {DEMO_LIMIT:g} s")
         except DemoFailed as failed:
             raise self._failed(str(failed)) from failed
+        except Failed as failed:
+            if failed.status is ExitStatus.UNREACHABLE:
+                self._nap.wait(0.5)  # what hung up may be ending: its status tells more
+                self._judge_service()
+            raise
         finally:
             shown.close()
         self._epilogue(story, self._clock.monotonic() - began)
@@ -126,11 +131,14 @@ class Show:
         return rows
 
     def _look(self, stage: Stage, shown: display.Display) -> None:
+        self._judge_service()
+        stage.refresh()
+        shown.paint(stage)
+
+    def _judge_service(self) -> None:
         assert self._service is not None
         if (status := self._service.status) is not None:
             raise self._ended(status)
-        stage.refresh()
-        shown.paint(stage)
 
     def _epilogue(self, story: Story, took: float) -> None:
         answer = self._operator.get("/v1/history", limit=cast.HISTORY)

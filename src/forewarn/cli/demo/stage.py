@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from forewarn.cli import operations, times
 from forewarn.cli.demo import cast, processes
 from forewarn.cli.operator import Service
+from forewarn.maintenance.model import WalkState
 from forewarn.server.operator import schemas
 from forewarn.vocabulary import EventStatus, EventType
 
@@ -95,9 +96,11 @@ class Stage:
         return [o for o in self.operations.values() if o.maintenance == number]
 
     def over(self, number: int) -> bool:
-        """Tell whether all of a maintenance is over."""
-        operations = self.of(number)
-        return bool(operations) and all(o.status.over for o in operations)
+        """Tell whether all of a maintenance is over, with whatever it walks."""
+        detail = self.service.get(f"/v1/maintenance/{number}").read(schemas.MaintenanceDetail)
+        going = any(walk.state is not WalkState.OVER for walk in detail.maintenance.walks)
+        known = [self.operations.get(o.id) for o in detail.operations]
+        return not going and all(o is not None and o.status.over for o in known)
 
     def delete(self, machine: str) -> None:
         """Stop a machine's guest: the machine is gone."""

@@ -1,6 +1,7 @@
 """The operator plane: the HTTP API, Litestar on uvicorn.
 
     schemas             the routes and what goes over them, as values
+    steering            the shapes of an operator's word on what is pending
     api                 the routes put together; every failure answered in one form
     fleet_routes        apply, list, show, remove
     maintenance_routes  request, approve, cancel; what is live, and history

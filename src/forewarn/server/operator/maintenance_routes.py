@@ -10,7 +10,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from forewarn.maintenance import planner
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Maintenance, Operation, key
-from forewarn.server.operator import bodies, schemas, views
+from forewarn.server.operator import bodies, schemas, steering, views
 from forewarn.server.operator.desk import AtDesk, Desk
 from forewarn.store.port import HistoryQuery, Page, Reading
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -44,19 +44,23 @@ async def request_maintenance(
         event_type=data.event_type,
         machines=data.machines,
         scope=data.scope,
+        host=data.host,
         source=data.source,
         not_before=data.not_before and data.not_before.astimezone(UTC),
         duration_seconds=data.duration_seconds,
         description=data.description,
         live_migration=data.live_migration,
         no_notice=data.no_notice,
+        without_notice=data.without_notice,
         requested_by=bodies.judge_text(data.by, "by") or NOBODY,
     )
     plan = await desk.done(desk.plane.request(request, dry_run=dry_run))
     now = desk.now()
+    further = views.further([plan.maintenance], desk.roster)[plan.maintenance.number]
     return schemas.Plan(
         dry_run=dry_run,
-        maintenance=views.maintenance(plan.maintenance),
+        maintenance=views.maintenance(plan.maintenance, further, desk.roster),
+        further=further,
         operations=views.operations(plan.operations, desk.roster.name_of_scope, now),
         superseded=views.operations(plan.superseded, desk.roster.name_of_scope, now),
     )
@@ -70,8 +74,11 @@ async def list_maintenances(
     before = _number(cursor) if cursor else None
     found = await desk.read(lambda reading: reading.latest_maintenances(before, limit + 1))
     page = found[:limit]
+    further = views.further(page, desk.roster)
     return schemas.MaintenancePage(
-        maintenances=tuple(map(views.maintenance, page)),
+        maintenances=tuple(
+            views.maintenance(one, further[one.number], desk.roster) for one in page
+        ),
         next=str(page[-1].number) if len(found) > limit else "",
     )
 
@@ -93,8 +100,10 @@ async def show_maintenance(desk: AtDesk, number: FromPath[int]) -> schemas.Maint
     if maintenance is None:
         message = f"there is no maintenance {number}: see 'forewarn history'"
         raise Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
+    further = views.further([maintenance], desk.roster)[number]
     return schemas.MaintenanceDetail(
-        maintenance=views.maintenance(maintenance),
+        maintenance=views.maintenance(maintenance, further, desk.roster),
+        further=further,
         operations=_shown(desk, operations.values()),
     )
 
@@ -127,11 +136,11 @@ async def list_events(
     responses=bodies.REFUSALS,
     operation_id="approve",
     status_code=200,
-    dto=bodies.Strict[schemas.ApprovalRequest],
+    dto=bodies.Strict[steering.ApprovalRequest],
     return_dto=None,
 )
 async def approve(
-    desk: AtDesk, request: Request[Any, Any, Any], data: JSONBody[schemas.ApprovalRequest]
+    desk: AtDesk, request: Request[Any, Any, Any], data: JSONBody[steering.ApprovalRequest]
 ) -> schemas.OperationList:
     """Approve on the guests' behalf: all of it or, if one is unknown, nothing."""
     by = bodies.judge_text(data.by, "by") or NOBODY
@@ -148,11 +157,11 @@ async def approve(
     responses=bodies.REFUSALS,
     operation_id="cancel",
     status_code=200,
-    dto=bodies.Strict[schemas.CancellationRequest],
+    dto=bodies.Strict[steering.CancellationRequest],
     return_dto=None,
 )
 async def cancel(
-    desk: AtDesk, data: JSONBody[schemas.CancellationRequest]
+    desk: AtDesk, data: JSONBody[steering.CancellationRequest]
 ) -> schemas.OperationList:
     """Withdraw what has not started."""
     by = bodies.judge_text(data.by, "by") or NOBODY

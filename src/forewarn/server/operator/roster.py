@@ -8,7 +8,7 @@ import bisect
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from forewarn.maintenance.model import Changes, Event, Machine, Operation, Scope, key
+from forewarn.maintenance.model import Changes, Event, Machine, Operation, Scope, Walk, key
 
 
 class Roster:
@@ -119,6 +119,24 @@ class Roster:
         """Return a scope's name as it was written; its key where it is gone."""
         found = self.scopes.get(scope)
         return found.name if found else scope
+
+    def name_of_machine(self, machine: str) -> str:
+        """Return a machine's name as it was written; its key where it is gone."""
+        found = self.machines.get(machine)
+        return found.name if found else machine
+
+    def walked(self, walks: Collection[Walk]) -> dict[tuple[str, str], list[Machine]]:
+        """Return the machines that these walks may concern, by the walk's scope and host.
+
+        The fleet is gone through once, however many walks there are.
+        """
+        found: dict[tuple[str, str], list[Machine]] = {(w.scope, w.host): [] for w in walks}
+        if found:
+            for machine in self.machines.values():
+                for place in ((machine.scope, ""), ("", machine.host)):
+                    if place in found:
+                        found[place].append(machine)
+        return found
 
     def _following(self, what: str, entries: Mapping[str, object], cursor: str) -> Iterator[str]:
         order = self._orders.get(what)

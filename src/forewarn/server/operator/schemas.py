@@ -36,7 +36,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from forewarn.maintenance.model import StartCause
+from forewarn.maintenance.model import StartCause, WalkState
 from forewarn.vocabulary import (
     ApproverKind,
     ErrorCode,
@@ -55,9 +55,6 @@ MAX_LIMIT: Final = 1000
 
 DEFAULT_LIMIT: Final = 100
 """The entries of a page where nobody asks for another number."""
-
-MAX_REFERENCES: Final = 1000
-"""The most references that one approval names: as many as a guest's (protocol.md section 5)."""
 
 STATUS: Final[Mapping[ErrorCode, int]] = MappingProxyType(
     {
@@ -136,6 +133,9 @@ class FleetChange(Value, frozen=True, kw_only=True):
     removed: Names
     missing: Names
     """Machines of the fleet that the file does not name; only `prune` removes them."""
+    lost: Names
+    """Machines of the file that were preempted or terminated, and so were left out; `again` adds
+    them."""
     unchanged: int
 
 
@@ -224,12 +224,14 @@ class ScopeDetail(Scope, frozen=True, kw_only=True):
 
 
 class MaintenanceRequest(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator asks for: either `machines` or `scope`."""
+    """What an operator asks for: one of `machines`, `scope` and `host`."""
 
     event_type: EventType
     machines: Annotated[tuple[str, ...], msgspec.Meta(max_length=10_000)] = ()
     scope: str = ""
     """All machines of this scope."""
+    host: ShortText = ""
+    """All machines on this host, as the fleet spells it."""
     source: EventSource = EventSource.PLATFORM
     not_before: Moment | None = None
     """Null for as soon as the least notice allows."""
@@ -241,6 +243,8 @@ class MaintenanceRequest(Asked, frozen=True, kw_only=True, forbid_unknown_fields
     """A Freeze that moves the machine: only chooses the description."""
     no_notice: bool = False
     """It has happened already: an unforeseen failure."""
+    without_notice: bool = False
+    """Whether machines whose scope is off may be stopped without any notice."""
     by: ShortText = ""
     """Who asks, kept in history."""
 
@@ -264,6 +268,8 @@ class Event(Value, frozen=True, kw_only=True):
     update_domain: int
     machines: tuple[str, ...]
     approval: Approval | None
+    silent: bool
+    """Its scope was off when it was announced: no guest sees it, and it needs no approval."""
 
 
 class Operation(Value, frozen=True, kw_only=True):
@@ -281,7 +287,8 @@ class Operation(Value, frozen=True, kw_only=True):
     announced_at: datetime
     not_before: datetime
     notice_left_seconds: int | None
-    """Until NotBefore, rounded up, 0 once it has come; null unless Scheduled."""
+    """Until NotBefore, rounded up, 0 once it has come; what it would have if it were released now
+    while it is held; null unless Scheduled."""
     start_cause: StartCause | None
     started_at: datetime | None
     ended_at: datetime | None
@@ -289,8 +296,18 @@ class Operation(Value, frozen=True, kw_only=True):
     """From start to end; null until it has ended, and for what never started."""
     waits_for: str
     """The operation that must end before this one may start; `""` for none."""
+    held_at: datetime | None
+    """Since when a hold keeps it from starting; null while none does."""
+    hosts: tuple[str, ...]
+    """The hosts that its machines were on when it was announced, as far as they are known."""
+    walk: int | None
+    """Which of its maintenance's walks it is a step of, from 0; null for none."""
+    doubt: str
+    """Why nobody knows whether it was carried out; `""` where there is no doubt."""
     outcome: str
     """What the connector said at its end, or why it was cancelled."""
+    seen_by: str
+    """The operator who took note of its failure; `""` while nobody has."""
     attempt: int
     """How many times an executor has taken it on."""
     events: tuple[Event, ...]
@@ -302,6 +319,37 @@ class OperationList(Value, frozen=True, kw_only=True):
     operations: tuple[Operation, ...]
 
 
+class Walk(Value, frozen=True, kw_only=True):
+    """A scope, or a host, taken one update domain after another."""
+
+    scope: str
+    """The scope that is walked; `""` where a host is."""
+    host: str
+    state: WalkState
+    reason: str
+    """Why it stopped, or ended before its end; `""` otherwise."""
+    done: Names
+    """The machines that had their turn, or have it."""
+    more: bool
+    """Whether a further step would be announced if the step before had ended well by now."""
+
+
+class FurtherPlace(Value, frozen=True, kw_only=True):
+    """Machines of one scope and update domain that have their turn together."""
+
+    scope: str
+    update_domain: int
+    machines: Names
+
+
+class FurtherStep(Value, frozen=True, kw_only=True):
+    """A step of a walk that is not announced yet, as it would be in the fleet of now."""
+
+    walk: int
+    """Which of the maintenance's walks, from 0."""
+    places: tuple[FurtherPlace, ...]
+
+
 class Maintenance(Value, frozen=True, kw_only=True):
     """What an operator asked for."""
 
@@ -310,11 +358,16 @@ class Maintenance(Value, frozen=True, kw_only=True):
     event_type: EventType
     source: EventSource
     targets: tuple[str, ...]
-    """Machines, or the one scope, as they were asked for."""
+    """Machines, or the one scope or host, as they were asked for."""
     requested_by: str
     requested_at: datetime
     description: str
     duration_seconds: int
+    without_notice: bool
+    announced: int
+    """How many operations it has had so far."""
+    walks: tuple[Walk, ...]
+    """What is taken one update domain after another; empty where one step was all."""
 
 
 class Plan(Value, frozen=True, kw_only=True):
@@ -323,6 +376,9 @@ class Plan(Value, frozen=True, kw_only=True):
     dry_run: bool
     maintenance: Maintenance
     operations: tuple[Operation, ...]
+    """What is announced at once: of a walk, the first step."""
+    further: tuple[FurtherStep, ...]
+    """What its walks will announce after that, the first next."""
     superseded: tuple[Operation, ...]
     """Pending operations that it cancelled."""
 
@@ -332,6 +388,8 @@ class MaintenanceDetail(Value, frozen=True, kw_only=True):
 
     maintenance: Maintenance
     operations: tuple[Operation, ...]
+    further: tuple[FurtherStep, ...]
+    """What its walks have still to announce, the first next."""
 
 
 class MaintenancePage(Value, frozen=True, kw_only=True):
@@ -375,6 +433,13 @@ class LiveEvent(Value, frozen=True, kw_only=True):
     approval: Approval | None
     waits_for: str
     """The operation that must end before this one may start; `""` for none."""
+    held_at: datetime | None
+    """Since when a hold keeps it from starting; null while none does."""
+    hosts: tuple[str, ...]
+    doubt: str
+    """Why nobody knows whether it was carried out; `""` where there is no doubt."""
+    silent: bool
+    """Its scope was off when it was announced: no guest sees it, and it needs no approval."""
     shown_to: ShownTo
 
 
@@ -384,26 +449,6 @@ class EventList(Value, frozen=True, kw_only=True):
     now: datetime
     """The service's time, by which the notice left was counted."""
     events: tuple[LiveEvent, ...]
-
-
-class ApprovalRequest(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An operator's word on the guests' behalf: all of it or, if one is unknown, nothing."""
-
-    references: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_REFERENCES)]
-    """Event ids, operations (`12.1`) or maintenances (`12`)."""
-    by: ShortText = ""
-    """Who says so, kept in history."""
-
-
-class CancellationRequest(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Withdraws what has not started."""
-
-    reference: str
-    """An event's id, an operation (`12.1`) or a maintenance (`12`)."""
-    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
-    """Kept in history; where it is empty, that an operator cancelled it."""
-    by: ShortText = ""
-    """Who cancels, kept in history."""
 
 
 class HistoryPage(Value, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """The rules' values as the API shows them."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
 from typing import Protocol
 
@@ -22,6 +22,8 @@ class Callers(Protocol):
         ...
 
 
+OVER = model.WalkState.OVER
+
 ScopeNames = Callable[[str], str]
 """From a scope's key to its name."""
 
@@ -40,6 +42,7 @@ def fleet_change(applied: dealing.Applied, *, dry_run: bool) -> schemas.FleetCha
         changed=names(applied.changed),
         removed=names(applied.removed),
         missing=names(applied.missing),
+        lost=names(applied.lost),
         unchanged=applied.unchanged,
     )
 
@@ -116,9 +119,80 @@ def scope_detail(scope: model.Scope, roster: Roster) -> schemas.ScopeDetail:
     )
 
 
-def maintenance(value: model.Maintenance) -> schemas.Maintenance:
-    """Return what was asked for."""
-    return schemas.Maintenance(**msgspec.structs.asdict(value))
+def maintenance(
+    value: model.Maintenance, further: Iterable[schemas.FurtherStep], roster: Roster
+) -> schemas.Maintenance:
+    """Return what was asked for.
+
+    Args:
+        value: What was asked for.
+        further: What its walks have still to announce.
+        roster: For names as they were written.
+    """
+    unfinished = {step.walk for step in further}
+    return schemas.Maintenance(
+        number=value.number,
+        event_type=value.event_type,
+        source=value.source,
+        targets=value.targets,
+        requested_by=value.requested_by,
+        requested_at=value.requested_at,
+        description=value.description,
+        duration_seconds=value.duration_seconds,
+        without_notice=value.without_notice,
+        announced=value.announced,
+        walks=tuple(
+            schemas.Walk(
+                scope=roster.name_of_scope(walk.scope),
+                host=walk.host,
+                state=walk.state,
+                reason=walk.reason,
+                done=names(map(roster.name_of_machine, walk.done)),
+                more=index in unfinished,
+            )
+            for index, walk in enumerate(value.walks)
+        ),
+    )
+
+
+def further(
+    values: Collection[model.Maintenance], roster: Roster
+) -> dict[int, tuple[schemas.FurtherStep, ...]]:
+    """Return the steps that walks have still to announce, in the fleet of now, by maintenance."""
+    going = {
+        value.number: [(n, w) for n, w in enumerate(value.walks) if w.state is not OVER]
+        for value in values
+    }
+    concerned = roster.walked([walk for walks in going.values() for _, walk in walks])
+    return {
+        number: tuple(
+            _further_step(index, step, roster)
+            for index, walk in walks
+            for step in _left(walk, concerned[walk.scope, walk.host])
+        )
+        for number, walks in going.items()
+    }
+
+
+def _left(walk: model.Walk, there: list[model.Machine]) -> Iterator[tuple[model.Machine, ...]]:
+    while step := planner.next_step(walk, there):
+        yield step
+        walk = planner.after(walk, step)
+
+
+def _further_step(walk: int, step: Iterable[model.Machine], roster: Roster) -> schemas.FurtherStep:
+    places: dict[tuple[str, int], list[str]] = {}
+    for machine in step:
+        places.setdefault((machine.scope, machine.update_domain), []).append(machine.name)
+    return schemas.FurtherStep(
+        walk=walk,
+        places=tuple(
+            schemas.FurtherPlace(
+                scope=roster.name_of_scope(scope), update_domain=domain, machines=names(there)
+            )
+            for (scope, domain), there in places.items()
+        ),
+    )
 
 
 def operation(value: model.Operation, scope_names: ScopeNames, now: datetime) -> schemas.Operation:
@@ -142,7 +216,12 @@ def operation(value: model.Operation, scope_names: ScopeNames, now: datetime) ->
         ended_at=value.ended_at,
         took_seconds=took,
         waits_for=value.waits_for,
+        held_at=value.held_at,
+        hosts=value.hosts,
+        walk=value.walk,
+        doubt=value.doubt,
         outcome=value.outcome,
+        seen_by=value.seen_by,
         attempt=value.attempt,
         events=tuple(
             schemas.Event(
@@ -151,6 +230,7 @@ def operation(value: model.Operation, scope_names: ScopeNames, now: datetime) ->
                 update_domain=event.update_domain,
                 machines=event.machines,
                 approval=_approval(event.approval),
+                silent=event.silent,
             )
             for event in value.events
         ),
@@ -192,6 +272,10 @@ def live_event(
         started_at=of.started_at,
         approval=_approval(event.approval),
         waits_for=of.waits_for,
+        held_at=of.held_at,
+        hosts=of.hosts,
+        doubt=of.doubt,
+        silent=event.silent,
         shown_to=schemas.ShownTo(
             machines=len(event.machines), seen=len(seen), showing=len(showing)
         ),
@@ -210,4 +294,7 @@ def _seen(callers: Callers, machine_key: str) -> schemas.Seen | None:
 def _notice_left(value: model.Operation, now: datetime) -> int | None:
     if value.status is not EventStatus.SCHEDULED:
         return None
-    return max(0, math.ceil((value.not_before - now).total_seconds()))
+    left = max(0, math.ceil((value.not_before - now).total_seconds()))
+    if value.held_at is None or value.approved:
+        return left
+    return max(left, value.notice_left_seconds)
