@@ -23,6 +23,8 @@ def main() -> int:
         folder = asked.keep or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
         outcome = rounds.run(folder, asked.seed, asked.kills, asked.fresh, asked.broken)
+    if asked.keep:
+        print("\n".join(map(str, outcome.kills)))
     print(outcome.report())
     for complaint in outcome.complaints:
         print(f"- {complaint}")

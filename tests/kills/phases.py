@@ -24,6 +24,21 @@ class Phase(StrEnum):
     RECORDED = "recorded"
 
 
+class Left(NamedTuple):
+    """An operation as a kill left it."""
+
+    status: str
+    claimed: bool
+    machines: int
+
+
+_OPERATIONS = """
+SELECT id, status, lease_until IS NOT NULL,
+       (SELECT count(*) FROM operation_machines WHERE operation = operations.id)
+FROM operations
+"""
+
+
 class Kill(NamedTuple):
     """One SIGKILL."""
 
@@ -37,8 +52,8 @@ class Kill(NamedTuple):
     """How many acts were in each."""
 
 
-def left_behind(database: Path, scratch: Path) -> dict[str, tuple[str, bool]]:
-    """Return of each operation its status and whether it is claimed, as a kill left the store."""
+def left_behind(database: Path, scratch: Path) -> dict[str, Left]:
+    """Return the operations as a kill left them in the store."""
     for end in ("", "-wal"):
         source = database.with_name(database.name + end)
         copy = scratch / f"copy.db{end}"
@@ -48,17 +63,14 @@ def left_behind(database: Path, scratch: Path) -> dict[str, tuple[str, bool]]:
     (scratch / "copy.db-shm").unlink(missing_ok=True)
     with closing(sqlite3.connect(scratch / "copy.db")) as connection:
         try:
-            rows = connection.execute("SELECT id, status, lease_until FROM operations").fetchall()
+            rows = connection.execute(_OPERATIONS).fetchall()
         except sqlite3.OperationalError:  # killed before there was a table
             return {}
-    return {name: (status, lease is not None) for name, status, lease in rows}
+    return {name: Left(status, bool(claimed), count) for name, status, claimed, count in rows}
 
 
 def of_kill(
-    after: Mapping[str, tuple[str, bool]],
-    earlier: Iterable[str],
-    runs: Iterable[Mapping[str, Any]],
-    machines: Mapping[str, int],
+    after: Mapping[str, Left], earlier: Iterable[str], runs: Iterable[Mapping[str, Any]]
 ) -> dict[Phase, int]:
     """Return how many acts were in each phase at a kill.
 
@@ -66,7 +78,6 @@ def of_kill(
         after: What `left_behind` found.
         earlier: The operations that were over at the kill before: they are not counted again.
         runs: What the program had logged by then.
-        machines: How many machines each operation has, 1 where it is not known.
     """
     starts: Counter[str] = Counter()
     ends: Counter[str] = Counter()
@@ -74,12 +85,12 @@ def of_kill(
         (starts if run["what"] == "start" else ends)[run["operation"]] += 1
     known = set(earlier)
     found: Counter[Phase] = Counter()
-    for name, (status, claimed) in after.items():
+    for name, (status, claimed, machines) in after.items():
         if status in {"Completed", "Failed"}:
             if name not in known:
                 found[Phase.RECORDED] += 1
         elif status == "Started":
-            if ends[name] >= machines.get(name, 1):
+            if ends[name] >= machines:
                 found[Phase.UNRECORDED] += 1
             elif starts[name]:
                 found[Phase.RUNNING] += 1

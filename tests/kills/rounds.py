@@ -28,6 +28,21 @@ ALONE: Final = "bastion"
 IN_REQUEST: Final = ("read", "approve", "approve", "request", "cancel", "history")
 """The aims that a client takes itself: it kills in the midst of its own request of that kind."""
 
+IN_REQUEST_SHARE: Final = 0.75
+"""How many of the kills aim at a request; at least half must fall in one."""
+
+DELAYS: Final = {
+    "read": (0.0, 0.0001, 0.0002),
+    "history": (0.0, 0.0005, 0.001, 0.002),
+}
+"""How long after a request's first byte: less than its answer takes, in seconds."""
+
+DELAYS_OF_WRITES: Final = (0.0, 0.0003, 0.0008, 0.0015, 0.0025, 0.004)
+"""What is decided and committed takes milliseconds: before, in the midst and after."""
+
+AT_ANSWER: Final = 1.0
+"""A delay that no answer takes: the kill comes with the answer's first byte."""
+
 AIM_SECONDS: Final = 0.6
 """How long an aim may wait for its moment; then the kill comes as it comes."""
 
@@ -93,18 +108,22 @@ class Rounds:
             wanted: The phase to aim at; None for whatever chance says.
         """
         chance = self._chance
-        in_request = chance.random() < 0.65
+        in_request = chance.random() < IN_REQUEST_SHARE
         aim = chance.choice(IN_REQUEST) if in_request else chance.choice(list(Phase))
         let_pass(chance.uniform(0.03, 0.25))
         aim = wanted or aim
-        before, after = self._at_phase(aim) if isinstance(aim, Phase) else self._by_client(aim)
+        if isinstance(aim, Phase):
+            before, after = self._at_phase(aim)
+        else:
+            delay = chance.choice(DELAYS.get(aim, DELAYS_OF_WRITES))
+            before, after = self._by_client(aim, delay)
         was_fresh, self._fresh = self._fresh, fresh
         status = self._service.reap()
         assert status == -9, f"the service ended by itself: {status}\n{self._service.said()}"
         left = phases.left_behind(self._service.database, self._folder)
         runs = [run for run in journal.read(self._runs) if run["at"] <= before]
-        found = phases.of_kill(left, self._over, runs, self._sizes())
-        self._over = {name for name, (state, _) in left.items() if state in judge.OVER}
+        found = phases.of_kill(left, self._over, runs)
+        self._over = {name for name, one in left.items() if one.status in judge.OVER}
         self.kills.append(Kill(before, after, str(aim), was_fresh, found))
         self._start(fresh=fresh)
 
@@ -163,13 +182,17 @@ class Rounds:
         }
         self._clients[client] = Told("kills.clients", json.dumps(cast))
 
-    def _by_client(self, kind: str) -> tuple[float, float]:
-        """Let a client kill within its next request of this kind."""
+    def _by_client(self, kind: str, delay: float) -> tuple[float, float]:
+        """Let a client kill within its next request of this kind.
+
+        Args:
+            kind: Of request.
+            delay: How long after its first byte, in seconds; an answer that comes before ends it.
+        """
         guests = kind in {"read", "approve"}
         able = [name for name in self._clients if name.startswith("guest") == guests]
         self._chance.shuffle(able)
-        delay = self._chance.choice([0.0, 0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008])
-        part = self._chance.choice([0.0, 0.5, 1.0, 1.0, 1.0, 1.0])
+        part = 1.0 if delay > AT_ANSWER / 2 else self._chance.choice([0.0, 0.5, 1.0, 1.0, 1.0])
         for name in able:
             client = self._clients[name]
             client.tell(do="kill", kind=kind, pid=self._service.pid, delay=delay, part=part)
@@ -187,10 +210,10 @@ class Rounds:
         """Kill when something tells that an act has come to this phase, or soon will."""
         delay = self._chance.choice([0.0, 0.0, 0.0005, 0.001, 0.002])
         match phase:
-            case Phase.BEFORE_CLAIM:
-                self._until(self._service.log, b'"status":"Started"', b'"status": "Started"')
+            case Phase.BEFORE_CLAIM:  # an approval's answer follows the commit that starts an act
+                return self._by_client("approve", AT_ANSWER)
             case Phase.BEGUN:
-                self._until(self._service.log, b'"status":"Started"', b'"status": "Started"')
+                self._until(self._service.log, b'"status": "Started"')
                 delay += self._chance.uniform(0.006, 0.02)
             case Phase.RUNNING:
                 self._until(self._runs, b'"what": "start"')
@@ -198,20 +221,20 @@ class Rounds:
             case Phase.UNRECORDED:
                 self._until(self._runs, b'"what": "end"')
             case Phase.RECORDED:
-                self._until(self._service.log, b'"status":"Completed"', b'"status": "Completed"')
+                self._until(self._service.log, b'"status": "Completed"')
         if delay:
             let_pass(delay)
         return self._now()
 
-    def _until(self, log: Path, *signs: bytes) -> None:
-        """Return when a log has a new line with one of these, or the aim has waited enough."""
+    def _until(self, log: Path, sign: bytes) -> None:
+        """Return when a log has a new line with this, or the aim has waited enough."""
         size = log.stat().st_size if log.exists() else 0
         until = time.monotonic() + AIM_SECONDS
         while time.monotonic() < until:
             if log.exists() and log.stat().st_size > size:
                 with log.open("rb") as file:
                     file.seek(size)
-                    if any(sign in (news := file.read()) for sign in signs) and news:
+                    if sign in file.read():
                         return
             let_pass(POLL_SECONDS / 4)
 
@@ -219,13 +242,6 @@ class Rounds:
         before = time.time()
         self._service.kill()
         return before, time.time()
-
-    def _sizes(self) -> dict[str, int]:
-        """Return how many machines each operation has, as far as clients were told."""
-        return {
-            operation["id"]: sum(len(event["machines"]) for event in operation["events"])
-            for operation in judge.told_operations(self.journals())
-        }
 
     def _read(self) -> judge.Final:
         service = self._service
