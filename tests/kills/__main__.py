@@ -26,10 +26,11 @@ def main() -> int:
     if asked.keep:
         print("\n".join(map(str, outcome.kills)))
     print(outcome.report())
-    for complaint in outcome.complaints:
-        print(f"- {complaint}")
-    print("Nothing was lost." if not outcome.complaints else f"{len(outcome.complaints)} complaints")
-    return 1 if outcome.complaints else 0
+    wrong = outcome.complaints + outcome.shortfalls()
+    for sentence in wrong:
+        print(f"- {sentence}")
+    print(f"{len(wrong)} complaints" if wrong else "Nothing was lost, nothing was done twice.")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

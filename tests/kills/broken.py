@@ -57,10 +57,11 @@ def skip_check() -> None:
 
 def forget_fencing() -> None:
     """Let an act be claimed while another holds it, and take the result of any attempt."""
+    import msgspec
     from sqlalchemy import select
 
     from forewarn.connectors import runs
-    from forewarn.maintenance import bench, causes, model, schedule
+    from forewarn.maintenance import bench, carrying, causes, model
     from forewarn.store import reading, tables
 
     def claimable(
@@ -72,8 +73,7 @@ def forget_fencing() -> None:
 
     def claim(on: bench.Bench, cause: causes.Claimed) -> list[str]:
         for name in cause.operations:
-            freed = schedule.replace(on.named(name), lease_until=None)
-            on.put(freed)
+            on.put(msgspec.structs.replace(on.named(name), lease_until=None))
         return whole_claim(on, cause)
 
     def claimed(self: bench.Bench, operation_id: str, attempt: int) -> model.Operation:
@@ -84,7 +84,7 @@ def forget_fencing() -> None:
         self._latest.clear()
         return whole_make(self, act, subject, check=check)
 
-    whole_claim, schedule._claim = schedule._claim, claim
+    whole_claim, carrying._claim = carrying._claim, claim
     whole_make, runs.Runs._make = runs.Runs._make, make  # type: ignore[method-assign]
     reading.SqlReading.claimable = claimable  # type: ignore[method-assign]
     bench.Bench.claimed = claimed  # type: ignore[method-assign]

@@ -25,7 +25,7 @@ ANSWER_SECONDS = 5.0
 VERSION = "2020-07-01"
 
 
-class Broken(Exception):
+class Broken(Exception):  # noqa: N818 - what happened to the request
     """There was no answer: nobody knows what became of the request."""
 
 
@@ -154,7 +154,9 @@ class Wire:
             data += self._more()
         head, _, body = data.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
-        fields = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+        fields = {
+            name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)
+        }
         length = int(fields.get("content-length", "0"))
         while len(body) < length:
             body += self._more()

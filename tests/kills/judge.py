@@ -66,7 +66,8 @@ def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[
         *_cancels_are_there(journals, runs, final),
         *_nothing_started_early(journals, runs, final, times),
         *_no_act_was_repeated(runs, final),
-        *_one_outcome_each(journals, runs, final),
+        *_one_outcome_each(journals, final),
+        *_outcomes_are_the_program_s(runs, final),
         *_incarnations_tell_the_truth(journals, final),
         *_everything_ended(final),
         *_nothing_odd(journals),
@@ -81,7 +82,7 @@ def told_operations(journals: Journals) -> Iterator[dict[str, Any]]:
 
 def moment(text: str) -> datetime:
     """Return a time as the API writes it."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return datetime.fromisoformat(text)
 
 
 def _requests_are_there(journals: Journals, final: Final) -> Iterator[str]:
@@ -130,7 +131,9 @@ def _approvals_are_there(journals: Journals, final: Final, times: Times) -> Iter
                 )
 
 
-def _cancels_are_there(journals: Journals, runs: list[Entry], final: Final) -> Iterator[str]:
+def _cancels_are_there(
+    journals: Journals, runs: list[dict[str, Any]], final: Final
+) -> Iterator[str]:
     ran = {run["operation"] for run in runs}
     for name, entry in _answered(journals, "cancel", 200):
         reference = entry["reference"]
@@ -143,17 +146,17 @@ def _cancels_are_there(journals: Journals, runs: list[Entry], final: Final) -> I
 
 
 def _nothing_started_early(
-    journals: Journals, runs: list[Entry], final: Final, times: Times
+    journals: Journals, runs: list[dict[str, Any]], final: Final, times: Times
 ) -> Iterator[str]:
     notices = _notices(journals)
     words = _approvals_sent(journals)
-    unannounced = {
-        m["description"] for m in final.maintenances.values()
-    } & {
+    unannounced = {m["description"] for m in final.maintenances.values()} & {
         entry["asked"]["description"]
         for entries in journals.values()
         for entry in entries
-        if entry["what"] == "sends" and entry["kind"] == "request" and entry["asked"].get("no_notice")
+        if entry["what"] == "sends"
+        and entry["kind"] == "request"
+        and entry["asked"].get("no_notice")
     }
     for run in runs:
         operation = final.operations.get(run["operation"])
@@ -176,7 +179,7 @@ def _nothing_started_early(
                 )
 
 
-def _no_act_was_repeated(runs: list[Entry], final: Final) -> Iterator[str]:
+def _no_act_was_repeated(runs: list[dict[str, Any]], final: Final) -> Iterator[str]:
     starts: dict[tuple[str, str], list[int]] = defaultdict(list)
     for run in runs:
         if run["what"] == "start":
@@ -191,27 +194,27 @@ def _no_act_was_repeated(runs: list[Entry], final: Final) -> Iterator[str]:
             yield f"the program ran for {operation} on {machine}, which it does not concern"
 
 
-def _one_outcome_each(
-    journals: Journals, runs: list[Entry], final: Final
-) -> Iterator[str]:
+def _one_outcome_each(journals: Journals, final: Final) -> Iterator[str]:
     told: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for operation in final.operations.values():
         if operation["status"] in OVER:
             told[operation["id"]].add(_end(operation))
     for entries in journals.values():
         for entry in entries:
-            if entry["what"] == "ends":
-                for name, end in entry["ends"].items():
-                    told[name].add(tuple(end))
+            for name, end in entry["ends"].items() if entry["what"] == "ends" else ():
+                told[name].add(tuple(end))
     for name, ends in told.items():
         if len(ends) > 1:
             yield f"{name} has {len(ends)} outcomes: {sorted(ends)}"
+
+
+def _outcomes_are_the_program_s(runs: list[dict[str, Any]], final: Final) -> Iterator[str]:
     statuses: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for run in runs:
         if run["what"] == "end":
             statuses[run["operation"]][run["machine"]].add(run["status"])
     for operation in final.operations.values():
-        ended = statuses[operation["id"]]
+        ended = {machine: sorted(found) for machine, found in statuses[operation["id"]].items()}
         if operation["status"] == "Canceled" and ended:
             yield f"{operation['id']} is Canceled, and its program ran"
         if operation["status"] not in {"Completed", "Failed"}:
@@ -223,7 +226,7 @@ def _one_outcome_each(
             )
         failed = any(status for found in ended.values() for status in found)
         if failed != (operation["status"] == "Failed"):
-            yield f"{operation['id']} is {operation['status']}, and its program ended {dict(ended)}"
+            yield f"{operation['id']} is {operation['status']}, and its program ended {ended}"
 
 
 def _incarnations_tell_the_truth(journals: Journals, final: Final) -> Iterator[str]:

@@ -108,9 +108,7 @@ class Service:
             self.pid = self._fresh.pid
             return
         if self._nursery is None:
-            self._nursery = Told(
-                "kills.served", "nursery", str(self._config), **self._variables
-            )
+            self._nursery = Told("kills.served", "nursery", str(self._config), **self._variables)
             assert self._nursery.hear() == {"ready": True}
         self._nursery.tell(start=str(self.log))
         self.pid = self._nursery.hear()["pid"]
@@ -226,7 +224,7 @@ def _settings(port: int, scale: float) -> str:
     limits = "".join(f"{name}_seconds = {60 * scale}\n" for name in times)
     return (
         '[store]\npath = "forewarn.db"\n'
-        f'[guest]\n{limits}sweep_seconds = {scale}\n'
+        f"[guest]\n{limits}sweep_seconds = {scale}\n"
         f'[[guest.listener]]\naddress = "127.0.0.1"\nport = {port}\n'
         f"[clock]\nscale = {scale}\n"
         '[log]\nformat = "json"\n'

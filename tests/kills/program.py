@@ -15,16 +15,16 @@ LONGEST_SECONDS = 0.12
 FAILS_OF_HUNDRED = 8
 
 
-def lot(operation, salt):
+def lot(operation: str, salt: str) -> int:
     """Return a number from 0 to 99 that belongs to an operation."""
     return zlib.crc32(f"{salt}:{operation}".encode()) % 100
 
 
-def main(log):
+def main(log: str) -> int:
     operation = os.environ["FOREWARN_OPERATION"]
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def note(what, **facts):
+    def note(what: str, **facts: int) -> None:
         entry = {
             "what": what,
             "at": time.time(),

@@ -37,11 +37,11 @@ DELAYS: Final = {
 }
 """How long after a request's first byte: less than its answer takes, in seconds."""
 
-DELAYS_OF_WRITES: Final = (0.0, 0.0003, 0.0008, 0.0015, 0.0025, 0.004)
-"""What is decided and committed takes milliseconds: before, in the midst and after."""
-
 AT_ANSWER: Final = 1.0
 """A delay that no answer takes: the kill comes with the answer's first byte."""
+
+DELAYS_OF_WRITES: Final = (0.0, 0.0003, 0.0008, 0.0015, 0.0025, 0.004, AT_ANSWER)
+"""What is decided and committed takes milliseconds: before, in the midst, at once after."""
 
 AIM_SECONDS: Final = 0.6
 """How long an aim may wait for its moment; then the kill comes as it comes."""
@@ -155,6 +155,11 @@ class Rounds:
     def missing(self) -> list[Phase]:
         """Return the phases that no kill has fallen in yet."""
         return [phase for phase in Phase if not any(phase in kill.phases for kill in self.kills)]
+
+    @property
+    def collisions(self) -> int:
+        """How many starts met the lock of the killed process and were tried again."""
+        return self._service.collisions
 
     def _start(self, *, fresh: bool) -> None:
         self._fresh = fresh
@@ -329,8 +334,20 @@ class Outcome:
         self.journals = rounds.journals()
         self.runs = rounds.runs()
         self.final = final
+        self.collisions = rounds.collisions
         self.in_request = sum(phases.in_request(k, self.journals.values()) for k in self.kills)
         self.complaints = judge.judge(self.journals, self.runs, final)
+
+    def shortfalls(self) -> list[str]:
+        """Return in what the kills fell short of what they are to prove; nothing if in nothing."""
+        found = [
+            f"no kill met an act in the phase '{phase}'"
+            for phase in Phase
+            if not any(phase in kill.phases for kill in self.kills)
+        ]
+        if self.in_request * 2 < len(self.kills):
+            found.append(f"only {self.in_request} of {len(self.kills)} kills fell in a request")
+        return found
 
     def report(self) -> str:
         """Return the counts, for people."""
@@ -342,6 +359,9 @@ class Outcome:
             for entry in entries
             if entry["what"] == "answered"
         )
+        unanswered = sum(
+            entry["what"] == "unanswered" for entries in self.journals.values() for entry in entries
+        )
         ends = Counter(o["status"] for o in self.final.operations.values())
         starts = sum(run["what"] == "start" for run in self.runs)
         lines = [
@@ -349,7 +369,11 @@ class Outcome:
             f"{self.in_request} fell between a request's first byte and its answer",
             *(f"{by_phase[phase]:5} met acts in the phase '{phase}'" for phase in Phase),
             "answered: " + ", ".join(f"{n} x {what}" for what, n in sorted(answered.items())),
-            "operations: " + ", ".join(f"{n} {status}" for status, n in sorted(ends.items()))
+            f"never answered: {unanswered} requests",
+            "operations: "
+            + ", ".join(f"{n} {status}" for status, n in sorted(ends.items()))
             + f"; the program ran {starts} times",
         ]
+        if self.collisions:
+            lines.append(f"{self.collisions} starts found the database still locked, and went on")
         return "\n".join(lines)
