@@ -213,6 +213,67 @@ def test_history_is_filtered_and_bounded_by_times(service: Running) -> None:
     assert service.call("history", "--until", "-1h").stderr == "Nothing of this is in history.\n"
 
 
+def test_a_walk_is_shown_stopped_resumed_and_ended(service: Running) -> None:
+    number = scheduled(service, "reboot", "--scope", "web")
+    shown = service.call("maintenance", "show", number).stdout
+    assert re.search(r"(?m)^walk: +scope web is going; had their turn, or have it: web-0$", shown)
+    assert columns(shown)[-2:] == [["THEN", "DOMAIN", "MACHINES"], ["1", "web/1", "web-1"]]
+    going = service.call("maintenance", "resume", number)
+    assert going.returncode == ExitStatus.REFUSED
+    assert "nothing to resume" in going.stderr
+    service.call("cancel", f"{number}.1")
+    stopped = service.call("maintenance", "show", number).stdout
+    assert f"scope web is stopped ({number}.1 is Canceled" in stopped
+    resumed = service.call("maintenance", "resume", number)
+    assert resumed.stdout.splitlines()[0] == f"maintenance {number} goes on"
+    assert f"{number}.2 Reboot of web-1: Scheduled" in resumed.stdout
+    service.call("cancel", number)
+    over = service.call("maintenance", "show", number).stdout
+    assert "nothing more to come" in over
+    assert "THEN" not in over
+
+
+def test_a_host_is_asked_for_by_name(service: Running) -> None:
+    tried = service.call("schedule", "freeze", "--host", "h2", "--without-notice", "--dry-run")
+    assert columns(tried.stdout)[1][:5] == ["0.1", "Freeze", "Scheduled", "web/1", "web-1"]
+    unknown = service.call("schedule", "freeze", "--host", "h9")
+    assert unknown.returncode == ExitStatus.NOT_FOUND
+    assert "bastion" in service.call("fleet", "list", "--host", "unknown").stdout
+    assert service.call("fleet", "list", "--lost").stderr.startswith("No machine was preempted")
+
+
+def test_what_is_pending_is_held_released_and_postponed(service: Running) -> None:
+    number = scheduled(service, "reboot", "web-0")
+    held = service.call("hold", "scope", "web", "--reason", "release day")
+    assert held.stdout.splitlines()[0] == "scope web is held"
+    assert f"{number}.1 Reboot of web-0: Scheduled, held" in held.stdout
+    (row,) = columns(service.call("events").stdout)[1:]
+    assert row[2] == "Scheduled, held"
+    (listed,) = columns(service.call("hold", "list").stdout)[1:]
+    assert (listed[0], *listed[3:]) == ("scope web", "release day", f"{number}.1")
+    attention = service.call("attention")
+    assert attention.returncode == ExitStatus.ATTENTION
+    assert "release day" in attention.stdout
+    told = service.call("attention", "--json")
+    assert told.returncode == ExitStatus.ATTENTION
+    assert "held" in {item["kind"] for item in json.loads(told.stdout)["items"]}
+    released = service.call("release", "scope", "web")
+    assert f"{number}.1 Reboot of web-0: Scheduled, not before" in released.stdout
+    assert service.call("hold", "list").stderr == "Nothing is held.\n"
+    assert service.call("release", "scope", "web").returncode == ExitStatus.NOT_FOUND
+    later = service.document("postpone", number, "+40m")["operations"][0]["notice_left_seconds"]
+    assert 39 * 60 < later <= 40 * 60 + 1  # NotBefore is rounded up
+    sooner = service.call("postpone", f"{number}.1", "+20m")
+    assert sooner.returncode == ExitStatus.REFUSED
+    assert "never brought forward" in sooner.stderr
+    early = service.call("note", f"{number}.1")
+    assert early.returncode == ExitStatus.REFUSED
+    assert "only a failure is noted" in early.stderr
+    service.call("cancel", number)
+    well = service.call("attention")
+    assert (well.returncode, well.stderr) == (0, "Nothing needs an operator.\n")
+
+
 def test_each_kind_of_refusal_has_its_exit_status(service: Running) -> None:
     early = service.call("schedule", "reboot", "web-0", "--not-before", "+1m")
     assert early.returncode == ExitStatus.REFUSED

@@ -5,7 +5,9 @@
     fleet        `forewarn fleet`
     schedule     `forewarn schedule`
     maintenance  `forewarn maintenance`
-    events       `forewarn events`, `approve` and `cancel`
+    events       `forewarn events`, `approve`, `cancel` and `postpone`
+    holds        `forewarn hold` and `release`
+    attention    `forewarn attention` and `note`
     history      `forewarn history`
     demo         `forewarn demo`
     operator     the operator plane as a client

@@ -1,4 +1,4 @@
-"""`forewarn events`, `approve` and `cancel`: what is live, and an operator's word on it."""
+"""`forewarn events`, `approve`, `cancel`, `postpone`: what is live, and a word on it."""
 
 from typing import Annotated
 
@@ -47,7 +47,7 @@ def events(
             (
                 event.operation,
                 event.event_type,
-                f"{event.status}, waits for {event.waits_for}" if event.waits_for else event.status,
+                operations.standing(event),
                 f"{event.scope}/{event.update_domain}",
                 output.listed(event.machines),
                 times.shown_span(event.notice_left_seconds),
@@ -104,6 +104,35 @@ def cancel(
 
     body = {"reference": reference, "reason": reason, "by": who()}
     answer = Service(operator).ask("POST", "/v1/cancellations", body=body)
+    if as_json:
+        output.document(answer.tree())
+        return
+    operations.became(answer.read(schemas.OperationList).operations)
+
+
+def postpone(
+    reference: Annotated[
+        str,
+        typer.Argument(metavar="REF", help="An event's id, an operation (12.1) or maintenance."),
+    ],
+    time: Annotated[
+        str,
+        typer.Argument(metavar="TIME", help="RFC 3339 with a zone, or from now, as +20m."),
+    ],
+    *,
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """Move what is Scheduled later.
+
+    Of a maintenance, whatever has not started yet. Nothing moves to before what guests have read.
+    """
+    from forewarn.server.operator import schemas
+
+    service = Service(operator)
+    at = service.moment(times.moment(time))
+    body = {"reference": reference, "not_before": at.isoformat()}
+    answer = service.ask("POST", "/v1/postponements", body=body)
     if as_json:
         output.document(answer.tree())
         return

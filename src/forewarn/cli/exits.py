@@ -33,6 +33,8 @@ class ExitStatus(IntEnum):
     """In the demo something did not happen as it should."""
     SOCKET_UNUSABLE = 10
     """`serve` cannot use a socket or the token's file: the address is taken, or not its own."""
+    ATTENTION = 11
+    """`attention` has found something that needs an operator."""
     INTERRUPTED = 130
     """Ctrl-C, as shells count it."""
     BROKEN_PIPE = 141

@@ -42,6 +42,10 @@ def apply(
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove machines that the file does not name.")
     ] = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Add machines again that were preempted or terminated."),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would change.")
     ] = False,
@@ -55,7 +59,7 @@ def apply(
     from forewarn.server.operator import schemas
 
     body = _fleet(file)
-    query = {"prune": _flag(prune), "dry_run": _flag(dry_run)}
+    query = {"prune": _flag(prune), "again": _flag(again), "dry_run": _flag(dry_run)}
     answer = Service(operator).ask("PUT", "/v1/fleet", query=query, body=body)
     if as_json:
         output.document(answer.tree())
@@ -67,11 +71,19 @@ def apply(
 def list_(
     *,
     scopes: Annotated[bool, typer.Option("--scopes", help="List scopes, not machines.")] = False,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="List machines that were preempted or terminated.")
+    ] = False,
     scope: Annotated[
         str, typer.Option("--scope", metavar="NAME", help="Only machines of this scope.")
     ] = "",
     host: Annotated[
-        str, typer.Option("--host", metavar="NAME", help="Only machines on this host.")
+        str,
+        typer.Option(
+            "--host",
+            metavar="NAME",
+            help="Only machines on this host; 'unknown' for no known one.",
+        ),
     ] = "",
     limit: LimitOption = 100,
     cursor: CursorOption = "",
@@ -79,16 +91,21 @@ def list_(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """List machines, or scopes."""
-    if scopes and (scope or host):
-        raise typer.BadParameter("--scopes goes with neither --scope nor --host")
-    kind = "scopes" if scopes else "machines"
+    """List machines, or scopes, or machines that are gone."""
+    if (scopes or lost) and (scope or host):
+        flag = "--scopes" if scopes else "--lost"
+        raise typer.BadParameter(f"{flag} goes with neither --scope nor --host")
+    if scopes and lost:
+        raise typer.BadParameter("either --scopes or --lost, not both")
+    kind = "scopes" if scopes else "lost" if lost else "machines"
     query: Query = {"scope": scope, "host": host, "limit": limit, "cursor": cursor}
     answer = pages(Service(operator), f"/v1/fleet/{kind}", kind, whole=whole, query=query)
     if as_json:
         output.document(answer.tree())
     elif scopes:
         _list_scopes(answer)
+    elif lost:
+        _list_lost(answer)
     else:
         _list_machines(answer)
 
@@ -202,6 +219,11 @@ def _show_change(change: "schemas.FleetChange") -> None:
     if change.missing.count:
         named = output.listed(change.missing.names, change.missing.count)
         typer.echo(f"{change.missing.count} not in the file, kept (--prune removes them): {named}")
+    if change.lost.count:
+        named = output.listed(change.lost.names, change.lost.count)
+        typer.echo(
+            f"{change.lost.count} preempted or terminated, left out (--again adds them): {named}"
+        )
     if not (change.added.count or change.changed.count or change.removed.count):
         typer.echo("nothing would change" if change.dry_run else "nothing changed")
 
@@ -250,6 +272,18 @@ def _list_scopes(answer: Answer) -> None:
             for scope in page.scopes
         ),
         empty="There are no scopes: 'forewarn fleet apply FILE' adds them.",
+    )
+    more(page.next)
+
+
+def _list_lost(answer: Answer) -> None:
+    from forewarn.server.operator import schemas
+
+    page = answer.read(schemas.LostPage)
+    output.table(
+        ("MACHINE", "LOST BY", "OPERATION", "AT"),
+        ((one.name, one.event_type, one.operation, times.shown(one.at)) for one in page.lost),
+        empty="No machine was preempted or terminated.",
     )
     more(page.next)
 

@@ -1,6 +1,5 @@
 """`forewarn history`: what happened, and on whose word."""
 
-from datetime import UTC, timedelta
 from typing import Annotated
 
 import typer
@@ -62,13 +61,7 @@ def history(
 
     bounds = [None if text is None else times.moment(text) for text in (since, until)]
     service = Service(operator)
-    if any(isinstance(bound, timedelta) for bound in bounds):
-        now = service.get("/v1/clock").read(schemas.Time).now
-        bounds = [now + bound if isinstance(bound, timedelta) else bound for bound in bounds]
-    first, last = (
-        None if bound is None or isinstance(bound, timedelta) else bound.astimezone(UTC).isoformat()
-        for bound in bounds
-    )
+    first, last = (None if bound is None else service.moment(bound).isoformat() for bound in bounds)
     query: Query = {
         "machine": machine,
         "scope": scope,

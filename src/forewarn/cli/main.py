@@ -9,7 +9,17 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from forewarn.cli import events, fleet, history, maintenance, output, schedule, serve
+from forewarn.cli import (
+    attention,
+    events,
+    fleet,
+    history,
+    holds,
+    maintenance,
+    output,
+    schedule,
+    serve,
+)
 from forewarn.cli.demo import command as demo
 from forewarn.cli.exits import ExitStatus, Failed
 
@@ -19,8 +29,8 @@ TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 """With it set, a fault of Forewarn's own shows its traceback."""
 
 ORDER: Final = (
-    *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "history"),
-    "demo",
+    *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "postpone"),
+    *("hold", "release", "attention", "note", "history", "demo"),
 )
 """The commands as --help lists them, in the order of their use; Typer puts all groups last."""
 
@@ -40,6 +50,11 @@ app.add_typer(maintenance.app, name="maintenance")
 app.command()(events.events)
 app.command()(events.approve)
 app.command()(events.cancel)
+app.command()(events.postpone)
+app.command()(holds.hold)
+app.command()(holds.release)
+app.command()(attention.attention)
+app.command()(attention.note)
 app.command()(history.history)
 app.command()(demo.demo)
 

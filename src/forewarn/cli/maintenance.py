@@ -1,6 +1,6 @@
-"""`forewarn maintenance`: what was asked for."""
+"""`forewarn maintenance`: what was asked for, and letting it go on."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,10 @@ from forewarn.cli.operator import (
     pages,
 )
 
-app = typer.Typer(help="List and show what was asked for.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from forewarn.server.operator import schemas
+
+app = typer.Typer(help="List, show and resume what was asked for.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -82,6 +85,8 @@ def show(
             ("asked for", f"{times.shown(asked.requested_at)} by {asked.requested_by or '-'}"),
             ("description", asked.description or "-"),
             ("expected interruption", _interruption(asked.duration_seconds)),
+            *([("without notice", "where a scope is off")] if asked.without_notice else []),
+            *(("walk", line) for line in map(_walk, asked.walks)),
         ]
     )
     output.say("")
@@ -104,6 +109,38 @@ def show(
         ),
         empty="It has no event left in history.",
     )
+    operations.further(detail.further)
+
+
+@app.command()
+def resume(
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="The maintenance.")],
+    *,
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """Let a walk that has stopped go on with its next step."""
+    from forewarn.server.operator import schemas
+
+    answer = Service(operator).ask("POST", f"/v1/maintenance/{number}/resume", body={})
+    if as_json:
+        output.document(answer.tree())
+        return
+    announced = answer.read(schemas.OperationList).operations
+    output.say(f"maintenance {number} goes on")
+    operations.became(announced)
+    if not announced:
+        output.note("Its next step is announced when nothing live is in its way, if one is left.")
+
+
+def _walk(walk: "schemas.Walk") -> str:
+    """Return how a walk stands, in a line."""
+    had_turn = output.listed(walk.done.names, walk.done.count) or "nobody"
+    line = f"{f'scope {walk.scope}' if walk.scope else f'host {walk.host}'} is {walk.state}"
+    if walk.reason:
+        line += f" ({walk.reason})"
+    line += f"; had their turn, or have it: {had_turn}"
+    return line if walk.more else f"{line}; nothing more to come"
 
 
 def _interruption(seconds: int) -> str:

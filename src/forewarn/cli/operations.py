@@ -43,7 +43,7 @@ def planned(operations: Iterable["schemas.Operation"], empty: str) -> None:
             (
                 operation.id,
                 operation.event_type,
-                _status(operation),
+                standing(operation),
                 domains(operation),
                 machines(operation),
                 times.shown(operation.not_before),
@@ -117,14 +117,14 @@ def became(operations: Iterable["schemas.Operation"]) -> None:
     """Say for each operation how it stands after a request."""
     for operation in operations:
         line = (
-            f"{operation.id} {operation.event_type} of {machines(operation)}: {_status(operation)}"
+            f"{operation.id} {operation.event_type} of {machines(operation)}: {standing(operation)}"
         )
         if operation.status is EventStatus.SCHEDULED:
             line += f", not before {times.shown(operation.not_before)}"
         if any(event.approval for event in operation.events):
             line += f", approved by {approvers(operation)}"
-        if operation.waits_for:
-            line += f", waits for {operation.waits_for}"
+        if operation.seen_by:
+            line += f", noted by {operation.seen_by}"
         output.say(line)
 
 
@@ -133,10 +133,15 @@ def notice_seconds(operation: "schemas.Operation") -> int:
     return max(0, int((operation.not_before - operation.announced_at).total_seconds()))
 
 
-def _status(operation: "schemas.Operation") -> str:
-    if operation.waits_for:
-        return f"{operation.status}, waits for {operation.waits_for}"
-    return operation.status
+def standing(live: "schemas.Operation | schemas.LiveEvent") -> str:
+    """Return the status, and what keeps it from starting or leaves its end open."""
+    if live.held_at is not None:
+        return f"{live.status}, held"
+    if live.waits_for:
+        return f"{live.status}, waits for {live.waits_for}"
+    if live.doubt:
+        return f"{live.status}, in doubt"
+    return live.status
 
 
 def _waited(operation: "schemas.Operation") -> float | None:

@@ -11,6 +11,7 @@ import os
 import socket
 import urllib.parse
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -134,6 +135,14 @@ class Service:
     def get(self, path: str, **query: str | int | Sequence[str] | None) -> Answer:
         """Ask for a document."""
         return self.ask("GET", path, query=query)
+
+    def moment(self, given: datetime | timedelta) -> datetime:
+        """Return a time in UTC; a span counts from the service's now."""
+        from forewarn.server.operator import schemas
+
+        if isinstance(given, timedelta):
+            given = self.get("/v1/clock").read(schemas.Time).now + given
+        return given.astimezone(UTC)
 
     def ask(
         self, method: str, path: str, *, query: Query | None = None, body: object = None

@@ -1,6 +1,5 @@
 """`forewarn schedule`: asks for maintenance."""
 
-from datetime import UTC, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +30,10 @@ TargetsArgument = Annotated[
 ]
 ScopeOption = Annotated[
     str, typer.Option("--scope", metavar="NAME", help="All machines of this scope.")
+]
+HostOption = Annotated[
+    str,
+    typer.Option("--host", metavar="NAME", help="All machines on this host, whatever their scope."),
 ]
 NotBeforeOption = Annotated[
     str | None,
@@ -68,6 +71,12 @@ NoNoticeOption = Annotated[
         "--no-notice", help="It has happened already: an unforeseen failure; starts at once."
     ),
 ]
+WithoutNoticeOption = Annotated[
+    bool,
+    typer.Option(
+        "--without-notice", help="Stop machines of a scope that is off too: they get no notice."
+    ),
+]
 LiveMigrationOption = Annotated[
     bool, typer.Option("--live-migration", help="A freeze that moves the machine.")
 ]
@@ -81,25 +90,28 @@ def schedule(
     targets: TargetsArgument = None,
     *,
     scope: ScopeOption = "",
+    host: HostOption = "",
     not_before: NotBeforeOption = None,
     duration: DurationOption = "-1",
     description: DescriptionOption = None,
     source: SourceOption = EventSource.PLATFORM,
     no_notice: NoNoticeOption = False,
+    without_notice: WithoutNoticeOption = False,
     live_migration: LiveMigrationOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Ask for maintenance of machines or a scope.
+    """Ask for maintenance of machines, a scope or a host.
 
-    The machines become one operation for each scope and update domain; each is announced to its
-    guests, and starts when they approve it or its notice is over.
+    It is announced to the guests, and starts when they approve it or its notice is over. A scope
+    is taken one update domain after another: the next is announced when the one before has ended
+    well. What is on one host goes down together.
     """
     from forewarn.server.operator import schemas
 
-    if bool(targets) == bool(scope):
-        raise typer.BadParameter("name either machines or one --scope, not both")
+    if sum(map(bool, (targets, scope, host))) != 1:
+        raise typer.BadParameter("name machines, or one --scope, or one --host: one of them")
     if live_migration and kind is not Kind.FREEZE:
         raise typer.BadParameter("--live-migration goes with freeze only")
     at = None if not_before is None else times.moment(not_before)
@@ -107,18 +119,18 @@ def schedule(
         "event_type": kind.capitalize(),
         "machines": targets or [],
         "scope": scope,
+        "host": host,
         "source": source,
         "duration_seconds": times.duration_seconds(duration),
         "description": description,
         "live_migration": live_migration,
         "no_notice": no_notice,
+        "without_notice": without_notice,
         "by": who(),
     }
     service = Service(operator)
-    if isinstance(at, timedelta):
-        at = service.get("/v1/clock").read(schemas.Time).now + at
     if at is not None:
-        body["not_before"] = at.astimezone(UTC).isoformat()
+        body["not_before"] = service.moment(at).isoformat()
     query = {"dry_run": "true" if dry_run else ""}
     answer = service.ask("POST", "/v1/maintenance", query=query, body=body)
     if as_json:

@@ -4,7 +4,8 @@
     steering            the shapes of an operator's word on what is pending
     api                 the routes put together; every failure answered in one form
     fleet_routes        apply, list, show, remove
-    maintenance_routes  request, approve, cancel; what is live, and history
+    maintenance_routes  request, list, show; what is live, and history
+    steering_routes     approve, cancel, resume, postpone, hold, release; what needs an operator
     desk                what the routes work with
     roster              the fleet and what is live, in memory
     views               the rules' values as the API shows them

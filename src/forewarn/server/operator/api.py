@@ -1,4 +1,34 @@
-"""The operators' API: its routes put together, and every failure answered in one form."""
+"""The operators' API: its routes put together, and every failure answered in one form.
+
+The routes, and what each takes and answers (`schemas`, `steering`):
+
+    PUT    /v1/fleet?prune=&again=&dry_run=     fleet.Fleet            -> FleetChange
+    GET    /v1/fleet/lost?cursor=&limit=                               -> LostPage
+    GET    /v1/fleet/machines?scope=&host=&cursor=&limit=              -> MachinePage
+    GET    /v1/fleet/machines/{name}                                   -> MachineDetail
+    DELETE /v1/fleet/machines                   Removal                -> FleetChange
+    GET    /v1/fleet/scopes?cursor=&limit=                             -> ScopePage
+    GET    /v1/fleet/scopes/{name}                                     -> ScopeDetail
+    POST   /v1/maintenance?dry_run=             MaintenanceRequest     -> Plan
+    GET    /v1/maintenance?cursor=&limit=                              -> MaintenancePage
+    GET    /v1/maintenance/{number}                                    -> MaintenanceDetail
+    POST   /v1/maintenance/{number}/resume      ResumptionRequest      -> OperationList
+    GET    /v1/events?scope=&machine=                                  -> EventList
+    POST   /v1/approvals                        ApprovalRequest        -> OperationList
+    POST   /v1/cancellations                    CancellationRequest    -> OperationList
+    POST   /v1/postponements                    PostponementRequest    -> OperationList
+    GET    /v1/holds                                                   -> HoldList
+    POST   /v1/holds                            HoldRequest            -> OperationList
+    DELETE /v1/holds                            HoldPlace              -> OperationList
+    GET    /v1/attention                                               -> AttentionList
+    POST   /v1/notes                            NoteRequest            -> OperationList
+    GET    /v1/history?machine=&scope=&maintenance=&event_type=&status=&since=&until=&cursor=&limit=
+                                                                       -> HistoryPage
+    GET    /v1/clock                                                   -> Time
+    GET    /v1/schema                           OpenAPI of all this, as JSON
+    GET    /healthz                             the process is alive   -> Health
+    GET    /readyz                              503 with the reasons   -> Readiness
+"""
 
 from typing import Any, Final
 
@@ -13,7 +43,13 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 
 from forewarn.maintenance.errors import Refused
-from forewarn.server.operator import bodies, fleet_routes, maintenance_routes, schemas
+from forewarn.server.operator import (
+    bodies,
+    fleet_routes,
+    maintenance_routes,
+    schemas,
+    steering_routes,
+)
 from forewarn.server.operator.desk import AtDesk, Desk
 from forewarn.store.port import StoreError
 from forewarn.version import __version__
@@ -64,6 +100,7 @@ async def readyz(desk: AtDesk) -> Response[schemas.Readiness]:
 ROUTES: Final = (
     fleet_routes.apply_fleet,
     fleet_routes.remove_machines,
+    fleet_routes.list_lost,
     fleet_routes.list_machines,
     fleet_routes.show_machine,
     fleet_routes.list_scopes,
@@ -72,8 +109,15 @@ ROUTES: Final = (
     maintenance_routes.list_maintenances,
     maintenance_routes.show_maintenance,
     maintenance_routes.list_events,
-    maintenance_routes.approve,
-    maintenance_routes.cancel,
+    steering_routes.approve,
+    steering_routes.cancel,
+    steering_routes.resume,
+    steering_routes.postpone,
+    steering_routes.list_holds,
+    steering_routes.hold,
+    steering_routes.release,
+    steering_routes.list_attention,
+    steering_routes.note,
     maintenance_routes.read_history,
     clock,
     schema,

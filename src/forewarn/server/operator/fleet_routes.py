@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import msgspec
 from litestar import delete, get, put
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
@@ -32,10 +33,16 @@ async def apply_fleet(
     *,
     data: JSONBody[fleet.Fleet],
     prune: FromQuery[bool] = False,
+    again: FromQuery[bool] = False,
     dry_run: FromQuery[bool] = False,
 ) -> schemas.FleetChange:
-    """Make the fleet be as the body says, all or nothing; only `prune` removes."""
-    applied = await desk.done(desk.plane.apply_fleet(data, prune=prune, dry_run=dry_run))
+    """Make the fleet be as the body says, all or nothing; only `prune` removes.
+
+    Machines that were preempted or terminated are left out, unless `again` adds them.
+    """
+    applied = await desk.done(
+        desk.plane.apply_fleet(data, prune=prune, again=again, dry_run=dry_run)
+    )
     return views.fleet_change(applied, dry_run=dry_run)
 
 
@@ -63,7 +70,7 @@ async def list_machines(
     cursor: FromQuery[str] = "",
     limit: Limit = schemas.DEFAULT_LIMIT,
 ) -> schemas.MachinePage:
-    """List machines, of one scope or on one host if asked so."""
+    """List machines, of one scope or on one host if asked so; `unknown` for no known host."""
     if in_scope:
         _scope(desk, in_scope)
     found, following = desk.roster.page_of_machines(
@@ -86,6 +93,20 @@ async def show_machine(desk: AtDesk, name: FromPath[str]) -> schemas.MachineDeta
     if machine is None:
         raise _unknown("machine", name)
     return views.machine_detail(machine, desk.roster, desk.callers)
+
+
+@get("/v1/fleet/lost", tags=TAGS, responses=bodies.REFUSALS, operation_id="listLost")
+async def list_lost(
+    desk: AtDesk, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
+) -> schemas.LostPage:
+    """List machines that were preempted or terminated, and so left the fleet."""
+    lost = await desk.read(lambda reading: reading.lost())
+    left = sorted(name for name in lost if name > cursor)
+    page = left[:limit]
+    return schemas.LostPage(
+        lost=tuple(schemas.Lost(**msgspec.structs.asdict(lost[name])) for name in page),
+        next=page[-1] if len(left) > limit else "",
+    )
 
 
 @get("/v1/fleet/scopes", tags=TAGS, responses=bodies.REFUSALS, operation_id="listScopes")

@@ -1,16 +1,16 @@
-"""Maintenance: request, list, show, approve, cancel; what is live, and history."""
+"""Maintenance: request, list, show; what is live, and history."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from forewarn.maintenance import planner
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Maintenance, Operation, key
-from forewarn.server.operator import bodies, schemas, steering, views
+from forewarn.server.operator import bodies, schemas, views
 from forewarn.server.operator.desk import AtDesk, Desk
 from forewarn.store.port import HistoryQuery, Page, Reading
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -128,47 +128,6 @@ async def list_events(
     ]
     found.sort(key=lambda event: (event.not_before, event.maintenance, event.operation, event.id))
     return schemas.EventList(now=now, events=tuple(found))
-
-
-@post(
-    "/v1/approvals",
-    tags=TAGS,
-    responses=bodies.REFUSALS,
-    operation_id="approve",
-    status_code=200,
-    dto=bodies.Strict[steering.ApprovalRequest],
-    return_dto=None,
-)
-async def approve(
-    desk: AtDesk, request: Request[Any, Any, Any], data: JSONBody[steering.ApprovalRequest]
-) -> schemas.OperationList:
-    """Approve on the guests' behalf: all of it or, if one is unknown, nothing."""
-    by = bodies.judge_text(data.by, "by") or NOBODY
-    address = request.client.host if request.client else ""
-    approved = await desk.done(
-        desk.plane.approve_for_guests(data.references, by=by, address=address)
-    )
-    return schemas.OperationList(operations=_shown(desk, approved))
-
-
-@post(
-    "/v1/cancellations",
-    tags=TAGS,
-    responses=bodies.REFUSALS,
-    operation_id="cancel",
-    status_code=200,
-    dto=bodies.Strict[steering.CancellationRequest],
-    return_dto=None,
-)
-async def cancel(
-    desk: AtDesk, data: JSONBody[steering.CancellationRequest]
-) -> schemas.OperationList:
-    """Withdraw what has not started."""
-    by = bodies.judge_text(data.by, "by") or NOBODY
-    why = bodies.judge_text(data.reason, "reason")
-    reason = f"cancelled by {by}" + (f": {why}" if why else "")
-    cancelled = await desk.done(desk.plane.cancel(data.reference, reason=reason))
-    return schemas.OperationList(operations=_shown(desk, cancelled))
 
 
 @get("/v1/history", tags=TAGS, responses=bodies.REFUSALS, operation_id="readHistory")

@@ -10,6 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from forewarn.maintenance.model import Changes, Event, Machine, Operation, Scope, Walk, key
 
+UNKNOWN = "unknown"
+"""What asks for machines whose host is not known, as after a Redeploy that told no new one."""
+
 
 class Roster:
     """Machines, scopes and live operations by key, as of the last change.
@@ -55,14 +58,15 @@ class Roster:
 
         Args:
             scope: Only of this scope, by its key; `""` for any.
-            host: Only on this host; `""` for any.
+            host: Only on this host; `""` for any, UNKNOWN also for those whose host is not known.
             cursor: Where the page before ended; `""` for the first page.
             limit: At least 1.
         """
+        hosts = {host, ""} if host == UNKNOWN else {host}
         found: list[Machine] = []
         for name in self._following("machines", self.machines, cursor):
             machine = self.machines[name]
-            if (scope and machine.scope != scope) or (host and machine.host != host):
+            if (scope and machine.scope != scope) or (host and machine.host not in hosts):
                 continue
             if len(found) == limit:
                 return found, found[-1].key

@@ -5,27 +5,6 @@ own time, which `GET /v1/clock` tells. Fields that do not apply are null where t
 number or an object, and `""` where they are text. Unknown keys of a request are refused. A
 client should pass over keys of an answer that it does not know: later releases add some.
 
-The routes, and what each takes and answers:
-
-    PUT    /v1/fleet?prune=&dry_run=            fleet.Fleet            -> FleetChange
-    GET    /v1/fleet/machines?scope=&host=&cursor=&limit=              -> MachinePage
-    GET    /v1/fleet/machines/{name}                                   -> MachineDetail
-    DELETE /v1/fleet/machines                   Removal                -> FleetChange
-    GET    /v1/fleet/scopes?cursor=&limit=                             -> ScopePage
-    GET    /v1/fleet/scopes/{name}                                     -> ScopeDetail
-    POST   /v1/maintenance?dry_run=             MaintenanceRequest     -> Plan
-    GET    /v1/maintenance?cursor=&limit=                              -> MaintenancePage
-    GET    /v1/maintenance/{number}                                    -> MaintenanceDetail
-    GET    /v1/events?scope=&machine=                                  -> EventList
-    POST   /v1/approvals                        ApprovalRequest        -> OperationList
-    POST   /v1/cancellations                    CancellationRequest    -> OperationList
-    GET    /v1/history?machine=&scope=&maintenance=&event_type=&status=&since=&until=&cursor=&limit=
-                                                                       -> HistoryPage
-    GET    /v1/clock                                                   -> Time
-    GET    /v1/schema                           OpenAPI of all this, as JSON
-    GET    /healthz                             the process is alive   -> Health
-    GET    /readyz                              503 with the reasons   -> Readiness
-
 Every refusal and failure is a `Failure`, with the status that `STATUS` gives its code.
 """
 
@@ -137,6 +116,23 @@ class FleetChange(Value, frozen=True, kw_only=True):
     """Machines of the file that were preempted or terminated, and so were left out; `again` adds
     them."""
     unchanged: int
+
+
+class Lost(Value, frozen=True, kw_only=True):
+    """A machine that was preempted or terminated: gone from the fleet, and remembered."""
+
+    name: str
+    event_type: EventType
+    operation: str
+    at: datetime
+
+
+class LostPage(Value, frozen=True, kw_only=True):
+    """Lost machines in the order of their names in lower case."""
+
+    lost: tuple[Lost, ...]
+    next: str = ""
+    """The `cursor` of the next page; `""` after the last."""
 
 
 class Seen(Value, frozen=True, kw_only=True):

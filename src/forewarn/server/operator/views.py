@@ -7,11 +7,11 @@ from typing import Protocol
 
 import msgspec
 
-from forewarn.maintenance import dealing, model, planner
+from forewarn.maintenance import attention, dealing, model, planner
 from forewarn.protocol import versions
 from forewarn.server.operator import schemas
 from forewarn.server.operator.roster import Roster
-from forewarn.vocabulary import EventStatus
+from forewarn.vocabulary import EventStatus, EventType
 
 
 class Callers(Protocol):
@@ -248,12 +248,8 @@ def live_event(
     of: model.Operation, event: model.Event, roster: Roster, callers: Callers, now: datetime
 ) -> schemas.LiveEvent:
     """Return a live event, and how many of its machines can read of it."""
-    seen = [found for name in event.machines if (found := callers.seen(model.key(name)))]
-    showing = [
-        version
-        for _, version in seen
-        if version in versions.BY_NAME and versions.shows(versions.BY_NAME[version], of.event_type)
-    ]
+    seen = [name for name in event.machines if callers.seen(model.key(name))]
+    showing = _showing(event.machines, of.event_type, callers)
     return schemas.LiveEvent(
         id=event.id,
         operation=of.id,
@@ -280,6 +276,34 @@ def live_event(
             machines=len(event.machines), seen=len(seen), showing=len(showing)
         ),
     )
+
+
+def sight(operation: model.Operation, callers: Callers) -> attention.Sight:
+    """Return how many of the machines whose guests are told can read of an operation."""
+    named = [name for event in operation.events if not event.silent for name in event.machines]
+    return attention.Sight(len(named), len(_showing(named, operation.event_type, callers)))
+
+
+def held_name(hold: model.Hold, roster: Roster) -> str:
+    """Return the name of what is held as it was written."""
+    match hold.kind:
+        case model.HoldKind.SCOPE:
+            return roster.name_of_scope(hold.name)
+        case model.HoldKind.MACHINE:
+            return roster.name_of_machine(hold.name)
+        case _:
+            return hold.name
+
+
+def _showing(names: Iterable[str], event_type: EventType, callers: Callers) -> list[str]:
+    """Return the machines whose last request was by a version that shows events of this type."""
+    showing = []
+    for name in names:
+        seen = callers.seen(model.key(name))
+        version = versions.BY_NAME.get(seen[1]) if seen else None
+        if version is not None and versions.shows(version, event_type):
+            showing.append(name)
+    return showing
 
 
 def _approval(value: model.Approval | None) -> schemas.Approval | None:

@@ -1,0 +1,58 @@
+"""`forewarn attention` and `note`: what needs an operator, and that one has seen it."""
+
+from typing import Annotated
+
+import typer
+
+from forewarn.cli import operations, output, times
+from forewarn.cli.exits import ExitStatus
+from forewarn.cli.operator import JsonOption, OperatorOption, Service, who
+
+
+def attention(*, as_json: JsonOption = False, operator: OperatorOption = None) -> None:
+    """List what needs an operator, the oldest first.
+
+    Ends with 0 when that is nothing, and with 11 when it is something.
+    """
+    from forewarn.server.operator import steering
+
+    answer = Service(operator).get("/v1/attention")
+    found = answer.read(steering.AttentionList)
+    if as_json:
+        output.document(answer.tree())
+    else:
+        output.table(
+            ("KIND", "ABOUT", "SINCE", "WHAT"),
+            (
+                (item.kind, item.about, times.shown(item.since), item.message)
+                for item in found.items
+            ),
+            empty="Nothing needs an operator.",
+        )
+        if found.count > len(found.items):
+            output.note(f"These are the oldest {len(found.items)} of {found.count}.")
+    if found.count:
+        raise typer.Exit(ExitStatus.ATTENTION)
+
+
+def note(
+    references: Annotated[
+        list[str],
+        typer.Argument(metavar="REF", help="Operations (12.1) that failed, or maintenances (12)."),
+    ],
+    *,
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """Take note of failures, so that they no longer need attention.
+
+    All of them or, if one is no failure, none; history keeps who took note.
+    """
+    from forewarn.server.operator import schemas
+
+    body = {"references": references, "by": who()}
+    answer = Service(operator).ask("POST", "/v1/notes", body=body)
+    if as_json:
+        output.document(answer.tree())
+        return
+    operations.became(answer.read(schemas.OperationList).operations)

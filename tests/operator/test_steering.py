@@ -1,0 +1,272 @@
+"""What an operator says about what is pending, and what the service says needs one."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from forewarn.clock import ManualClock
+from forewarn.connectors.port import Outcome
+from server.running import NOON, Client, Running, fleet, request_reboot
+
+
+def reboot_of_web(client: Client, **more: Any) -> Any:
+    answer = client.ask("POST", "/v1/maintenance", {"event_type": "Reboot", "scope": "web", **more})
+    assert answer.status == 201, answer.body
+    return answer.json
+
+
+ASKS = 1000
+"""How often the service is asked for what is about to be so: a few times do."""
+
+
+def end(service: Running, client: Client, reference: str, *, well: bool) -> None:
+    """Approve an operation, and report its end in the place of the executor that took it."""
+    client.ask("POST", "/v1/approvals", {"references": [reference]})
+    for _ in range(ASKS):
+        (operation,) = client.get(f"/v1/history?maintenance={reference[0]}")["operations"]
+        if operation["attempt"]:
+            outcome = Outcome(succeeded=well, message="" if well else "no such host")
+            service.plane.finish(reference, operation["attempt"], outcome).result(5)
+            return
+    raise AssertionError(operation)
+
+
+def walk_of(client: Client, number: int = 1) -> Any:
+    (walk,) = client.get(f"/v1/maintenance/{number}")["maintenance"]["walks"]
+    return walk
+
+
+def test_a_walk_shows_what_is_done_what_is_next_and_that_there_is_more(client: Client) -> None:
+    plan = reboot_of_web(client)
+    (walk,) = plan["maintenance"]["walks"]
+    assert walk == {
+        "scope": "web",
+        "host": "",
+        "state": "going",
+        "reason": "",
+        "done": {"count": 1, "names": ["web-0"]},
+        "more": True,
+    }
+    assert plan["maintenance"]["announced"] == 1
+    shown = client.get("/v1/maintenance/1")
+    assert shown["further"] == plan["further"]
+    assert [step["places"][0]["update_domain"] for step in shown["further"]] == [1, 2]
+    assert shown["operations"][0]["walk"] == 0
+    assert client.get("/v1/maintenance")["maintenances"] == [shown["maintenance"]]
+
+
+def test_what_a_walk_has_to_come_follows_the_fleet(client: Client) -> None:
+    reboot_of_web(client)
+    client.ask("DELETE", "/v1/fleet/machines", {"names": ["web-1"]})
+    (step,) = client.get("/v1/maintenance/1")["further"]
+    assert step["places"][0]["machines"]["names"] == ["web-2"]
+    client.ask("DELETE", "/v1/fleet/machines", {"names": ["web-2"]})
+    assert client.get("/v1/maintenance/1")["further"] == []
+    assert not walk_of(client)["more"]
+
+
+def test_a_host_is_maintained_as_one_operation_across_scopes(client: Client) -> None:
+    plan = client.ask("POST", "/v1/maintenance", {"event_type": "Freeze", "host": "h1"}).json
+    (operation,) = plan["operations"]
+    assert plan["maintenance"]["targets"] == ["h1"]
+    assert operation["hosts"] == ["h1"]
+    assert [(e["scope"], e["machines"]) for e in operation["events"]] == [
+        ("batch", ["batch_0"]),
+        ("web", ["web-1"]),
+    ]
+    assert client.get("/v1/events?scope=web")["events"][0]["hosts"] == ["h1"]
+    nothing = client.ask("POST", "/v1/maintenance", {"event_type": "Freeze", "host": "h77"})
+    assert (nothing.status, nothing.error["code"]) == (404, "not-found")
+
+
+def test_without_notice_is_kept_with_the_maintenance(client: Client) -> None:
+    request_reboot(client, without_notice=True)
+    request_reboot(client, machines=["Bastion"])
+    newest, first = client.get("/v1/maintenance")["maintenances"]
+    assert first["without_notice"]
+    assert not newest["without_notice"]
+
+
+def test_a_walk_that_stopped_is_resumed_or_refused(client: Client) -> None:
+    reboot_of_web(client)
+    assert client.ask("POST", "/v1/maintenance/1/resume", {}).error["code"] == "too-late"
+    assert client.ask("POST", "/v1/maintenance/9/resume", {}).status == 404
+    assert client.ask("POST", "/v1/maintenance/1/resume", {"sure": True}).status == 400
+    client.ask("POST", "/v1/cancellations", {"reference": "1.1"})
+    stopped = walk_of(client)
+    assert stopped["state"] == "stopped"
+    assert "1.1 is Canceled" in stopped["reason"]
+    assert stopped["more"]
+    resumed = client.ask("POST", "/v1/maintenance/1/resume", {})
+    assert resumed.status == 200
+    assert [operation["id"] for operation in resumed.json["operations"]] == ["1.2"]
+    assert walk_of(client)["state"] == "going"
+    client.ask("POST", "/v1/cancellations", {"reference": "1"})
+    assert walk_of(client)["state"] == "over"
+
+
+def test_what_is_held_does_not_start_and_gets_its_notice_back(
+    client: Client, clock: ManualClock
+) -> None:
+    request_reboot(client)
+    clock.advance(timedelta(minutes=5))
+    body = {"kind": "scope", "name": "WEB", "reason": "release day", "by": "ann"}
+    answer = client.ask("POST", "/v1/holds", body)
+    assert answer.status == 201
+    (held,) = answer.json["operations"]
+    assert held["held_at"] == "2026-03-01T12:05:00Z"
+    clock.advance(timedelta(minutes=8))
+    (event,) = client.get("/v1/events")["events"]
+    assert event["held_at"] == held["held_at"]
+    assert event["notice_left_seconds"] == 600
+    (hold,) = client.get("/v1/holds")["holds"]
+    assert hold == {
+        "kind": "scope",
+        "name": "web",
+        "reason": "release day",
+        "by": "ann",
+        "at": "2026-03-01T12:05:00Z",
+        "operations": {"count": 1, "names": ["1.1"]},
+    }
+    again = client.ask("POST", "/v1/holds", body)
+    assert (again.status, again.error["code"]) == (409, "conflict")
+    released = client.ask("DELETE", "/v1/holds", {"kind": "scope", "name": "web"})
+    assert released.json["operations"][0]["not_before"] == "2026-03-01T12:23:00Z"
+    assert released.json["operations"][0]["held_at"] is None
+    assert client.get("/v1/holds")["holds"] == []
+    assert client.ask("DELETE", "/v1/holds", {"kind": "scope", "name": "web"}).status == 404
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shown"),
+    [("everything", "", ""), ("host", "h0", "h0"), ("machine", "WEB-0", "web-0")],
+)
+def test_everything_a_host_and_a_machine_can_be_held(
+    client: Client, kind: str, name: str, shown: str
+) -> None:
+    request_reboot(client)
+    request_reboot(client, machines=["Bastion"])
+    held = client.ask("POST", "/v1/holds", {"kind": kind, "name": name}).json["operations"]
+    assert {o["id"] for o in held} == ({"1.1", "2.1"} if kind == "everything" else {"1.1"})
+    (hold,) = client.get("/v1/holds")["holds"]
+    assert (hold["kind"], hold["name"], hold["by"]) == (kind, shown, "operator")
+    client.ask("POST", "/v1/approvals", {"references": ["1.1"]})
+    assert client.get("/v1/history?maintenance=1")["operations"][0]["status"] == "Scheduled"
+    (released, *_) = client.ask("DELETE", "/v1/holds", {"kind": kind, "name": name}).json[
+        "operations"
+    ]
+    assert released["status"] == "Started"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"kind": "everything", "name": "web"},
+        {"kind": "scope"},
+        {"kind": "rack", "name": "r1"},
+        {"kind": "scope", "name": "web", "reason": "a\nb"},
+        {"kind": "scope", "name": "web", "why": "?"},
+    ],
+)
+def test_a_hold_that_is_not_clear_is_refused(client: Client, body: Any) -> None:
+    refused = client.ask("POST", "/v1/holds", body)
+    assert (refused.status, refused.error["code"]) == (400, "invalid")
+    assert client.get("/v1/holds")["holds"] == []
+
+
+def test_an_event_is_postponed_and_never_brought_forward(client: Client) -> None:
+    request_reboot(client)
+    later = {"reference": "1", "not_before": "2026-03-01T14:00:00+01:00"}
+    (moved,) = client.ask("POST", "/v1/postponements", later).json["operations"]
+    assert moved["not_before"] == "2026-03-01T13:00:00Z"
+    sooner = {"reference": "1.1", "not_before": "2026-03-01T12:30:00Z"}
+    refused = client.ask("POST", "/v1/postponements", sooner)
+    assert (refused.status, refused.error["code"]) == (422, "notice-too-short")
+    naked = {"reference": "1.1", "not_before": "2026-03-01T15:30:00"}
+    assert client.ask("POST", "/v1/postponements", naked).status == 400
+
+
+def kinds(client: Client) -> list[tuple[str, str]]:
+    answer = client.get("/v1/attention")
+    assert answer["count"] == len(answer["items"])
+    return [(item["kind"], item["about"]) for item in answer["items"]]
+
+
+def test_all_is_well_at_first(client: Client) -> None:
+    assert client.get("/v1/attention") == {"now": "2026-03-01T12:00:00Z", "count": 0, "items": []}
+
+
+def test_machines_that_cannot_see_their_event_need_attention(
+    client: Client, service: Running
+) -> None:
+    client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
+    service.guests.seen_by_machine["batch_0"] = (NOON, "2017-08-01")
+    assert ("unseen", "1.1") in kinds(client)
+    service.guests.seen_by_machine["batch_0"] = (NOON, "2017-11-01")
+    assert kinds(client) == [("unapproved", "1.1")]
+
+
+def test_what_is_held_stopped_or_not_approved_in_time_needs_attention(
+    client: Client, service: Running, clock: ManualClock
+) -> None:
+    for name in ("web-0", "bastion"):
+        service.guests.seen_by_machine[name] = (NOON, "2020-07-01")
+    reboot_of_web(client)
+    assert kinds(client) == []
+    client.ask("POST", "/v1/cancellations", {"reference": "1.1", "reason": "wrong day"})
+    assert kinds(client) == [("stopped", "1")]
+    client.ask("POST", "/v1/cancellations", {"reference": "1"})
+    request_reboot(client)
+    client.ask("POST", "/v1/holds", {"kind": "machine", "name": "bastion", "reason": "why not"})
+    clock.advance(timedelta(minutes=13, seconds=30))
+    assert sorted(kinds(client)) == [("held", "machine bastion"), ("unapproved", "2.1")]
+    message = {i["about"]: i["message"] for i in client.get("/v1/attention")["items"]}
+    assert "why not" in message["machine bastion"]
+
+
+def test_a_failure_needs_attention_until_somebody_takes_note(
+    client: Client, service: Running
+) -> None:
+    service.guests.seen_by_machine["web-0"] = (NOON, "2020-07-01")
+    request_reboot(client)
+    early = client.ask("POST", "/v1/notes", {"references": ["1.1"], "by": "ann"})
+    assert (early.status, early.error["code"]) == (409, "conflict")
+    end(service, client, "1.1", well=False)
+    (item,) = client.get("/v1/attention")["items"]
+    assert (item["kind"], item["about"]) == ("failed", "1.1")
+    assert item["message"] == "Reboot failed: no such host"
+    assert client.ask("POST", "/v1/notes", {"references": ["1.1", "7.1"]}).status == 404
+    assert kinds(client) == [("failed", "1.1")]
+    (noted,) = client.ask("POST", "/v1/notes", {"references": ["1"], "by": "ann"}).json[
+        "operations"
+    ]
+    assert noted["seen_by"] == "ann"
+    assert kinds(client) == []
+
+
+def test_a_preempted_machine_is_remembered_and_added_again_only_on_purpose(
+    client: Client, service: Running
+) -> None:
+    assert client.get("/v1/fleet/lost") == {"lost": [], "next": ""}
+    client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
+    end(service, client, "1.1", well=True)
+    assert client.ask("GET", "/v1/fleet/machines/batch_0").status == 404
+    (lost,) = client.get("/v1/fleet/lost?limit=1")["lost"]
+    assert lost == {
+        "name": "batch_0",
+        "event_type": "Preempt",
+        "operation": "1.1",
+        "at": "2026-03-01T12:00:00Z",
+    }
+    left_out = client.ask("PUT", "/v1/fleet", fleet()).json
+    assert left_out["lost"] == {"count": 1, "names": ["batch_0"]}
+    assert left_out["added"]["count"] == 0
+    added = client.ask("PUT", "/v1/fleet?again=true", fleet()).json
+    assert added["added"]["names"] == ["batch_0"]
+    assert client.get("/v1/fleet/lost")["lost"] == []
+
+
+def test_machines_whose_host_is_not_known_are_found(client: Client) -> None:
+    found = client.get("/v1/fleet/machines?host=unknown")["machines"]
+    assert [machine["name"] for machine in found] == ["Bastion"]
