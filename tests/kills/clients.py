@@ -234,6 +234,7 @@ class Operator:
         self._name = cast["name"]
         self._machines = cast["machines"]
         self._scopes = cast["scopes"]
+        self._hosts = cast["hosts"]
         self._chance = chance
         self._known: list[str] = []
         self._number = 0
@@ -256,7 +257,10 @@ class Operator:
             "description": f"{self._name} asks {self._number}",
             "by": self._name,
         }
-        if self._chance.random() < 0.2:
+        kind = self._chance.random()
+        if kind < 0.1:
+            body["host"] = self._chance.choice(self._hosts)
+        elif kind < 0.25:
             body["scope"] = self._chance.choice(self._scopes)
         else:
             body["machines"] = [self._chance.choice(self._machines)]
@@ -266,7 +270,7 @@ class Operator:
         )
         if status == 201:
             self._known.extend(o["id"] for o in json.loads(answer)["operations"])
-        elif status not in {409, 422}:
+        elif status not in {404, 409}:  # a host without machines, a machine that is taken
             self._wire.journal.write("odd", status=status, said=answer.decode())
 
     def _cancel(self) -> None:

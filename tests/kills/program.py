@@ -39,6 +39,9 @@ def main(log: str) -> int:
     status = 1 if lot(operation, "fails") < FAILS_OF_HUNDRED else 0
     note("start")
     select.select([], [], [], LONGEST_SECONDS * lot(operation, "works") / 100)  # its work
+    if os.environ["FOREWARN_EVENT_TYPE"] == "Redeploy":  # it comes back where it was
+        machine = os.environ["FOREWARN_MACHINE"]
+        print(json.dumps({"hosts": {machine: os.environ["FOREWARN_HOST"]}}))
     note("end", status=status)
     return status
 

@@ -24,12 +24,17 @@ SCALE: Final = 600.0
 MACHINES_OF_SCOPE: Final = 6
 SCOPES: Final = ("web", "data", "batch")
 ALONE: Final = "bastion"
+HOSTS: Final = [f"h{number}" for number in range(MACHINES_OF_SCOPE)]
+"""One has a machine of each scope."""
 
 IN_REQUEST: Final = ("read", "approve", "approve", "request", "cancel", "history")
 """The aims that a client takes itself: it kills in the midst of its own request of that kind."""
 
 IN_REQUEST_SHARE: Final = 0.75
 """How many of the kills aim at a request; at least half must fall in one."""
+
+LEAST_SHARE: Final = 0.65
+"""Of the kills so far: where fewer fell in a request, the next comes before a request is whole."""
 
 DELAYS: Final = {
     "read": (0.0, 0.0001, 0.0002),
@@ -75,6 +80,10 @@ class Rounds:
         self._service = Service(folder, SCALE, command, broken)
         self._clients: dict[str, Told] = {}
         self._over: set[str] = set()
+        self._followers: list[journal.Follower] = []
+        self._ran = journal.Follower(self._runs)
+        self._runs_so_far: list[dict[str, Any]] = []
+        self._hits = 0
 
     def __enter__(self) -> "Rounds":
         return self
@@ -98,7 +107,9 @@ class Rounds:
             mine = [name for name in names if name.startswith(scope)]
             self._client(f"guest-{scope}", "guest", scope=scope, machines=mine)
         for name in ("ann", "bob"):
-            self._client(name, "operator", name=name, scopes=list(SCOPES), machines=names)
+            self._client(
+                name, "operator", name=name, scopes=list(SCOPES), machines=names, hosts=HOSTS
+            )
 
     def kill_once(self, *, fresh: bool, wanted: Phase | None = None) -> None:
         """Serve, kill, and note where that fell; the next start finds what it left.
@@ -111,8 +122,11 @@ class Rounds:
         in_request = chance.random() < IN_REQUEST_SHARE
         aim = chance.choice(IN_REQUEST) if in_request else chance.choice(list(Phase))
         let_pass(chance.uniform(0.03, 0.25))
-        aim = wanted or aim
-        if isinstance(aim, Phase):
+        self._count_hit()
+        if self._hits < LEAST_SHARE * len(self.kills):
+            aim = chance.choice(IN_REQUEST)
+            before, after = self._by_client(aim, 0.0, chance.choice([0.0, 0.5]))
+        elif isinstance(aim := wanted or aim, Phase):
             before, after = self._at_phase(aim)
         else:
             delay = chance.choice(DELAYS.get(aim, DELAYS_OF_WRITES))
@@ -121,7 +135,8 @@ class Rounds:
         status = self._service.reap()
         assert status == -9, f"the service ended by itself: {status}\n{self._service.said()}"
         left = phases.left_behind(self._service.database, self._folder)
-        runs = [run for run in journal.read(self._runs) if run["at"] <= before]
+        self._runs_so_far += self._ran.news()
+        runs = [run for run in self._runs_so_far if run["at"] <= before]
         found = phases.of_kill(left, self._over, runs)
         self._over = {name for name, one in left.items() if one.status in judge.OVER}
         self.kills.append(Kill(before, after, str(aim), was_fresh, found))
@@ -185,19 +200,26 @@ class Rounds:
             "journal": str(self._folder / f"{client}.log"),
             "pause": [0.005, 0.03] if guest else [0.02, 0.1],
         }
+        self._followers.append(journal.Follower(Path(cast["journal"])))
         self._clients[client] = Told("kills.clients", json.dumps(cast))
 
-    def _by_client(self, kind: str, delay: float) -> tuple[float, float]:
+    def _count_hit(self) -> None:
+        """Count the last kill if it fell in a request: its client has noticed by now."""
+        news = [follower.news() for follower in self._followers]
+        if self.kills:
+            self._hits += phases.in_request(self.kills[-1], news)
+
+    def _by_client(self, kind: str, delay: float, part: float = 1.0) -> tuple[float, float]:
         """Let a client kill within its next request of this kind.
 
         Args:
             kind: Of request.
             delay: How long after its first byte, in seconds; an answer that comes before ends it.
+            part: How much of the request is sent by then; the rest never is.
         """
         guests = kind in {"read", "approve"}
         able = [name for name in self._clients if name.startswith("guest") == guests]
         self._chance.shuffle(able)
-        part = 1.0 if delay > AT_ANSWER / 2 else self._chance.choice([0.0, 0.5, 1.0, 1.0, 1.0])
         for name in able:
             client = self._clients[name]
             client.tell(do="kill", kind=kind, pid=self._service.pid, delay=delay, part=part)
