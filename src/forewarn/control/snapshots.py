@@ -147,6 +147,9 @@ def _snapshot(
         scopes = scopes | {machine.scope for machine in known.values()}
     live = reading.live_operations(scopes) if scopes else {}
     beyond = scopes | _scopes_of(live.values())
+    if beyond != scopes:
+        # What waits here may start in other scopes too: what is down there must be known.
+        live = reading.live_operations(beyond)
     return Snapshot(
         scopes=reading.scopes(beyond) if beyond else {},
         machines=known,
