@@ -7,7 +7,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check simulate format mutants bench lock clean
+.PHONY: help demo serve test kill check simulate format mutants bench lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,6 +20,10 @@ serve: $(VENV)/.server ## Run the service with its defaults (ARGS="--config FILE
 
 test: $(VENV)/.dev ## Run every test
 	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+
+kill: $(VENV)/.dev ## Kill the service 200 times under load and judge what is left (SEED=N KILLS=N FRESH=N BREAK=NAME)
+	@PYTHONPATH=tests $(BIN)/python -m kills $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) \
+		$(if $(FRESH),--fresh $(FRESH)) $(if $(BREAK),--break $(BREAK)) $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import contracts and the house's rules
 	@$(BIN)/ruff format --check --quiet . || { echo "Run 'make format' and look at what it changes."; exit 1; }
@@ -37,6 +41,9 @@ format: $(VENV)/.dev ## Format, and mend what the linter can mend
 
 mutants: $(VENV)/.dev ## Break the deciders in every way and count what the tests notice
 	@$(BIN)/mutmut run $(ARGS); $(BIN)/mutmut results
+
+bench: $(VENV)/.dev ## Measure the rules: lateness, durable approvals, waiting (ARGS="--quick" for a second each)
+	@$(BIN)/python benchmarks/rules.py $(ARGS)
 
 lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an index's address
 	@$(PIP) uv

@@ -1,0 +1,323 @@
+"""Judges a run by what its clients and the connector's program wrote down, never by the store.
+
+What the service shows at the end, by its two planes, is the accused; the journals are the
+witnesses. Times in the journals are the machine's; the service's are scaled. `Times` compares
+them by bounds that are certain, so a complaint is never a matter of rounding.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from json import loads
+from typing import Any, NamedTuple
+from typing import Final as Constant
+
+Entry = Mapping[str, Any]
+Journals = Mapping[str, list[dict[str, Any]]]
+
+OVER: Constant = frozenset({"Completed", "Failed", "Canceled"})
+
+
+class Final(NamedTuple):
+    """What the service shows after its last start, when everything has had its time to end."""
+
+    operations: dict[str, dict[str, Any]]
+    maintenances: dict[int, dict[str, Any]]
+    live: list[dict[str, Any]]
+    documents: dict[str, dict[str, Any]]
+    """The guests' documents by scope."""
+    now: datetime
+    """The service's time, read between these two times of the machine."""
+    read_between: tuple[float, float]
+    scale: float
+
+
+class Times:
+    """The machine's times as the service's."""
+
+    def __init__(self, final: Final) -> None:
+        self._final = final
+
+    def latest(self, at: float) -> datetime:
+        """Return what the service's clock showed at most."""
+        return self._moved(at - self._final.read_between[0])
+
+    def earliest(self, at: float) -> datetime:
+        """Return what the service's clock showed at least."""
+        return self._moved(at - self._final.read_between[1])
+
+    def _moved(self, seconds: float) -> datetime:
+        return self._final.now + timedelta(seconds=seconds * self._final.scale)
+
+
+def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[str]:
+    """Return what is wrong, each in a sentence; nothing when all that was promised holds.
+
+    Args:
+        journals: What each client wrote down, in its order.
+        runs: What the connector's program wrote down, in its order.
+        final: What the service shows at the end.
+    """
+    times = Times(final)
+    return [
+        *_requests_are_there(journals, final),
+        *_approvals_are_there(journals, final, times),
+        *_cancels_are_there(journals, runs, final),
+        *_nothing_started_early(journals, runs, final, times),
+        *_no_act_was_repeated(runs, final),
+        *_one_outcome_each(journals, final),
+        *_outcomes_are_the_program_s(runs, final),
+        *_incarnations_tell_the_truth(journals, final),
+        *_everything_ended(final),
+        *_nothing_odd(journals),
+    ]
+
+
+def told_operations(journals: Journals) -> Iterator[dict[str, Any]]:
+    """Yield the operations in the answers to requests."""
+    for _, entry in _answered(journals, "request", 201):
+        yield from loads(entry["said"])["operations"]
+
+
+def moment(text: str) -> datetime:
+    """Return a time as the API writes it."""
+    return datetime.fromisoformat(text)
+
+
+def _requests_are_there(journals: Journals, final: Final) -> Iterator[str]:
+    for name, entry in _answered(journals, "request", 201):
+        plan = loads(entry["said"])
+        number = plan["maintenance"]["number"]
+        kept = final.maintenances.get(number)
+        if kept is None:
+            yield f"{name} was answered 201 for maintenance {number}, and it is not there"
+        elif kept["description"] != entry["asked"]["description"]:
+            yield (
+                f"maintenance {number} was {entry['asked']['description']!r} when it was answered "
+                f"201, and is {kept['description']!r}"
+            )
+        for operation in plan["operations"]:
+            there = final.operations.get(operation["id"])
+            events = {event["id"] for event in operation["events"]}
+            if there is None or {event["id"] for event in there["events"]} != events:
+                yield f"{name} was answered 201 with operation {operation['id']}, and it is gone"
+    asked = [m["description"] for m in final.maintenances.values()]
+    for description in sorted(set(asked)):
+        if asked.count(description) > 1:
+            yield f"{description!r} was asked for once and is there {asked.count(description)} x"
+
+
+def _approvals_are_there(journals: Journals, final: Final, times: Times) -> Iterator[str]:
+    events = _events(final)
+    for name, entry in _answered(journals, "approve", 200):
+        for event_id in entry["events"]:
+            if event_id not in events:
+                yield f"{name} approved {event_id}, was answered 200, and there is no such event"
+                continue
+            operation, event = events[event_id]
+            left = operation["started_at"] or operation["ended_at"]
+            approval = event["approval"]
+            by_then = times.latest(entry["at"])
+            if approval is None and (left is None or moment(left) > by_then):
+                yield (
+                    f"{name} approved {event_id} of operation {operation['id']}, was answered 200 "
+                    f"by {by_then}, and there is no approval; it left Scheduled at {left}"
+                )
+            elif approval is not None and moment(approval["at"]) > by_then:
+                yield (
+                    f"{name} approved {event_id} of operation {operation['id']}, was answered 200 "
+                    f"by {by_then}, and the approval that is there is of {approval['at']}"
+                )
+
+
+def _cancels_are_there(
+    journals: Journals, runs: list[dict[str, Any]], final: Final
+) -> Iterator[str]:
+    ran = {run["operation"] for run in runs}
+    for name, entry in _answered(journals, "cancel", 200):
+        reference = entry["reference"]
+        operation = final.operations.get(reference)
+        status = operation["status"] if operation else "not there"
+        if status != "Canceled":
+            yield f"{name} cancelled {reference}, was answered 200, and it is {status}"
+        if reference in ran:
+            yield f"{name} cancelled {reference}, was answered 200, and its program ran"
+
+
+def _nothing_started_early(
+    journals: Journals, runs: list[dict[str, Any]], final: Final, times: Times
+) -> Iterator[str]:
+    notices = _notices(journals)
+    words = _approvals_sent(journals)
+    unannounced = {m["description"] for m in final.maintenances.values()} & {
+        entry["asked"]["description"]
+        for entries in journals.values()
+        for entry in entries
+        if entry["what"] == "sends"
+        and entry["kind"] == "request"
+        and entry["asked"].get("no_notice")
+    }
+    for run in runs:
+        operation = final.operations.get(run["operation"])
+        if run["what"] != "start" or operation is None:
+            continue  # a start without an operation is told with the repeated ones
+        if operation["description"] in unannounced:
+            continue
+        for event in operation["events"]:
+            if any(sent <= run["at"] for sent in words[event["id"]]):
+                continue
+            read = [at for seen, at in notices[event["id"]] if seen <= run["at"]]
+            started = times.latest(run["at"])
+            if not read:
+                # Nobody read of it: then the service's own word is all there is.
+                read = [moment(operation["not_before"])]
+            if started < max(read):
+                yield (
+                    f"the program for {run['operation']} started at {started} at the latest, "
+                    f"before its NotBefore {max(read)}, and nobody had sent an approval"
+                )
+
+
+def _no_act_was_repeated(runs: list[dict[str, Any]], final: Final) -> Iterator[str]:
+    starts: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for run in runs:
+        if run["what"] == "start":
+            starts[run["operation"], run["machine"]].append(run["attempt"])
+    for (operation, machine), attempts in starts.items():
+        if len(attempts) > 1:
+            yield f"{operation} was done {len(attempts)} x to {machine}, by attempts {attempts}"
+        known = final.operations.get(operation)
+        if known is None:
+            yield f"the program ran for {operation}, and there is no such operation"
+        elif machine not in _machines(known):
+            yield f"the program ran for {operation} on {machine}, which it does not concern"
+
+
+def _one_outcome_each(journals: Journals, final: Final) -> Iterator[str]:
+    told: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for operation in final.operations.values():
+        if operation["status"] in OVER:
+            told[operation["id"]].add(_end(operation))
+    for entries in journals.values():
+        for entry in entries:
+            for name, end in entry["ends"].items() if entry["what"] == "ends" else ():
+                told[name].add(tuple(end))
+    for name, ends in told.items():
+        if len(ends) > 1:
+            yield f"{name} has {len(ends)} outcomes: {sorted(ends)}"
+
+
+def _outcomes_are_the_program_s(runs: list[dict[str, Any]], final: Final) -> Iterator[str]:
+    statuses: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for run in runs:
+        if run["what"] == "end":
+            statuses[run["operation"]][run["machine"]].add(run["status"])
+    for operation in final.operations.values():
+        ended = {machine: sorted(found) for machine, found in statuses[operation["id"]].items()}
+        if operation["status"] == "Canceled" and ended:
+            yield f"{operation['id']} is Canceled, and its program ran"
+        if operation["status"] not in {"Completed", "Failed"}:
+            continue
+        if set(ended) != set(_machines(operation)):
+            yield (
+                f"{operation['id']} is {operation['status']} for {_machines(operation)}, and its "
+                f"program ended for {sorted(ended)}"
+            )
+        failed = any(status for found in ended.values() for status in found)
+        if failed != (operation["status"] == "Failed"):
+            yield f"{operation['id']} is {operation['status']}, and its program ended {ended}"
+
+
+def _incarnations_tell_the_truth(journals: Journals, final: Final) -> Iterator[str]:
+    """Each client reads them in order, and one of them never stands for two documents."""
+    contents: dict[tuple[str, int], str] = {}
+    last: dict[tuple[str, str], int] = {}
+    for name, entries in journals.items():
+        for entry in entries:
+            if entry["what"] != "read":
+                continue
+            scope, document = entry["scope"], entry["document"]
+            number = document["DocumentIncarnation"]
+            before = last.get((name, scope), 0)
+            if number < before:
+                yield f"{name} read incarnation {number} of {scope} after {before}"
+            last[name, scope] = number
+            content = contents.setdefault((scope, number), str(document["Events"]))
+            if content != str(document["Events"]):
+                yield (
+                    f"{name} read incarnation {number} of {scope} with {document['Events']}, and "
+                    f"it was read before with {content}"
+                )
+    for (name, scope), number in last.items():
+        document = final.documents[scope]
+        if document["DocumentIncarnation"] < number:
+            yield (
+                f"{name} had read incarnation {number} of {scope}, and at the end it is "
+                f"{document['DocumentIncarnation']}"
+            )
+
+
+def _everything_ended(final: Final) -> Iterator[str]:
+    for operation in final.operations.values():
+        if operation["status"] not in OVER:
+            yield f"{operation['id']} has not ended: it is {operation['status']}"
+    for event in final.live:
+        yield f"event {event['id']} of {event['operation']} is still {event['status']}"
+    for scope, document in final.documents.items():
+        if document["Events"]:
+            yield f"the document of {scope} still shows {document['Events']}"
+
+
+def _nothing_odd(journals: Journals) -> Iterator[str]:
+    """An answer that is neither what was asked for nor a refusal that had to be expected."""
+    for name, entries in journals.items():
+        for entry in entries:
+            if entry["what"] == "odd":
+                yield f"{name} was answered {entry['status']}: {entry['said'][:300]}"
+
+
+def _answered(journals: Journals, kind: str, status: int) -> Iterator[tuple[str, Entry]]:
+    for name, entries in journals.items():
+        for entry in entries:
+            if entry["what"] == "answered" and (entry["kind"], entry["status"]) == (kind, status):
+                yield name, entry
+
+
+def _notices(journals: Journals) -> dict[str, list[tuple[float, datetime]]]:
+    """Return of each event each NotBefore that a guest has read, and when it had."""
+    found: dict[str, list[tuple[float, datetime]]] = defaultdict(list)
+    for entries in journals.values():
+        for entry in entries:
+            for event in entry["document"]["Events"] if entry["what"] == "read" else ():
+                if event["NotBefore"]:
+                    at = parsedate_to_datetime(event["NotBefore"])
+                    found[event["EventId"]].append((entry["at"], at))
+    return found
+
+
+def _approvals_sent(journals: Journals) -> dict[str, list[float]]:
+    """Return when approvals of each event were sent, answered or not."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for entries in journals.values():
+        for entry in entries:
+            if entry["what"] == "sends" and entry["kind"] == "approve":
+                for event_id in entry["events"]:
+                    found[event_id].append(entry["at"])
+    return found
+
+
+def _events(final: Final) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    return {
+        event["id"]: (operation, event)
+        for operation in final.operations.values()
+        for event in operation["events"]
+    }
+
+
+def _machines(operation: Mapping[str, Any]) -> list[str]:
+    return sorted(name for event in operation["events"] for name in event["machines"])
+
+
+def _end(operation: Mapping[str, Any]) -> tuple[str, ...]:
+    return operation["status"], operation["outcome"], operation["ended_at"]

@@ -1,0 +1,231 @@
+"""The processes of a run: the service, fresh or forked, and its clients."""
+
+import contextlib
+import http.client
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[1]
+ANSWER_SECONDS = 20.0
+"""How long a process of ours may take over an order; far longer than any of them does."""
+
+READY_SECONDS = 30.0
+POLL_SECONDS = 0.001
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the variables that our processes get."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
+    return {**given, "PYTHONPATH": str(TESTS), **more}
+
+
+class Told:
+    """A process that takes orders on its standard input and answers each with a line."""
+
+    def __init__(self, module: str, *arguments: str, **variables: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(**variables),
+        )
+        self._rest = b""
+
+    def tell(self, **order: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def hear(self, seconds: float = ANSWER_SECONDS) -> Any:
+        """Return its next line, None if there is none in that time."""
+        assert self._process.stdout is not None
+        source = self._process.stdout.fileno()
+        until = time.monotonic() + seconds
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([source], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                return None
+            data = os.read(source, 65536)
+            assert data, f"a process of the run ended by itself: {self._process.args}"
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+    def end(self) -> None:
+        """Let it end; kill it if it does not."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(ANSWER_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+        finally:
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+
+
+class Service:
+    """One service process after another, over one folder."""
+
+    def __init__(self, folder: Path, scale: float, program: list[str], broken: str) -> None:
+        self.folder = folder
+        self.database = folder / "forewarn.db"
+        self.socket = folder / "operator.sock"
+        self.log = folder / "service.log"
+        self.port = _free_port()
+        self.pid = 0
+        self.collisions = 0
+        """Starts that met the lock of the killed process, still held by a child about to exec."""
+        self._config = folder / "forewarn.toml"
+        self._config.write_text(_settings(self.port, scale))
+        self._variables = {
+            "FOREWARN_KILLS_PROGRAM": json.dumps(program),
+            "FOREWARN_KILLS_BREAK": broken,
+        }
+        self._fresh: subprocess.Popen[bytes] | None = None
+        self._nursery: Told | None = None
+
+    def start(self, *, fresh: bool) -> None:
+        """Begin to start; `wait_until_ready` returns when it serves."""
+        assert not self.pid
+        if fresh:
+            command = [sys.executable, "-m", "kills.served", "fresh", str(self._config)]
+            with self.log.open("ab") as log:
+                self._fresh = subprocess.Popen(
+                    command, stdout=log, stderr=log, env=environment(**self._variables)
+                )
+            self.pid = self._fresh.pid
+            return
+        if self._nursery is None:
+            self._nursery = Told("kills.served", "nursery", str(self._config), **self._variables)
+            assert self._nursery.hear() == {"ready": True}
+        self._nursery.tell(start=str(self.log))
+        self.pid = self._nursery.hear()["pid"]
+
+    def wait_until_ready(self) -> None:
+        """Return when both of its sockets take connections.
+
+        Raises:
+            AssertionError: It does not serve in time; the log says why.
+        """
+        until = time.monotonic() + READY_SECONDS
+        while not (_takes(str(self.socket)) and _takes(("127.0.0.1", self.port))):
+            assert time.monotonic() < until, self.said()
+            assert not _is_over(self.pid), self.said()
+            let_pass(POLL_SECONDS)
+
+    def said(self) -> str:
+        return self.log.read_text()[-4000:] if self.log.exists() else ""
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def reap(self) -> int:
+        """Wait until it has ended, and let its number go; until then nothing else can have it."""
+        if self._fresh is not None:
+            status = self._fresh.wait(ANSWER_SECONDS)
+            self._fresh = None
+        else:
+            assert self._nursery is not None
+            self._nursery.tell(reap=self.pid)
+            status = self._nursery.hear()["status"]
+        self.pid = 0
+        return int(status)
+
+    def stop(self) -> int:
+        """Ask it to stop, and return its exit status."""
+        os.kill(self.pid, signal.SIGTERM)
+        return self.reap()
+
+    def end(self) -> None:
+        """Leave no process behind, whatever happened."""
+        if self.pid:
+            self.kill()
+            self.reap()
+        if self._nursery is not None:
+            self._nursery.end()
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask the operator plane, and return what it answers with 200 or 201."""
+        return _ask(_Unix(str(self.socket)), method, path, body)
+
+    def document(self, machine: str) -> Any:
+        """Return what a machine reads at the guest endpoint."""
+        path = f"/vm/{machine}/metadata/scheduledevents?api-version=2020-07-01"
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
+        return _ask(connection, "GET", path, None)
+
+
+class _Unix(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=ANSWER_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: Any) -> Any:
+    headers = {"Metadata": "true", "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body)
+    try:
+        connection.request(method, path, body=data, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read()
+    finally:
+        connection.close()
+    assert answer.status in {200, 201}, f"{method} {path}: {answer.status} {text[:500]!r}"
+    return json.loads(text)
+
+
+def let_pass(seconds: float) -> None:
+    """Let real time pass: what a kill comes in the midst of is real."""
+    select.select([], [], [], seconds)
+
+
+def _takes(place: str | tuple[str, int]) -> bool:
+    family = socket.AF_UNIX if isinstance(place, str) else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(place) == 0
+
+
+def _is_over(pid: int) -> bool:
+    """Whether a process has ended, reaped or not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _settings(port: int, scale: float) -> str:
+    """Return the settings; the guest plane's times are scaled too, so they are made as long."""
+    times = ("head", "body", "idle", "write", "approval", "linger")
+    limits = "".join(f"{name}_seconds = {60 * scale}\n" for name in times)
+    return (
+        '[store]\npath = "forewarn.db"\n'
+        f"[guest]\n{limits}sweep_seconds = {scale}\n"
+        f'[[guest.listener]]\naddress = "127.0.0.1"\nport = {port}\n'
+        f"[clock]\nscale = {scale}\n"
+        '[log]\nformat = "json"\n'
+    )

@@ -1,0 +1,401 @@
+"""Kills, one after another: start the service, let load come, kill it, see where that fell.
+
+The aims are chosen from a seed. What a kill then meets is real and never quite the same: so what
+it met is counted afterwards, from the clients' journals and from what the kill left on disk.
+"""
+
+import contextlib
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, Final
+
+from kills import journal, judge, phases
+from kills.phases import Kill, Phase
+from kills.processes import POLL_SECONDS, Service, Told, let_pass
+
+SCALE: Final = 600.0
+"""Fifteen minutes' notice is a second and a half."""
+
+MACHINES_OF_SCOPE: Final = 6
+SCOPES: Final = ("web", "data", "batch")
+ALONE: Final = "bastion"
+HOSTS: Final = [f"h{number}" for number in range(MACHINES_OF_SCOPE)]
+"""One has a machine of each scope."""
+
+IN_REQUEST: Final = ("read", "approve", "approve", "request", "cancel", "history")
+"""The aims that a client takes itself: it kills in the midst of its own request of that kind."""
+
+IN_REQUEST_SHARE: Final = 0.75
+"""How many of the kills aim at a request; at least half must fall in one."""
+
+LEAST_SHARE: Final = 0.65
+"""Of the kills so far: where fewer fell in a request, the next comes before a request is whole."""
+
+DELAYS: Final = {
+    "read": (0.0, 0.0001, 0.0002),
+    "history": (0.0, 0.0005, 0.001, 0.002),
+}
+"""How long after a request's first byte: less than its answer takes, in seconds."""
+
+AT_ANSWER: Final = 1.0
+"""A delay that no answer takes: the kill comes with the answer's first byte."""
+
+DELAYS_OF_WRITES: Final = (0.0, 0.0003, 0.0008, 0.0015, 0.0025, 0.004, AT_ANSWER)
+"""What is decided and committed takes milliseconds: before, in the midst, at once after."""
+
+AIM_SECONDS: Final = 0.6
+"""How long an aim may wait for its moment; then the kill comes as it comes."""
+
+END_SECONDS: Final = 60.0
+"""How long everything may take to end after the last start; notices are under two seconds."""
+
+STARTS: Final = 5
+"""How often a start is tried again while the killed process's lock is still held, as a supervisor
+would: a program that it was just about to run holds it until it runs."""
+
+BAD_STORE: Final = 6
+
+
+class Rounds:
+    """The service, its clients, and what has happened to them.
+
+    Args:
+        folder: Empty; holds everything.
+        seed: Of every choice.
+        broken: What is broken in the service on purpose, `""` for nothing.
+    """
+
+    def __init__(self, folder: Path, seed: int, broken: str = "") -> None:
+        self.kills: list[Kill] = []
+        self._folder = folder
+        self._chance = random.Random(seed)
+        self._runs = folder / "program.log"
+        program = Path(__file__).with_name("program.py")
+        command = [sys.executable, "-I", "-S", str(program), str(self._runs)]
+        self._service = Service(folder, SCALE, command, broken)
+        self._clients: dict[str, Told] = {}
+        self._over: set[str] = set()
+        self._followers: list[journal.Follower] = []
+        self._ran = journal.Follower(self._runs)
+        self._runs_so_far: list[dict[str, Any]] = []
+        self._hits = 0
+
+    def __enter__(self) -> "Rounds":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self._clients.values():
+            with contextlib.suppress(OSError):
+                client.tell(do="end")
+        try:
+            for client in self._clients.values():
+                client.end()
+        finally:
+            self._service.end()
+
+    def prepare(self) -> None:
+        """Start the service once, give it a fleet, and let the clients begin."""
+        self._start(fresh=True)
+        self._service.ask("PUT", "/v1/fleet", fleet())
+        names = machines()
+        for scope in (*SCOPES, ALONE):
+            mine = [name for name in names if name.startswith(scope)]
+            self._client(f"guest-{scope}", "guest", scope=scope, machines=mine)
+        for name in ("ann", "bob"):
+            self._client(
+                name, "operator", name=name, scopes=list(SCOPES), machines=names, hosts=HOSTS
+            )
+
+    def kill_once(self, *, fresh: bool, wanted: Phase | None = None) -> None:
+        """Serve, kill, and note where that fell; the next start finds what it left.
+
+        Args:
+            fresh: Whether the process that is killed next time is started anew, not forked.
+            wanted: The phase to aim at; None for whatever chance says.
+        """
+        chance = self._chance
+        in_request = chance.random() < IN_REQUEST_SHARE
+        aim = chance.choice(IN_REQUEST) if in_request else chance.choice(list(Phase))
+        let_pass(chance.uniform(0.03, 0.25))
+        self._count_hit()
+        if self._hits < LEAST_SHARE * len(self.kills):
+            aim = chance.choice(IN_REQUEST)
+            before, after = self._by_client(aim, 0.0, chance.choice([0.0, 0.5]))
+        elif isinstance(aim := wanted or aim, Phase):
+            before, after = self._at_phase(aim)
+        else:
+            delay = chance.choice(DELAYS.get(aim, DELAYS_OF_WRITES))
+            before, after = self._by_client(aim, delay)
+        was_fresh, self._fresh = self._fresh, fresh
+        status = self._service.reap()
+        assert status == -9, f"the service ended by itself: {status}\n{self._service.said()}"
+        left = phases.left_behind(self._service.database, self._folder)
+        self._runs_so_far += self._ran.news()
+        runs = [run for run in self._runs_so_far if run["at"] <= before]
+        found = phases.of_kill(left, self._over, runs)
+        self._over = {name for name, one in left.items() if one.status in judge.OVER}
+        self.kills.append(Kill(before, after, str(aim), was_fresh, found))
+        self._start(fresh=fresh)
+
+    def settle(self) -> judge.Final:
+        """Let everything end, read it all by the two planes, and stop the service."""
+        for client in self._clients.values():
+            client.tell(do="drain")
+        until = time.monotonic() + END_SECONDS
+        while self._service.ask("GET", "/v1/events")["events"] and time.monotonic() < until:
+            let_pass(0.05)
+        for client in self._clients.values():
+            client.tell(do="end")
+        for name, client in self._clients.items():
+            while (said := client.hear()) and "ended" not in said:
+                pass
+            assert said, f"{name} did not end"
+        final = self._read()
+        assert self._service.stop() == 0, self._service.said()
+        return final
+
+    def journals(self) -> dict[str, list[dict[str, Any]]]:
+        """Return what each client wrote down."""
+        return {name: journal.read(self._folder / f"{name}.log") for name in self._clients}
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Return what the connector's program wrote down."""
+        return journal.read(self._runs)
+
+    def missing(self) -> list[Phase]:
+        """Return the phases that no kill has fallen in yet."""
+        return [phase for phase in Phase if not any(phase in kill.phases for kill in self.kills)]
+
+    @property
+    def collisions(self) -> int:
+        """How many starts met the lock of the killed process and were tried again."""
+        return self._service.collisions
+
+    def _start(self, *, fresh: bool) -> None:
+        self._fresh = fresh
+        for _ in range(STARTS):
+            self._service.start(fresh=fresh)
+            try:
+                self._service.wait_until_ready()
+            except AssertionError:
+                if self._service.reap() != BAD_STORE:
+                    raise
+                self._service.collisions += 1
+            else:
+                return
+        raise AssertionError(self._service.said())
+
+    def _client(self, client: str, role: str, **cast: Any) -> None:
+        guest = role == "guest"
+        place = ["127.0.0.1", self._service.port] if guest else str(self._service.socket)
+        cast |= {
+            "role": role,
+            "seed": self._chance.getrandbits(32),
+            "place": place,
+            "journal": str(self._folder / f"{client}.log"),
+            "pause": [0.005, 0.03] if guest else [0.02, 0.1],
+        }
+        self._followers.append(journal.Follower(Path(cast["journal"])))
+        self._clients[client] = Told("kills.clients", json.dumps(cast))
+
+    def _count_hit(self) -> None:
+        """Count the last kill if it fell in a request: its client has noticed by now."""
+        news = [follower.news() for follower in self._followers]
+        if self.kills:
+            self._hits += phases.in_request(self.kills[-1], news)
+
+    def _by_client(self, kind: str, delay: float, part: float = 1.0) -> tuple[float, float]:
+        """Let a client kill within its next request of this kind.
+
+        Args:
+            kind: Of request.
+            delay: How long after its first byte, in seconds; an answer that comes before ends it.
+            part: How much of the request is sent by then; the rest never is.
+        """
+        guests = kind in {"read", "approve"}
+        able = [name for name in self._clients if name.startswith("guest") == guests]
+        self._chance.shuffle(able)
+        for name in able:
+            client = self._clients[name]
+            client.tell(do="kill", kind=kind, pid=self._service.pid, delay=delay, part=part)
+            said = client.hear(AIM_SECONDS / len(able))
+            if said is None:
+                client.tell(do="drop")
+                said = client.hear()
+            assert said, f"{name} takes no orders"
+            if said["killed"]:
+                before, after = said["killed"]
+                return before, after
+        return self._now()
+
+    def _at_phase(self, phase: Phase) -> tuple[float, float]:
+        """Kill when something tells that an act has come to this phase, or soon will."""
+        delay = self._chance.choice([0.0, 0.0, 0.0005, 0.001, 0.002])
+        match phase:
+            case Phase.BEFORE_CLAIM:  # an approval's answer follows the commit that starts an act
+                return self._by_client("approve", AT_ANSWER)
+            case Phase.BEGUN:
+                self._until(self._service.log, b'"status": "Started"')
+                delay += self._chance.uniform(0.006, 0.02)
+            case Phase.RUNNING:
+                self._until(self._runs, b'"what": "start"')
+                delay += self._chance.uniform(0.0, 0.03)
+            case Phase.UNRECORDED:
+                self._until(self._runs, b'"what": "end"')
+            case Phase.RECORDED:
+                self._until(self._service.log, b'"status": "Completed"')
+        if delay:
+            let_pass(delay)
+        return self._now()
+
+    def _until(self, log: Path, sign: bytes) -> None:
+        """Return when a log has a new line with this, or the aim has waited enough."""
+        size = log.stat().st_size if log.exists() else 0
+        until = time.monotonic() + AIM_SECONDS
+        while time.monotonic() < until:
+            if log.exists() and log.stat().st_size > size:
+                with log.open("rb") as file:
+                    file.seek(size)
+                    if sign in file.read():
+                        return
+            let_pass(POLL_SECONDS / 4)
+
+    def _now(self) -> tuple[float, float]:
+        before = time.time()
+        self._service.kill()
+        return before, time.time()
+
+    def _read(self) -> judge.Final:
+        service = self._service
+        before = time.time()
+        live = service.ask("GET", "/v1/events")
+        after = time.time()
+        return judge.Final(
+            operations={o["id"]: o for o in _pages(service, "history", "operations")},
+            maintenances={m["number"]: m for m in _pages(service, "maintenance", "maintenances")},
+            live=live["events"],
+            documents={
+                scope: service.document(next(n for n in machines() if n.startswith(scope)))
+                for scope in (*SCOPES, ALONE)
+            },
+            now=judge.moment(live["now"]),
+            read_between=(before, after),
+            scale=SCALE,
+        )
+
+
+def _pages(service: Service, path: str, name: str) -> Generator[Any]:
+    cursor = ""
+    while True:
+        page = service.ask("GET", f"/v1/{path}?limit=1000&cursor={cursor}")
+        yield from page[name]
+        cursor = page["next"]
+        if not cursor:
+            return
+
+
+def machines() -> list[str]:
+    """Return the names of all machines; each begins with its scope's."""
+    return [ALONE, *(f"{s}-{n}" for s in SCOPES for n in range(MACHINES_OF_SCOPE))]
+
+
+def fleet() -> dict[str, Any]:
+    """Return three availability sets of three domains each on shared hosts, and one alone."""
+    return {
+        "availability_set": [
+            {
+                "name": scope,
+                "update_domains": 3,
+                "machines": [
+                    {"name": f"{scope}-{n}", "update_domain": n % 3, "host": f"h{n}"}
+                    for n in range(MACHINES_OF_SCOPE)
+                ],
+            }
+            for scope in SCOPES
+        ],
+        "machine": [{"name": ALONE, "host": "h0"}],
+    }
+
+
+def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> "Outcome":
+    """Do all of it and judge.
+
+    Args:
+        folder: Empty; holds everything.
+        seed: Of every choice.
+        kills: How many in all, at least.
+        fresh: How many of them hit a process that was started anew, not forked.
+        broken: What is broken in the service on purpose.
+    """
+    with Rounds(folder, seed, broken) as rounds:
+        rounds.prepare()
+        for number in range(1, kills + 1):
+            rounds.kill_once(fresh=number < fresh)
+        for _ in range(MORE):
+            if not rounds.missing():
+                break
+            rounds.kill_once(fresh=kills <= fresh, wanted=rounds.missing()[0])
+        final = rounds.settle()
+        return Outcome(rounds, final)
+
+
+MORE: Final = 15
+"""The most kills beyond what was asked for that aim at phases which none has fallen in yet."""
+
+
+class Outcome:
+    """What the rounds came to."""
+
+    def __init__(self, rounds: Rounds, final: judge.Final) -> None:
+        self.kills = rounds.kills
+        self.journals = rounds.journals()
+        self.runs = rounds.runs()
+        self.final = final
+        self.collisions = rounds.collisions
+        self.in_request = sum(phases.in_request(k, self.journals.values()) for k in self.kills)
+        self.complaints = judge.judge(self.journals, self.runs, final)
+
+    def shortfalls(self) -> list[str]:
+        """Return in what the kills fell short of what they are to prove; nothing if in nothing."""
+        found = [
+            f"no kill met an act in the phase '{phase}'"
+            for phase in Phase
+            if not any(phase in kill.phases for kill in self.kills)
+        ]
+        if self.in_request * 2 < len(self.kills):
+            found.append(f"only {self.in_request} of {len(self.kills)} kills fell in a request")
+        return found
+
+    def report(self) -> str:
+        """Return the counts, for people."""
+        fresh = sum(kill.fresh for kill in self.kills)
+        by_phase = Counter(phase for kill in self.kills for phase in kill.phases)
+        answered = Counter(
+            f"{entry['kind']} {entry['status']}"
+            for entries in self.journals.values()
+            for entry in entries
+            if entry["what"] == "answered"
+        )
+        unanswered = sum(
+            entry["what"] == "unanswered" for entries in self.journals.values() for entry in entries
+        )
+        ends = Counter(o["status"] for o in self.final.operations.values())
+        starts = sum(run["what"] == "start" for run in self.runs)
+        lines = [
+            f"{len(self.kills)} kills, {fresh} of fresh processes, the others of forked ones",
+            f"{self.in_request} fell between a request's first byte and its answer",
+            *(f"{by_phase[phase]:5} met acts in the phase '{phase}'" for phase in Phase),
+            "answered: " + ", ".join(f"{n} x {what}" for what, n in sorted(answered.items())),
+            f"never answered: {unanswered} requests",
+            "operations: "
+            + ", ".join(f"{n} {status}" for status, n in sorted(ends.items()))
+            + f"; the program ran {starts} times",
+        ]
+        if self.collisions:
+            lines.append(f"{self.collisions} starts found the database still locked, and went on")
+        return "\n".join(lines)

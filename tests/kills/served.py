@@ -1,0 +1,80 @@
+"""`forewarn serve` as the rounds run it: a process of its own, or children of one that is warm.
+
+    python -m kills.served fresh CONFIG    serves until it is killed
+    python -m kills.served nursery CONFIG  forks a service for each order on its standard input
+
+The nursery has imported everything and never starts a thread or a loop, so that a fork of it is a
+process as it would be after the imports.
+"""
+
+import gc
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kills import broken
+
+PROGRAM = "FOREWARN_KILLS_PROGRAM"
+"""The connector's program and its arguments, as JSON."""
+
+LATE_IMPORTS = ("uvloop", "uvicorn.protocols.http.httptools_impl", "sqlalchemy.dialects.sqlite")
+"""What the service imports only while it starts; a fork should not have to."""
+
+
+def serve(config: Path) -> int:
+    """Serve as the command line does, with whatever break was asked for."""
+    from forewarn.server import run, settings
+    from kills import commanded
+
+    commanded.install(tuple(json.loads(os.environ[PROGRAM])))
+    broken.apply(os.environ.get(broken.VARIABLE, ""))
+    return run.serve(settings.load(config, os.environ))
+
+
+def nursery(config: Path) -> None:
+    """Fork a service at each order, reap it at another; answer each with a line."""
+    from forewarn.server import run
+    from kills import commanded
+
+    assert run.serve
+    assert commanded.install
+    for name in LATE_IMPORTS:
+        importlib.import_module(name)
+    gc.freeze()
+    _say(ready=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "start" in order:
+            child = os.fork()
+            if child == 0:
+                _be_service(config, order["start"])
+            _say(pid=child)
+        else:
+            _, status = os.waitpid(order["reap"], 0)
+            _say(status=os.waitstatus_to_exitcode(status))
+
+
+def _be_service(config: Path, log: str) -> NoReturn:
+    status = 1
+    try:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for source, target in ((nothing, 0), (said, 1), (said, 2)):
+            os.dup2(source, target)
+        status = serve(config)
+    finally:
+        os._exit(status)
+
+
+def _say(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[2])
+    if sys.argv[1] == "fresh":
+        sys.exit(serve(place))
+    nursery(place)

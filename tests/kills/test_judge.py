@@ -1,0 +1,274 @@
+"""The judge finds each thing that it is there to find, and nothing in a run that is whole."""
+
+import copy
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kills import judge, phases
+from kills.phases import Kill, Left, Phase
+
+EVENT = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
+NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
+REAL = 1000.0
+"""The machine's time at NOW; the service's clock runs 600 times as fast."""
+
+
+class Run:
+    """A run in which all is well: asked for, read of, approved, carried out."""
+
+    def __init__(self) -> None:
+        event = {
+            "id": EVENT,
+            "scope": "web",
+            "machines": ["web-0"],
+            "approval": {"at": "2030-01-01T11:50:30Z"},
+        }
+        self.operation: dict[str, Any] = {
+            "id": "1.1",
+            "description": "ann asks 1",
+            "status": "Completed",
+            "outcome": "",
+            "not_before": "2030-01-01T12:05:00Z",
+            "started_at": "2030-01-01T11:50:30Z",
+            "ended_at": "2030-01-01T11:52:00Z",
+            "events": [event],
+        }
+        shown = {"EventId": EVENT, "NotBefore": "Tue, 01 Jan 2030 12:05:00 GMT"}
+        plan = {"maintenance": {"number": 1}, "operations": [{"id": "1.1", "events": [event]}]}
+        asked = {"description": "ann asks 1", "no_notice": False}
+        ends = {"1.1": ["Completed", "", "2030-01-01T11:52:00Z"]}
+        self.journals: dict[str, list[dict[str, Any]]] = {
+            "ann": [
+                entry("sends", 998.99, kind="request", asked=asked),
+                answer("request", 999.0, 201, plan, asked=asked),
+                entry("ends", 999.9, ends=ends),
+            ],
+            "guest": [
+                entry("read", 998.98, scope="web", document=document(0)),
+                entry("read", 999.01, scope="web", document=document(1, shown)),
+                entry("sends", 999.045, kind="approve", events=[EVENT]),
+                answer("approve", 999.06, 200, {}, events=[EVENT]),
+                entry("read", 999.9, scope="web", document=document(3)),
+            ],
+        }
+        self.runs = [ran("start", 999.07), ran("end", 999.1, status=0)]
+        self.maintenances = {1: {"number": 1, "description": "ann asks 1"}}
+        self.operations = {"1.1": self.operation}
+        self.live: list[dict[str, Any]] = []
+        self.documents = {"web": document(3)}
+
+    def complaints(self) -> list[str]:
+        final = judge.Final(
+            operations=self.operations,
+            maintenances=self.maintenances,
+            live=self.live,
+            documents=self.documents,
+            now=NOW,
+            read_between=(REAL - 0.001, REAL),
+            scale=600.0,
+        )
+        return judge.judge(self.journals, self.runs, final)
+
+
+def entry(what: str, at: float, **facts: Any) -> dict[str, Any]:
+    return {"what": what, "at": at, **facts}
+
+
+def answer(kind: str, at: float, status: int, said: Any, **facts: Any) -> dict[str, Any]:
+    return entry("answered", at, kind=kind, status=status, said=json.dumps(said), **facts)
+
+
+def document(incarnation: int, *events: dict[str, Any]) -> dict[str, Any]:
+    return {"DocumentIncarnation": incarnation, "Events": list(events)}
+
+
+def ran(what: str, at: float, **facts: Any) -> dict[str, Any]:
+    return entry(what, at, operation="1.1", machine="web-0", attempt=1, **facts)
+
+
+def lose_the_request(run: Run) -> None:
+    run.maintenances = {}
+
+
+def lose_the_operation(run: Run) -> None:
+    run.operations = {}
+
+
+def keep_another_request(run: Run) -> None:
+    run.maintenances[1]["description"] = "bob asks 1"
+
+
+def take_a_request_twice(run: Run) -> None:
+    run.maintenances[2] = {"number": 2, "description": "ann asks 1"}
+
+
+def lose_the_approval(run: Run) -> None:
+    run.operation["events"][0]["approval"] = None
+    run.operation["started_at"] = "2030-01-01T12:05:00Z"
+
+
+def take_a_later_approval(run: Run) -> None:
+    run.operation["events"][0]["approval"]["at"] = "2030-01-01T11:58:00Z"
+
+
+def lose_the_approved_event(run: Run) -> None:
+    run.operation["events"][0]["id"] = "another"
+
+
+def lose_the_cancel(run: Run) -> None:
+    run.journals["ann"].append(answer("cancel", 999.05, 200, {}, reference="1.1"))
+
+
+def start_early(run: Run) -> None:
+    del run.journals["guest"][2:4]
+
+
+def start_before_the_approval(run: Run) -> None:
+    run.runs[0]["at"] = 999.04
+
+
+def repeat_the_act(run: Run) -> None:
+    run.runs.append(ran("start", 999.2) | {"attempt": 2})
+
+
+def act_for_nothing(run: Run) -> None:
+    run.runs.append(ran("start", 999.2) | {"operation": "9.1"})
+
+
+def act_on_a_stranger(run: Run) -> None:
+    run.runs.append(ran("start", 999.2) | {"machine": "data-0"})
+
+
+def change_the_outcome(run: Run) -> None:
+    run.journals["ann"][2]["ends"]["1.1"] = ["Failed", "late", "2030-01-01T11:52:00Z"]
+
+
+def deny_the_program(run: Run) -> None:
+    run.runs[1]["status"] = 1
+
+
+def complete_without_the_program(run: Run) -> None:
+    run.runs.clear()
+
+
+def turn_the_incarnation_back(run: Run) -> None:
+    run.journals["guest"][4]["document"] = document(0)
+
+
+def show_an_older_document_at_the_end(run: Run) -> None:
+    run.documents["web"] = document(2)
+
+
+def give_an_incarnation_two_contents(run: Run) -> None:
+    run.journals["other"] = [entry("read", 999.02, scope="web", document=document(1))]
+
+
+def never_end(run: Run) -> None:
+    run.operation["status"] = "Started"
+    del run.journals["ann"][2]
+
+
+def keep_an_event_alive(run: Run) -> None:
+    run.live.append({"id": EVENT, "operation": "1.1", "status": "Started"})
+
+
+def keep_an_event_in_the_document(run: Run) -> None:
+    run.documents["web"]["Events"].append({"EventId": EVENT})
+
+
+def fail_within(run: Run) -> None:
+    run.journals["ann"].append(entry("odd", 999.5, status=500, said="internal"))
+
+
+FAULTS: dict[Callable[[Run], None], str] = {
+    lose_the_request: "maintenance 1, and it is not there",
+    lose_the_operation: "operation 1.1, and it is gone",
+    keep_another_request: "and is 'bob asks 1'",
+    take_a_request_twice: "asked for once and is there 2 x",
+    lose_the_approval: "there is no approval",
+    take_a_later_approval: "the approval that is there is of 2030-01-01T11:58:00Z",
+    lose_the_approved_event: "there is no such event",
+    lose_the_cancel: "was answered 200, and it is Completed",
+    start_early: "before its NotBefore 2030-01-01 12:05:00+00:00",
+    start_before_the_approval: "and nobody had sent an approval",
+    repeat_the_act: "1.1 was done 2 x to web-0, by attempts [1, 2]",
+    act_for_nothing: "the program ran for 9.1, and there is no such operation",
+    act_on_a_stranger: "which it does not concern",
+    change_the_outcome: "1.1 has 2 outcomes",
+    deny_the_program: "1.1 is Completed, and its program ended {'web-0': [1]}",
+    complete_without_the_program: "its program ended for []",
+    turn_the_incarnation_back: "read incarnation 0 of web after 1",
+    show_an_older_document_at_the_end: "and at the end it is 2",
+    give_an_incarnation_two_contents: "it was read before with",
+    never_end: "1.1 has not ended: it is Started",
+    keep_an_event_alive: f"event {EVENT} of 1.1 is still Started",
+    keep_an_event_in_the_document: "the document of web still shows",
+    fail_within: "ann was answered 500",
+}
+
+
+def test_a_run_that_is_whole_is_not_complained_of() -> None:
+    assert Run().complaints() == []
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_each_fault_is_told(fault: Callable[[Run], None]) -> None:
+    run = Run()
+    fault(run)
+    told = run.complaints()
+    assert any(FAULTS[fault] in complaint for complaint in told), told
+
+
+def test_what_happened_without_notice_may_start_at_once() -> None:
+    run = Run()
+    start_early(run)
+    run.journals["ann"][0]["asked"]["no_notice"] = True
+    assert run.complaints() == []
+
+
+def test_notice_that_ran_out_needs_no_approval() -> None:
+    run = Run()
+    start_early(run)
+    for one, at in zip(run.runs, (1000.6, 1000.7), strict=True):
+        one["at"] = at
+    assert run.complaints() == []
+
+
+def test_an_approval_of_what_has_started_leaves_no_trace() -> None:
+    run = Run()
+    run.operation["events"][0]["approval"] = None
+    assert run.complaints() == []
+
+
+def test_a_kill_is_counted_once_in_each_phase_of_its_acts() -> None:
+    left = {
+        "1.1": Left("Started", claimed=False, machines=1),
+        "2.1": Left("Started", claimed=True, machines=1),
+        "3.1": Left("Started", claimed=True, machines=2),
+        "4.1": Left("Started", claimed=True, machines=1),
+        "5.1": Left("Completed", claimed=False, machines=1),
+        "6.1": Left("Failed", claimed=False, machines=1),
+        "7.1": Left("Scheduled", claimed=False, machines=1),
+        "8.1": Left("Canceled", claimed=False, machines=1),
+    }
+    runs = [
+        {"what": what, "operation": operation}
+        for what, operation in (("start", "3.1"), ("end", "3.1"), ("start", "4.1"), ("end", "4.1"))
+    ]
+    assert phases.of_kill(left, {"6.1"}, runs) == dict.fromkeys(Phase, 1)
+
+
+def test_a_kill_falls_in_a_request_that_had_begun_and_was_never_answered() -> None:
+    kill = Kill(before=10.0, after=10.1, aim="", fresh=True, phases={})
+    broken = {"what": "unanswered", "first": 9.9, "at": 10.2}
+    assert phases.in_request(kill, [[], [broken]])
+    for other in (
+        broken | {"first": 10.05},
+        broken | {"at": 9.95},
+        broken | {"what": "answered"},
+    ):
+        assert not phases.in_request(kill, [[copy.deepcopy(other)]])
