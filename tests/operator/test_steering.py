@@ -109,6 +109,8 @@ def test_a_walk_that_stopped_is_resumed_or_refused(client: Client) -> None:
     assert walk_of(client)["state"] == "going"
     client.ask("POST", "/v1/cancellations", {"reference": "1"})
     assert walk_of(client)["state"] == "over"
+    assert not walk_of(client)["more"]
+    assert client.get("/v1/maintenance/1")["further"] == []
 
 
 def test_what_is_held_does_not_start_and_gets_its_notice_back(

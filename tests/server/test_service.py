@@ -81,7 +81,7 @@ def test_what_is_approved_is_carried_out_and_recorded(tmp_path: Path) -> None:
         (operation,) = client.get("/v1/history")["operations"]
         assert operation["took_seconds"] >= 0
         assert operation["attempt"] == 1
-        assert client.get("/v1/events")["events"] == []
+        eventually(lambda: client.get("/v1/events")["events"], [])  # told after the commit
 
 
 def test_a_restart_finds_everything_again_and_takes_up_what_was_under_way(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """`forewarn events`, `approve`, `cancel`, `postpone`: what is live, and a word on it."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forewarn.cli import operations, output, times
 from forewarn.cli.operator import JsonOption, OperatorOption, Service, who
+
+if TYPE_CHECKING:
+    from forewarn.server.operator import schemas
 
 
 def events(
@@ -53,12 +56,18 @@ def events(
                 times.shown_span(event.notice_left_seconds),
                 times.shown(event.not_before),
                 operations.approver(event.approval),
-                f"{event.shown_to.showing} of {event.shown_to.machines}",
+                _shown_to(event),
             )
             for event in live.events
         ),
         empty="No event is scheduled or started.",
     )
+
+
+def _shown_to(event: "schemas.LiveEvent") -> str:
+    if event.silent:
+        return "none, off"
+    return f"{event.shown_to.showing} of {event.shown_to.machines}"
 
 
 def approve(

@@ -190,8 +190,10 @@ def _notice(row: Row) -> "Text":
 
 
 def _approver(row: Row) -> "Text":
-    by = operations.approvers(row.operation) if row.operation else "-"
-    return _text("" if by == "-" else by, "green")
+    """Return who approved the event of this machine: the others of its operation have their own."""
+    events = row.operation.events if row.operation else ()
+    words = [e.approval for e in events if row.guest.machine in e.machines and e.approval]
+    return _text(", ".join(map(operations.approver, words)), "green")
 
 
 def _says(row: Row) -> "Text":
