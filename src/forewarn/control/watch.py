@@ -56,6 +56,11 @@ class Watch:
 
     # The clock.
 
+    @property
+    def wall(self) -> Clock:
+        """The clock beneath, jumps and all: for what must be quick and only shows the time."""
+        return self._clock
+
     def now(self) -> datetime:
         """Return the time of day: the wall clock's while it is trusted, else as reckoned."""
         look = self._look()

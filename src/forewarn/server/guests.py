@@ -76,6 +76,7 @@ class GuestPlane:
         plane: Who approves.
         clock: Tells the time of day.
         mint: Gives a new GUID at each call.
+        watch: The service's time, which no jump goes through; what scopes are on by.
         asking: What it means that a machine asks.
     """
 
@@ -86,6 +87,7 @@ class GuestPlane:
         clock: Clock,
         mint: Callable[[], str],
         *,
+        watch: Clock,
         asking: Asking = ALWAYS_ON,
     ) -> None:
         self._wanted = wanted
@@ -99,7 +101,7 @@ class GuestPlane:
             rules=exchange.Rules(preview_post_without_header=wanted.preview_post_without_header),
             clock=clock,
             askings=askings_of(
-                asking, self._documents, plane, clock=clock, loop=asyncio.get_running_loop()
+                asking, self._documents, plane, clock=watch, loop=asyncio.get_running_loop()
             ),
         )
         connections = Connections(

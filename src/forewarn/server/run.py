@@ -25,9 +25,10 @@ from typing import Final, NoReturn
 
 import structlog
 
-from forewarn.clock import Clock, SystemClock
+from forewarn.clock import SystemClock
 from forewarn.connectors.command import CommandUnusable
 from forewarn.control.plane import Plane
+from forewarn.control.watch import Watch
 from forewarn.server import logs
 from forewarn.server.guest.asking import Asking
 from forewarn.server.guests import GuestPlane, Guests
@@ -176,12 +177,13 @@ def _end(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _guests(settings: Settings, plane: Plane, clock: Clock) -> Guests:
+def _guests(settings: Settings, plane: Plane, watch: Watch) -> Guests:
     return GuestPlane(
         settings.guest,
         plane,
-        clock,
+        watch.wall,
         _mint,
+        watch=watch,
         asking=Asking(
             policy=policy_of(settings.rules),
             first_response_delay=settings.rules.first_response_delay_seconds,

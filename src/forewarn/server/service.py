@@ -76,7 +76,7 @@ class Service:
         settings: Settings,
         store: Store,
         clock: Clock,
-        guests: Callable[[Plane, Clock], Guests],
+        guests: Callable[[Plane, Watch], Guests],
         mint: Callable[[], str],
         real: Clock | None = None,
     ) -> None:
