@@ -85,6 +85,7 @@ class Service:
         self.log = folder / "service.log"
         self.port = _free_port()
         self.pid = 0
+        self._from = 0
         self.collisions = 0
         """Starts that met the lock of the killed process, still held by a child about to exec."""
         self._config = folder / "forewarn.toml"
@@ -99,6 +100,7 @@ class Service:
     def start(self, *, fresh: bool) -> None:
         """Begin to start; `wait_until_ready` returns when it serves."""
         assert not self.pid
+        self._from = self.log.stat().st_size if self.log.exists() else 0
         if fresh:
             command = [sys.executable, "-m", "kills.served", "fresh", str(self._config)]
             with self.log.open("ab") as log:
@@ -114,16 +116,30 @@ class Service:
         self.pid = self._nursery.hear()["pid"]
 
     def wait_until_ready(self) -> None:
-        """Return when both of its sockets take connections.
+        """Return when its log says that it serves.
+
+        That its sockets take connections would say less: a program that the killed one was just
+        about to run holds that one's sockets, as it holds its lock, until it runs.
 
         Raises:
             AssertionError: It does not serve in time; the log says why.
         """
         until = time.monotonic() + READY_SECONDS
-        while not (_takes(str(self.socket)) and _takes(("127.0.0.1", self.port))):
+        wanted = f'"pid": {self.pid},'.encode()
+        heard: list[bytes] = []
+        while not any(b'"event": "ready"' in line and wanted in line for line in heard):
+            heard = self._heard()
             assert time.monotonic() < until, self.said()
             assert not _is_over(self.pid), self.said()
             let_pass(POLL_SECONDS)
+
+    def _heard(self) -> list[bytes]:
+        """Return what the log says since the last start."""
+        if not self.log.exists():
+            return []
+        with self.log.open("rb") as log:
+            log.seek(self._from)
+            return log.read().splitlines()
 
     def said(self) -> str:
         return self.log.read_text()[-4000:] if self.log.exists() else ""
@@ -194,12 +210,6 @@ def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: A
 def let_pass(seconds: float) -> None:
     """Let real time pass: what a kill comes in the midst of is real."""
     select.select([], [], [], seconds)
-
-
-def _takes(place: str | tuple[str, int]) -> bool:
-    family = socket.AF_UNIX if isinstance(place, str) else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        return probe.connect_ex(place) == 0
 
 
 def _is_over(pid: int) -> bool:
