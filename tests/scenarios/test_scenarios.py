@@ -12,6 +12,7 @@ NAMED = {
     "host_with_two_domains_of_one_scope",
     "host_over_an_on_and_an_off_scope",
     "host_waits_for_every_scope_of_it",
+    "failure_clears_the_way_of_another_scopes_walk",
     "two_host_patches_on_two_domains_of_one_scope",
     "walk_with_domain_2_failing_then_resumed",
     "walk_with_domain_2_failing_then_cancelled",

@@ -160,6 +160,8 @@ def _snapshot(
     maintenances: dict[int, Maintenance] = {}
     known = dict(machines or {})
     if walking:
+        # What may end here is in other scopes too, and so may be in the way of their walks.
+        scopes = scopes | _scopes_of(reading.live_operations(scopes).values() if scopes else ())
         maintenances, walked = _open_walks(reading, scopes, operations)
         known |= walked
         scopes = scopes | {machine.scope for machine in known.values()}
