@@ -6,6 +6,7 @@ over the real store, and holds every answer equal.
 
 import heapq
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
@@ -198,6 +199,20 @@ class Answered:
         if self.error is not None:
             raise self.error
         return self._answer
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def add_done_callback(self, tell: Callable[["Answered"], object]) -> None:
+        tell(self)
+
+    @classmethod
+    def of(cls, future: "Future[Any]") -> "Answered":
+        """What a future that is done was answered with."""
+        error = future.exception(timeout=0)
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        return cls(None if error else future.result(), error)
 
 
 class Crashed(Exception):  # noqa: N818 - what happened, not a mistake
