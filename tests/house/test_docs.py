@@ -37,3 +37,10 @@ def test_the_index_of_decisions_names_each_of_them() -> None:
     pages = sorted(path.name for path in folder.glob("0*.md"))
     assert pages
     assert [page for page in pages if page not in index] == []
+
+
+def test_the_operators_guide_rests_on_every_scenario() -> None:
+    guide = (tree.ROOT / "docs" / "guides" / "operating.md").read_text(encoding="utf-8")
+    scenarios = sorted(path.name for path in (tree.ROOT / "tests" / "scenarios").glob("*.txt"))
+    assert scenarios
+    assert [name for name in scenarios if f"scenarios/{name})" not in guide] == []

@@ -353,7 +353,7 @@ class Plane:
             if not free:
                 return Work(())
             cause = causes.Claimed(operations=tuple(free), executor=executor, lease=lease)
-            decision = self._decide(snapshots.around(transaction, free), cause, now)
+            decision = self._decide(Snapshot(operations=free), cause, now)
             names = {key(name) for operation in free.values() for name in operation.machines}
             machines = transaction.machines(names)
             acts = tuple(snapshots.act(operation, machines) for operation in decision.operations)
@@ -367,7 +367,7 @@ class Plane:
         def job(transaction: Transaction, now: datetime) -> Work:
             held = transaction.operations([operation])
             cause = causes.Renewed(operation=operation, attempt=attempt, lease=lease)
-            decision = self._decide(snapshots.around(transaction, held), cause, now)
+            decision = self._decide(Snapshot(operations=held), cause, now)
             return Work(None, decision.changes)
 
         return self._writer.submit(job)
@@ -441,7 +441,7 @@ class Plane:
             if not held:
                 return Work(0)
             cause = causes.Released(operations=tuple(held))
-            decision = self._decide(snapshots.around(transaction, held), cause, now)
+            decision = self._decide(Snapshot(operations=held), cause, now)
             return Work(len(held), decision.changes)
 
         return self._writer.submit(job)

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Final
 
 import filelock
 from sqlalchemy import Connection, Engine, select
@@ -27,6 +28,11 @@ TURN_SECONDS = 30
 """How long a transaction waits for the one before it: many times the longest (a whole fleet)."""
 
 _FIRST_LOOK = select(tables.settings.c.name).limit(1)
+
+
+LOCK_SECONDS: Final = 1.0
+"""How long another process's lock is waited for: a service that was killed while it started a
+program leaves it with that child for a moment, and its successor must not give up on it."""
 
 
 def open_sqlite(path: Path) -> Store:
@@ -74,7 +80,7 @@ def _lock(path: Path) -> Callable[[], None]:
         fallback_to_soft=False,  # a lock that a crash leaves behind would need a person
     )
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=LOCK_SECONDS)
     except filelock.Timeout as error:
         raise StoreUnusable(
             f"{path} is in use by another process (it holds {lock.lock_file}): "
