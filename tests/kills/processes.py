@@ -75,6 +75,10 @@ class Told:
             self._process.stdout.close()
 
 
+AT_ONCE = 8
+"""The programs that run at once: enough that acts of every phase meet, on two processors."""
+
+
 class Service:
     """One service process after another, over one folder."""
 
@@ -89,11 +93,9 @@ class Service:
         self.collisions = 0
         """Starts that met the lock of the killed process, still held by a child about to exec."""
         self._config = folder / "forewarn.toml"
-        self._config.write_text(_settings(self.port, scale))
-        self._variables = {
-            "FOREWARN_KILLS_PROGRAM": json.dumps(program),
-            "FOREWARN_KILLS_BREAK": broken,
-        }
+        self._config.write_text(_settings(self.port, scale, program))
+        self._variables = {"FOREWARN_KILLS_BREAK": broken}
+        self._whole = not broken
         self._fresh: subprocess.Popen[bytes] | None = None
         self._nursery: Told | None = None
 
@@ -102,7 +104,8 @@ class Service:
         assert not self.pid
         self._from = self.log.stat().st_size if self.log.exists() else 0
         if fresh:
-            command = [sys.executable, "-m", "kills.served", "fresh", str(self._config)]
+            serve = ["forewarn", "serve", "--config"] if self._whole else ["kills.served", "fresh"]
+            command = [sys.executable, "-m", *serve, str(self._config)]
             with self.log.open("ab") as log:
                 self._fresh = subprocess.Popen(
                     command, stdout=log, stderr=log, env=environment(**self._variables)
@@ -228,7 +231,7 @@ def _free_port() -> int:
         return port
 
 
-def _settings(port: int, scale: float) -> str:
+def _settings(port: int, scale: float, program: list[str]) -> str:
     """Return the settings; the guest plane's times are scaled too, so they are made as long."""
     times = ("head", "body", "idle", "write", "approval", "linger")
     limits = "".join(f"{name}_seconds = {60 * scale}\n" for name in times)
@@ -236,6 +239,8 @@ def _settings(port: int, scale: float) -> str:
         '[store]\npath = "forewarn.db"\n'
         f"[guest]\n{limits}sweep_seconds = {scale}\n"
         f'[[guest.listener]]\naddress = "127.0.0.1"\nport = {port}\n'
+        f'[connector]\nkind = "command"\n'
+        f"[connector.command]\nprogram = {json.dumps(program)}\nat_once = {AT_ONCE}\n"
         f"[clock]\nscale = {scale}\n"
         '[log]\nformat = "json"\n'
     )

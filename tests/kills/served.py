@@ -1,4 +1,6 @@
-"""`forewarn serve` as the rounds run it: a process of its own, or children of one that is warm.
+"""The service as most rounds run it: children of a process that is warm, or broken on purpose.
+
+A fresh process that is not broken is `forewarn serve` itself.
 
     python -m kills.served fresh CONFIG    serves until it is killed
     python -m kills.served nursery CONFIG  forks a service for each order on its standard input
@@ -17,19 +19,19 @@ from typing import Any, NoReturn
 
 from kills import broken
 
-PROGRAM = "FOREWARN_KILLS_PROGRAM"
-"""The connector's program and its arguments, as JSON."""
-
-LATE_IMPORTS = ("uvloop", "uvicorn.protocols.http.httptools_impl", "sqlalchemy.dialects.sqlite")
+LATE_IMPORTS = (
+    "uvloop",
+    "forewarn.connectors.command",
+    "uvicorn.protocols.http.httptools_impl",
+    "sqlalchemy.dialects.sqlite",
+)
 """What the service imports only while it starts; a fork should not have to."""
 
 
 def serve(config: Path) -> int:
     """Serve as the command line does, with whatever break was asked for."""
     from forewarn.server import run, settings
-    from kills import commanded
 
-    commanded.install(tuple(json.loads(os.environ[PROGRAM])))
     broken.apply(os.environ.get(broken.VARIABLE, ""))
     return run.serve(settings.load(config, os.environ))
 
@@ -37,10 +39,8 @@ def serve(config: Path) -> int:
 def nursery(config: Path) -> None:
     """Fork a service at each order, reap it at another; answer each with a line."""
     from forewarn.server import run
-    from kills import commanded
 
     assert run.serve
-    assert commanded.install
     for name in LATE_IMPORTS:
         importlib.import_module(name)
     gc.freeze()
