@@ -7,7 +7,7 @@ import pytest
 from builders import FLEET, MINUTE, NOW, mint
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
-from forewarn.control import plane
+from forewarn.control import plane, retired
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import fleet
@@ -406,6 +406,26 @@ def test_machines_are_removed_unless_something_live_names_them(house: House) -> 
         assert "web-1" not in reading.machines()
         assert "bastion" not in reading.scopes()
         assert "web" in reading.scopes()
+
+
+def test_a_scope_that_is_removed_and_added_again_never_repeats_a_number(house: House) -> None:
+    house.ask(REBOOT, "bastion", "web-0")
+    done(house.plane.cancel("1", reason=""))
+    assert house.incarnation("bastion") == 2
+    done(house.plane.remove_machines(["bastion"]))
+    done(house.plane.apply_fleet(FLEET, dry_run=True))
+    done(house.plane.apply_fleet(FLEET))
+    assert house.incarnation("bastion") == 3
+    only = fleet.Fleet(machine=(fleet.Standalone(name="other"),))
+    done(house.plane.apply_fleet(only, prune=True))
+    done(house.plane.apply_fleet(FLEET))
+    assert (house.incarnation("bastion"), house.incarnation("web")) == (4, 3)
+    assert house.incarnation("batch") == 0
+    done(house.plane.remove_machines(["bastion"]))
+    with house.store.write() as transaction:
+        retired.lift(transaction, 100)
+    done(house.plane.apply_fleet(FLEET))
+    assert house.incarnation("bastion") == 105
 
 
 def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:

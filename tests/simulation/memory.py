@@ -35,6 +35,7 @@ class Memory:
         self.open: dict[int, Maintenance] = {}
         self.all_holds: tuple[Hold, ...] = ()
         self.all_lost: dict[str, Lost] = {}
+        self.all_settings: dict[str, str] = {}
         self.live: dict[str, None] = {}
         self.started: dict[str, None] = {}
         self._by_event: dict[str, str] = {}
@@ -104,6 +105,12 @@ class Memory:
 
     def lost(self) -> dict[str, Lost]:
         return self.all_lost
+
+    def setting(self, name: str) -> str | None:
+        return self.all_settings.get(name)
+
+    def put_setting(self, name: str, value: str) -> None:
+        self.all_settings[name] = value
 
     def next_maintenance_number(self) -> int:
         self.number += 1

@@ -80,6 +80,7 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
     """
     from msgspec.structs import replace
 
+    from forewarn.control import retired
     from forewarn.maintenance.model import Changes
 
     with store.write() as transaction:
@@ -92,6 +93,7 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
             )
             raise Failed(ExitStatus.REFUSED, message)
         raised = tuple(replace(s, incarnation=s.incarnation + by) for s in scopes)
+        retired.lift(transaction, by)
         if raised:
             transaction.save(Changes(scopes=raised))
     return len(raised), highest if raised else 0

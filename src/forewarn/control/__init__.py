@@ -2,6 +2,7 @@
 
     plane     one method per thing asked: one transaction, one now, decide, save, publish
     approvals those that wait together are decided together
+    retired   the incarnations of scopes that were removed
     snapshots what of the store a decision gets to see
     writer    the one thread that writes; requests that wait together share a commit
     feed      what changed, told to whoever listens, after the commit

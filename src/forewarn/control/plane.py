@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from forewarn.connectors.port import Act, Outcome
-from forewarn.control import snapshots
+from forewarn.control import retired, snapshots
 from forewarn.control.approvals import Approvals, Word
 from forewarn.control.writer import Work, Writer
 from forewarn.maintenance import causes, dealing, fleet, invariants, planner, schedule
@@ -88,9 +88,13 @@ class Plane:
                 machines=transaction.machines(),
                 operations=transaction.live_operations(),
                 lost=transaction.lost(),
+                retired=retired.read(transaction),
             )
             applied = dealing.apply(snapshot, wanted, prune=prune, mint=self._mint, again=again)
-            return Work(applied, Changes() if dry_run else applied.changes)
+            if dry_run:
+                return Work(applied)
+            retired.note(transaction, snapshot, applied.changes)
+            return Work(applied, applied.changes)
 
         return self._writer.submit(job)
 
@@ -106,6 +110,7 @@ class Plane:
                 operations=transaction.live_operations(scopes),
             )
             applied = dealing.remove(snapshot, names)
+            retired.note(transaction, snapshot, applied.changes)
             return Work(applied, applied.changes)
 
         return self._writer.submit(job)

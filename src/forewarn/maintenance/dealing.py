@@ -61,7 +61,7 @@ def apply(
     after: dict[str, Machine] = {}
     scopes: dict[str, Scope] = {}
     for group in groups:
-        scope = _scope(snapshot.scopes.get(key(group.name)), group)
+        scope = _scope(snapshot.scopes.get(name := key(group.name)), group, _anew(snapshot, name))
         scopes[scope.key] = scope
         after.update(_deal(members.get(scope.key, ()), before, group, mint))
     missing = [machine for name, machine in before.items() if name not in after]
@@ -136,7 +136,12 @@ def _without_lost(
     return kept, tuple(names)
 
 
-def _scope(before: Scope | None, group: fleet.Group) -> Scope:
+def _anew(snapshot: Snapshot, name: str) -> int:
+    """Return where a new scope's incarnation begins: above what a removed one of its name had."""
+    return snapshot.retired[name] + 1 if name in snapshot.retired else 0
+
+
+def _scope(before: Scope | None, group: fleet.Group, retired: int) -> Scope:
     if before is not None and before.kind is not group.kind:
         message = (
             f"at {group.where}: {group.name} is of the kind {before.kind}, not "
@@ -147,7 +152,7 @@ def _scope(before: Scope | None, group: fleet.Group) -> Scope:
         name=group.name,
         kind=group.kind,
         update_domains=group.update_domains,
-        incarnation=before.incarnation if before else 0,
+        incarnation=before.incarnation if before else retired,
         priority=group.priority,
         automatically_approve=group.automatically_approve,
         terminate_notice_minutes=group.terminate_notice_minutes,

@@ -311,6 +311,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that there are."""
     lost: dict[str, Lost] = {}
     """Only where a fleet is applied."""
+    retired: dict[str, int] = {}
+    """The last incarnations of scopes that were removed, by key; only where a fleet is applied."""
     user_events_pending: int = 0
     """How many events of users' own maintenance are Scheduled anywhere; only where that has a
     limit."""

@@ -328,3 +328,13 @@ def test_a_lost_standalone_machine_keeps_its_scope_for_its_number() -> None:
     before = bench.scope("spot").incarnation
     again = dealing.apply(bench.snapshot, low, prune=False, mint=MINT, again=True)
     assert applied(bench.snapshot, again.changes).scopes["spot"].incarnation == before
+
+
+def test_a_scope_that_is_added_again_goes_on_above_its_old_number() -> None:
+    snapshot = msgspec.structs.replace(Snapshot(), retired={"s": 7})
+    _, after = apply(snapshot, set_of("a"))
+    assert after.scopes["s"].incarnation == 8
+    _, kept = apply(msgspec.structs.replace(after, retired={"s": 20}), set_of("a", "b"))
+    assert kept.scopes["s"].incarnation == 8
+    _, other = apply(snapshot, read(machine=[{"name": "alone"}]))
+    assert other.scopes["alone"].incarnation == 0
