@@ -71,6 +71,13 @@ NoNoticeOption = Annotated[
         "--no-notice", help="It has happened already: an unforeseen failure; starts at once."
     ),
 ]
+IndivisibleOption = Annotated[
+    bool,
+    typer.Option(
+        "--indivisible",
+        help="The host's machines can only go down all at once; refused where two domains would.",
+    ),
+]
 WithoutNoticeOption = Annotated[
     bool,
     typer.Option(
@@ -97,6 +104,7 @@ def schedule(
     source: SourceOption = EventSource.PLATFORM,
     no_notice: NoNoticeOption = False,
     without_notice: WithoutNoticeOption = False,
+    indivisible: IndivisibleOption = False,
     live_migration: LiveMigrationOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -126,6 +134,7 @@ def schedule(
         "live_migration": live_migration,
         "no_notice": no_notice,
         "without_notice": without_notice,
+        "indivisible": indivisible,
         "by": who(),
     }
     service = Service(operator)

@@ -101,6 +101,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """It has happened already: an unforeseen failure."""
     without_notice: bool = False
     """Whether machines whose scope is off may be stopped without any notice."""
+    indivisible: bool = False
+    """Whether the host's machines can only go down all at once, as for a patch of the host itself:
+    refused where that would take two update domains of a scope."""
     requested_by: str = ""
 
 
@@ -191,6 +194,8 @@ def plan(
         first = next_step(walk, concerned)
         following = after(walk, first)
         rest = next_step(following, concerned)
+        if rest and request.indivisible and not request.no_notice:
+            raise _torn(request.host, rest[0], snapshot.scopes[rest[0].scope])
         if rest and not all_at_once:
             steps.append(Step(machines=first, walk=len(walks)))
             walks.append(following)
@@ -345,6 +350,8 @@ def _judge(request: Request) -> None:
     if request.not_before is not None and request.not_before.tzinfo is None:
         message = f"NotBefore {request.not_before.isoformat()} names no time zone: add one, as Z"
         raise Refused(ErrorCode.INVALID, message)
+    if request.indivisible and not request.host:
+        raise Refused(ErrorCode.INVALID, "only a host's machines can be indivisible: name a host")
     if request.no_notice:
         _judge_no_notice(request)
 
@@ -373,6 +380,14 @@ def _judge_eligible(request: Request, scope: Scope) -> None:
             "without that a deletion has no event"
         )
         raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name)
+
+
+def _torn(host: str, machine: Machine, scope: Scope) -> Refused:
+    message = (
+        f"host {host} holds several update domains of {scope.name}, {machine.name} among them: "
+        "all at once would take them down together; move machines away, or ask without indivisible"
+    )
+    return Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name, machine=machine.name)
 
 
 def _description(request: Request) -> str:

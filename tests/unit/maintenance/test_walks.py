@@ -312,6 +312,28 @@ def test_a_host_with_two_domains_of_a_scope_gets_an_operation_for_each() -> None
     assert walk_of(bench).state is WalkState.OVER
 
 
+def test_an_act_that_can_not_be_split_over_two_domains_is_refused_by_name() -> None:
+    bench = Bench(HOSTS)
+    with pytest.raises(Refused) as refusal:
+        bench.ask(REBOOT, host="h1", indivisible=True)
+    assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
+    assert refusal.value.facts == {"scope": "web", "machine": "web-1"}
+    assert refusal.value.message == (
+        "host h1 holds several update domains of web, web-1 among them: all at once would take "
+        "them down together; move machines away, or ask without indivisible"
+    )
+    assert bench.ask(REBOOT, host="h2", indivisible=True).operations
+    failed = Bench(HOSTS)  # what has happened already is not refused
+    assert len(failed.ask(REBOOT, host="h1", indivisible=True, no_notice=True).operations) == 2
+
+
+def test_only_a_host_is_indivisible() -> None:
+    with pytest.raises(Refused) as refusal:
+        Bench().ask(REBOOT, "web-0", indivisible=True)
+    assert refusal.value.code is ErrorCode.INVALID
+    assert refusal.value.message == "only a host's machines can be indivisible: name a host"
+
+
 def test_two_hosts_with_two_domains_of_one_scope_are_not_down_together() -> None:
     bench = hosted()
     bench.ask(REBOOT, host="h2")

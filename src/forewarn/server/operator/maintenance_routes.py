@@ -52,6 +52,7 @@ async def request_maintenance(
         live_migration=data.live_migration,
         no_notice=data.no_notice,
         without_notice=data.without_notice,
+        indivisible=data.indivisible,
         requested_by=bodies.judge_text(data.by, "by") or NOBODY,
     )
     plan = await desk.done(desk.plane.request(request, dry_run=dry_run))

@@ -239,6 +239,8 @@ class MaintenanceRequest(Asked, frozen=True, kw_only=True, forbid_unknown_fields
     """A Freeze that moves the machine: only chooses the description."""
     no_notice: bool = False
     """It has happened already: an unforeseen failure."""
+    indivisible: bool = False
+    """A host's machines can only go down all at once; refused where two domains would."""
     without_notice: bool = False
     """Whether machines whose scope is off may be stopped without any notice."""
     by: ShortText = ""
