@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, Operation
 from forewarn.maintenance.planner import Plan, Request
 from forewarn.store import sql
-from forewarn.store.port import Store
+from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import EventType
 
 
@@ -41,6 +42,35 @@ class House:
     def incarnation(self, scope: str) -> int:
         with self.store.read() as reading:
             return reading.scopes([scope])[scope].incarnation
+
+
+class Counting:
+    """A real store that counts commits and can be away."""
+
+    def __init__(self) -> None:
+        self.inner: Store = sql.in_memory()
+        self.commits = 0
+        self.away = False
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        if self.away:
+            raise StoreUnavailable("the disk is full")
+        with self.inner.write() as transaction:
+            yield transaction
+        self.commits += 1
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        with self.inner.read() as reading:
+            yield reading
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def names(self) -> set[str]:
+        with self.read() as reading:
+            return {scope.name for scope in reading.scopes().values()}
 
 
 def done(future: "Future[Any]") -> Any:

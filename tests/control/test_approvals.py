@@ -3,14 +3,13 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 import pytest
 
 from builders import FLEET, NOW, mint
-from control.conftest import done
+from control.conftest import Counting, done
 from forewarn.clock import ManualClock
 from forewarn.control import approvals
 from forewarn.control.feed import Feed
@@ -19,36 +18,10 @@ from forewarn.control.writer import ThreadWriter, Work
 from forewarn.maintenance import fleet
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.planner import Request
-from forewarn.store import sql
-from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
+from forewarn.store.port import StoreUnavailable, Transaction
 from forewarn.vocabulary import EventStatus, EventType
 
 UNKNOWN = "FFFFFFFF-0000-4000-8000-000000000001"
-
-
-class Counting:
-    """A real store that counts its transactions and can be away."""
-
-    def __init__(self) -> None:
-        self.inner: Store = sql.in_memory()
-        self.commits = 0
-        self.away = False
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        if self.away:
-            raise StoreUnavailable("the disk is full")
-        with self.inner.write() as transaction:
-            yield transaction
-        self.commits += 1
-
-    @contextmanager
-    def read(self) -> Iterator[Reading]:
-        with self.inner.read() as reading:
-            yield reading
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 class Busy:

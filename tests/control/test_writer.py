@@ -3,50 +3,20 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 import pytest
 
 from builders import NOW
+from control.conftest import Counting
 from forewarn.clock import ManualClock
 from forewarn.control.feed import Feed
 from forewarn.control.writer import MAX_BATCH, InlineWriter, Job, ThreadWriter, Work
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Changes, Scope
-from forewarn.store import sql
-from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
+from forewarn.store.port import StoreUnavailable, Transaction
 from forewarn.vocabulary import ErrorCode, ScopeKind
-
-
-class Counting:
-    """A real store that counts commits and can be away."""
-
-    def __init__(self) -> None:
-        self.inner: Store = sql.in_memory()
-        self.commits = 0
-        self.away = False
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        if self.away:
-            raise StoreUnavailable("the disk is full")
-        with self.inner.write() as transaction:
-            yield transaction
-        self.commits += 1
-
-    @contextmanager
-    def read(self) -> Iterator[Reading]:
-        with self.inner.read() as reading:
-            yield reading
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def names(self) -> set[str]:
-        with self.read() as reading:
-            return {scope.name for scope in reading.scopes().values()}
 
 
 def save(name: str) -> Job:
