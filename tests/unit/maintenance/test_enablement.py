@@ -197,3 +197,47 @@ def test_a_fleet_file_does_not_turn_a_scope_off() -> None:
     bench.now += MINUTE
     applied = dealing.apply(bench.snapshot, FLEET, prune=False, mint=bench.mint)
     assert not [scope for scope in applied.changes.scopes if scope.key == "web"]
+
+
+HALTED = Policy(starts=False)
+
+
+def test_while_nothing_may_start_what_gets_ready_stays_due() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "bastion")
+    bench.policy = HALTED
+    bench.approve(bench.event("1.2").id, scope="web")
+    assert bench.operation("1.2").approved
+    assert bench.operation("1.2").status is EventStatus.SCHEDULED
+    assert not bench.let_pass(20 * MINUTE).changes
+    bench.policy = Policy()
+    bench.let_pass(SECOND)
+    assert bench.operation("1.1").start_cause is StartCause.NOTICE_OVER
+    assert bench.operation("1.2").start_cause is StartCause.APPROVED
+
+
+def test_while_nothing_may_start_what_approves_itself_is_only_announced() -> None:
+    bench = Bench()
+    bench.policy = HALTED
+    bench.ask(REBOOT, "FrontEnd_IN_0", source=EventSource.USER)
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    assert bench.operation("1.1").approved
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    assert bench.operation("2.1").status is EventStatus.STARTED
+    bench.policy = Policy()
+    bench.let_pass(SECOND)
+    assert bench.operation("1.1").start_cause is StartCause.APPROVED
+
+
+def test_while_nothing_may_start_the_end_of_one_frees_the_next_and_starts_it_later() -> None:
+    bench = Bench()
+    bench.ask_each_domain()
+    bench.let_pass(15 * MINUTE)
+    bench.policy = HALTED
+    bench.finish("1.1")
+    assert bench.operation("2.1").waits_for == ""
+    assert bench.operation("2.1").status is EventStatus.SCHEDULED
+    bench.policy = Policy()
+    bench.let_pass(SECOND)
+    assert bench.operation("2.1").status is EventStatus.STARTED
+    assert bench.operation("3.1").waits_for == "2.1"
