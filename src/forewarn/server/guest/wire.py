@@ -236,6 +236,8 @@ class Connection(asyncio.Protocol):
         if self._approval is approval:
             self._approval = None
             self._send(self._shared.endpoint.settle(approval))
+            if self._choked and self._stage < Stage.CLOSING:
+                self._settle_down(began_anew=True)  # from now on it waits for its peer
             self._go_on()
 
     def _answer_expectation(self) -> None:
