@@ -39,7 +39,8 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
             (
                 "there is no setting guest.head_second; did you mean guest.head_seconds? [guest] "
                 "knows head_bytes, body_bytes, chunked_bytes, connections, "
-                "connections_per_address, messages_per_turn, write_buffer_bytes, linger_bytes, "
+                "connections_per_address, waiters, messages_per_turn, write_buffer_bytes, "
+                "linger_bytes, "
                 "head_seconds, body_seconds, idle_seconds, write_seconds, approval_seconds, "
                 "linger_seconds, sweep_seconds, listener, preview_post_without_header"
             ),

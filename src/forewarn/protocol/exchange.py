@@ -10,8 +10,10 @@ When several things are wrong, the first in the order of section 3, rule 6 is an
 `respond` is the whole exchange in one call. A shell whose approval takes its time calls the
 pieces in the same order: `judge`, `admit`, then what the wanted thing asks for.
 
-Two later parts have their place here: a waiting GET is a `DocumentWanted` that says how long
-(section 10), and a proxy's signed header is read where X-Forwarded-For is.
+A waiting GET is a `DocumentWanted` that says how long (section 10). A shell that lets it wait asks
+`holds` whether it is to; `respond` answers it at once.
+
+A proxy's signed header has its place here: it is read where X-Forwarded-For is.
 """
 
 import re
@@ -19,7 +21,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from forewarn.protocol import choices, codec, instance, target, text, versions
+from forewarn.protocol import choices, codec, instance, prefer, target, text, versions
 from forewarn.protocol.choices import Refusal
 from forewarn.protocol.instance import Tree
 from forewarn.protocol.target import Resource, Target
@@ -105,6 +107,9 @@ class DocumentWanted(msgspec.Struct, frozen=True, kw_only=True):
 
     version: Version
     if_none_match: IfNoneMatch = IfNoneMatch()
+    wait_seconds: int = 0
+    """How long the answer may be held back for a change; 0 where it was not asked for, and where no
+    entity tag tells what the client holds."""
     machine: str | None = None
     """The name in a `/vm/NAME` prefix, as written; None where there is none."""
 
@@ -208,33 +213,48 @@ def judge(request: Request, peer: Peer, rules: Rules) -> Reply | Wanted:
     methods = _EVENTS_METHODS if asked.resource is Resource.EVENTS else _NEIGHBOURS_METHODS
     if request.method not in methods:
         return _refusal(choices.METHOD, (b"Allow", b", ".join(methods)))
-    has_header, forwarded, tags = _read_headers(request.headers)
-    if forwarded and not peer.trusted_proxy:
+    told = _read_headers(request.headers)
+    if told.forwarded and not peer.trusted_proxy:
         return _refusal(choices.FORWARDED)
-    if not has_header and not _taken_without_header(request.method, asked, rules):
+    if not told.metadata and not _taken_without_header(request.method, asked, rules):
         return _refusal(choices.NO_HEADER)
     if asked.doubled is not None:
         return _refusal(choices.DOUBLED_PARAMETER, name=asked.doubled)
     if asked.resource is Resource.EVENTS:
-        return _events_wanted(request.method, asked, tags)
+        return _events_wanted(request.method, asked, told)
     if asked.resource is Resource.INSTANCE:
         return _instance_wanted(asked)
     return VersionsWanted(machine=asked.machine)
 
 
-def _read_headers(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[bool, bool, list[bytes]]:
-    """Return whether Metadata is true, whether it was forwarded, and every If-None-Match."""
-    has_header = forwarded = False
-    tags = []
+class _Told:
+    """What the headers say that the protocol reads."""
+
+    __slots__ = ("forwarded", "metadata", "preferences", "tags")
+
+    def __init__(self) -> None:
+        self.metadata = False
+        """Whether Metadata is true."""
+        self.forwarded = False
+        self.tags: list[bytes] = []
+        """Every If-None-Match."""
+        self.preferences: list[bytes] = []
+        """Every Prefer."""
+
+
+def _read_headers(headers: tuple[tuple[bytes, bytes], ...]) -> _Told:
+    told = _Told()
     for name, value in headers:
         match name.lower():
             case b"metadata":
-                has_header = has_header or value.strip().lower() == b"true"
+                told.metadata = told.metadata or value.strip().lower() == b"true"
             case b"x-forwarded-for":
-                forwarded = True
+                told.forwarded = True
             case b"if-none-match":
-                tags.append(value)
-    return has_header, forwarded, tags
+                told.tags.append(value)
+            case b"prefer":
+                told.preferences.append(value)
+    return told
 
 
 def _taken_without_header(method: bytes, asked: Target, rules: Rules) -> bool:
@@ -248,14 +268,19 @@ def _taken_without_header(method: bytes, asked: Target, rules: Rules) -> bool:
     )
 
 
-def _events_wanted(method: bytes, asked: Target, tags: list[bytes]) -> Reply | Wanted:
+def _events_wanted(method: bytes, asked: Target, told: _Told) -> Reply | Wanted:
     version = versions.BY_NAME.get(asked.api_version or "")
     if version is None:
         return _wrong_version(_NEWEST_OF_EVENTS)
     if method == b"POST":
         return ApprovalWanted(version=version, machine=asked.machine)
+    tags = _if_none_match(told.tags)
+    waits = bool(tags.tags) and not tags.anything
     return DocumentWanted(
-        version=version, if_none_match=_if_none_match(tags), machine=asked.machine
+        version=version,
+        if_none_match=tags,
+        wait_seconds=prefer.wait_seconds(told.preferences) if waits else 0,
+        machine=asked.machine,
     )
 
 
@@ -318,18 +343,29 @@ def _answer(wanted: Wanted, body: bytes, caller: str, knowledge: Knowledge) -> R
             return knowledge.approve(caller, event_ids)
 
 
-def document_reply(wanted: DocumentWanted, incarnation: int, body: bytes) -> Reply:
+def holds(wanted: DocumentWanted, incarnation: int) -> bool:
+    """Tell whether the answer is to wait for a change: the client holds this document already."""
+    return wanted.wait_seconds > 0 and wanted.if_none_match.matches(incarnation)
+
+
+def document_reply(
+    wanted: DocumentWanted, incarnation: int, body: bytes, *, waits: bool = False
+) -> Reply:
     """Answer with the document, or with 304 to a client that holds it (section 4).
 
     Args:
         wanted: What was asked for.
         incarnation: The document's number, which is its entity tag, unquoted.
         body: The document as `codec.encode_document` writes it by `wanted.version`.
+        waits: Whether the answer waited, or would have, where the client asked for that: then it is
+            told so, and asks again at once instead of polling (section 10).
     """
-    tag = (b"ETag", b"%d" % incarnation)
+    headers: tuple[tuple[bytes, bytes], ...] = ((b"ETag", b"%d" % incarnation),)
+    if waits and wanted.wait_seconds:
+        headers += ((b"Preference-Applied", b"wait=%d" % wanted.wait_seconds),)
     if wanted.if_none_match.matches(incarnation):
-        return Reply(304, b"", (tag,))
-    return Reply(200, body, (_JSON, tag))
+        return Reply(304, b"", headers)
+    return Reply(200, body, (_JSON, *headers))
 
 
 def instance_reply(wanted: InstanceWanted, tree: Tree) -> Reply:

@@ -104,14 +104,14 @@ class GuestPlane:
                 asking, self._documents, plane, clock=watch, loop=asyncio.get_running_loop()
             ),
         )
-        connections = Connections(
+        self._connections = Connections(
             endpoint,
             Writer(clock, mint),
             limits=wanted,
             tally=self._tally,
             loop=asyncio.get_running_loop(),
         )
-        self._listeners = Listeners(connections)
+        self._listeners = Listeners(self._connections)
 
     @property
     def machines(self) -> Mapping[str, Machine]:
@@ -132,6 +132,7 @@ class GuestPlane:
         """Take over what changed, all of it before the next request."""
         self._registry.learn(changes)
         self._documents.learn(changes)
+        self._connections.waiting.learn(changes)
 
     def seen(self, machine_key: str) -> tuple[datetime, str] | None:
         """Return when a machine last asked and by which api-version, None if it never did."""

@@ -22,6 +22,8 @@ class Reason(StrEnum):
     """A request that did not arrive in its time."""
     SLOW_READER = "slow-reader"
     """A peer that did not take its answers in time."""
+    WAITERS = "waiters"
+    """A request that was not let wait, for too many do; it was answered at once."""
     APPROVAL_TIMEOUT = "approval-timeout"
     """An approval that the plane did not answer in time."""
 
