@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
         """Answer the request that waited."""
         self._waiting = None
         self._send(reply)
-        self._go_on()
+        self._carry_on()
 
     def _approval_is_done(self, approval: "Future[Any]") -> None:
         """Come back to the event loop; called by whoever finishes the approval."""
@@ -280,10 +280,14 @@ class Connection(asyncio.Protocol):
         if self._approval is approval:
             self._approval = None
             self._give(self._shared.endpoint.settle(approval))
-            if self._held() and self._stage < Stage.CLOSING:
-                self._settle_down(began_anew=True)  # from now on it waits for something else
-            else:
-                self._go_on()
+            self._carry_on()
+
+    def _carry_on(self) -> None:
+        """Go on after an answer that came late, or wait for what is in the way now."""
+        if self._held() and self._stage < Stage.CLOSING:
+            self._settle_down(began_anew=True)
+        else:
+            self._go_on()
 
     def _answer_expectation(self) -> None:
         """Let the client send its body, or give it the final answer instead.
