@@ -168,7 +168,7 @@ class Room:
     ) -> None:
         self.clock = ManualClock(START)
         self.tally = tally.Tally()
-        self.registry = Registry(self.tally)
+        self.registry = Registry(self.tally, proxied=True)
         self.documents = Documents()
         self.approvals = BookedApprovals()
         operations = [operation(event())]

@@ -31,6 +31,7 @@ from forewarn.server.guests import Guests
 from forewarn.server.operator import api, auth, sockets
 from forewarn.server.operator.desk import Desk
 from forewarn.server.operator.roster import Roster
+from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import OFF, Rules, Settings
 from forewarn.store.port import Store, StoreError
 
@@ -175,6 +176,15 @@ class Service:
             await asyncio.to_thread(self._store.close)
         if self._servers and self._settings.operator.socket != OFF:
             sockets.remove(Path(self._settings.operator.socket))
+
+    def reload(self) -> None:
+        """Read again what may be changed while the service runs: the proxies' secrets."""
+        try:
+            self._guests.reload()
+        except SecretUnusable as error:
+            _log.error("the proxies' secrets stay as they were", why=str(error))
+        else:
+            _log.info("the proxies' secrets were read again")
 
     async def reasons(self) -> tuple[str, ...]:
         """Return what keeps the service from doing all its work; nothing when all is well."""

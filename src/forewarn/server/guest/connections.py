@@ -76,7 +76,7 @@ class Connections:
         self.retiring = False
         """Whether the plane stops: each answer is then the last of its connection."""
         self._all: set[Timed] = set()
-        self._of_address: dict[str, int] = {}
+        self._of_address: dict[tuple[str, str], int] = {}
         self._emptied: asyncio.Future[None] | None = None
         self._queued: deque[Timed] = deque()
 
@@ -94,13 +94,14 @@ class Connections:
         if len(self._all) >= limits.connections:
             self.tally[Reason.CONNECTIONS] += 1
             return refusals.too_many_connections(limits.connections, "this service")
-        # On a loopback listener every machine has the same address.
-        if not source.vm_paths:
-            of_address = self._of_address.get(source.address, 0)
+        # On a loopback listener, and behind a proxy, every machine has the same address.
+        if not source.is_shared:
+            place = (source.listener, source.address)
+            of_address = self._of_address.get(place, 0)
             if of_address >= limits.connections_per_address:
                 self.tally[Reason.CONNECTIONS_OF_ADDRESS] += 1
                 return refusals.too_many_connections(limits.connections_per_address, "this address")
-            self._of_address[source.address] = of_address + 1
+            self._of_address[place] = of_address + 1
         self._all.add(connection)
         return None
 
@@ -109,12 +110,13 @@ class Connections:
         if connection not in self._all:
             return
         self._all.remove(connection)
-        if not source.vm_paths:
-            left = self._of_address[source.address] - 1
+        if not source.is_shared:
+            place = (source.listener, source.address)
+            left = self._of_address[place] - 1
             if left:
-                self._of_address[source.address] = left
+                self._of_address[place] = left
             else:
-                del self._of_address[source.address]
+                del self._of_address[place]
         if not self._all and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 

@@ -14,12 +14,15 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Machine
-from forewarn.protocol import exchange
+from forewarn.protocol import exchange, text
 from forewarn.protocol.exchange import DocumentWanted, Reply, Request, Rules, Wanted
+from forewarn.protocol.identity import Claim
 from forewarn.server.guest import instances, refusals
 from forewarn.server.guest.asking import Askings, Held
 from forewarn.server.guest.callers import Registry, Source
 from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.strangers import Strangers
+from forewarn.server.guest.tally import Reason
 from forewarn.server.guest.waiting import Wait
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import ErrorCode
@@ -81,6 +84,7 @@ class Endpoint:
         self._rules = rules
         self._clock = clock
         self._askings = askings
+        self._strangers = Strangers()
 
     def answer(self, request: Request, source: Source) -> Outcome:
         """Answer a whole request; never raises, whatever the request."""
@@ -209,12 +213,20 @@ class Endpoint:
             outcome.add_done_callback(lambda done: held.set_result(self.settle(done)))
 
     def _admit(self, wanted: Wanted, source: Source) -> Machine | Reply:
-        machine = self._registry.caller(source, wanted.machine)
-        refusal = exchange.admit(wanted, source, machine, 0)
-        if refusal is not None:
-            return refusal
-        assert machine is not None
-        return machine
+        found = self._registry.caller(source, wanted.machine)
+        if isinstance(found, Reason):
+            self._note(wanted, source, found)
+            return exchange.unknown_caller(source.address, wanted.machine)
+        return exchange.admit(wanted, source, found, 0) or found
+
+    def _note(self, wanted: Wanted, source: Source, reason: Reason) -> None:
+        facts: dict[str, str] = {"reason": reason}
+        told = wanted.machine
+        if isinstance(told, Claim):
+            facts["instance_id"] = text.shown(told.id.decode("utf-8", "replace"))
+        elif told is not None:
+            facts["name"] = text.shown(told)
+        self._strangers.note(source.listener, source.address, self._clock.monotonic(), **facts)
 
     def _saw(self, machine: Machine, version: str) -> None:
         self._registry.saw(machine, self._clock.now().replace(microsecond=0), version)

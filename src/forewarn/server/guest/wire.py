@@ -28,6 +28,7 @@ import structlog
 
 from forewarn.protocol import exchange
 from forewarn.protocol.exchange import Reply, Request
+from forewarn.server.guest import callers
 from forewarn.server.guest.asking import Held
 from forewarn.server.guest.callers import Source
 from forewarn.server.guest.connections import NEVER, Connections
@@ -109,8 +110,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a peer in, or tell it that there are too many."""
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self._source = self._source_of(peer[0] if peer else "")
+        self._source = self._source_of(callers.peer_host(transport.get_extra_info("peername")))
         refusal = self._shared.admit(self, self._source)
         if refusal is None:
             limits = self._shared.limits
