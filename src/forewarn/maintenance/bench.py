@@ -281,14 +281,21 @@ class Bench:
         return {key for key in scopes if not self.policy.is_on(self.scopes[key], self.now)}
 
     def in_the_way(self, step: planner.Step) -> tuple[Operation, Event, str] | None:
-        """Return a live operation that shares a machine with a step, its event, and the name."""
-        names = {machine.key: machine.name for machine in step.machines}
+        """Return a live operation that shares a machine with a step, its event, and the name.
+
+        Of several in the first scope, the first in turn, so that no store's order decides.
+        """
+        names = {machine.key for machine in step.machines}
         for scope in dict.fromkeys(machine.scope for machine in step.machines):
-            for other in self.live_in(scope):
-                for event in other.events:
-                    for name in event.machines:
-                        if key(name) in names:
-                            return other, event, name
+            found = [
+                (other, event, name)
+                for other in self.live_in(scope)
+                for event in other.events
+                for name in event.machines
+                if key(name) in names
+            ]
+            if found:
+                return min(found, key=lambda one: in_turn(one[0]))
         return None
 
     def decision(self, about: Iterable[str], number: int | None = None) -> Decision:

@@ -431,3 +431,15 @@ def test_a_decision_leaves_its_snapshot_as_it_was() -> None:
     before = msgspec.json.encode(bench.snapshot)
     schedule.decide(bench.snapshot, causes.Passed(), NOW + timedelta(hours=1), bench.mint)
     assert msgspec.json.encode(bench.snapshot) == before
+
+
+def test_of_several_events_in_the_way_the_first_in_turn_is_named() -> None:
+    bench = Bench()
+    later = bench.now + timedelta(hours=2)
+    bench.ask(REBOOT, "web-3", not_before=later)
+    bench.ask(REBOOT, "web-0")
+    for operations in (["1.1", "2.1"], ["2.1", "1.1"]):
+        known = {name: bench.operation(name) for name in operations}
+        bench.snapshot = msgspec.structs.replace(bench.snapshot, operations=known)
+        with pytest.raises(Refused, match=r"web-0 has .* of operation 2\.1"):
+            bench.ask(REBOOT, "web-3", "web-0")
