@@ -18,9 +18,9 @@ from forewarn.connectors.port import Act, Outcome
 from forewarn.control import heartbeat
 from forewarn.control.executor import UNKNOWN, Executor, OnUnknown
 from forewarn.control.plane import ADVANCE_BATCH, Plane
-from forewarn.maintenance import attention
+from forewarn.maintenance import attention, planner
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Operation, Verdict, key
+from forewarn.maintenance.model import Operation, Verdict, WalkState, key
 from forewarn.maintenance.policy import Enablement, Policy
 from forewarn.vocabulary import ErrorCode, EventStatus
 from simulation.clocks import Clocks
@@ -409,6 +409,13 @@ class Town:
             raise Wrong(f"open, and not on the attention list: {', '.join(silent[:10])}")
 
     def under_way(self, number: int) -> bool:
-        """Whether a maintenance has a step that is live, and so is judged itself."""
-        operations = map(self.memory.all_operations.__getitem__, self.memory.live)
-        return any(operation.maintenance == number for operation in operations)
+        """Whether a walk has a step that is live, or a live event in the way of its next."""
+        live = [self.memory.all_operations[i] for i in self.memory.live]
+        busy = {key(name) for operation in live for name in operation.machines}
+        walks = self.memory.open[number].walks
+        return any(operation.maintenance == number for operation in live) or any(
+            machine.key in busy
+            for walk in walks
+            if walk.state is WalkState.GOING
+            for machine in planner.next_step(walk, self.memory.all_machines.values())
+        )

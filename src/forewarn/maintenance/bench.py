@@ -182,6 +182,16 @@ class Bench:
         else:
             self.put(waiting)
 
+    def _go_on(self, operation: Operation) -> None:
+        """Start what waits for nothing any more, if it is still ready.
+
+        A clock that was set back makes a NotBefore lie ahead again: then time wakes it.
+        """
+        if operation.approved or operation.not_before <= self.now:
+            self.start_if_free(operation, Trigger.START)
+        else:
+            self.put(operation)
+
     def _leave_due(self, operation: Operation, trigger: Trigger) -> None:
         """Let what is ready be found by the next look at what is due."""
         if trigger is Trigger.STRIKE:
@@ -208,7 +218,7 @@ class Bench:
             self.stop_walk(operation, f"{operation.id} is {status}: {outcome}".rstrip(": "))
         waiting = [o for o in self.operations.values() if o.waits_for == operation.id]
         for other in sorted(waiting, key=in_turn):
-            self.start_if_free(replace(other, waits_for=""), Trigger.START)
+            self._go_on(replace(other, waits_for=""))
         self.walk_on()
 
     def hold(self, operation: Operation) -> None:
