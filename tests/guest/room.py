@@ -199,7 +199,7 @@ class Room:
 
     def turn_on(self, scopes: Collection[str]) -> None:
         now = self.clock.now()
-        known = [self.documents.scope(key) for key in scopes]
+        known = [self.documents.scope(key) for key in scopes if key in self.documents._scopes]
         changed = tuple(msgspec.structs.replace(each, asked_at=now) for each in known)
         self.documents.learn(Changes(scopes=changed))
 

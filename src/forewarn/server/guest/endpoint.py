@@ -122,21 +122,28 @@ class Endpoint:
         if over is not None:
             return over
         match wanted:
-            case DocumentWanted():
+            case DocumentWanted() | exchange.ApprovalWanted():
                 self._saw(machine, wanted.version.name)
                 if self._askings is not None:
-                    return self._ask(machine, lambda: self._read(wanted, machine, source))
-                return self._read(wanted, machine, source)
-            case exchange.ApprovalWanted():
-                self._saw(machine, wanted.version.name)
-                if self._askings is not None:
-                    return self._ask(machine, lambda: self._approve(request.body, machine, source))
-                return self._approve(request.body, machine, source)
+                    return self._ask(wanted, request.body, machine, source)
+                return self._serve(wanted, request.body, machine, source)
             case exchange.InstanceWanted():
                 scope = self._documents.scope(machine.scope)
                 return exchange.instance_reply(wanted, instances.tree(machine, scope))
             case exchange.VersionsWanted():
                 return exchange.versions_reply()
+
+    def _serve(
+        self,
+        wanted: DocumentWanted | exchange.ApprovalWanted,
+        body: bytes,
+        machine: Machine,
+        source: Source,
+    ) -> Outcome:
+        """Answer about events, as of now."""
+        if isinstance(wanted, DocumentWanted):
+            return self._read(wanted, machine, source)
+        return self._approve(body, machine, source)
 
     def _read(self, wanted: DocumentWanted, machine: Machine, source: Source) -> Reply | Wait:
         incarnation, body = self._documents.read(machine.scope, wanted.version)
@@ -176,13 +183,30 @@ class Endpoint:
         assert reply is not None  # it is over
         return reply
 
-    def _ask(self, machine: Machine, answer: Callable[[], Outcome]) -> Outcome:
-        """Answer at once if the machine's scope is on, else when the request has turned it on."""
+    def _ask(
+        self,
+        wanted: DocumentWanted | exchange.ApprovalWanted,
+        body: bytes,
+        machine: Machine,
+        source: Source,
+    ) -> Outcome:
+        """Answer at once if the machine's scope is on, else when the request has turned it on.
+
+        Who asks is looked up anew then: the answer may be held back for minutes, in which the
+        machine may move to another scope or be removed.
+        """
         assert self._askings is not None
         turning = self._askings.note(machine.scope)
         if turning is None:
-            return answer()
+            return self._serve(wanted, body, machine, source)
         held = Held(self._askings.delay_seconds)
+
+        def answer() -> Outcome:
+            now = self._registry.machines.get(machine.key)
+            if now is None:
+                return exchange.unknown_caller(source.address, wanted.machine)
+            return self._serve(wanted, body, now, source)
+
         turning.add_done_callback(lambda _: self._answer_held(held, answer))
         return held
 
