@@ -22,7 +22,7 @@ from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.listener import CannotListen, Listener, Listeners
 from forewarn.server.guest.proxies import Proxies
-from forewarn.server.guest.tally import Tally
+from forewarn.server.guest.tally import Figures, Reason, Tally
 from forewarn.server.guest.writing import Writer
 from forewarn.server.operator.sockets import SocketUnusable
 
@@ -55,6 +55,10 @@ class Guests(Protocol):
 
     def seen(self, machine_key: str) -> tuple[datetime, str] | None:
         """Return when a machine last asked and by which api-version, None if it never did."""
+        ...
+
+    def figures(self) -> Figures:
+        """Return what was counted so far."""
         ...
 
     async def open(self) -> tuple[str, ...]:
@@ -115,14 +119,14 @@ class GuestPlane:
                 asking, self._documents, plane, clock=watch, loop=asyncio.get_running_loop()
             ),
         )
-        connections = Connections(
+        self._connections = Connections(
             endpoint,
             Writer(clock, mint),
             limits=wanted,
             tally=self._tally,
             loop=asyncio.get_running_loop(),
         )
-        self._listeners = Listeners(connections)
+        self._listeners = Listeners(self._connections)
 
     @property
     def machines(self) -> Mapping[str, Machine]:
@@ -162,6 +166,17 @@ class GuestPlane:
     def seen(self, machine_key: str) -> tuple[datetime, str] | None:
         """Return when a machine last asked and by which api-version, None if it never did."""
         return self._registry.seen(machine_key)
+
+    def figures(self) -> Figures:
+        """Return what was counted so far."""
+        connections = self._connections
+        return Figures(
+            answers={name: dict(counts) for name, counts in connections.answers.counts.items()},
+            refusals={reason: self._tally[reason] for reason in Reason},
+            connections=len(connections),
+            accepted=connections.accepted,
+            seen=self._registry.seen_count,
+        )
 
     async def open(self) -> tuple[str, ...]:
         """Open every listener and return their addresses."""

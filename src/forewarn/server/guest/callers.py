@@ -217,6 +217,11 @@ class Registry:
         self._sighting = sighting
         self._seen[machine.key] = sighting
 
+    @property
+    def seen_count(self) -> int:
+        """How many machines have asked since the start."""
+        return len(self._seen)
+
     def seen(self, machine_key: str) -> Sighting | None:
         """Return when a machine last asked and by which api-version; None if not since the start.
 

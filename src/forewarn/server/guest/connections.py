@@ -10,7 +10,7 @@ from forewarn.server.guest import refusals
 from forewarn.server.guest.callers import Source
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.limits import Limits
-from forewarn.server.guest.tally import Reason, Tally
+from forewarn.server.guest.tally import Answers, Reason, Tally
 from forewarn.server.guest.writing import Writer
 
 NEVER = math.inf
@@ -65,6 +65,9 @@ class Connections:
         self.tally = tally
         self.loop = loop
         self.monotonic = monotonic or loop.time
+        self.answers = Answers()
+        self.accepted = 0
+        """How many connections there were so far."""
         self.retiring = False
         """Whether the plane stops: each answer is then the last of its connection."""
         self._all: set[Timed] = set()
@@ -82,6 +85,7 @@ class Connections:
             The refusal if there are too many; the connection is not taken in then.
         """
         limits = self.limits
+        self.accepted += 1
         if len(self._all) >= limits.connections:
             self.tally[Reason.CONNECTIONS] += 1
             return refusals.too_many_connections(limits.connections, "this service")
