@@ -26,6 +26,7 @@ COUNTED = Figures(
     refusals=dict.fromkeys(Reason, 0) | {Reason.UNKNOWN_ADDRESS: 3},
     connections=4,
     accepted=9,
+    waiters=6,
     seen=2,
 )
 Samples = dict[str, float]
@@ -86,6 +87,7 @@ def test_what_the_guest_plane_counted_is_told(service: Running, client: Client) 
     assert told['forewarn_guest_refusals_total{reason="slow-reader"}'] == 0
     assert told["forewarn_guest_connections"] == 4
     assert told["forewarn_guest_connections_accepted_total"] == 9
+    assert told["forewarn_guest_waiters"] == 6
     assert told["forewarn_machines_seen"] == 2
 
 

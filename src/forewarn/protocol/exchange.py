@@ -10,8 +10,8 @@ When several things are wrong, the first in the order of section 3, rule 6 is an
 `respond` is the whole exchange in one call. A shell whose approval takes its time calls the
 pieces in the same order: `judge`, `admit`, then what the wanted thing asks for.
 
-A later part has its place here: a waiting GET is a `DocumentWanted` that says how long
-(section 10).
+A waiting GET is a `DocumentWanted` that says how long (section 10). A shell that lets it wait asks
+`holds` whether it is to; `respond` answers it at once.
 """
 
 import re
@@ -19,7 +19,16 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from forewarn.protocol import choices, codec, identity, instance, target, text, versions
+from forewarn.protocol import (
+    choices,
+    codec,
+    identity,
+    instance,
+    prefer,
+    target,
+    text,
+    versions,
+)
 from forewarn.protocol.choices import Refusal
 from forewarn.protocol.identity import Claim
 from forewarn.protocol.instance import Tree
@@ -107,7 +116,7 @@ class IfNoneMatch(msgspec.Struct, frozen=True):
         return self.anything or b"%d" % incarnation in self.tags
 
 
-Told: TypeAlias = str | Claim | None
+Asker: TypeAlias = str | Claim | None
 """What a request itself says of who asks: the name in a `/vm/NAME` prefix, as written; a trusted
 proxy's claim; None where the connection must tell."""
 
@@ -117,14 +126,17 @@ class DocumentWanted(msgspec.Struct, frozen=True, kw_only=True):
 
     version: Version
     if_none_match: IfNoneMatch = IfNoneMatch()
-    machine: Told = None
+    wait_seconds: int = 0
+    """How long the answer may be held back for a change; 0 where it was not asked for, and where no
+    entity tag tells what the client holds."""
+    machine: Asker = None
 
 
 class ApprovalWanted(msgspec.Struct, frozen=True, kw_only=True):
     """POST /metadata/scheduledevents."""
 
     version: Version
-    machine: Told = None
+    machine: Asker = None
 
 
 class InstanceWanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,13 +144,13 @@ class InstanceWanted(msgspec.Struct, frozen=True, kw_only=True):
 
     path: tuple[str, ...] = ()
     format: Literal["json", "text"] = "json"
-    machine: Told = None
+    machine: Asker = None
 
 
 class VersionsWanted(msgspec.Struct, frozen=True, kw_only=True):
     """GET /metadata/versions."""
 
-    machine: Told = None
+    machine: Asker = None
 
 
 Wanted: TypeAlias = DocumentWanted | ApprovalWanted | InstanceWanted | VersionsWanted
@@ -148,7 +160,7 @@ Wanted: TypeAlias = DocumentWanted | ApprovalWanted | InstanceWanted | VersionsW
 class Knowledge(Protocol):
     """What a whole exchange asks of the world, in the order of its questions."""
 
-    def caller(self, machine: Told) -> str | None:
+    def caller(self, machine: Asker) -> str | None:
         """Return the key of the registered machine that asks, None if there is none.
 
         Args:
@@ -216,48 +228,59 @@ def judge(request: Request, peer: Peer, rules: Rules) -> Reply | Wanted:
     methods = _EVENTS_METHODS if asked.resource is Resource.EVENTS else _NEIGHBOURS_METHODS
     if request.method not in methods:
         return _refusal(choices.METHOD, (b"Allow", b", ".join(methods)))
-    has_header, forwarded, tags, said = _read_headers(request.headers)
-    told: Told = asked.machine
+    told = _read_headers(request.headers)
+    asker: Asker = asked.machine
     if peer.trusted_proxy:
-        if (told := identity.claim(said)) is None:
+        if (asker := identity.claim(told.identity)) is None:
             return _refusal(choices.UNSIGNED)
-    elif forwarded:
+    elif told.forwarded:
         return _refusal(choices.FORWARDED)
-    elif said:
+    elif told.identity:
         return _refusal(choices.NO_TRUSTED_PROXY)
-    has_header = has_header or peer.without_header
+    has_header = told.metadata or peer.without_header
     if not has_header and not _taken_without_header(request.method, asked, rules):
         return _refusal(choices.NO_HEADER)
     if asked.doubled is not None:
         return _refusal(choices.DOUBLED_PARAMETER, name=asked.doubled)
     if asked.resource is Resource.EVENTS:
-        return _events_wanted(request.method, asked, tags, told)
+        return _events_wanted(request.method, asked, told, asker)
     if asked.resource is Resource.INSTANCE:
-        return _instance_wanted(asked, told)
-    return VersionsWanted(machine=told)
+        return _instance_wanted(asked, asker)
+    return VersionsWanted(machine=asker)
 
 
-def _read_headers(headers: Headers) -> tuple[bool, bool, list[bytes], list[tuple[bytes, bytes]]]:
-    """Return what the headers tell.
+class _Told:
+    """What the headers say that the protocol reads."""
 
-    Returns:
-        Whether Metadata is true, whether it was forwarded, every If-None-Match, and every header
-        that says whom a proxy speaks for.
-    """
-    has_header = forwarded = False
-    tags = []
-    said: list[tuple[bytes, bytes]] = []
+    __slots__ = ("forwarded", "identity", "metadata", "preferences", "tags")
+
+    def __init__(self) -> None:
+        self.metadata = False
+        """Whether Metadata is true."""
+        self.forwarded = False
+        self.identity: list[tuple[bytes, bytes]] = []
+        """Every header by which a proxy says whom it speaks for."""
+        self.tags: list[bytes] = []
+        """Every If-None-Match."""
+        self.preferences: list[bytes] = []
+        """Every Prefer."""
+
+
+def _read_headers(headers: Headers) -> _Told:
+    told = _Told()
     for name, value in headers:
         match key := name.lower():
             case b"metadata":
-                has_header = has_header or value.strip().lower() == b"true"
+                told.metadata = told.metadata or value.strip().lower() == b"true"
             case b"x-forwarded-for":
-                forwarded = True
+                told.forwarded = True
             case b"if-none-match":
-                tags.append(value)
+                told.tags.append(value)
+            case b"prefer":
+                told.preferences.append(value)
             case identity.ID | identity.SIGNATURE:
-                said.append((key, value))
-    return has_header, forwarded, tags, said
+                told.identity.append((key, value))
+    return told
 
 
 def _taken_without_header(method: bytes, asked: Target, rules: Rules) -> bool:
@@ -271,22 +294,29 @@ def _taken_without_header(method: bytes, asked: Target, rules: Rules) -> bool:
     )
 
 
-def _events_wanted(method: bytes, asked: Target, tags: list[bytes], told: Told) -> Reply | Wanted:
+def _events_wanted(method: bytes, asked: Target, told: _Told, asker: Asker) -> Reply | Wanted:
     version = versions.BY_NAME.get(asked.api_version or "")
     if version is None:
         return _wrong_version(_NEWEST_OF_EVENTS)
     if method == b"POST":
-        return ApprovalWanted(version=version, machine=told)
-    return DocumentWanted(version=version, if_none_match=_if_none_match(tags), machine=told)
+        return ApprovalWanted(version=version, machine=asker)
+    tags = _if_none_match(told.tags)
+    waits = bool(tags.tags) and not tags.anything
+    return DocumentWanted(
+        version=version,
+        if_none_match=tags,
+        wait_seconds=prefer.wait_seconds(told.preferences) if waits else 0,
+        machine=asker,
+    )
 
 
-def _instance_wanted(asked: Target, told: Told) -> Reply | Wanted:
+def _instance_wanted(asked: Target, asker: Asker) -> Reply | Wanted:
     if asked.api_version not in _INSTANCE_VERSIONS:
         return _wrong_version(_NEWEST_OF_INSTANCE)
     form = "json" if asked.format is None else asked.format
     if (known := _FORMATS.get(text.lower(form))) is None:
         return _refusal(choices.FORMAT, format=form)
-    return InstanceWanted(path=asked.below, format=known, machine=told)
+    return InstanceWanted(path=asked.below, format=known, machine=asker)
 
 
 def _if_none_match(values: list[bytes]) -> IfNoneMatch:
@@ -339,18 +369,29 @@ def _answer(wanted: Wanted, body: bytes, caller: str, knowledge: Knowledge) -> R
             return knowledge.approve(caller, event_ids)
 
 
-def document_reply(wanted: DocumentWanted, incarnation: int, body: bytes) -> Reply:
+def holds(wanted: DocumentWanted, incarnation: int) -> bool:
+    """Tell whether the answer is to wait for a change: the client holds this document already."""
+    return wanted.wait_seconds > 0 and wanted.if_none_match.matches(incarnation)
+
+
+def document_reply(
+    wanted: DocumentWanted, incarnation: int, body: bytes, *, waits: bool = False
+) -> Reply:
     """Answer with the document, or with 304 to a client that holds it (section 4).
 
     Args:
         wanted: What was asked for.
         incarnation: The document's number, which is its entity tag, unquoted.
         body: The document as `codec.encode_document` writes it by `wanted.version`.
+        waits: Whether the answer waited, or would have, where the client asked for that: then it is
+            told so, and asks again at once instead of polling (section 10).
     """
-    tag = (b"ETag", b"%d" % incarnation)
+    headers: tuple[tuple[bytes, bytes], ...] = ((b"ETag", b"%d" % incarnation),)
+    if waits and wanted.wait_seconds:
+        headers += ((b"Preference-Applied", b"wait=%d" % wanted.wait_seconds),)
     if wanted.if_none_match.matches(incarnation):
-        return Reply(304, b"", (tag,))
-    return Reply(200, body, (_JSON, tag))
+        return Reply(304, b"", headers)
+    return Reply(200, body, (_JSON, *headers))
 
 
 def instance_reply(wanted: InstanceWanted, tree: Tree) -> Reply:
@@ -397,7 +438,7 @@ def unavailable(retry_after_seconds: int) -> Reply:
     return _refusal(choices.UNAVAILABLE, _retry_after(retry_after_seconds))
 
 
-def unknown_caller(address: str, machine: Told = None) -> Reply:
+def unknown_caller(address: str, machine: Asker = None) -> Reply:
     """Refuse whoever is no registered machine.
 
     A proxy's guest reads the same of a wrong signature and of a right one for no machine, and

@@ -149,6 +149,7 @@ class GuestPlane:
         self._tell_unheard(changes.machines)
         self._registry.learn(changes)
         self._documents.learn(changes)
+        self._connections.waiting.learn(changes)
 
     def _tell_unheard(self, machines: Collection[Machine]) -> None:
         """Tell the log of machines that no listener hears: the fleet names one that is not set."""
@@ -175,6 +176,7 @@ class GuestPlane:
             refusals={reason: self._tally[reason] for reason in Reason},
             connections=len(connections),
             accepted=connections.accepted,
+            waiters=len(connections.waiting),
             seen=self._registry.seen_count,
         )
 

@@ -27,6 +27,7 @@ from typing import Final, NoReturn
 
 import structlog
 
+from forewarn import configuration
 from forewarn.clock import SystemClock
 from forewarn.connectors.command import CommandUnusable
 from forewarn.control.plane import Plane
@@ -38,7 +39,7 @@ from forewarn.server.operator.auth import TokenUnusable
 from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.service import Addresses, Crashed, Service, clock_of, policy_of
-from forewarn.server.settings import Settings, state_folder
+from forewarn.server.settings import Settings
 from forewarn.store import sql
 from forewarn.store.port import Store, StoreError
 from forewarn.version import __version__
@@ -67,7 +68,7 @@ def serve(settings: Settings) -> int:
     """
     logs.set_up(settings.log)
     path = Path(settings.store.path)
-    if path.parent == state_folder(os.environ):
+    if path.parent == configuration.state_folder(os.environ):
         with contextlib.suppress(OSError):  # the store says what is wrong with its folder
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:

@@ -11,6 +11,7 @@ from forewarn.server.guest.callers import Source
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.tally import Answers, Reason, Tally
+from forewarn.server.guest.waiting import Waiting
 from forewarn.server.guest.writing import Writer
 
 NEVER = math.inf
@@ -68,6 +69,8 @@ class Connections:
         self.answers = Answers()
         self.accepted = 0
         """How many connections there were so far."""
+        self.waiting = Waiting(endpoint, limits.waiters, tally, loop)
+        """Requests that wait for their document to change."""
         self.retiring = False
         """Whether the plane stops: each answer is then the last of its connection."""
         self._all: set[Timed] = set()

@@ -31,6 +31,8 @@ class Reason(StrEnum):
     """A request that did not arrive in its time."""
     SLOW_READER = "slow-reader"
     """A peer that did not take its answers in time."""
+    WAITERS = "waiters"
+    """A request that was not let wait, for too many do; it was answered at once."""
     APPROVAL_TIMEOUT = "approval-timeout"
     """An approval that the plane did not answer in time."""
 
@@ -84,5 +86,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Open ones."""
     accepted: int = 0
     """Connections so far, those that were refused at once included."""
+    waiters: int = 0
+    """Requests that wait for their document to change."""
     seen: int = 0
     """Machines that have asked for events, or approved some, since the start."""

@@ -160,6 +160,9 @@ def _guests(figures: Figures) -> Families:
         "forewarn_guest_connections_accepted", "Connections of guests so far.", figures.accepted
     )
     yield GaugeMetricFamily(
+        "forewarn_guest_waiters", "Requests that wait for their document.", figures.waiters
+    )
+    yield GaugeMetricFamily(
         "forewarn_machines_seen",
         "Machines that asked for events, or approved some, since the start.",
         figures.seen,
