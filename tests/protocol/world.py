@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from forewarn.protocol import codec, exchange, identity, instance
 from forewarn.protocol.document import Document
-from forewarn.protocol.exchange import Asker, Peer, Reply, Request, Rules
+from forewarn.protocol.exchange import Peer, Reply, Request, Rules, Told
 from forewarn.protocol.identity import Claim
 from forewarn.protocol.instance import Tree
 from forewarn.protocol.versions import Version
@@ -32,7 +32,7 @@ class World:
     approved: list[tuple[str, ...]] = field(default_factory=list)
     counted: int = 0
 
-    def caller(self, machine: Asker) -> str | None:
+    def caller(self, machine: Told) -> str | None:
         if isinstance(machine, Claim):
             known = identity.is_signed(machine, [SECRET]) and machine.id == b"web-0"
             return "web-0" if known else None

@@ -19,16 +19,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from forewarn.protocol import (
-    choices,
-    codec,
-    identity,
-    instance,
-    prefer,
-    target,
-    text,
-    versions,
-)
+from forewarn.protocol import choices, codec, identity, instance, prefer, target, text, versions
 from forewarn.protocol.choices import Refusal
 from forewarn.protocol.identity import Claim
 from forewarn.protocol.instance import Tree
@@ -116,7 +107,7 @@ class IfNoneMatch(msgspec.Struct, frozen=True):
         return self.anything or b"%d" % incarnation in self.tags
 
 
-Asker: TypeAlias = str | Claim | None
+Told: TypeAlias = str | Claim | None
 """What a request itself says of who asks: the name in a `/vm/NAME` prefix, as written; a trusted
 proxy's claim; None where the connection must tell."""
 
@@ -129,14 +120,14 @@ class DocumentWanted(msgspec.Struct, frozen=True, kw_only=True):
     wait_seconds: int = 0
     """How long the answer may be held back for a change; 0 where it was not asked for, and where no
     entity tag tells what the client holds."""
-    machine: Asker = None
+    machine: Told = None
 
 
 class ApprovalWanted(msgspec.Struct, frozen=True, kw_only=True):
     """POST /metadata/scheduledevents."""
 
     version: Version
-    machine: Asker = None
+    machine: Told = None
 
 
 class InstanceWanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,13 +135,13 @@ class InstanceWanted(msgspec.Struct, frozen=True, kw_only=True):
 
     path: tuple[str, ...] = ()
     format: Literal["json", "text"] = "json"
-    machine: Asker = None
+    machine: Told = None
 
 
 class VersionsWanted(msgspec.Struct, frozen=True, kw_only=True):
     """GET /metadata/versions."""
 
-    machine: Asker = None
+    machine: Told = None
 
 
 Wanted: TypeAlias = DocumentWanted | ApprovalWanted | InstanceWanted | VersionsWanted
@@ -160,7 +151,7 @@ Wanted: TypeAlias = DocumentWanted | ApprovalWanted | InstanceWanted | VersionsW
 class Knowledge(Protocol):
     """What a whole exchange asks of the world, in the order of its questions."""
 
-    def caller(self, machine: Asker) -> str | None:
+    def caller(self, machine: Told) -> str | None:
         """Return the key of the registered machine that asks, None if there is none.
 
         Args:
@@ -228,28 +219,28 @@ def judge(request: Request, peer: Peer, rules: Rules) -> Reply | Wanted:
     methods = _EVENTS_METHODS if asked.resource is Resource.EVENTS else _NEIGHBOURS_METHODS
     if request.method not in methods:
         return _refusal(choices.METHOD, (b"Allow", b", ".join(methods)))
-    told = _read_headers(request.headers)
-    asker: Asker = asked.machine
+    heard = _read_headers(request.headers)
+    told: Told = asked.machine
     if peer.trusted_proxy:
-        if (asker := identity.claim(told.identity)) is None:
+        if (told := identity.claim(heard.identity)) is None:
             return _refusal(choices.UNSIGNED)
-    elif told.forwarded:
+    elif heard.forwarded:
         return _refusal(choices.FORWARDED)
-    elif told.identity:
+    elif heard.identity:
         return _refusal(choices.NO_TRUSTED_PROXY)
-    has_header = told.metadata or peer.without_header
+    has_header = heard.metadata or peer.without_header
     if not has_header and not _taken_without_header(request.method, asked, rules):
         return _refusal(choices.NO_HEADER)
     if asked.doubled is not None:
         return _refusal(choices.DOUBLED_PARAMETER, name=asked.doubled)
     if asked.resource is Resource.EVENTS:
-        return _events_wanted(request.method, asked, told, asker)
+        return _events_wanted(request.method, asked, heard, told)
     if asked.resource is Resource.INSTANCE:
-        return _instance_wanted(asked, asker)
-    return VersionsWanted(machine=asker)
+        return _instance_wanted(asked, told)
+    return VersionsWanted(machine=told)
 
 
-class _Told:
+class _Heard:
     """What the headers say that the protocol reads."""
 
     __slots__ = ("forwarded", "identity", "metadata", "preferences", "tags")
@@ -259,28 +250,28 @@ class _Told:
         """Whether Metadata is true."""
         self.forwarded = False
         self.identity: list[tuple[bytes, bytes]] = []
-        """Every header by which a proxy says whom it speaks for."""
+        """Every header that says whom a proxy speaks for."""
         self.tags: list[bytes] = []
         """Every If-None-Match."""
         self.preferences: list[bytes] = []
         """Every Prefer."""
 
 
-def _read_headers(headers: Headers) -> _Told:
-    told = _Told()
+def _read_headers(headers: Headers) -> _Heard:
+    heard = _Heard()
     for name, value in headers:
         match key := name.lower():
             case b"metadata":
-                told.metadata = told.metadata or value.strip().lower() == b"true"
+                heard.metadata = heard.metadata or value.strip().lower() == b"true"
             case b"x-forwarded-for":
-                told.forwarded = True
+                heard.forwarded = True
             case b"if-none-match":
-                told.tags.append(value)
+                heard.tags.append(value)
             case b"prefer":
-                told.preferences.append(value)
+                heard.preferences.append(value)
             case identity.ID | identity.SIGNATURE:
-                told.identity.append((key, value))
-    return told
+                heard.identity.append((key, value))
+    return heard
 
 
 def _taken_without_header(method: bytes, asked: Target, rules: Rules) -> bool:
@@ -294,29 +285,29 @@ def _taken_without_header(method: bytes, asked: Target, rules: Rules) -> bool:
     )
 
 
-def _events_wanted(method: bytes, asked: Target, told: _Told, asker: Asker) -> Reply | Wanted:
+def _events_wanted(method: bytes, asked: Target, heard: _Heard, told: Told) -> Reply | Wanted:
     version = versions.BY_NAME.get(asked.api_version or "")
     if version is None:
         return _wrong_version(_NEWEST_OF_EVENTS)
     if method == b"POST":
-        return ApprovalWanted(version=version, machine=asker)
-    tags = _if_none_match(told.tags)
+        return ApprovalWanted(version=version, machine=told)
+    tags = _if_none_match(heard.tags)
     waits = bool(tags.tags) and not tags.anything
     return DocumentWanted(
         version=version,
         if_none_match=tags,
-        wait_seconds=prefer.wait_seconds(told.preferences) if waits else 0,
-        machine=asker,
+        wait_seconds=prefer.wait_seconds(heard.preferences) if waits else 0,
+        machine=told,
     )
 
 
-def _instance_wanted(asked: Target, asker: Asker) -> Reply | Wanted:
+def _instance_wanted(asked: Target, told: Told) -> Reply | Wanted:
     if asked.api_version not in _INSTANCE_VERSIONS:
         return _wrong_version(_NEWEST_OF_INSTANCE)
     form = "json" if asked.format is None else asked.format
     if (known := _FORMATS.get(text.lower(form))) is None:
         return _refusal(choices.FORMAT, format=form)
-    return InstanceWanted(path=asked.below, format=known, machine=asker)
+    return InstanceWanted(path=asked.below, format=known, machine=told)
 
 
 def _if_none_match(values: list[bytes]) -> IfNoneMatch:
@@ -438,7 +429,7 @@ def unavailable(retry_after_seconds: int) -> Reply:
     return _refusal(choices.UNAVAILABLE, _retry_after(retry_after_seconds))
 
 
-def unknown_caller(address: str, machine: Asker = None) -> Reply:
+def unknown_caller(address: str, machine: Told = None) -> Reply:
     """Refuse whoever is no registered machine.
 
     A proxy's guest reads the same of a wrong signature and of a right one for no machine, and

@@ -11,7 +11,7 @@ import msgspec
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Changes, Machine, Operation, Profile, Scope
 from forewarn.protocol import exchange, identity
-from forewarn.protocol.exchange import Asker
+from forewarn.protocol.exchange import Told
 from forewarn.protocol.identity import Claim
 from forewarn.server.guest.proxies import Proxies
 from forewarn.server.guest.tally import Reason, Tally
@@ -160,24 +160,24 @@ class Registry:
         if self._by_vm_id.get(machine.vm_id) is machine:
             del self._by_vm_id[machine.vm_id]
 
-    def caller(self, source: Source, asker: Asker) -> Machine | Reason:
+    def caller(self, source: Source, told: Told) -> Machine | Reason:
         """Return the machine that asks, or why there is none (protocol.md section 10).
 
         Args:
             source: Where its connection comes from.
-            asker: A proxy's claim or the name in a `/vm/NAME` prefix; where there is one, it alone
+            told: A proxy's claim or the name in a `/vm/NAME` prefix; where there is one, it alone
                 counts.
         """
-        found = self._caller(source, asker)
+        found = self._caller(source, told)
         if isinstance(found, Reason):
             self._tally[found] += 1
         return found
 
-    def _caller(self, source: Source, asker: Asker) -> Machine | Reason:
-        if isinstance(asker, Claim):
-            return self._spoken_for(source, asker)
-        if asker is not None:
-            return self._machines.get(model.key(asker)) or Reason.UNKNOWN_NAME
+    def _caller(self, source: Source, told: Told) -> Machine | Reason:
+        if isinstance(told, Claim):
+            return self._spoken_for(source, told)
+        if told is not None:
+            return self._machines.get(model.key(told)) or Reason.UNKNOWN_NAME
         machine = self._at(source.listener, source.address)
         if machine is None and source.default_vm:
             machine = self._machines.get(source.default_vm)
