@@ -10,7 +10,7 @@ whole, since reading it as "no such event" would tell a machine that its mainten
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -64,9 +64,9 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 _WHOLE_NUMBER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
 """A number that is written as text: no counter of 64 bits has more digits."""
 
-_STATUSES: Final = {text.lower(each): each for each in EventStatus}
-_TYPES: Final = {text.lower(each): each for each in EventType}
-_SOURCES: Final = {text.lower(each): each for each in EventSource}
+_STATUSES: Final[dict[str, str]] = {text.lower(each): each for each in EventStatus}
+_TYPES: Final[dict[str, str]] = {text.lower(each): each for each in EventType}
+_SOURCES: Final[dict[str, str]] = {text.lower(each): each for each in EventSource}
 
 
 def listing(body: bytes) -> Listing:
@@ -126,23 +126,35 @@ def _listed(entry: object, number: int) -> Listed:
         raise codec.Malformed(message)
     return Listed(
         event_id=event_id,
-        status=_known(values["status"], _STATUSES) or "",
-        event_type=_known(values["event_type"], _TYPES) or "",
-        resource_type=_known(values["resource_type"], {}) or RESOURCE_TYPE,
+        status=status(_text(values["status"]) or ""),
+        event_type=event_type(_text(values["event_type"]) or ""),
+        resource_type=_text(values["resource_type"]) or RESOURCE_TYPE,
         resources=_names(values["resources"]),
         not_before=_not_before(values["not_before"], event_id),
-        description=_known(values["description"], {}),
-        source=_known(values["source"], _SOURCES),
+        description=_text(values["description"]),
+        source=source(_text(values["source"])),
         duration_seconds=_whole(values["duration_seconds"]),
     )
 
 
-def _known(value: object, words: dict[str, Any]) -> str | None:
-    """Return one of our words, or the text as it is; None where it is no text at all."""
-    if not isinstance(value, str):
-        return None
-    found: str = words.get(text.lower(value), value)
-    return found
+def status(written: str) -> str:
+    """Return the EventStatus that a text is in any case, else the text."""
+    return _STATUSES.get(text.lower(written), written)
+
+
+def event_type(written: str) -> str:
+    """Return the EventType that a text is in any case, else the text."""
+    return _TYPES.get(text.lower(written), written)
+
+
+def source(written: str | None) -> str | None:
+    """Return the EventSource that a text is in any case, else the text; None for None."""
+    return None if written is None else _SOURCES.get(text.lower(written), written)
+
+
+def _text(value: object) -> str | None:
+    """Return a text as it is, None for what is none."""
+    return value if isinstance(value, str) else None
 
 
 def _names(value: object) -> tuple[str, ...]:
