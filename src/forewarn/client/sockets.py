@@ -48,16 +48,27 @@ class Line:
             message = "two threads at once: give each its own watch"
             raise Misuse(message)
         try:
-            if isinstance(wanted, Pause):
-                self._wait(None, clock.monotonic() + wanted.seconds)
-                return opening.turn(None)
-            return self._ask(wanted)
+            return self._do(wanted)
         except BaseException:
             self._hang_up()
             raise
         finally:
             self._busy.release()
             self._release_if_closing()
+
+    def _do(self, wanted: Ask | Pause) -> Turn:
+        if self._closing:
+            raise Closed
+        if isinstance(wanted, Pause):
+            self._wait(None, clock.monotonic() + wanted.seconds)
+            return opening.turn(None)
+        while True:
+            try:
+                return self._ask_once(wanted)
+            except http.Broken as broken:
+                self._hang_up()
+                if not broken.stale:  # and a fresh connection never is
+                    return opening.turn(broken.failure)
 
     def close(self) -> None:
         """End every wait at once, and for ever."""
@@ -79,15 +90,6 @@ class Line:
     def __del__(self) -> None:
         """Close what was forgotten."""
         self.close()
-
-    def _ask(self, ask: Ask) -> Turn:
-        while True:
-            try:
-                return self._ask_once(ask)
-            except http.Broken as broken:
-                self._hang_up()
-                if not broken.stale:  # and a fresh connection never is
-                    return opening.turn(broken.failure)
 
     def _ask_once(self, ask: Ask) -> Turn:
         connected = self._socket or self._connect()

@@ -23,6 +23,7 @@ class Line:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._exchange = http.Exchange(address)
         self._doing: asyncio.Task[Turn] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
 
     async def do(self, wanted: Ask | Pause) -> Turn:
@@ -99,6 +100,7 @@ class Line:
         except OSError as error:
             raise http.Broken(http.no_connection(self._address, error)) from error
         self._streams = streams
+        self._loop = asyncio.get_running_loop()
         opening.tune(streams[1].get_extra_info("socket"))
         self._exchange = http.Exchange(self._address)
         return streams
@@ -109,6 +111,7 @@ class Line:
             self._streams = None
 
     def __del__(self) -> None:
-        """Close what was forgotten, if its loop still runs."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and its sockets with it
-            self._hang_up()
+        """Close what was forgotten; whoever collects it may be in another thread."""
+        if self._streams is not None and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and its sockets with it
+                self._loop.call_soon_threadsafe(self._streams[1].transport.abort)
