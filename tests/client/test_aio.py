@@ -70,20 +70,19 @@ def test_a_task_that_is_cancelled_leaves_no_socket_behind(doing: str) -> None:
 
 
 def test_a_connection_that_is_being_made_is_cancelled_too() -> None:
-    async def run(port: int) -> None:
-        client = AsyncClient(f"http://127.0.0.1:{port}", name="web-0")
-        before = open_files()
+    async def run(server: scripted.Scripted) -> None:
+        client = AsyncClient(server.url, name="web-0")
         task = asyncio.ensure_future(client.document())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert await asyncio.to_thread(server.everyone_left)
         await client.close()
-        assert open_files() <= before
 
     with serving(lambda *_: message(200, document())) as server:
-        asyncio.run(run(server.port), debug=True)
+        asyncio.run(run(server), debug=True)
 
 
 def test_a_timeout_around_a_watch_ends_it_and_the_watch_goes_on_afterwards() -> None:

@@ -107,11 +107,15 @@ class Line:
 
     def _hang_up(self) -> None:
         if self._streams is not None:
-            self._streams[1].transport.abort()
+            _abort(self._streams[1])
             self._streams = None
 
     def __del__(self) -> None:
         """Close what was forgotten; whoever collects it may be in another thread."""
         if self._streams is not None and self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and its sockets with it
-                self._loop.call_soon_threadsafe(self._streams[1].transport.abort)
+                self._loop.call_soon_threadsafe(_abort, self._streams[1])
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
