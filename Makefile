@@ -42,7 +42,7 @@ format: $(VENV)/.dev ## Format, and mend what the linter can mend
 mutants: $(VENV)/.dev ## Break the deciders in every way and count what the tests notice
 	@$(BIN)/mutmut run $(ARGS); $(BIN)/mutmut results
 
-bench: $(VENV)/.dev ## Measure the rules: lateness, durable approvals, waiting (ARGS="--quick" for a second each)
+bench: $(VENV)/.dev ## Measure the rules: lateness, recorded ends, durable approvals, waiting (ARGS="--quick" for a second each)
 	@$(BIN)/python benchmarks/rules.py $(ARGS)
 
 lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an index's address

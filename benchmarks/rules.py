@@ -1,6 +1,6 @@
-"""How late operations start, how many approvals are durable a second, what waiting costs.
+"""How late operations start, how soon ends are recorded, approvals a second, what waiting costs.
 
-    python benchmarks/rules.py [lateness] [approvals] [waiting] [--quick]
+    python benchmarks/rules.py [lateness] [ends] [approvals] [waiting] [--quick]
 
 Prints a table and writes `benchmarks/results/rules.json`. The service is a process of its own on a
 real SQLite file (WAL, synchronous=FULL); the load is made by this process.
@@ -19,6 +19,7 @@ from service import Service, standalone
 
 RESULTS = Path(__file__).parent / "results" / "rules.json"
 CONNECTIONS = 64
+CASES = ["lateness", "ends", "approvals", "waiting"]
 
 
 def lateness(count: int) -> dict[str, Any]:
@@ -45,6 +46,35 @@ def lateness(count: int) -> dict[str, Any]:
         "median_seconds": round(statistics.median(late), 4),
         "p99_seconds": round(late[int(count * 0.99) - 1], 4),
         "last_seconds": round(late[-1], 4),
+    }
+
+
+def ends(count: int, seconds: int) -> dict[str, Any]:
+    """Let `count` acts that last alike begin at once, and look at when each end is recorded.
+
+    Times count from the first that was. Acts are claimed a thousand at a time, so they do not end
+    at quite the same instant: that is in the times too.
+    """
+    settings = f"[connector.simulated]\nreboot_seconds = {seconds}\n"
+    with Service(settings) as service:
+        service.ask("PUT", "/v1/fleet", standalone(count))
+        names = [f"m{n}" for n in range(count)]
+        plan = {"event_type": "Reboot", "machines": names, "no_notice": True}
+        service.ask("POST", "/v1/maintenance", plan)
+        before = service.cpu_seconds()
+        deadline = time.monotonic() + seconds + 120
+        while service.ask("GET", "/v1/history?status=Started&limit=1")["operations"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        used = service.cpu_seconds() - before
+        ended = sorted(moment(o["ended_at"]) for o in service.history(status="Completed"))
+    assert len(ended) == count
+    after = [(at - ended[0]).total_seconds() for at in ended]
+    return {
+        "acts": count,
+        "median_seconds": round(statistics.median(after), 3),
+        "last_seconds": round(after[-1], 3),
+        "processor_seconds": round(used, 2),
     }
 
 
@@ -119,11 +149,13 @@ def moment(text: str) -> datetime:
 
 def main(arguments: list[str]) -> None:
     quick = "--quick" in arguments
-    chosen = [a for a in arguments if not a.startswith("-")] or ["lateness", "approvals", "waiting"]
+    chosen = [a for a in arguments if not a.startswith("-")] or CASES
     results: dict[str, Any] = {}
     if "lateness" in chosen:
         counts = [100] if quick else [1000, 10_000]
         results["lateness"] = [lateness(count) for count in counts]
+    if "ends" in chosen:
+        results["ends"] = [ends(100, 1) if quick else ends(10_000, 15)]
     if "approvals" in chosen:
         results["approvals"] = [approvals(500 if quick else 20_000)]
     if "waiting" in chosen:

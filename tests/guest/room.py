@@ -168,7 +168,7 @@ class Room:
     ) -> None:
         self.clock = ManualClock(START)
         self.tally = tally.Tally()
-        self.registry = Registry(self.tally)
+        self.registry = Registry(self.tally, proxied=True)
         self.documents = Documents()
         self.approvals = BookedApprovals()
         operations = [operation(event())]
@@ -200,6 +200,16 @@ class Room:
         known = [self.documents.scope(key) for key in scopes]
         changed = tuple(msgspec.structs.replace(each, asked_at=now) for each in known)
         self.documents.learn(Changes(scopes=changed))
+
+    def learn(self, changes: Changes) -> None:
+        self.registry.learn(changes)
+        self.documents.learn(changes)
+        self.connections.waiting.learn(changes)
+
+    def publish(self, incarnation: int, key: str = "web", *operations: Operation) -> None:
+        """Let a scope have a new document."""
+        scope = msgspec.structs.replace(self.documents.scope(key), incarnation=incarnation)
+        self.learn(Changes(scopes=(scope,), operations=operations))
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(timedelta(seconds=seconds))

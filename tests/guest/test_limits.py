@@ -174,6 +174,21 @@ def test_a_peer_that_never_takes_its_answers_is_cut_off() -> None:
         assert plane.tally[Reason.SLOW_READER] == 1
 
 
+def test_a_peer_that_approves_and_takes_no_answers_is_not_blamed_on_the_plane() -> None:
+    with room.opened(Limits(write_buffer_bytes=2000)) as (plane, turn):
+        peer = plane.connect()
+        peer.takes = False
+        plane.approvals.waits = True
+        while peer.buffered <= 2000:
+            peer.send(post())
+            plane.approvals.decide_all()
+            turn()
+        plane.pass_time(30.1)
+        assert peer.aborted
+        assert plane.tally[Reason.SLOW_READER] == 1
+        assert plane.tally[Reason.APPROVAL_TIMEOUT] == 0
+
+
 def test_the_rest_of_a_refused_request_is_thrown_away_up_to_a_limit() -> None:
     with room.opened() as (plane, _):
         peer = plane.connect()

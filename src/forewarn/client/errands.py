@@ -51,7 +51,7 @@ def _listing(terms: Terms) -> Errand[tuple[Listing, Turn]]:
         outcome = _read(terms, turn.outcome)
         if isinstance(outcome, Listing):
             return outcome, turn
-        if terms.stepped_down(outcome):
+        if terms.asks_anew(outcome):
             continue
         failures += 1
         if failures >= TRIES or outcome.status in answers.REFUSALS:
@@ -172,7 +172,7 @@ def approval(
             continue
         blames_version = not posting or bool(found.newest_versions)
         posting = False
-        if blames_version and terms.stepped_down(found):
+        if blames_version and terms.asks_anew(found):
             continue
         if found.status in answers.REFUSALS:
             raise found.error()

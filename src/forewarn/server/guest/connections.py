@@ -11,6 +11,7 @@ from forewarn.server.guest.callers import Source
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.tally import Reason, Tally
+from forewarn.server.guest.waiting import Waiting
 from forewarn.server.guest.writing import Writer
 
 NEVER = math.inf
@@ -65,10 +66,12 @@ class Connections:
         self.tally = tally
         self.loop = loop
         self.monotonic = monotonic or loop.time
+        self.waiting = Waiting(endpoint, limits.waiters, tally, loop)
+        """Requests that wait for their document to change."""
         self.retiring = False
         """Whether the plane stops: each answer is then the last of its connection."""
         self._all: set[Timed] = set()
-        self._of_address: dict[str, int] = {}
+        self._of_address: dict[tuple[str, str], int] = {}
         self._emptied: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
@@ -85,13 +88,14 @@ class Connections:
         if len(self._all) >= limits.connections:
             self.tally[Reason.CONNECTIONS] += 1
             return refusals.too_many_connections(limits.connections, "this service")
-        # On a loopback listener every machine has the same address.
-        if not source.vm_paths:
-            of_address = self._of_address.get(source.address, 0)
+        # On a loopback listener, and behind a proxy, every machine has the same address.
+        if not source.is_shared:
+            place = (source.listener, source.address)
+            of_address = self._of_address.get(place, 0)
             if of_address >= limits.connections_per_address:
                 self.tally[Reason.CONNECTIONS_OF_ADDRESS] += 1
                 return refusals.too_many_connections(limits.connections_per_address, "this address")
-            self._of_address[source.address] = of_address + 1
+            self._of_address[place] = of_address + 1
         self._all.add(connection)
         return None
 
@@ -100,12 +104,13 @@ class Connections:
         if connection not in self._all:
             return
         self._all.remove(connection)
-        if not source.vm_paths:
-            left = self._of_address[source.address] - 1
+        if not source.is_shared:
+            place = (source.listener, source.address)
+            left = self._of_address[place] - 1
             if left:
-                self._of_address[source.address] = left
+                self._of_address[place] = left
             else:
-                del self._of_address[source.address]
+                del self._of_address[place]
         if not self._all and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 

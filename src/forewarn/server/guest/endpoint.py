@@ -14,17 +14,22 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Machine
-from forewarn.protocol import exchange
-from forewarn.protocol.exchange import Reply, Request, Rules, Wanted
+from forewarn.protocol import exchange, text
+from forewarn.protocol.exchange import DocumentWanted, Reply, Request, Rules, Wanted
+from forewarn.protocol.identity import Claim
 from forewarn.server.guest import instances, refusals
 from forewarn.server.guest.asking import Askings, Held
 from forewarn.server.guest.callers import Registry, Source
 from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.strangers import Strangers
+from forewarn.server.guest.tally import Reason
+from forewarn.server.guest.waiting import Wait
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import ErrorCode
 
-Outcome: TypeAlias = "Reply | Future[Any]"
-"""An answer, or an approval under way, whose answer is `Endpoint.settle`."""
+Outcome: TypeAlias = "Reply | Wait | Future[Any]"
+"""An answer; a request that is to wait for one, which is `Endpoint.look`'s; or an approval under
+way, whose answer is `Endpoint.settle`."""
 
 _log = structlog.get_logger(__name__)
 
@@ -79,6 +84,7 @@ class Endpoint:
         self._rules = rules
         self._clock = clock
         self._askings = askings
+        self._strangers = Strangers()
 
     def answer(self, request: Request, source: Source) -> Outcome:
         """Answer a whole request; never raises, whatever the request."""
@@ -107,11 +113,11 @@ class Endpoint:
         if isinstance(machine, Reply):
             return machine
         match wanted:
-            case exchange.DocumentWanted():
+            case DocumentWanted():
                 self._saw(machine, wanted.version.name)
                 if self._askings is not None:
-                    return self._ask(machine, lambda: self._read(wanted, machine))
-                return self._read(wanted, machine)
+                    return self._ask(machine, lambda: self._read(wanted, machine, source))
+                return self._read(wanted, machine, source)
             case exchange.ApprovalWanted():
                 self._saw(machine, wanted.version.name)
                 if self._askings is not None:
@@ -123,9 +129,43 @@ class Endpoint:
             case exchange.VersionsWanted():
                 return exchange.versions_reply()
 
-    def _read(self, wanted: exchange.DocumentWanted, machine: Machine) -> Reply:
+    def _read(self, wanted: DocumentWanted, machine: Machine, source: Source) -> Reply | Wait:
         incarnation, body = self._documents.read(machine.scope, wanted.version)
-        return exchange.document_reply(wanted, incarnation, body)
+        if exchange.holds(wanted, incarnation):
+            return Wait(wanted, source, machine.key, machine.scope)
+        return exchange.document_reply(wanted, incarnation, body, waits=True)
+
+    def scope_of(self, machine_key: str) -> str | None:
+        """Return the key of a machine's scope, None where there is no such machine."""
+        machine = self._registry.machines.get(machine_key)
+        return None if machine is None else machine.scope
+
+    def look(self, wait: Wait, *, waits: bool = True) -> Reply | None:
+        """Return what a waiting request is answered with now, None while nothing is new for it.
+
+        Args:
+            wait: The request; one that is over is always answered.
+            waits: Whether it was let wait at all.
+        """
+        wanted = wait.wanted
+        scope = self.scope_of(wait.machine)
+        if scope is None:
+            return exchange.unknown_caller(wait.source.address, wanted.machine)
+        try:
+            incarnation, body = self._documents.read(scope, wanted.version)
+        except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
+            _log.exception("a waiting request could not be answered")
+            return exchange.internal()
+        if exchange.holds(wanted, incarnation) and not wait.is_over:
+            return None
+        return exchange.document_reply(wanted, incarnation, body, waits=waits)
+
+    def refuse_to_wait(self, wait: Wait) -> Reply:
+        """Answer a request at once that was not let wait."""
+        wait.is_over = True
+        reply = self.look(wait, waits=False)
+        assert reply is not None  # it is over
+        return reply
 
     def _ask(self, machine: Machine, answer: Callable[[], Outcome]) -> Outcome:
         """Answer at once if the machine's scope is on, else when the request has turned it on."""
@@ -143,18 +183,26 @@ class Endpoint:
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("a request that turned its scope on could not be answered")
             outcome = exchange.internal()
-        if isinstance(outcome, Reply):
+        if isinstance(outcome, (Reply, Wait)):
             held.set_result(outcome)
         else:
             outcome.add_done_callback(lambda done: held.set_result(self.settle(done)))
 
     def _admit(self, wanted: Wanted, source: Source) -> Machine | Reply:
-        machine = self._registry.caller(source, wanted.machine)
-        refusal = exchange.admit(wanted, source, machine, 0)
-        if refusal is not None:
-            return refusal
-        assert machine is not None
-        return machine
+        found = self._registry.caller(source, wanted.machine)
+        if isinstance(found, Reason):
+            self._note(wanted, source, found)
+            return exchange.unknown_caller(source.address, wanted.machine)
+        return exchange.admit(wanted, source, found, 0) or found
+
+    def _note(self, wanted: Wanted, source: Source, reason: Reason) -> None:
+        facts: dict[str, str] = {"reason": reason}
+        told = wanted.machine
+        if isinstance(told, Claim):
+            facts["instance_id"] = text.shown(told.id.decode("utf-8", "replace"))
+        elif told is not None:
+            facts["name"] = text.shown(told)
+        self._strangers.note(source.listener, source.address, self._clock.monotonic(), **facts)
 
     def _saw(self, machine: Machine, version: str) -> None:
         self._registry.saw(machine, self._clock.now().replace(microsecond=0), version)
@@ -169,8 +217,12 @@ class Endpoint:
             machine.scope, event_ids, by=machine.name, address=source.address
         )
 
-    def settle(self, approval: "Future[Any]") -> Reply:
-        """Answer an approval that is done, well or not, or a request that was held back."""
+    def settle(self, approval: "Future[Any]") -> Reply | Wait:
+        """Answer an approval that is done, well or not, or a request that was held back.
+
+        Returns:
+            The answer; a request that was held back may still have to wait for its own.
+        """
         try:
             result = approval.result(timeout=0)
         except Refused as refused:
@@ -183,4 +235,4 @@ class Endpoint:
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("an approval failed")
             return exchange.internal()
-        return result if isinstance(result, Reply) else exchange.approved()
+        return result if isinstance(result, (Reply, Wait)) else exchange.approved()

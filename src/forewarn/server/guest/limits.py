@@ -28,6 +28,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Connections from one address, so that one guest cannot take everybody's: three agents on
     one machine need three. Not counted on a loopback listener, where all share an address."""
 
+    waiters: int = 9_000
+    """Requests that wait for their document to change (protocol.md section 10); one more is
+    answered at once, and its client polls. Below `connections`, so that waiters never keep out
+    those who ask now."""
+
     messages_per_turn: int = 16
     """Pipelined requests answered before other connections have their turn."""
 
