@@ -113,8 +113,13 @@ def forget_holds() -> None:
     )
 
 
-def forget(verb: str) -> None:
-    """Answer what the plane is asked by this verb, and write it down nowhere."""
+def forget(verb: str, only: str = "") -> None:
+    """Answer what the plane is asked by this verb, and write it down nowhere.
+
+    Args:
+        verb: The method's name.
+        only: The named argument that must be true; `""` for any call.
+    """
     from forewarn.control import plane, writer
 
     whole: Callable[..., Any] = getattr(plane.Plane, verb)
@@ -127,6 +132,8 @@ def forget(verb: str) -> None:
             return self._inner.submit(lambda *given: writer.Work(job(*given).result))
 
     def forgetful(self: plane.Plane, *args: Any, **kwargs: Any) -> Any:
+        if only and not kwargs.get(only):
+            return whole(self, *args, **kwargs)
         inner = self._writer
         self._writer = Forgetful(inner)  # type: ignore[assignment]  # that is the break
         try:
@@ -170,7 +177,7 @@ BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
         "forget-cancel": partial(forget, "cancel"),
         "forget-postpone": partial(forget, "postpone"),
         "forget-approval": partial(forget, "approve_for_guests"),
-        "forget-fleet": partial(forget, "apply_fleet"),
+        "forget-fleet": partial(forget, "apply_fleet", only="again"),
         "forget-walk": forget_walks,
         "forget-domains": forget_domains,
     }

@@ -12,7 +12,7 @@ KINDS = {
     "request": 14.0,
     "cancel": 2.0,
     "vouch": 2.5,
-    "postpone": 2.0,
+    "postpone": 3.0,
     "hold": 1.5,
     "resume": 1.0,
     "fleet": 1.0,
@@ -26,6 +26,8 @@ HELD_SECONDS = (0.5, 2.5)
 
 POSTPONED_MINUTES = (1, 12)
 """Of the service's time: up to a second and a bit of ours."""
+
+LATEST = 8
 
 REFUSED = {404, 409, 422}
 """What has gone, is taken, has started, is over, or may not move so: to be expected of anything."""
@@ -96,7 +98,7 @@ class Operator:
         return {"machines": [machine]}
 
     def _cancel(self) -> None:
-        reference = self._chance.choice(list(self._known))
+        reference = self._one()
         del self._known[reference]
         if self._chance.random() < 0.3:  # the whole maintenance, with what its walk has to come
             reference = reference.partition(".")[0]
@@ -104,16 +106,16 @@ class Operator:
         self._say("cancel", "POST /v1/cancellations", body, reference=reference)
 
     def _vouch(self) -> None:
-        reference = self._chance.choice(list(self._known))
+        reference = self._one()
         events = [event["id"] for event in self._known[reference]["events"]]
         body = {"references": [reference], "by": self._name}
         self._say("vouch", "POST /v1/approvals", body, events=events)
 
     def _postpone(self) -> None:
-        reference = self._chance.choice(list(self._known))
+        reference = self._one()
         later = timedelta(minutes=self._chance.uniform(*POSTPONED_MINUTES))
         at = datetime.fromisoformat(self._known[reference]["not_before"]) + later
-        body = {"reference": reference, "not_before": at.isoformat()}
+        body = {"reference": reference, "not_before": at.isoformat(), "by": self._name}
         answer = self._say("postpone", "POST /v1/postponements", body, reference=reference)
         self._learn(answer.get("operations", ()))
 
@@ -142,7 +144,7 @@ class Operator:
         status, answer = self._wire.ask(
             "release",
             "DELETE /v1/holds HTTP/1.1",
-            place,
+            {**place, "by": self._name},
             place=place,
         )
         self._holds = [one for one in self._holds if one[1] != place]
@@ -155,7 +157,8 @@ class Operator:
             return
         number = self._chance.choice(sorted(self._stopped))
         self._stopped.discard(number)
-        self._say("resume", f"POST /v1/maintenance/{number}/resume", {}, number=number)
+        by = {"by": self._name}
+        self._say("resume", f"POST /v1/maintenance/{number}/resume", by, number=number)
 
     def _fleet(self) -> None:
         """Mark its own machine anew, and bring back what was preempted or deleted."""
@@ -200,6 +203,10 @@ class Operator:
         for operation in operations:
             if operation["status"] == "Scheduled":
                 self._known[operation["id"]] = operation
+
+    def _one(self) -> str:
+        """Return one of the latest operations that it knows of: an older one has its way behind."""
+        return self._chance.choice(list(self._known)[-LATEST:])
 
     def _judge(self, status: int, answer: bytes) -> None:
         if status not in REFUSED:
