@@ -15,6 +15,7 @@ from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.lifecycle import Trigger
 from forewarn.maintenance.model import (
     Changes,
+    Deed,
     Event,
     Hold,
     HoldKind,
@@ -26,6 +27,7 @@ from forewarn.maintenance.model import (
     StartCause,
     Walk,
     WalkState,
+    intervened,
     key,
 )
 from forewarn.maintenance.policy import Policy
@@ -113,6 +115,11 @@ class Bench:
             self._index(operation)
         self.operations[operation.id] = operation
         self._changed[operation.id] = None
+
+    def intervene(self, operation: Operation, deed: Deed, by: str, note: str) -> None:
+        """Let an operation be so from now on, by an operator's word that is written down."""
+        interventions = intervened(operation.interventions, deed, by, self.now, note)
+        self.put(replace(operation, interventions=interventions))
 
     def announce(
         self,
@@ -263,17 +270,36 @@ class Bench:
             self._put_walk(self.maintenances[number], index, **changes)
         return left
 
-    def resume_walks(self, number: int) -> bool:
-        """Let stopped walks go on with their next step; return whether one was stopped."""
-        resumed = False
-        for index, walk in enumerate(self.maintenances[number].walks):
-            if walk.state is WalkState.STOPPED:
-                changes = {"state": WalkState.GOING, "reason": ""}
-                self._put_walk(self.maintenances[number], index, **changes)
-                resumed = True
-        if resumed:
+    def resume_walks(self, number: int, by: str) -> bool:
+        """Let stopped walks go on with their next step; return whether one was stopped.
+
+        Args:
+            number: Of the maintenance.
+            by: The operator who says so.
+        """
+        stopped = [
+            index
+            for index, walk in enumerate(self.maintenances[number].walks)
+            if walk.state is WalkState.STOPPED
+        ]
+        for index in stopped:
+            maintenance = self.maintenances[number]
+            words = intervened(
+                maintenance.interventions,
+                Deed.RESUME,
+                by,
+                self.now,
+                maintenance.walks[index].reason,
+            )
+            self._put_walk(
+                replace(maintenance, interventions=words),
+                index,
+                state=WalkState.GOING,
+                reason="",
+            )
+        if stopped:
             self.walk_on()
-        return resumed
+        return bool(stopped)
 
     def walk_on(self) -> None:
         """Announce the next step of each walk whose step before is over; or find it at its end.
