@@ -477,7 +477,7 @@ class Plane:
             operations=snapshot.operations | {o.id: o for o in changes.operations},
         )
         invariants.check(after, changes.operations)
-        invariants.check_succession(snapshot, after)
+        invariants.check_succession(snapshot, after, changes)
         return decision
 
 
