@@ -57,6 +57,9 @@ class Sightings:
     async def open(self) -> tuple[str, ...]:
         return ()
 
+    def reload(self) -> None:
+        return None
+
     async def close(self) -> None:
         self.closed = True
 

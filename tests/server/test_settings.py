@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from forewarn import configuration
+from forewarn.configuration import SettingsError
 from forewarn.maintenance.policy import Enablement, Policy
-from forewarn.server import settings
+from forewarn.server import listening, settings
 from forewarn.server.guest.limits import Limits
 from forewarn.server.service import policy_of
-from forewarn.server.settings import SettingsError
 
 
 @pytest.fixture
@@ -38,7 +39,8 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
             (
                 "there is no setting guest.head_second; did you mean guest.head_seconds? [guest] "
                 "knows head_bytes, body_bytes, chunked_bytes, connections, "
-                "connections_per_address, messages_per_turn, write_buffer_bytes, linger_bytes, "
+                "connections_per_address, waiters, messages_per_turn, write_buffer_bytes, "
+                "linger_bytes, "
                 "head_seconds, body_seconds, idle_seconds, write_seconds, approval_seconds, "
                 "linger_seconds, sweep_seconds, listener, preview_post_without_header"
             ),
@@ -54,7 +56,8 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
             "[[guest.listener]]\n[[guest.listener]]\nhost = '::1'\n",
             (
                 "there is no setting guest.listener[1].host; "
-                "[guest.listener[1]] knows address, port, default_vm"
+                "[guest.listener[1]] knows address, port, default_vm, name, trusted_proxies, "
+                "proxy_secret_files, proxy_without_header"
             ),
         ),
         (
@@ -110,6 +113,39 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
             "[operator]\nsocket = 'off'\n",
             "operator.socket is off and operator.listen is empty: give one of them",
         ),
+        (
+            "[[guest.listener]]\nname = 'Blue'\n",
+            (
+                "at guest.listener[0].name: 'Blue' is no listener's name: give lower-case letters, "
+                "digits, '.', '_' or '-', such as 'blue'"
+            ),
+        ),
+        (
+            "[[guest.listener]]\ntrusted_proxies = ['192.0.2.7/24']\n",
+            (
+                "at guest.listener[0].trusted_proxies: 192.0.2.7/24 has host bits set: give a "
+                "network such as '192.0.2.7/32'"
+            ),
+        ),
+        (
+            "[[guest.listener]]\ntrusted_proxies = ['192.0.2.7']\n",
+            (
+                "at guest.listener[0]: trusted_proxies and proxy_secret_files want each other: a "
+                "proxy is trusted by its address, and as far as it signs"
+            ),
+        ),
+        (
+            "[[guest.listener]]\nproxy_secret_files = ['a', 'b', 'c', 'd', 'e']\n",
+            "at guest.listener[0].proxy_secret_files: at most 4 files",
+        ),
+        (
+            "[[guest.listener]]\nproxy_secret_files = ['']\n",
+            "at guest.listener[0].proxy_secret_files: each is the path of a file",
+        ),
+        (
+            "[[guest.listener]]\nproxy_without_header = true\n",
+            "at guest.listener[0].proxy_without_header: there are no trusted_proxies",
+        ),
         ("[guest\n", None),
     ],
 )
@@ -148,7 +184,7 @@ def test_a_file_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"gone.toml cannot be read: No such file"):
         settings.load(tmp_path / "gone.toml", {})
     large = tmp_path / "large.toml"
-    large.write_bytes(b"#" * (settings.MAX_FILE_BYTES + 1))
+    large.write_bytes(b"#" * (configuration.MAX_FILE_BYTES + 1))
     with pytest.raises(SettingsError, match="is over 1048576 bytes"):
         settings.load(large, {})
 
@@ -205,7 +241,7 @@ def test_the_file_is_found_by_variable_then_for_the_user(
     own = tmp_path / "config" / "forewarn" / "forewarn.toml"
     own.parent.mkdir(parents=True)
     own.write_text("[clock]\nscale = 2\n", encoding="utf-8")
-    assert settings.find(home) == own
+    assert configuration.find(home, settings.CONFIG_VARIABLE, settings.CONFIG_NAME) == own
     assert settings.load(None, home).clock.scale == 2
     named = tmp_path / "named.toml"
     named.write_text("[clock]\nscale = 3\n", encoding="utf-8")
@@ -214,7 +250,7 @@ def test_the_file_is_found_by_variable_then_for_the_user(
 
 def test_the_state_folder_is_systemds_if_it_gives_one(tmp_path: Path) -> None:
     given = {"STATE_DIRECTORY": "/var/lib/a:/var/lib/b", "XDG_STATE_HOME": str(tmp_path)}
-    assert settings.state_folder(given) == Path("/var/lib/a")
+    assert configuration.state_folder(given) == Path("/var/lib/a")
 
 
 @pytest.mark.parametrize(
@@ -222,17 +258,17 @@ def test_the_state_folder_is_systemds_if_it_gives_one(tmp_path: Path) -> None:
     [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:65535", ("::1", 65535))],
 )
 def test_an_address_with_a_port_is_taken_apart(text: str, expected: tuple[str, int]) -> None:
-    assert settings.split_address(text, "x") == expected
+    assert configuration.split_address(text, "x") == expected
 
 
 @pytest.mark.parametrize("text", ["", ":80", "::1:80", "[127.0.0.1]:80", "1.2.3.4", "1.2.3.4:-1"])
 def test_what_is_no_address_with_a_port_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="is no address with a port"):
-        settings.split_address(text, "x")
+        configuration.split_address(text, "x")
 
 
 def test_every_limit_of_the_guest_plane_is_a_setting() -> None:
-    known = dict(settings.each_setting())
+    known = dict(configuration.each_setting(settings.Settings))
     for field in msgspec.structs.fields(Limits):
         assert known[f"guest.{field.encode_name}"] == field.default
 
@@ -247,7 +283,7 @@ def test_the_packaged_file_says_the_defaults_in_comments(home: dict[str, str]) -
     folder = Path(home["STATE_DIRECTORY"])
     folder.mkdir()
     assert plain(load(folder, said, home)) == plain(settings.load(None, home))
-    for path, _ in settings.each_setting():
+    for path, _ in configuration.each_setting(settings.Settings):
         assert f"#{path.rpartition('.')[2]} = " in text, path
 
 
@@ -259,7 +295,7 @@ def test_every_setting_has_its_heading_and_its_default_in_the_reference() -> Non
     root = Path(__file__).resolve().parents[2]
     text = (root / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     headings = [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")]
-    known = dict(settings.each_setting())
+    known = dict(configuration.each_setting(settings.Settings))
     assert headings == [f"`{path}`" for path in known]
     for path, default in known.items():
         section = text.split(f"### `{path}`\n")[1].split("\n#")[0]
@@ -290,6 +326,8 @@ def test_the_preset_sets_the_originals_values_and_what_is_given_beside_it_counts
         disable_after_seconds=86400.0,
         first_response_delay_seconds=120.0,
         user_initiated_limit=10,
+        rate_per_second=5.0,
+        rate_burst=5,
     )
     beside = load(folder, '[rules]\npreset = "azure"\nfirst_response_delay_seconds = 0', home)
     assert beside.rules.first_response_delay_seconds == 0.0
@@ -316,6 +354,8 @@ def test_the_rules_make_the_policy() -> None:
         "disable_after_seconds = 299",
         "first_response_delay_seconds = 121",
         "user_initiated_limit = -1",
+        "rate_per_second = -1",
+        "rate_burst = 0",
         'preset = "aws"',
         'enablement = "never"',
     ],
@@ -323,5 +363,19 @@ def test_the_rules_make_the_policy() -> None:
 def test_rules_out_of_bounds_are_refused(home: dict[str, str], wrong: str) -> None:
     folder = Path(home["STATE_DIRECTORY"])
     folder.mkdir()
-    with pytest.raises(settings.SettingsError, match=r"at rules\."):
+    with pytest.raises(SettingsError, match=r"at rules\."):
         load(folder, f"[rules]\n{wrong}", home)
+
+
+def test_a_secrets_file_is_looked_for_from_the_settings_folder(
+    tmp_path: Path, home: dict[str, str]
+) -> None:
+    loaded = load(
+        tmp_path,
+        "[[guest.listener]]\nname = 'blue'\ntrusted_proxies = ['192.0.2.7', 'fd00::/64']\n"
+        "proxy_secret_files = ['proxy.secret', '/run/secret']\n",
+        home,
+    )
+    (listener,) = loaded.guest.listener
+    assert listener.proxy_secret_files == (str(tmp_path / "proxy.secret"), "/run/secret")
+    assert [str(one) for one in listening.networks(listener)] == ["192.0.2.7/32", "fd00::/64"]

@@ -293,11 +293,12 @@ def more(cursor: str) -> None:
 
 def _settings() -> "settings.Settings":
     """Return the service's settings as it would find them itself: its sockets and its token."""
+    from forewarn.configuration import SettingsError
     from forewarn.server import settings
 
     try:
         return settings.load(None, os.environ)
-    except settings.SettingsError as error:
+    except SettingsError as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error
 
 

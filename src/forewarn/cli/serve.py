@@ -23,11 +23,12 @@ def serve(
     ] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
+    from forewarn.configuration import SettingsError
     from forewarn.server import settings
 
     try:
         loaded = settings.load(config, os.environ)
-    except settings.SettingsError as error:
+    except SettingsError as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error
     try:
         from forewarn.server import run

@@ -5,10 +5,11 @@ Its exit statuses:
     0    it was asked to stop (SIGTERM or SIGINT) and did
     1    a part of it crashed, or stopping took too long; the log says which
     6    the store cannot be used: another process has it, it is damaged, or of a newer release
-    10   a socket or the token's file cannot be used
+    10   a socket, the token's file or a proxies' secret cannot be used
     130  a second SIGINT, 143 a second SIGTERM: it ended at once; what was committed is safe
 
-Each of 6 and 10 is one line in the log, and nothing was changed.
+Each of 6 and 10 is one line in the log, and nothing was changed. SIGHUP has the proxies' secrets
+read again, and changes nothing else; from a terminal it ends the service, as when that is closed.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -25,17 +27,20 @@ from typing import Final, NoReturn
 
 import structlog
 
+from forewarn import configuration
 from forewarn.clock import SystemClock
 from forewarn.connectors.command import CommandUnusable
 from forewarn.control.plane import Plane
 from forewarn.control.watch import Watch
 from forewarn.server import logs
 from forewarn.server.guest.asking import Asking
+from forewarn.server.guest.rate import Rate
 from forewarn.server.guests import GuestPlane, Guests
 from forewarn.server.operator.auth import TokenUnusable
 from forewarn.server.operator.sockets import SocketUnusable
+from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.service import Addresses, Crashed, Service, clock_of, policy_of
-from forewarn.server.settings import Settings, state_folder
+from forewarn.server.settings import Settings
 from forewarn.store import sql
 from forewarn.store.port import Store, StoreError
 from forewarn.version import __version__
@@ -64,7 +69,7 @@ def serve(settings: Settings) -> int:
     """
     logs.set_up(settings.log)
     path = Path(settings.store.path)
-    if path.parent == state_folder(os.environ):
+    if path.parent == configuration.state_folder(os.environ):
         with contextlib.suppress(OSError):  # the store says what is wrong with its folder
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -96,6 +101,7 @@ async def _run(settings: Settings, store: Store) -> int:
         _log.error(f"at [connector]: {error}")
         store.close()
         return BAD_SETTINGS
+    _follow_reload(service)
     status = await _until_stopped(service, settings, stop)
     _notify("STOPPING=1")
     try:
@@ -119,7 +125,7 @@ async def _until_stopped(service: Service, settings: Settings, stop: asyncio.Eve
     except StoreError as error:
         _log.error(str(error))
         return BAD_STORE
-    except (SocketUnusable, TokenUnusable) as error:
+    except (SocketUnusable, TokenUnusable, SecretUnusable) as error:
         _log.error(str(error))
         return BAD_SOCKET
     except Crashed as error:
@@ -172,6 +178,15 @@ def _follow_signals(stop: asyncio.Event) -> None:
             signal.signal(number, lambda caught, _: loop.call_soon_threadsafe(asked, caught))
 
 
+def _follow_reload(service: Service) -> None:
+    """Read again at SIGHUP what may be changed while the service runs.
+
+    At a terminal SIGHUP says that the terminal is gone, and ends the service as it ends others.
+    """
+    if os.name == "posix" and not sys.stderr.isatty():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
+
+
 def _end(status: int) -> NoReturn:
     """End the process without waiting for anything."""
     os._exit(status)
@@ -188,6 +203,7 @@ def _guests(settings: Settings, plane: Plane, watch: Watch) -> Guests:
             policy=policy_of(settings.rules),
             first_response_delay=settings.rules.first_response_delay_seconds,
         ),
+        rate=Rate(per_second=settings.rules.rate_per_second, burst=settings.rules.rate_burst),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from forewarn import configuration
 from forewarn.clock import Clock, ScaledClock, SystemClock
 from forewarn.control.executor import Executor
 from forewarn.control.feed import Feed
@@ -30,7 +31,8 @@ from forewarn.server.guests import Guests
 from forewarn.server.operator import api, auth, sockets
 from forewarn.server.operator.desk import Desk
 from forewarn.server.operator.roster import Roster
-from forewarn.server.settings import OFF, Rules, Settings, split_address
+from forewarn.server.secret_files import SecretUnusable
+from forewarn.server.settings import OFF, Rules, Settings
 from forewarn.store.port import Store, StoreError
 
 CLOSE_SECONDS: Final = 9.0
@@ -175,6 +177,15 @@ class Service:
         if self._servers and self._settings.operator.socket != OFF:
             sockets.remove(Path(self._settings.operator.socket))
 
+    def reload(self) -> None:
+        """Read again what may be changed while the service runs: the proxies' secrets."""
+        try:
+            self._guests.reload()
+        except SecretUnusable as error:
+            _log.error("the proxies' secrets stay as they were", why=str(error))
+        else:
+            _log.info("the proxies' secrets were read again")
+
     async def reasons(self) -> tuple[str, ...]:
         """Return what keeps the service from doing all its work; nothing when all is well."""
         found = [self._state] if self._state else []
@@ -208,7 +219,7 @@ class Service:
             self._serve(gate, unix, f"unix:{operator.socket}", opened)
         if operator.listen:
             token = auth.token(Path(operator.token_file))
-            address, port = split_address(operator.listen, "operator.listen")
+            address, port = configuration.split_address(operator.listen, "operator.listen")
             tcp = sockets.open_tcp(address, port)
             gate = auth.Gate(application, token, (address, *operator.hosts))
             self._serve(gate, tcp, shown(address, tcp.getsockname()[1]), opened)

@@ -10,23 +10,23 @@ The environment overrides single keys: `FOREWARN_SET_GUEST__HEAD_SECONDS=3` is `
 Nothing heavy is imported here: the command line finds the service's socket by these functions.
 """
 
-import difflib
-import ipaddress
-import os
-import tomllib
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from forewarn import configuration
+from forewarn.configuration import Log, SettingsError
 from forewarn.connectors.program import CommandSettings
+from forewarn.server import listening
 from forewarn.server.guest.limits import Limits
+from forewarn.server.listening import Listener
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_CONFIG"
+CONFIG_NAME: Final = "forewarn.toml"
 
 OFF: Final = "off"
 """The `socket` of an operator plane that has none."""
@@ -35,11 +35,6 @@ DATABASE_NAME: Final = "forewarn.db"
 SOCKET_NAME: Final = "operator.sock"
 TOKEN_NAME: Final = "operator.token"  # noqa: S105 - a file's name
 STATE_NAME: Final = "commands"
-SYSTEM_CONFIG: Final = Path("/etc/forewarn/forewarn.toml")
-SYSTEM_STATE: Final = Path("/var/lib/forewarn")
-
-MAX_FILE_BYTES: Final = 1024 * 1024
-"""The largest settings file that is read: hundreds of listeners are a tenth of it."""
 
 MAX_LIMIT: Final = 2**31
 """The most that a limit of the guest plane may be: more is no limit."""
@@ -50,16 +45,13 @@ AZURE: Final[Mapping[str, object]] = MappingProxyType(
         "disable_after_seconds": 86400.0,
         "first_response_delay_seconds": 120.0,
         "user_initiated_limit": 10,
+        "rate_per_second": 5.0,
+        "rate_burst": 5,
     }
 )
-"""What `preset = "azure"` stands for: the original's values (protocol.md section 8)."""
+"""What `preset = "azure"` stands for: the original's values (protocol.md sections 8 and 9)."""
 
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=30 * 24 * 3600)]
-
-
-class SettingsError(Exception):
-    """The settings cannot be used; the message is one line that says where and why."""
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,19 +86,6 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     address of `listen`: it answers to no other, which keeps web pages from reaching it."""
 
 
-class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One address that guests ask at."""
-
-    address: str = "127.0.0.1"
-    """An IP address of this machine. On a loopback address a guest may also name itself by the
-    path `/vm/NAME/metadata/...`; on any other only its source address tells who asks."""
-    port: Port = 8170
-    """8170 because ports below 1024 want privileges; the real endpoint is at 80. 0 is any free
-    one."""
-    default_vm: str = ""
-    """On a loopback address: the machine that a request without a name comes from. `""`: none."""
-
-
 class Guest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What guests reach, and the limits that none of their connections can exceed."""
 
@@ -121,8 +100,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What of the rules is the operator's to say (protocol.md section 8)."""
 
     preset: Literal["", "azure"] = ""
-    """`azure` sets what follows to the original's values: first-request, 24 hours, two minutes and
-    10. What is given beside it counts all the same. `""` is none."""
+    """`azure` sets what follows to the original's values: first-request, 24 hours, two minutes, 10,
+    and five requests a second. What is given beside it counts all the same. `""` is none."""
     enablement: Literal["always", "first-request"] = "always"
     """When guests of a scope are told of maintenance. `always`, so that none is stopped unprepared.
     `first-request`: from the first time that one of its machines asks for events, and until none
@@ -135,6 +114,13 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     takes up to two minutes; nobody needs that but to try a client against it."""
     user_initiated_limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     """The most events that users' own maintenance may have pending; 0 is no limit."""
+    rate_per_second: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 50.0
+    """How many requests a second a machine may make, approvals apart; one more is answered 429. 0
+    is no limit. 50, which three agents that each poll ten times a second stay below; the original's
+    is 5."""
+    rate_burst: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
+    """How many requests a machine may make at once after a pause: two seconds' worth, so that what
+    starts up together in a machine is not refused."""
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -168,15 +154,6 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ten seconds. A store that has run scaled keeps its time: it is not turned back."""
 
 
-class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the service says on its standard error."""
-
-    format: Literal["auto", "console", "json"] = "auto"
-    """`auto` is `console` on a terminal and `json`, one object a line, otherwise."""
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is logged; `info` is a few lines for each maintenance."""
-
-
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings."""
 
@@ -200,161 +177,23 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
     Raises:
         SettingsError: Something in them is wrong; nothing was started.
     """
-    chosen = path or find(environment)
+    chosen = path or configuration.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
     tree: dict[str, Any] = {}
     if chosen is not None:
-        tree = _read(chosen)
-        _judge_keys(tree, Settings, "", str(chosen))
-        _convert(tree, str(chosen))  # by itself, so that it is blamed for what it says alone
-    overridden = sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX))
-    for variable in overridden:
-        _put(tree, variable, environment[variable])
+        tree = configuration.read(chosen)
+        configuration.judge_keys(tree, Settings, str(chosen))
+        # By itself, so that it is blamed for what it says alone.
+        configuration.convert(tree, Settings, str(chosen))
+    overridden = configuration.override(tree, environment, ENVIRONMENT_PREFIX, Settings)
     _preset(tree)
-    sources = [str(chosen)] * (chosen is not None) + ["the environment"] * bool(overridden)
-    settings = _convert(tree, " and ".join(sources))
+    sources = [str(chosen)] * (chosen is not None) + ["the environment"] * overridden
+    settings = configuration.convert(tree, Settings, " and ".join(sources))
     try:
         _judge(settings)
     except SettingsError as error:
         message = f"{' and '.join(sources)}: {error}"
         raise SettingsError(message) from error
     return _placed(settings, chosen.resolve().parent if chosen else Path.cwd(), environment)
-
-
-def find(environment: Mapping[str, str]) -> Path | None:
-    """Return the settings file that is used where no option names one, None if there is none.
-
-    In this order: the one that FOREWARN_CONFIG names, the user's own
-    (`$XDG_CONFIG_HOME/forewarn/forewarn.toml`), the system's (`/etc/forewarn/forewarn.toml`).
-    """
-    named = environment.get(CONFIG_VARIABLE)
-    if named:
-        return Path(named)
-    own = environment.get("XDG_CONFIG_HOME") or "~/.config"
-    for candidate in (Path(own).expanduser() / "forewarn" / "forewarn.toml", SYSTEM_CONFIG):
-        if candidate.is_file():
-            return candidate
-    return None
-
-
-def state_folder(environment: Mapping[str, str]) -> Path:
-    """Return where the database is kept if nothing else is said.
-
-    `STATE_DIRECTORY` (which systemd sets), else `/var/lib/forewarn` for root, else
-    `$XDG_STATE_HOME/forewarn`, which is `~/.local/state/forewarn` unless set.
-    """
-    given = environment.get("STATE_DIRECTORY")
-    if given:
-        return Path(given.split(":")[0])
-    effective_user = getattr(os, "geteuid", None)  # there is none on Windows
-    if effective_user is not None and effective_user() == 0:
-        return SYSTEM_STATE
-    return Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "forewarn"
-
-
-def split_address(text: str, where: str) -> tuple[str, int]:
-    """Return the address and port of `127.0.0.1:8171` or `[::1]:8171`.
-
-    Raises:
-        SettingsError: It is neither.
-    """
-    host, colon, port = text.rpartition(":")
-    try:
-        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
-        number = int(port) if port.isascii() and port.isdigit() else -1
-    except ValueError:
-        address, number = None, -1
-    bracketed = host.startswith("[") and host.endswith("]")
-    if (
-        not colon
-        or address is None
-        or not 0 <= number <= 65535
-        or bracketed != (address.version == 6)
-    ):
-        message = (
-            f"at {where}: {text!r} is no address with a port: "
-            "give one such as '127.0.0.1:8171' or '[::1]:8171'"
-        )
-        raise SettingsError(message)
-    return str(address), number
-
-
-def each_setting(
-    shape: type[msgspec.Struct] = Settings, path: str = ""
-) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path and the default of every setting."""
-    hints = typing.get_type_hints(shape)
-    for field in msgspec.structs.fields(shape):
-        at = f"{path}{field.encode_name}"
-        inner = _struct_of(hints[field.name])
-        if inner is None:
-            yield at, field.default
-        elif inner is hints[field.name]:
-            yield from each_setting(inner, f"{at}.")
-        else:
-            yield from each_setting(inner, f"{at}[].")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        message = f"the settings file {path} cannot be read: {error.strerror}"
-        raise SettingsError(message) from error
-    if len(data) > MAX_FILE_BYTES:
-        message = f"the settings file {path} is over {MAX_FILE_BYTES} bytes: it is no settings file"
-        raise SettingsError(message)
-    try:
-        return tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        message = f"{path} is no TOML: {error}"
-        raise SettingsError(message) from error
-
-
-def _judge_keys(tree: Mapping[str, Any], shape: type[msgspec.Struct], at: str, where: str) -> None:
-    """Refuse the first key that does not exist, and name those that do."""
-    hints = typing.get_type_hints(shape)
-    names = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(shape)}
-    for name, value in tree.items():
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            message = (
-                f"{where}: there is no setting {at}{name}; "
-                + (f"did you mean {at}{near[0]}? " if near else "")
-                + f"{f'[{at[:-1]}]' if at else 'The file'} knows {', '.join(names)}"
-            )
-            raise SettingsError(message)
-        inner = _struct_of(names[name])
-        if inner is None:
-            continue
-        many = value if isinstance(value, list) else [value]
-        for number, one in enumerate(many):
-            place = f"{at}{name}[{number}]." if isinstance(value, list) else f"{at}{name}."
-            if isinstance(one, dict):
-                _judge_keys(one, inner, place, where)
-
-
-def _put(tree: dict[str, Any], variable: str, text: str) -> None:
-    """Put one variable's value into the tree, as its setting's type wants it."""
-    path = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-    skeleton: Any = None
-    for name in reversed(path):
-        skeleton = {name: skeleton}
-    _judge_keys(skeleton, Settings, "", variable)
-    table: Any = tree
-    shape: type[msgspec.Struct] = Settings
-    for depth, name in enumerate(path[:-1], 1):
-        hint = typing.get_type_hints(shape)[name]
-        inner = _struct_of(hint)
-        if inner is None or inner is not hint:
-            what = "is one value, not a table" if inner is None else "is given whole, as a list"
-            message = f"{variable}: {'.'.join(path[:depth])} {what}"
-            raise SettingsError(message + ("" if inner is None else " of tables"))
-        shape = inner
-        table = table.setdefault(name, {})
-    hint = typing.get_type_hints(shape)[path[-1]]
-    table[path[-1]] = text if _wants_text(hint) else _value(text)
-    _convert({path[0]: tree[path[0]]}, variable)
 
 
 def _preset(tree: dict[str, Any]) -> None:
@@ -364,48 +203,11 @@ def _preset(tree: dict[str, Any]) -> None:
         tree["rules"] = {**AZURE, **rules}
 
 
-def _value(text: str) -> object:
-    """Return a TOML value, or the text itself where it is none."""
-    try:
-        tree = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    return tree["value"] if len(tree) == 1 else text
-
-
-def _convert(tree: Mapping[str, Any], where: str) -> Settings:
-    try:
-        return msgspec.convert(tree, Settings)
-    except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `$.")
-        at = place.removesuffix("`")
-        message = f"{where}: at {at}: {what}{_expected(at)}" if place else f"{where}: {what}"
-        raise SettingsError(message) from error
-
-
-def _expected(at: str) -> str:
-    """Return what a message adds about the setting at this path; `""` for a table."""
-    hint: object = Settings
-    default: object = msgspec.NODEFAULT
-    for part in at.split("."):
-        shape = _struct_of(hint)
-        assert shape is not None  # msgspec names a path within the structs
-        name = part.partition("[")[0]
-        hint = typing.get_type_hints(shape)[name]
-        default = next(f.default for f in msgspec.structs.fields(shape) if f.name == name)
-    if _struct_of(hint) is not None:
-        return ""
-    if typing.get_origin(hint) is Literal:
-        choices = ", ".join(repr(choice) for choice in typing.get_args(hint))
-        return f"; give one of {choices}"
-    return f"; the default is {default!r}"
-
-
 def _judge(settings: Settings) -> None:
     """Refuse what no type tells."""
     operator = settings.operator
     if operator.listen:
-        split_address(operator.listen, "operator.listen")
+        configuration.split_address(operator.listen, "operator.listen")
     elif operator.socket == OFF:
         message = "operator.socket is off and operator.listen is empty: give one of them"
         raise SettingsError(message)
@@ -415,29 +217,16 @@ def _judge(settings: Settings) -> None:
             message = f"at guest.{name.encode_name}: {value} is not more than 0 and at most 2**31"
             raise SettingsError(message)
     for number, listener in enumerate(settings.guest.listener):
-        where = f"guest.listener[{number}]"
-        try:
-            address = ipaddress.ip_address(listener.address)
-        except ValueError as error:
-            message = (
-                f"at {where}.address: {listener.address!r} is no IP address: "
-                "give one of this machine, such as '169.254.169.254'"
-            )
-            raise SettingsError(message) from error
-        if listener.default_vm and not address.is_loopback:
-            message = (
-                f"at {where}.default_vm: only a listener on a loopback address may have one: on "
-                f"{listener.address} every stranger would be taken for {listener.default_vm}"
-            )
-            raise SettingsError(message)
+        for mistake in listening.mistakes(listener, f"guest.listener[{number}]"):
+            raise SettingsError(mistake)
 
 
 def _placed(settings: Settings, base: Path, environment: Mapping[str, str]) -> Settings:
-    """Return the settings with the database, the socket and the token's file made absolute."""
+    """Return the settings with every file and socket made absolute."""
     written = settings.store.path
     database = base / Path(written).expanduser() if written else None
     if database is None:
-        database = state_folder(environment) / DATABASE_NAME
+        database = configuration.state_folder(environment) / DATABASE_NAME
     folder = database.parent
 
     def place(text: str, name: str) -> str:
@@ -445,9 +234,17 @@ def _placed(settings: Settings, base: Path, environment: Mapping[str, str]) -> S
 
     operator, command = settings.operator, settings.connector.command
     socket = OFF if operator.socket == OFF else place(operator.socket, SOCKET_NAME)
+    listeners = tuple(
+        msgspec.structs.replace(
+            listener,
+            proxy_secret_files=tuple(place(text, "") for text in listener.proxy_secret_files),
+        )
+        for listener in settings.guest.listener
+    )
     return msgspec.structs.replace(
         settings,
         store=Store(path=str(database)),
+        guest=msgspec.structs.replace(settings.guest, listener=listeners),
         connector=msgspec.structs.replace(
             settings.connector,
             command=msgspec.structs.replace(command, state=place(command.state, STATE_NAME)),
@@ -456,17 +253,3 @@ def _placed(settings: Settings, base: Path, environment: Mapping[str, str]) -> S
             operator, socket=socket, token_file=place(operator.token_file, TOKEN_NAME)
         ),
     )
-
-
-def _struct_of(hint: object) -> type[msgspec.Struct] | None:
-    """Return the struct that a field holds, one or many of; None for a plain value."""
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return hint
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is tuple and arguments:
-        return _struct_of(arguments[0])
-    return None
-
-
-def _wants_text(hint: object) -> bool:
-    return hint is str or (typing.get_origin(hint) is Literal)

@@ -151,6 +151,7 @@ async def release(desk: AtDesk, data: JSONBody[steering.ReleaseRequest]) -> sche
 async def list_attention(desk: AtDesk) -> steering.AttentionList:
     """List what needs an operator, the oldest first."""
     now = desk.now()
+    clock = desk.time.clock_doubt()
     live = tuple(desk.roster.operations.values())
 
     def question(reading: Reading) -> list[attention.Item]:
@@ -166,6 +167,7 @@ async def list_attention(desk: AtDesk) -> steering.AttentionList:
             reading.holds(),
             sights,
             now,
+            clock=clock,
         )
 
     found = await desk.read(question)
