@@ -8,6 +8,7 @@ Scheduled after that by what a client read, and that nobody had asked for a rele
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from itertools import pairwise
 from json import loads
 from typing import Any, NamedTuple
@@ -48,6 +49,7 @@ def judge(
 ) -> Iterator[str]:
     """Yield what is wrong, each in a sentence."""
     yield from _holds_are_kept(journals, runs, final)
+    yield from _postponements_are_read(journals)
     yield from _cancels_are_kept(journals, runs, final, times)
     yield from _fleets_are_kept(journals, final)
     yield from _walks_go_in_turn(journals, final, times)
@@ -117,6 +119,23 @@ def _seen_waiting(journals: Journals, final: Final) -> dict[str, list[tuple[floa
         for event in operation["events"]:
             found[operation["id"]] += events[event["id"]]
     return found
+
+
+def _postponements_are_read(journals: Journals) -> Iterator[str]:
+    """Whoever asks after the answer reads the later time, or a later one still."""
+    promised: dict[str, list[tuple[float, datetime]]] = defaultdict(list)
+    for event_id, told, not_before in postponed(journals):
+        promised[event_id].append((told, not_before))
+    for client, entries in journals.items():
+        for entry in entries:
+            for event in entry["document"]["Events"] if entry["what"] == "read" else ():
+                shown = event["NotBefore"] and parsedate_to_datetime(event["NotBefore"])
+                for told, not_before in promised[event["EventId"]]:
+                    if shown and told <= entry["began"] and shown < not_before:
+                        yield (
+                            f"{event['EventId']} was postponed to {not_before}, which was answered "
+                            f"200, and {client} read {shown} after that"
+                        )
 
 
 def _cancels_are_kept(

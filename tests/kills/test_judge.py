@@ -185,6 +185,10 @@ def start_what_was_postponed(run: Run) -> None:
     run.ask("postpone", 999.03, 200, later(run, "2030-01-01T12:20:00Z"), reference="1.1")
 
 
+def show_the_old_time_after_a_postponement(run: Run) -> None:
+    run.ask("postpone", 999.0, 200, later(run, "2030-01-01T12:20:00Z"), reference="1.1")
+
+
 def lose_an_operators_approval(run: Run) -> None:
     run.operation["events"][0]["approval"] = None
     run.operation["started_at"] = "2030-01-01T12:05:00Z"
@@ -287,6 +291,7 @@ FAULTS: dict[Callable[[Run], None], str] = {
     start_what_was_seen_after_the_hold: "was carried out 0.070 s later, unreleased",
     start_what_was_asked_for_after_the_hold: "was carried out 0.090 s later, unreleased",
     start_what_was_postponed: "before its NotBefore 2030-01-01 12:20:00+00:00",
+    show_the_old_time_after_a_postponement: "guest read 2030-01-01 12:05:00+00:00 after that",
     lose_an_operators_approval: "there is no approval",
     lose_the_fleet: "a fleet with mark 3 of own-ann was answered 200, and it has 2",
     walk_on_before_the_end: "1.2 was announced before 1.1 had ended",
