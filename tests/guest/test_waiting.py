@@ -299,6 +299,20 @@ def test_little_is_read_behind_a_waiting_request_and_the_rest_after_it(opened: O
     assert statuses(peer) == [200] * (count + 1)
 
 
+def test_one_that_does_not_take_its_answer_is_cut_off_as_any_slow_reader(opened: Opened) -> None:
+    plane, turn = opened
+    peer = waiting(plane)
+    peer.takes, peer.high = False, 100
+    plane.publish(3)
+    assert peer.buffered > peer.high
+    plane.pass_time(29.9)
+    turn()
+    assert not peer.closing
+    plane.pass_time(0.2)
+    assert peer.aborted
+    assert plane.tally[Reason.SLOW_READER] == 1
+
+
 def test_a_machine_that_is_removed_is_refused_and_its_neighbour_waits_on(opened: Opened) -> None:
     plane, turn = opened
     peer, neighbour = waiting(plane), waiting(plane, address="10.0.0.11")

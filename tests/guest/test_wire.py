@@ -1,5 +1,7 @@
 """One connection over a transport in memory: order, answers, what RFC 9112 asks for."""
 
+import uuid
+
 import pytest
 
 from forewarn.server.guest.limits import Limits
@@ -42,6 +44,8 @@ def test_every_answer_has_an_id_of_its_own_and_the_date_of_its_second() -> None:
         plane.pass_time(1.5)
         peer.send(get())
         first, second = answers(peer.got)
+    for request_id in (first.headers["x-ms-request-id"], second.headers["x-ms-request-id"]):
+        assert str(uuid.UUID(request_id)) == request_id
     assert first.headers["x-ms-request-id"] != second.headers["x-ms-request-id"]
     assert second.headers["date"] == "Thu, 01 Jan 2026 12:00:01 GMT"
 

@@ -11,7 +11,7 @@ from forewarn.server.guest import refusals
 from forewarn.server.guest.callers import Source
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.limits import Limits
-from forewarn.server.guest.tally import Reason, Tally
+from forewarn.server.guest.tally import Answers, Reason, Tally
 from forewarn.server.guest.waiting import Waiting
 from forewarn.server.guest.writing import Writer
 
@@ -71,6 +71,9 @@ class Connections:
         self.tally = tally
         self.loop = loop
         self.monotonic = monotonic or loop.time
+        self.answers = Answers()
+        self.accepted = 0
+        """How many connections there were so far."""
         self.waiting = Waiting(endpoint, limits.waiters, tally, loop)
         """Requests that wait for their document to change."""
         self.retiring = False
@@ -91,6 +94,7 @@ class Connections:
             The refusal if there are too many; the connection is not taken in then.
         """
         limits = self.limits
+        self.accepted += 1
         if len(self._all) >= limits.connections:
             self.tally[Reason.CONNECTIONS] += 1
             return refusals.too_many_connections(limits.connections, "this service")

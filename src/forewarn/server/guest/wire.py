@@ -28,7 +28,7 @@ import structlog
 
 from forewarn.protocol import exchange
 from forewarn.protocol.exchange import Reply, Request
-from forewarn.server.guest import callers
+from forewarn.server.guest import callers, tally
 from forewarn.server.guest.asking import Held
 from forewarn.server.guest.callers import Source
 from forewarn.server.guest.connections import NEVER, Connections
@@ -324,6 +324,7 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         reader = self._reader
+        self._shared.answers.note(tally.asked_for(reader.method, reader.target), reply.status)
         keep = reader.keeps_alive and not last and not self._shared.retiring
         self._transport.write(
             self._shared.writer.render(
