@@ -189,7 +189,11 @@ def _approved(outcome: Reply | Failure | None) -> Failure | None:
     assert outcome is not None  # something was asked
     if isinstance(outcome, Failure):
         return outcome
-    return None if outcome.status == 200 else answers.failure_of(outcome)
+    if outcome.status != 200:
+        return answers.failure_of(outcome)
+    if outcome.body.lstrip().startswith(b"<"):  # a server's own confirmation has no body
+        return answers.no_document("the answer is HTML or XML, as a proxy's own page is")
+    return None
 
 
 def _within(ask: Ask, seconds: float) -> Ask:

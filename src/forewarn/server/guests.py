@@ -22,7 +22,8 @@ from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.listener import CannotListen, Listener, Listeners
 from forewarn.server.guest.proxies import Proxies
-from forewarn.server.guest.tally import Tally
+from forewarn.server.guest.rate import UNLIMITED, Limiter, Rate
+from forewarn.server.guest.tally import Figures, Reason, Tally
 from forewarn.server.guest.writing import Writer
 from forewarn.server.operator.sockets import SocketUnusable
 
@@ -57,6 +58,10 @@ class Guests(Protocol):
         """Return when a machine last asked and by which api-version, None if it never did."""
         ...
 
+    def figures(self) -> Figures:
+        """Return what was counted so far."""
+        ...
+
     async def open(self) -> tuple[str, ...]:
         """Open every listener and return their addresses.
 
@@ -88,6 +93,7 @@ class GuestPlane:
         mint: Gives a new GUID at each call.
         watch: The service's time, which no jump goes through; what scopes are on by.
         asking: What it means that a machine asks.
+        rate: How often a machine may ask.
     """
 
     def __init__(
@@ -99,6 +105,7 @@ class GuestPlane:
         *,
         watch: Clock,
         asking: Asking = ALWAYS_ON,
+        rate: Rate = UNLIMITED,
     ) -> None:
         self._wanted = wanted
         self._tally: Tally = Counter()
@@ -114,10 +121,12 @@ class GuestPlane:
             askings=askings_of(
                 asking, self._documents, plane, clock=watch, loop=asyncio.get_running_loop()
             ),
+            limiter=Limiter(rate, self._tally),
+            monotonic=asyncio.get_running_loop().time,
         )
         self._connections = Connections(
             endpoint,
-            Writer(clock, mint),
+            Writer(clock, mint()),
             limits=wanted,
             tally=self._tally,
             loop=asyncio.get_running_loop(),
@@ -163,6 +172,18 @@ class GuestPlane:
     def seen(self, machine_key: str) -> tuple[datetime, str] | None:
         """Return when a machine last asked and by which api-version, None if it never did."""
         return self._registry.seen(machine_key)
+
+    def figures(self) -> Figures:
+        """Return what was counted so far."""
+        connections = self._connections
+        return Figures(
+            answers={name: dict(counts) for name, counts in connections.answers.counts.items()},
+            refusals={reason: self._tally[reason] for reason in Reason},
+            connections=len(connections),
+            accepted=connections.accepted,
+            waiters=len(connections.waiting),
+            seen=self._registry.seen_count,
+        )
 
     async def open(self) -> tuple[str, ...]:
         """Open every listener and return their addresses."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from forewarn.server.guest import refusals
 from forewarn.server.guest.callers import Source
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.limits import Limits
-from forewarn.server.guest.tally import Reason, Tally
+from forewarn.server.guest.tally import Answers, Reason, Tally
 from forewarn.server.guest.waiting import Waiting
 from forewarn.server.guest.writing import Writer
 
@@ -34,6 +35,10 @@ class Timed(Protocol):
 
     def abort(self) -> None:
         """Close now, whatever is under way."""
+        ...
+
+    def have_turn(self) -> None:
+        """Answer some more of what was pipelined."""
         ...
 
 
@@ -66,6 +71,9 @@ class Connections:
         self.tally = tally
         self.loop = loop
         self.monotonic = monotonic or loop.time
+        self.answers = Answers()
+        self.accepted = 0
+        """How many connections there were so far."""
         self.waiting = Waiting(endpoint, limits.waiters, tally, loop)
         """Requests that wait for their document to change."""
         self.retiring = False
@@ -73,6 +81,7 @@ class Connections:
         self._all: set[Timed] = set()
         self._of_address: dict[tuple[str, str], int] = {}
         self._emptied: asyncio.Future[None] | None = None
+        self._queued: deque[Timed] = deque()
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -85,6 +94,7 @@ class Connections:
             The refusal if there are too many; the connection is not taken in then.
         """
         limits = self.limits
+        self.accepted += 1
         if len(self._all) >= limits.connections:
             self.tally[Reason.CONNECTIONS] += 1
             return refusals.too_many_connections(limits.connections, "this service")
@@ -113,6 +123,22 @@ class Connections:
                 del self._of_address[place]
         if not self._all and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
+
+    def queue(self, connection: Timed) -> None:
+        """Let a connection have a turn, when those have had theirs that came before.
+
+        There is one turn in each of the loop's rounds, so that whoever asks for one thing is
+        answered within a round or two, however many others pipeline.
+        """
+        self._queued.append(connection)
+        if len(self._queued) == 1:
+            self.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        connection = self._queued.popleft()
+        if self._queued:
+            self.loop.call_soon(self._next_turn)
+        connection.have_turn()
 
     def sweep(self, now: float) -> None:
         """End what took too long.
