@@ -19,8 +19,16 @@ TENANT = "4a5e1b9342c342c7873de76a8a070b83"
 class Agent:
     """Serves guests on `address`, and asks `upstream` for them from `address` too."""
 
-    def __init__(self, address: str, upstream: int, secret: str, guests: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        address: str,
+        upstream: int,
+        secret: str,
+        guests: Mapping[str, str],
+        upstream_host: str = "127.0.0.1",
+    ) -> None:
         self.secret = secret
+        self._upstream_host = upstream_host
         agent = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -56,7 +64,7 @@ class Agent:
             "X-Instance-ID-Signature": hmac.new(key, instance.encode(), hashlib.sha256).hexdigest(),
         }
         there = http.client.HTTPConnection(
-            "127.0.0.1", upstream, source_address=(address, 0), timeout=20
+            self._upstream_host, upstream, source_address=(address, 0), timeout=20
         )
         try:
             there.request(request.command, request.path, body=body, headers=headers)

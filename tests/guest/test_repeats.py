@@ -204,6 +204,7 @@ def state(plane: Room) -> dict[str, Any]:
         "tally": dict(plane.tally),
         "approved": plane.approvals.book,
         "turned": plane.approvals.turned,
+        "answers": plane.connections.answers.counts,
         "waiting": len(plane.connections.waiting),
     }
 

@@ -8,6 +8,7 @@
     retired   the incarnations of scopes that were removed
     snapshots what of the store a decision gets to see
     writer    the one thread that writes; requests that wait together share a commit
+    measures  what is counted of all this, as plain numbers
     feed      what changed, told to whoever listens, after the commit
     ticker    waits for the next wakeup and asks the plane to advance what is due
     trust     whether the time of day can be trusted: observations in, a verdict out

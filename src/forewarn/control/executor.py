@@ -82,6 +82,11 @@ class Executor:
         self._acts: dict[str, tuple[Act, asyncio.Task[None]]] = {}
         self._renewed = 0.0
 
+    @property
+    def running(self) -> int:
+        """How many acts are being carried out."""
+        return len(self._acts)
+
     def follow(self, feed: Feed, loop: asyncio.AbstractEventLoop) -> None:
         """Learn from the feed that something has started."""
         feed.subscribe_on_loop(loop, self._learn)

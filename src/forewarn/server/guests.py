@@ -24,7 +24,7 @@ from forewarn.server.guest.listener import CannotListen, Listener, Listeners
 from forewarn.server.guest.proxies import Proxies
 from forewarn.server.guest.rate import UNLIMITED, Limiter, Rate
 from forewarn.server.guest.repeats import Repeats
-from forewarn.server.guest.tally import Tally
+from forewarn.server.guest.tally import Figures, Reason, Tally
 from forewarn.server.guest.writing import Writer
 from forewarn.server.operator.sockets import SocketUnusable
 
@@ -57,6 +57,10 @@ class Guests(Protocol):
 
     def seen(self, machine_key: str) -> tuple[datetime, str] | None:
         """Return when a machine last asked and by which api-version, None if it never did."""
+        ...
+
+    def figures(self) -> Figures:
+        """Return what was counted so far."""
         ...
 
     async def open(self) -> tuple[str, ...]:
@@ -175,6 +179,18 @@ class GuestPlane:
     def seen(self, machine_key: str) -> tuple[datetime, str] | None:
         """Return when a machine last asked and by which api-version, None if it never did."""
         return self._registry.seen(machine_key)
+
+    def figures(self) -> Figures:
+        """Return what was counted so far."""
+        connections = self._connections
+        return Figures(
+            answers={name: dict(counts) for name, counts in connections.answers.counts.items()},
+            refusals={reason: self._tally[reason] for reason in Reason},
+            connections=len(connections),
+            accepted=connections.accepted,
+            waiters=len(connections.waiting),
+            seen=self._registry.seen_count,
+        )
 
     async def open(self) -> tuple[str, ...]:
         """Open every listener and return their addresses."""

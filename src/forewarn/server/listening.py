@@ -2,14 +2,13 @@
 
 import ipaddress
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
+from forewarn.configuration import Port
 from forewarn.maintenance import fleet
 from forewarn.server.guest.proxies import MAX_NETWORKS, MAX_SECRETS, Network
-
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 MAX_PLACE: Final = 4096
 """The longest path of a file: the system's own limit."""

@@ -53,6 +53,10 @@ BAD_SOCKET: Final = 10
 BY_SIGNAL: Final = 128
 """And the signal's number, as shells count it."""
 
+SPARE_FILES: Final = 768
+"""Open files beside guests' connections: operators' ones, of which there are 512 at most, the
+database's, and those of programs that carry maintenance out."""
+
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 _log = structlog.get_logger(__name__)
@@ -68,6 +72,7 @@ def serve(settings: Settings) -> int:
         The process's exit status.
     """
     logs.set_up(settings.log)
+    _raise_open_files(settings.guest.connections + SPARE_FILES)
     path = Path(settings.store.path)
     if path.parent == configuration.state_folder(os.environ):
         with contextlib.suppress(OSError):  # the store says what is wrong with its folder
@@ -79,6 +84,26 @@ def serve(settings: Settings) -> int:
         return BAD_STORE
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_run(settings, store))
+
+
+def _raise_open_files(needed: int) -> None:
+    """Let the process open as many files as it may need, as far as its hard limit lets it."""
+    try:
+        import resource  # noqa: PLC0415 - there is none on Windows, nor such a limit
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < needed:
+        _log.warning(
+            "guest.connections may not be reached: the process may open too few files; raise "
+            "LimitNOFILE in its unit, or 'ulimit -Hn' where it is started",
+            may_open=most,
+            needed=needed,
+        )
 
 
 async def _run(settings: Settings, store: Store) -> int:

@@ -103,6 +103,7 @@ class Registry:
         """By the listener's name, then by address: two bridges may hold equal ones."""
         self._by_vm_id: dict[str, Machine] = {}
         self._asked: dict[str, Asked] = {}
+        self._seen_count = 0
         self._sighting: Sighting | None = None
 
     @property
@@ -161,7 +162,9 @@ class Registry:
         machine = self._machines.pop(key, None)
         if machine is not None:
             self._forget_ways_to(machine)
-        self._asked.pop(key, None)
+        asked = self._asked.pop(key, None)
+        if asked is not None and asked.sighting is not None:
+            self._seen_count -= 1
 
     def _forget_ways_to(self, machine: Machine) -> None:
         """Forget its address and vmId, unless another machine has taken one over since."""
@@ -234,7 +237,15 @@ class Registry:
         if sighting == self._sighting:
             sighting = self._sighting  # one object for all that ask so in this second
         self._sighting = sighting
-        self.asked(machine).sighting = sighting
+        asked = self.asked(machine)
+        if asked.sighting is None:
+            self._seen_count += 1
+        asked.sighting = sighting
+
+    @property
+    def seen_count(self) -> int:
+        """How many machines have asked for their events since the start."""
+        return self._seen_count
 
     def seen(self, machine_key: str) -> Sighting | None:
         """Return when a machine last asked and by which api-version; None if not since the start.

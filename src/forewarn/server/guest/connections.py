@@ -12,7 +12,7 @@ from forewarn.server.guest.callers import Source
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.repeats import Repeats
-from forewarn.server.guest.tally import Reason, Tally
+from forewarn.server.guest.tally import Answers, Reason, Tally
 from forewarn.server.guest.waiting import Waiting
 from forewarn.server.guest.writing import Writer
 
@@ -75,6 +75,9 @@ class Connections:
         self.loop = loop
         self.monotonic = monotonic or loop.time
         self.repeats = repeats
+        self.answers = Answers()
+        self.accepted = 0
+        """How many connections there were so far."""
         self.waiting = Waiting(endpoint, limits.waiters, tally, loop)
         """Requests that wait for their document to change."""
         self.retiring = False
@@ -95,6 +98,7 @@ class Connections:
             The refusal if there are too many; the connection is not taken in then.
         """
         limits = self.limits
+        self.accepted += 1
         if len(self._all) >= limits.connections:
             self.tally[Reason.CONNECTIONS] += 1
             return refusals.too_many_connections(limits.connections, "this service")

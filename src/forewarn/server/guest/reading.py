@@ -65,7 +65,6 @@ class Reader:
         "_parser",
         "_reading_body",
         "_tail",
-        "_target",
         "awaits_continue",
         "fault",
         "in_body",
@@ -74,6 +73,7 @@ class Reader:
         "method",
         "request",
         "started",
+        "target",
     )
 
     def __init__(self, limits: Limits) -> None:
@@ -94,17 +94,27 @@ class Reader:
         self.keeps_alive = False
         self.is_http_1_0 = False
         self.method = b""
-        self._target = b""
+        self.target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: bytearray | None = None
         self._left = 0
         self._counted = 0
         self._tail = b""
 
+    def shed(self) -> None:
+        """Let go of a request that was read: of 9,000 that wait, all that they said is 9 MB.
+
+        What its answer's form needs is kept. Nothing more is read until `next`.
+        """
+        self.request = None
+        self.target = b""
+        self._headers = []
+        self._body = None
+
     @property
     def head(self) -> Request:
         """Return the request as far as its head tells it."""
-        return Request(self.method, self._target, tuple(self._headers))
+        return Request(self.method, self.target, tuple(self._headers))
 
     def read(self, data: bytes, start: int) -> int:
         """Take bytes up to the end of the message, to a fault, or to a wait for 100.
@@ -176,7 +186,7 @@ class Reader:
     def on_url(self, part: bytes) -> None:
         """Take a part of the request's target."""
         if not self.in_body:
-            self._target += part
+            self.target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; what comes after the head is a trailer, which nobody asked for."""
@@ -251,4 +261,4 @@ class Reader:
         if self.fault is not None or self._reading_body != self.in_body:
             return
         body = b"" if self._body is None else bytes(self._body)
-        self.request = Request(self.method, self._target, tuple(self._headers), body)
+        self.request = Request(self.method, self.target, tuple(self._headers), body)

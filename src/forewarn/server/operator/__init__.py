@@ -2,10 +2,13 @@
 
     schemas             the routes and what goes over them, as values
     steering            the shapes of an operator's word on what is pending
+    vitals              the service itself as values: its time, whether it is well
     api                 the routes put together; every failure answered in one form
     fleet_routes        apply, list, show, remove
     maintenance_routes  request, list, show; what is live, and history
     steering_routes     approve, cancel, resume, postpone, hold, release; what needs an operator
+    metrics             what Prometheus reads: every room's figures, gathered at each scrape
+    metrics_routes      the route that it scrapes
     desk                what the routes work with
     roster              the fleet and what is live, in memory
     views               the rules' values as the API shows them

@@ -12,6 +12,7 @@ from litestar.di import NamedDependency
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.maintenance.attention import ClockDoubt
+from forewarn.server.operator.metrics import Measured
 from forewarn.server.operator.roster import Roster
 from forewarn.server.operator.views import Callers
 from forewarn.store.port import Reading, Store
@@ -58,6 +59,7 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
     scale: float
     ready: Ready
     time: Time
+    measured: Measured
 
     def now(self) -> datetime:
         """Return the service's time."""
