@@ -87,12 +87,30 @@ def test_its_end_is_304_never_before_and_within_a_sweep(
 
 
 def test_what_is_news_to_the_client_is_answered_at_once(opened: Opened) -> None:
-    plane, _ = opened
+    plane, turn = opened
     peer = plane.connect()
     peer.send(waits("1") + waits('"0", W/"3"'))
+    turn()
     first, second = answers(peer.got)
     assert (first.status, second.status) == (200, 200)
     assert first.headers["preference-applied"] == "wait=60"
+
+
+def test_a_peer_that_takes_no_answers_is_cut_off_though_the_last_one_had_waited(
+    opened: Opened,
+) -> None:
+    plane, turn = opened
+    peer = plane.connect()
+    peer.takes = False
+    peer.send(get("/metadata/instance/compute/name?api-version=2021-02-01&format=text"))
+    assert not peer.paused
+    peer.high = len(peer.got)
+    peer.send(waits("2"))
+    plane.publish(3)
+    turn()
+    plane.pass_time(30.1)
+    assert peer.aborted
+    assert plane.tally[Reason.SLOW_READER] == 1
 
 
 @pytest.mark.parametrize(
@@ -264,6 +282,20 @@ def test_little_is_read_behind_a_waiting_request_and_the_rest_after_it(opened: O
     turn()
     assert not peer.paused
     assert statuses(peer) == [200] * (count + 1)
+
+
+def test_one_that_does_not_take_its_answer_is_cut_off_as_any_slow_reader(opened: Opened) -> None:
+    plane, turn = opened
+    peer = waiting(plane)
+    peer.takes, peer.high = False, 100
+    plane.publish(3)
+    assert peer.buffered > peer.high
+    plane.pass_time(29.9)
+    turn()
+    assert not peer.closing
+    plane.pass_time(0.2)
+    assert peer.aborted
+    assert plane.tally[Reason.SLOW_READER] == 1
 
 
 def test_a_machine_that_is_removed_is_refused_and_its_neighbour_waits_on(opened: Opened) -> None:

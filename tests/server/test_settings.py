@@ -326,6 +326,8 @@ def test_the_preset_sets_the_originals_values_and_what_is_given_beside_it_counts
         disable_after_seconds=86400.0,
         first_response_delay_seconds=120.0,
         user_initiated_limit=10,
+        rate_per_second=5.0,
+        rate_burst=5,
     )
     beside = load(folder, '[rules]\npreset = "azure"\nfirst_response_delay_seconds = 0', home)
     assert beside.rules.first_response_delay_seconds == 0.0
@@ -352,6 +354,8 @@ def test_the_rules_make_the_policy() -> None:
         "disable_after_seconds = 299",
         "first_response_delay_seconds = 121",
         "user_initiated_limit = -1",
+        "rate_per_second = -1",
+        "rate_burst = 0",
         'preset = "aws"',
         'enablement = "never"',
     ],

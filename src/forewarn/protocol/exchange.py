@@ -219,28 +219,28 @@ def judge(request: Request, peer: Peer, rules: Rules) -> Reply | Wanted:
     methods = _EVENTS_METHODS if asked.resource is Resource.EVENTS else _NEIGHBOURS_METHODS
     if request.method not in methods:
         return _refusal(choices.METHOD, (b"Allow", b", ".join(methods)))
-    heard = _read_headers(request.headers)
+    said = _read_headers(request.headers)
     told: Told = asked.machine
     if peer.trusted_proxy:
-        if (told := identity.claim(heard.identity)) is None:
+        if (told := identity.claim(said.identity)) is None:
             return _refusal(choices.UNSIGNED)
-    elif heard.forwarded:
+    elif said.forwarded:
         return _refusal(choices.FORWARDED)
-    elif heard.identity:
+    elif said.identity:
         return _refusal(choices.NO_TRUSTED_PROXY)
-    has_header = heard.metadata or peer.without_header
+    has_header = said.metadata or peer.without_header
     if not has_header and not _taken_without_header(request.method, asked, rules):
         return _refusal(choices.NO_HEADER)
     if asked.doubled is not None:
         return _refusal(choices.DOUBLED_PARAMETER, name=asked.doubled)
     if asked.resource is Resource.EVENTS:
-        return _events_wanted(request.method, asked, heard, told)
+        return _events_wanted(request.method, asked, said, told)
     if asked.resource is Resource.INSTANCE:
         return _instance_wanted(asked, told)
     return VersionsWanted(machine=told)
 
 
-class _Heard:
+class _Said:
     """What the headers say that the protocol reads."""
 
     __slots__ = ("forwarded", "identity", "metadata", "preferences", "tags")
@@ -249,29 +249,29 @@ class _Heard:
         self.metadata = False
         """Whether Metadata is true."""
         self.forwarded = False
-        self.identity: list[tuple[bytes, bytes]] = []
-        """Every header that says whom a proxy speaks for."""
         self.tags: list[bytes] = []
         """Every If-None-Match."""
         self.preferences: list[bytes] = []
         """Every Prefer."""
+        self.identity: list[tuple[bytes, bytes]] = []
+        """Every header that says whom a proxy speaks for, its name in lower case."""
 
 
-def _read_headers(headers: Headers) -> _Heard:
-    heard = _Heard()
+def _read_headers(headers: Headers) -> _Said:
+    said = _Said()
     for name, value in headers:
         match key := name.lower():
             case b"metadata":
-                heard.metadata = heard.metadata or value.strip().lower() == b"true"
+                said.metadata = said.metadata or value.strip().lower() == b"true"
             case b"x-forwarded-for":
-                heard.forwarded = True
+                said.forwarded = True
             case b"if-none-match":
-                heard.tags.append(value)
+                said.tags.append(value)
             case b"prefer":
-                heard.preferences.append(value)
+                said.preferences.append(value)
             case identity.ID | identity.SIGNATURE:
-                heard.identity.append((key, value))
-    return heard
+                said.identity.append((key, value))
+    return said
 
 
 def _taken_without_header(method: bytes, asked: Target, rules: Rules) -> bool:
@@ -285,18 +285,18 @@ def _taken_without_header(method: bytes, asked: Target, rules: Rules) -> bool:
     )
 
 
-def _events_wanted(method: bytes, asked: Target, heard: _Heard, told: Told) -> Reply | Wanted:
+def _events_wanted(method: bytes, asked: Target, said: _Said, told: Told) -> Reply | Wanted:
     version = versions.BY_NAME.get(asked.api_version or "")
     if version is None:
         return _wrong_version(_NEWEST_OF_EVENTS)
     if method == b"POST":
         return ApprovalWanted(version=version, machine=told)
-    tags = _if_none_match(heard.tags)
+    tags = _if_none_match(said.tags)
     waits = bool(tags.tags) and not tags.anything
     return DocumentWanted(
         version=version,
         if_none_match=tags,
-        wait_seconds=prefer.wait_seconds(heard.preferences) if waits else 0,
+        wait_seconds=prefer.wait_seconds(said.preferences) if waits else 0,
         machine=told,
     )
 

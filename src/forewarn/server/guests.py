@@ -22,6 +22,7 @@ from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.listener import CannotListen, Listener, Listeners
 from forewarn.server.guest.proxies import Proxies
+from forewarn.server.guest.rate import UNLIMITED, Limiter, Rate
 from forewarn.server.guest.tally import Figures, Reason, Tally
 from forewarn.server.guest.writing import Writer
 from forewarn.server.operator.sockets import SocketUnusable
@@ -92,6 +93,7 @@ class GuestPlane:
         mint: Gives a new GUID at each call.
         watch: The service's time, which no jump goes through; what scopes are on by.
         asking: What it means that a machine asks.
+        rate: How often a machine may ask.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class GuestPlane:
         *,
         watch: Clock,
         asking: Asking = ALWAYS_ON,
+        rate: Rate = UNLIMITED,
     ) -> None:
         self._wanted = wanted
         self._tally: Tally = Counter()
@@ -118,10 +121,12 @@ class GuestPlane:
             askings=askings_of(
                 asking, self._documents, plane, clock=watch, loop=asyncio.get_running_loop()
             ),
+            limiter=Limiter(rate, self._tally),
+            monotonic=asyncio.get_running_loop().time,
         )
         self._connections = Connections(
             endpoint,
-            Writer(clock, mint),
+            Writer(clock, mint()),
             limits=wanted,
             tally=self._tally,
             loop=asyncio.get_running_loop(),

@@ -34,6 +34,7 @@ from forewarn.control.plane import Plane
 from forewarn.control.watch import Watch
 from forewarn.server import logs
 from forewarn.server.guest.asking import Asking
+from forewarn.server.guest.rate import Rate
 from forewarn.server.guests import GuestPlane, Guests
 from forewarn.server.operator.auth import TokenUnusable
 from forewarn.server.operator.sockets import SocketUnusable
@@ -227,6 +228,7 @@ def _guests(settings: Settings, plane: Plane, watch: Watch) -> Guests:
             policy=policy_of(settings.rules),
             first_response_delay=settings.rules.first_response_delay_seconds,
         ),
+        rate=Rate(per_second=settings.rules.rate_per_second, burst=settings.rules.rate_burst),
     )
 
 

@@ -45,9 +45,11 @@ AZURE: Final[Mapping[str, object]] = MappingProxyType(
         "disable_after_seconds": 86400.0,
         "first_response_delay_seconds": 120.0,
         "user_initiated_limit": 10,
+        "rate_per_second": 5.0,
+        "rate_burst": 5,
     }
 )
-"""What `preset = "azure"` stands for: the original's values (protocol.md section 8)."""
+"""What `preset = "azure"` stands for: the original's values (protocol.md sections 8 and 9)."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=30 * 24 * 3600)]
 
@@ -98,8 +100,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What of the rules is the operator's to say (protocol.md section 8)."""
 
     preset: Literal["", "azure"] = ""
-    """`azure` sets what follows to the original's values: first-request, 24 hours, two minutes and
-    10. What is given beside it counts all the same. `""` is none."""
+    """`azure` sets what follows to the original's values: first-request, 24 hours, two minutes, 10,
+    and five requests a second. What is given beside it counts all the same. `""` is none."""
     enablement: Literal["always", "first-request"] = "always"
     """When guests of a scope are told of maintenance. `always`, so that none is stopped unprepared.
     `first-request`: from the first time that one of its machines asks for events, and until none
@@ -112,6 +114,13 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     takes up to two minutes; nobody needs that but to try a client against it."""
     user_initiated_limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     """The most events that users' own maintenance may have pending; 0 is no limit."""
+    rate_per_second: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 50.0
+    """How many requests a second a machine may make, approvals apart; one more is answered 429. 0
+    is no limit. 50, which three agents that each poll ten times a second stay below; the original's
+    is 5."""
+    rate_burst: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
+    """How many requests a machine may make at once after a pause: two seconds' worth, so that what
+    starts up together in a machine is not refused."""
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,10 +14,21 @@ from forewarn.protocol import exchange, identity
 from forewarn.protocol.exchange import Told
 from forewarn.protocol.identity import Claim
 from forewarn.server.guest.proxies import Proxies
+from forewarn.server.guest.rate import Bucket
 from forewarn.server.guest.tally import Reason, Tally
 
 Sighting: TypeAlias = tuple[datetime, str]
 """When a machine asked for its events, in whole seconds, and by which api-version."""
+
+
+class Asked(Bucket):
+    """What is kept of a machine that asks: its bucket, and when it last asked."""
+
+    __slots__ = ("sighting",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sighting: Sighting | None = None
 
 
 class Source(exchange.Peer, frozen=True, kw_only=True):
@@ -91,8 +102,10 @@ class Registry:
         self._by_address: dict[str, dict[str, Machine]] = {}
         """By the listener's name, then by address: two bridges may hold equal ones."""
         self._by_vm_id: dict[str, Machine] = {}
-        self._seen: dict[str, Sighting] = {}
+        self._asked: dict[str, Asked] = {}
         self._sighting: Sighting | None = None
+        self.seen_count = 0
+        """How many of the machines have asked for events, or approved some, since the start."""
 
     @property
     def machines(self) -> Mapping[str, Machine]:
@@ -150,7 +163,9 @@ class Registry:
         machine = self._machines.pop(key, None)
         if machine is not None:
             self._forget_ways_to(machine)
-        self._seen.pop(key, None)
+        asked = self._asked.pop(key, None)
+        if asked is not None and asked.sighting is not None:
+            self.seen_count -= 1
 
     def _forget_ways_to(self, machine: Machine) -> None:
         """Forget its address and vmId, unless another machine has taken one over since."""
@@ -203,6 +218,14 @@ class Registry:
             machine = there.get(address.partition("%")[0])
         return machine
 
+    def asked(self, machine: Machine) -> Asked:
+        """Return what is kept of a machine that asks, as long as it is in the fleet."""
+        key = machine.key
+        asked = self._asked.get(key)
+        if asked is None:
+            asked = self._asked[key] = Asked()
+        return asked
+
     def saw(self, machine: Machine, when: datetime, version: str) -> None:
         """Note that a machine asked for its events, or approved some.
 
@@ -215,12 +238,9 @@ class Registry:
         if sighting == self._sighting:
             sighting = self._sighting  # one object for all that ask so in this second
         self._sighting = sighting
-        self._seen[machine.key] = sighting
-
-    @property
-    def seen_count(self) -> int:
-        """How many machines have asked since the start."""
-        return len(self._seen)
+        asked = self.asked(machine)
+        self.seen_count += asked.sighting is None
+        asked.sighting = sighting
 
     def seen(self, machine_key: str) -> Sighting | None:
         """Return when a machine last asked and by which api-version; None if not since the start.
@@ -228,4 +248,5 @@ class Registry:
         Args:
             machine_key: The machine's key.
         """
-        return self._seen.get(machine_key)
+        asked = self._asked.get(machine_key)
+        return None if asked is None else asked.sighting

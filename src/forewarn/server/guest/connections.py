@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -34,6 +35,10 @@ class Timed(Protocol):
 
     def abort(self) -> None:
         """Close now, whatever is under way."""
+        ...
+
+    def have_turn(self) -> None:
+        """Answer some more of what was pipelined."""
         ...
 
 
@@ -76,6 +81,7 @@ class Connections:
         self._all: set[Timed] = set()
         self._of_address: dict[tuple[str, str], int] = {}
         self._emptied: asyncio.Future[None] | None = None
+        self._queued: deque[Timed] = deque()
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -117,6 +123,22 @@ class Connections:
                 del self._of_address[place]
         if not self._all and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
+
+    def queue(self, connection: Timed) -> None:
+        """Let a connection have a turn, when those have had theirs that came before.
+
+        There is one turn in each of the loop's rounds, so that whoever asks for one thing is
+        answered within a round or two, however many others pipeline.
+        """
+        self._queued.append(connection)
+        if len(self._queued) == 1:
+            self.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        connection = self._queued.popleft()
+        if self._queued:
+            self.loop.call_soon(self._next_turn)
+        connection.have_turn()
 
     def sweep(self, now: float) -> None:
         """End what took too long.

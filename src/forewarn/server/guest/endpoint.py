@@ -1,8 +1,7 @@
 """What a request is answered with, in the order of protocol.md section 3, rule 6.
 
 The transport's limits are over when a request comes here. `exchange.judge` goes from the path to
-the version, then the caller is looked up, then the body is read. The rate will stand between
-the caller and the body: in `_admit`, which knows the machine and what it wants.
+the version, then the caller is looked up, then its rate is, then the body is read.
 """
 
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from forewarn.server.guest import instances, refusals
 from forewarn.server.guest.asking import Askings, Held
 from forewarn.server.guest.callers import Registry, Source
 from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.rate import Limiter
 from forewarn.server.guest.strangers import Strangers
 from forewarn.server.guest.tally import Reason
 from forewarn.server.guest.waiting import Wait
@@ -65,6 +65,8 @@ class Endpoint:
         approvals: Who approves.
         rules: What the settings decide about requests.
         clock: Tells when a machine was last seen.
+        limiter: How often a machine may ask.
+        monotonic: Real seconds that never go back, which rates are measured by.
         askings: Turns scopes on; None where all are always on.
     """
 
@@ -76,6 +78,8 @@ class Endpoint:
         *,
         rules: Rules,
         clock: Clock,
+        limiter: Limiter,
+        monotonic: Callable[[], float],
         askings: Askings | None = None,
     ) -> None:
         self._registry = registry
@@ -85,6 +89,8 @@ class Endpoint:
         self._clock = clock
         self._askings = askings
         self._strangers = Strangers()
+        self._limiter = limiter
+        self._monotonic = monotonic
 
     def answer(self, request: Request, source: Source) -> Outcome:
         """Answer a whole request; never raises, whatever the request."""
@@ -112,22 +118,32 @@ class Endpoint:
         machine = self._admit(wanted, source)
         if isinstance(machine, Reply):
             return machine
+        over = self._rated(wanted, source, machine)
+        if over is not None:
+            return over
         match wanted:
-            case DocumentWanted():
+            case DocumentWanted() | exchange.ApprovalWanted():
                 self._saw(machine, wanted.version.name)
                 if self._askings is not None:
-                    return self._ask(machine, lambda: self._read(wanted, machine, source))
-                return self._read(wanted, machine, source)
-            case exchange.ApprovalWanted():
-                self._saw(machine, wanted.version.name)
-                if self._askings is not None:
-                    return self._ask(machine, lambda: self._approve(request.body, machine, source))
-                return self._approve(request.body, machine, source)
+                    return self._ask(wanted, request.body, machine, source)
+                return self._serve(wanted, request.body, machine, source)
             case exchange.InstanceWanted():
                 scope = self._documents.scope(machine.scope)
                 return exchange.instance_reply(wanted, instances.tree(machine, scope))
             case exchange.VersionsWanted():
                 return exchange.versions_reply()
+
+    def _serve(
+        self,
+        wanted: DocumentWanted | exchange.ApprovalWanted,
+        body: bytes,
+        machine: Machine,
+        source: Source,
+    ) -> Outcome:
+        """Answer about events, as of now."""
+        if isinstance(wanted, DocumentWanted):
+            return self._read(wanted, machine, source)
+        return self._approve(body, machine, source)
 
     def _read(self, wanted: DocumentWanted, machine: Machine, source: Source) -> Reply | Wait:
         incarnation, body = self._documents.read(machine.scope, wanted.version)
@@ -167,13 +183,30 @@ class Endpoint:
         assert reply is not None  # it is over
         return reply
 
-    def _ask(self, machine: Machine, answer: Callable[[], Outcome]) -> Outcome:
-        """Answer at once if the machine's scope is on, else when the request has turned it on."""
+    def _ask(
+        self,
+        wanted: DocumentWanted | exchange.ApprovalWanted,
+        body: bytes,
+        machine: Machine,
+        source: Source,
+    ) -> Outcome:
+        """Answer at once if the machine's scope is on, else when the request has turned it on.
+
+        Who asks is looked up anew then: the answer may be held back for minutes, in which the
+        machine may move to another scope or be removed.
+        """
         assert self._askings is not None
         turning = self._askings.note(machine.scope)
         if turning is None:
-            return answer()
+            return self._serve(wanted, body, machine, source)
         held = Held(self._askings.delay_seconds)
+
+        def answer() -> Outcome:
+            now = self._registry.machines.get(machine.key)
+            if now is None:
+                return exchange.unknown_caller(source.address, wanted.machine)
+            return self._serve(wanted, body, now, source)
+
         turning.add_done_callback(lambda _: self._answer_held(held, answer))
         return held
 
@@ -193,7 +226,14 @@ class Endpoint:
         if isinstance(found, Reason):
             self._note(wanted, source, found)
             return exchange.unknown_caller(source.address, wanted.machine)
-        return exchange.admit(wanted, source, found, 0) or found
+        return found
+
+    def _rated(self, wanted: Wanted, source: Source, machine: Machine) -> Reply | None:
+        """Return the refusal of a request that is over its machine's rate, None of one within."""
+        if not exchange.is_rated(wanted):
+            return None
+        seconds = self._limiter.take(self._registry.asked(machine), self._monotonic())
+        return exchange.admit(wanted, source, machine, seconds)
 
     def _note(self, wanted: Wanted, source: Source, reason: Reason) -> None:
         facts: dict[str, str] = {"reason": reason}
@@ -202,7 +242,7 @@ class Endpoint:
             facts["instance_id"] = text.shown(told.id.decode("utf-8", "replace"))
         elif told is not None:
             facts["name"] = text.shown(told)
-        self._strangers.note(source.listener, source.address, self._clock.monotonic(), **facts)
+        self._strangers.note(source.listener, source.address, self._monotonic(), **facts)
 
     def _saw(self, machine: Machine, version: str) -> None:
         self._registry.saw(machine, self._clock.now().replace(microsecond=0), version)

@@ -34,7 +34,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     those who ask now."""
 
     messages_per_turn: int = 16
-    """Pipelined requests answered before other connections have their turn."""
+    """Pipelined requests answered in one turn, half a millisecond; of all connections that have
+    some, one has a turn at a time."""
 
     write_buffer_bytes: int = 64 * 1024
     """Answers that the peer has not taken yet; above it nothing more is read from that peer."""

@@ -31,6 +31,8 @@ class Reason(StrEnum):
     """A request that did not arrive in its time."""
     SLOW_READER = "slow-reader"
     """A peer that did not take its answers in time."""
+    RATE = "rate"
+    """A request over its machine's rate."""
     WAITERS = "waiters"
     """A request that was not let wait, for too many do; it was answered at once."""
     APPROVAL_TIMEOUT = "approval-timeout"

@@ -6,12 +6,15 @@
     APPROVING  the plane has the approval       approval_seconds, then cut off
     WAITING  for the document to change         as long as the client asked, then 304
     CHOKED   the peer does not take its answers write_seconds, then cut off
+    QUEUED   its turn for what it pipelined     as long as others' turns take
     IDLE     between two requests               idle_seconds, then closed without a word
     CLOSING  the last answer is given           linger_seconds, then cut off
 
-Pipelined requests are read one at a time: what follows the one that is being answered stays in
-`_unread`, at most one read's worth, for reading is paused while anything is in it. A connection
-that waits for its document reads on, for a few requests' worth, to notice when its client has gone.
+Pipelined requests are read one at a time, and those behind the first wait for a turn, of which one
+connection has one at a time: a peer that sends many never holds up those that send one. What
+follows the request that is being answered stays in `_unread`, at most one read's worth, for reading
+is paused while anything is in it. A connection that waits for its document reads on, for a few
+requests' worth, to notice when its client has gone.
 """
 
 import asyncio
@@ -54,6 +57,7 @@ class Stage(IntEnum):
     APPROVING = auto()
     WAITING = auto()
     CHOKED = auto()
+    QUEUED = auto()
     IDLE = auto()
     CLOSING = auto()
     LOST = auto()
@@ -177,16 +181,21 @@ class Connection(asyncio.Protocol):
             data, self._unread = self._unread, b""
             self._take(data)
 
-    def _take(self, data: bytes) -> None:
-        """Read and answer until the data is used up or something must be over first."""
+    def _take(self, data: bytes, most: int = 1) -> None:
+        """Read and answer until the data is used up or something must be over first.
+
+        Args:
+            data: What came, behind all that was taken before.
+            most: How many requests are answered now; the rest waits for a turn.
+        """
         reader = self._reader
         position = 0
         size = len(data)
         answered = 0
         while position < size and not self._held():
-            if answered == self._shared.limits.messages_per_turn:
+            if answered == most:
                 self._yielded = True
-                self._shared.loop.call_soon(self._have_turn)
+                self._shared.queue(self)
                 break
             position = reader.read(data, position)
             if reader.fault is not None:
@@ -201,9 +210,12 @@ class Connection(asyncio.Protocol):
         self._unread = data[position:] if position < size else b""
         self._settle_down(began_anew=answered > 0)
 
-    def _have_turn(self) -> None:
+    def have_turn(self) -> None:
+        """Answer some more of what was pipelined."""
         self._yielded = False
-        self._go_on()
+        if self._stage < Stage.CLOSING:
+            data, self._unread = self._unread, b""
+            self._take(data, self._shared.limits.messages_per_turn)
 
     def _settle_down(self, *, began_anew: bool) -> None:
         """Wait for what comes next, and read only if that is more from the peer."""
@@ -219,6 +231,7 @@ class Connection(asyncio.Protocol):
         elif self._choked:
             self._wait(Stage.CHOKED, limits.write_seconds)
         elif self._yielded:
+            self._stage = Stage.QUEUED
             self.deadline = NEVER
         elif self._at_end:
             self._end()
@@ -269,7 +282,7 @@ class Connection(asyncio.Protocol):
         """Answer the request that waited."""
         self._waiting = None
         self._send(reply)
-        self._go_on()
+        self._carry_on()
 
     def _approval_is_done(self, approval: "Future[Any]") -> None:
         """Come back to the event loop; called by whoever finishes the approval."""
@@ -280,10 +293,14 @@ class Connection(asyncio.Protocol):
         if self._approval is approval:
             self._approval = None
             self._give(self._shared.endpoint.settle(approval))
-            if self._held() and self._stage < Stage.CLOSING:
-                self._settle_down(began_anew=True)  # from now on it waits for something else
-            else:
-                self._go_on()
+            self._carry_on()
+
+    def _carry_on(self) -> None:
+        """Go on after an answer that was given late, or wait for what is in the way now."""
+        if self._stage < Stage.CLOSING and self._held():
+            self._settle_down(began_anew=True)
+        else:
+            self._go_on()
 
     def _answer_expectation(self) -> None:
         """Let the client send its body, or give it the final answer instead.

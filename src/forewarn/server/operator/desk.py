@@ -11,6 +11,7 @@ from litestar.di import NamedDependency
 
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
+from forewarn.maintenance.attention import ClockDoubt
 from forewarn.server.operator.metrics import Measured
 from forewarn.server.operator.roster import Roster
 from forewarn.server.operator.views import Callers
@@ -32,6 +33,10 @@ class Time(Protocol):
 
     def doubt(self) -> str:
         """Return why it is not trusted, in words; `""` when it is."""
+        ...
+
+    def clock_doubt(self) -> ClockDoubt | None:
+        """Return the same as what an operator must know; None where it is trusted."""
         ...
 
     async def believe(self) -> None:

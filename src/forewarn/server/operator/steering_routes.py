@@ -151,6 +151,7 @@ async def needs(desk: Desk, now: datetime) -> list[attention.Item]:
     Raises:
         StoreError: The store is away.
     """
+    clock = desk.time.clock_doubt()
     live = tuple(desk.roster.operations.values())
 
     def question(reading: Reading) -> list[attention.Item]:
@@ -166,6 +167,7 @@ async def needs(desk: Desk, now: datetime) -> list[attention.Item]:
             reading.holds(),
             sights,
             now,
+            clock=clock,
         )
 
     return await desk.read(question)
