@@ -14,6 +14,74 @@ contracts in pyproject.toml keep this):
     configuration              settings files, judged against what may be in them
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from forewarn.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from forewarn.client.aio import AsyncClient, AsyncWatch
+    from forewarn.client.errors import BadAnswer, ClientError, Misuse, Refused, Unreachable
+    from forewarn.client.event import (
+        Appeared,
+        Change,
+        Document,
+        Event,
+        Gone,
+        Machine,
+        Started,
+        Trouble,
+        Updated,
+    )
+    from forewarn.client.pace import Pace
+    from forewarn.client.sync import Client, Watch
+
+__all__ = [
+    "Appeared",
+    "AsyncClient",
+    "AsyncWatch",
+    "BadAnswer",
+    "Change",
+    "Client",
+    "ClientError",
+    "Document",
+    "Event",
+    "Gone",
+    "Machine",
+    "Misuse",
+    "Pace",
+    "Refused",
+    "Started",
+    "Trouble",
+    "Unreachable",
+    "Updated",
+    "Watch",
+    "__version__",
+]
+
+_ROOMS = {
+    "aio": ("AsyncClient", "AsyncWatch"),
+    "errors": ("BadAnswer", "ClientError", "Misuse", "Refused", "Unreachable"),
+    "event": (
+        *("Appeared", "Change", "Document", "Event", "Gone"),
+        *("Machine", "Started", "Trouble", "Updated"),
+    ),
+    "pace": ("Pace",),
+    "sync": ("Client", "Watch"),
+}
+_MODULE_OF = {name: f"forewarn.client.{room}" for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first asked for: who has no use for it does not pay for it."""
+    if name not in _MODULE_OF:
+        message = f"module 'forewarn' has no attribute {name!r}"
+        raise AttributeError(message)
+    found: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """Return every public name, loaded or not."""
+    return sorted({*globals(), *__all__})

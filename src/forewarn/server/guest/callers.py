@@ -103,9 +103,8 @@ class Registry:
         """By the listener's name, then by address: two bridges may hold equal ones."""
         self._by_vm_id: dict[str, Machine] = {}
         self._asked: dict[str, Asked] = {}
+        self._seen_count = 0
         self._sighting: Sighting | None = None
-        self.seen_count = 0
-        """How many of the machines have asked for events, or approved some, since the start."""
 
     @property
     def machines(self) -> Mapping[str, Machine]:
@@ -165,7 +164,7 @@ class Registry:
             self._forget_ways_to(machine)
         asked = self._asked.pop(key, None)
         if asked is not None and asked.sighting is not None:
-            self.seen_count -= 1
+            self._seen_count -= 1
 
     def _forget_ways_to(self, machine: Machine) -> None:
         """Forget its address and vmId, unless another machine has taken one over since."""
@@ -239,8 +238,14 @@ class Registry:
             sighting = self._sighting  # one object for all that ask so in this second
         self._sighting = sighting
         asked = self.asked(machine)
-        self.seen_count += asked.sighting is None
+        if asked.sighting is None:
+            self._seen_count += 1
         asked.sighting = sighting
+
+    @property
+    def seen_count(self) -> int:
+        """How many machines have asked for their events since the start."""
+        return self._seen_count
 
     def seen(self, machine_key: str) -> Sighting | None:
         """Return when a machine last asked and by which api-version; None if not since the start.
