@@ -277,6 +277,7 @@ class Connection(asyncio.Protocol):
             self._send(shared.endpoint.refuse_to_wait(wait))
         else:
             self._waiting = wait
+            self._reader.shed()
 
     def wake(self, reply: Reply) -> None:
         """Answer the request that waited."""
