@@ -5,21 +5,19 @@ by the table of transitions: announce, start or wait, hold, end, and walk on. It
 but itself, and `decision` returns what is new.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 import msgspec
 
-from forewarn.maintenance import lifecycle, notice, planner
+from forewarn.maintenance import holds, lifecycle, notice, planner
+from forewarn.maintenance.copies import Copy
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.lifecycle import Trigger
 from forewarn.maintenance.model import (
     Changes,
     Deed,
     Event,
-    Hold,
-    HoldKind,
     Lost,
     Maintenance,
     Operation,
@@ -56,33 +54,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The operations that the cause was about, as they are now, changed or not."""
     maintenance: Maintenance | None = None
     """What was requested or resumed."""
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class Copy(dict[K, V]):
-    """A copy that knows what was written to it: what it came to costs what changed, not all."""
-
-    def __init__(self, of: Mapping[K, V]) -> None:
-        super().__init__(of)
-        self._of = of
-        self._written: dict[K, None] = {}
-
-    def __setitem__(self, name: K, value: V) -> None:
-        """Write a value down."""
-        super().__setitem__(name, value)
-        self._written[name] = None
-
-    def changed(self) -> tuple[V, ...]:
-        """Return the values that are other than they were, in the order of their writing."""
-        before = self._of
-        return tuple(
-            self[name]
-            for name in self._written
-            if name not in before or (before[name] is not self[name] and before[name] != self[name])
-        )
 
 
 class Bench:
@@ -452,7 +423,7 @@ class Bench:
         return min(down, key=in_turn, default=None)
 
     def _covered(self, operation: Operation) -> bool:
-        return any(covers(hold, operation) for hold in self.holds)
+        return any(holds.covers(hold, operation) for hold in self.holds)
 
     def _held(self, operation: Operation) -> Operation:
         left = max(timedelta(0), operation.not_before - self.now)
@@ -478,19 +449,6 @@ class Bench:
     def _index(by_scope: dict[str, dict[str, None]], operation: Operation) -> None:
         for event in operation.events:
             by_scope.setdefault(event.scope, {})[operation.id] = None
-
-
-def covers(hold: Hold, operation: Operation) -> bool:
-    """Tell whether a hold keeps this operation from starting."""
-    match hold.kind:
-        case HoldKind.EVERYTHING:
-            return True
-        case HoldKind.SCOPE:
-            return any(event.scope == hold.name for event in operation.events)
-        case HoldKind.HOST:
-            return hold.name in operation.hosts
-        case HoldKind.MACHINE:
-            return any(key(name) == hold.name for name in operation.machines)
 
 
 def in_turn(operation: Operation) -> tuple[datetime, int, str]:

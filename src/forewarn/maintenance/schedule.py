@@ -13,8 +13,8 @@ from typing import assert_never
 
 import msgspec
 
-from forewarn.maintenance import carrying, notice, planner
-from forewarn.maintenance.bench import EXEMPT, Bench, Decision, covers, in_turn
+from forewarn.maintenance import carrying, holds, notice, planner
+from forewarn.maintenance.bench import EXEMPT, Bench, Decision, in_turn
 from forewarn.maintenance.causes import (
     Approved,
     Asked,
@@ -267,7 +267,7 @@ def _hold(bench: Bench, hold: Hold) -> list[str]:
             )
             raise Refused(ErrorCode.CONFLICT, message)
     bench.holds.append(hold)
-    about = [o for o in bench.operations.values() if covers(hold, o) and _pending(o)]
+    about = [o for o in bench.operations.values() if holds.covers(hold, o) and _pending(o)]
     note = _spoken(hold) + (f": {hold.reason}" if hold.reason else "")
     for operation in about:
         bench.intervene(operation, Deed.HOLD, hold.by, note)
@@ -281,7 +281,7 @@ def _unhold(bench: Bench, hold: Hold) -> list[str]:
         message = f"nothing holds {_spoken(hold)}: see 'forewarn hold list'"
         raise Refused(ErrorCode.NOT_FOUND, message)
     bench.holds.remove(found[0])
-    about = [o for o in bench.operations.values() if covers(hold, o) and _pending(o)]
+    about = [o for o in bench.operations.values() if holds.covers(hold, o) and _pending(o)]
     for operation in sorted(about, key=in_turn):
         bench.intervene(operation, Deed.RELEASE, hold.by, _spoken(hold))
         bench.release(bench.operations[operation.id])

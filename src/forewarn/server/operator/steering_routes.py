@@ -7,8 +7,8 @@ from litestar import Request, delete, get, post
 from litestar.params import FromPath, JSONBody
 
 from forewarn.maintenance import attention
-from forewarn.maintenance.bench import covers
 from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.holds import covers
 from forewarn.maintenance.model import HoldKind, Operation
 from forewarn.server.operator import bodies, schemas, steering, views
 from forewarn.server.operator.desk import AtDesk, Desk
