@@ -107,7 +107,7 @@ class Reader:
         What its answer's form needs is kept. Nothing more is read until `next`.
         """
         self.request = None
-        self._target = b""
+        self.target = b""
         self._headers = []
         self._body = None
 
