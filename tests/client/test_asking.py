@@ -84,6 +84,19 @@ def test_a_server_may_wait_less_than_it_was_asked_to() -> None:
     assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 1, 21, 41, 61])
 
 
+@pytest.mark.parametrize(("waited", "believed"), [(0.6, True), (0.5, True), (0.4, False)])
+def test_a_wait_counts_from_half_of_what_was_said(waited: float, believed: bool) -> None:
+    def server(_: object, held: bool) -> object:
+        run.seconds += waited if held else 0
+        return reply(304, Preference_Applied="wait=1") if held else document()
+
+    run = Run(server)
+    for _ in range(4):
+        run.ask()
+    assert bool(held(run)) == believed
+    assert [seconds for seconds, _ in run.asked] == pytest.approx(range(4))
+
+
 def test_a_wait_that_is_none_is_polled() -> None:
     run = Run(lambda _, held: reply(304, Preference_Applied="wait=60") if held else document())
     for _ in range(4):
@@ -222,6 +235,9 @@ def test_trouble_is_told_once_for_each_change_of_its_reason() -> None:
     for _ in range(8):
         run.ask()
     assert run.troubles == ["no-connection", "status-503", "no-connection", "over"]
+    assert run.messages[0] == "no connection"
+    assert "503" in run.messages[1]
+    assert run.messages[3] == "answers come again"
 
 
 def test_the_pause_after_a_failure_is_short_again_after_an_answer() -> None:
