@@ -26,6 +26,25 @@ def test_a_server_that_does_not_wait_is_asked_once_a_second() -> None:
     assert [bool(ask.held) for _, ask in run.asked] == [False, True, *[False] * 8]
 
 
+def test_a_server_that_does_not_wait_is_asked_to_once_a_minute() -> None:
+    waits = False
+
+    def server(_: object, held: bool) -> object:
+        run.seconds += 60 if held and waits else 0
+        applied = {"Preference_Applied": "wait=60"} if waits else {}
+        return reply(304, **applied) if held else document()
+
+    run = Run(server)
+    while run.seconds < 130:
+        run.ask()
+    assert [seconds for seconds, ask in run.asked if ask.held] == pytest.approx([1, 61, 121])
+    waits = True
+    while run.seconds < 400:
+        run.ask()
+    times = [seconds for seconds, ask in run.asked if ask.held]
+    assert times[3:] == pytest.approx([181, 241, 301, 361])
+
+
 def test_the_pause_between_polls_is_left_to_chance_within_a_tenth() -> None:
     for chance, pause in [(0.0, 0.9), (0.5, 1.0), (1.0, 1.1)]:
         run = Run(one_by_one(document()), chance=chance)
