@@ -96,6 +96,12 @@ def test_a_server_that_waits_is_asked_anew_at_once() -> None:
     assert all(ask.held_seconds == 60 for _, ask in run.asked[1:])
 
 
+def test_a_wait_of_one_second_is_a_wait() -> None:
+    run = waiting((1.5, [listed()]), (1.6, [listed(**STARTED)]), wait=1)
+    told = [(change.kind, run.seconds) for _ in range(3) for change in run.ask()]
+    assert told == [("appeared", pytest.approx(1.5)), ("started", pytest.approx(1.6))]
+
+
 def test_a_server_may_wait_less_than_it_was_asked_to() -> None:
     run = waiting(wait=20)
     for _ in range(5):

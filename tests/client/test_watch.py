@@ -292,6 +292,20 @@ def test_a_watch_goes_on_from_where_another_was_cut() -> None:
     assert again.ask() == []
 
 
+def test_a_watch_goes_on_between_two_that_are_gone() -> None:
+    both = document(listed(), listed(OTHER_ID))
+    run = Run(one_by_one(both, document()))
+    run.ask()
+    run.turn()  # the pause
+    run.turn()
+    first = run.watcher.take()
+    again = Run(one_by_one(document()), since=run.watcher.since)
+    assert first is not None
+    assert first.gone
+    assert [(c.kind, c.event.event_id) for c in again.take()] == [("gone", OTHER_ID)]
+    assert again.ask() == []
+
+
 @pytest.mark.parametrize(
     "since",
     [

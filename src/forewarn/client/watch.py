@@ -181,13 +181,9 @@ class Watcher:
         tag = answers.header(reply, b"etag")
         if tag is None and listing.incarnation is not None:
             tag = b"%d" % listing.incarnation
-        if not turn.held:
-            # Either the answer came on a new connection, and who answers there may wait or not; or
-            # nothing was held, since it is known that the server does not wait.
-            self._waits = None if self._waits else self._waits
-        elif applied_seconds(reply, 0.0) > 0:
+        if turn.held and applied_seconds(reply, 0.0) > 0:
             self._found_waiting(turn, waits=True)
-        elif tag == self._tag:
+        elif turn.held and tag == self._tag:
             self._found_waiting(turn, waits=False)
         self._tag = tag
         before = len(self._state.steps)
