@@ -1,5 +1,7 @@
 """The watch's decider, case by case."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from client import world
@@ -231,11 +233,11 @@ def test_a_name_that_was_learnt_at_last_leaves_no_failures_behind() -> None:
         (["FREEZE", "Reboot"], False, ["web-0", "web-1"]),
         ([EventType.REBOOT], False, ["web-0"]),
         (["Freeze"], True, []),
-        (iter(["Freeze", "Reboot"]), True, ["web-0"]),
+        (("Freeze", "Reboot"), True, ["web-0"]),
     ],
 )
 def test_what_is_not_wished_for_is_never_told(
-    types: list[str] | None, mine: bool, told: list[str]
+    types: Iterable[str] | None, mine: bool, told: list[str]
 ) -> None:
     wishes = watch.wishes(types, mine=mine)
     events = (listed(), listed(OTHER_ID, EventType="Freeze", Resources=["web-1"]))
