@@ -251,7 +251,7 @@ class Endpoint:
             facts["instance_id"] = text.shown(told.id.decode("utf-8", "replace"))
         elif told is not None:
             facts["name"] = text.shown(told)
-        self._strangers.note(source.listener, source.address, self._clock.monotonic(), **facts)
+        self._strangers.note(source.listener, source.address, self._monotonic(), **facts)
 
     def _saw(self, machine: Machine, version: str) -> None:
         self._registry.saw(machine, self._clock.now().replace(microsecond=0), version)
