@@ -8,6 +8,7 @@ from client import world
 from client.world import Run, document, kinds, listed, one_by_one, reply
 from forewarn.client import watch
 from forewarn.client.discovery import Endpoint
+from forewarn.client.errors import Misuse
 from forewarn.client.pace import Pace
 
 STARTED = {"EventStatus": "Started"}
@@ -195,6 +196,23 @@ def test_a_server_that_says_when_to_come_again_is_believed(
     run.ask()
     run.ask()
     assert run.seconds == pytest.approx(pause)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"poll_seconds": 0},
+        {"answer_seconds": -1},
+        {"wait_seconds": 0},
+        {"jitter": 1.5},
+        {"backoff_seconds": float("nan")},
+        {"first_answer_seconds": 1e9},
+    ],
+    ids=str,
+)
+def test_a_pace_that_is_none_is_the_callers_mistake(wrong: dict[str, float]) -> None:
+    with pytest.raises(Misuse, match=next(iter(wrong))):
+        Pace(**wrong)
 
 
 def test_trouble_is_told_once_for_each_change_of_its_reason() -> None:

@@ -277,11 +277,12 @@ class Connection(asyncio.Protocol):
             self._send(shared.endpoint.refuse_to_wait(wait))
         else:
             self._waiting = wait
+            self._reader.shed()
 
     def wake(self, reply: Reply) -> None:
         """Answer the request that waited."""
         self._waiting = None
-        self._send(reply)
+        self._send(reply, asked_for=tally.EVENTS)  # the reader has let go of what was asked for
         self._carry_on()
 
     def _approval_is_done(self, approval: "Future[Any]") -> None:
@@ -318,12 +319,19 @@ class Connection(asyncio.Protocol):
         self._shared.tally[reason] += 1
         self._send(refusal, last=True)
 
-    def _send(self, reply: Reply, *, last: bool = False) -> None:
-        """Write an answer, and close if it is the last one."""
+    def _send(self, reply: Reply, *, last: bool = False, asked_for: str = "") -> None:
+        """Write an answer, and close if it is the last one.
+
+        Args:
+            reply: The answer.
+            last: Whether the connection ends with it, whatever the peer would like.
+            asked_for: One of `tally.RESOURCES`; `""` where the request is still there to tell.
+        """
         if self._transport.is_closing():
             return
         reader = self._reader
-        self._shared.answers.note(tally.asked_for(reader.method, reader.target), reply.status)
+        asked_for = asked_for or tally.asked_for(reader.method, reader.target)
+        self._shared.answers.note(asked_for, reply.status)
         keep = reader.keeps_alive and not last and not self._shared.retiring
         self._transport.write(
             self._shared.writer.render(
