@@ -7,13 +7,81 @@ contracts in pyproject.toml keep this):
     __main__                   `python -m forewarn` is the command line
     cli                        what people type; the only place that wires rooms together
     server                     the two planes: guests' metadata endpoint, operators' API
-    control                    the plane, the ticker, the executor, the feed
+    control | client           the plane, the ticker, the executor, the feed; what machines use
     store | connectors         the memory; what carries maintenance out
     maintenance | protocol     the rules; the wire. Both decide and neither does: no I/O in them
     vocabulary | clock         the enums that every room shares; the only reader of a clock
     configuration              settings files, judged against what may be in them
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from forewarn.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from forewarn.client.aio import AsyncClient, AsyncWatch
+    from forewarn.client.errors import BadAnswer, ClientError, Misuse, Refused, Unreachable
+    from forewarn.client.event import (
+        Appeared,
+        Change,
+        Document,
+        Event,
+        Gone,
+        Machine,
+        Started,
+        Trouble,
+        Updated,
+    )
+    from forewarn.client.pace import Pace
+    from forewarn.client.sync import Client, Watch
+
+__all__ = [
+    "Appeared",
+    "AsyncClient",
+    "AsyncWatch",
+    "BadAnswer",
+    "Change",
+    "Client",
+    "ClientError",
+    "Document",
+    "Event",
+    "Gone",
+    "Machine",
+    "Misuse",
+    "Pace",
+    "Refused",
+    "Started",
+    "Trouble",
+    "Unreachable",
+    "Updated",
+    "Watch",
+    "__version__",
+]
+
+_ROOMS = {
+    "aio": ("AsyncClient", "AsyncWatch"),
+    "errors": ("BadAnswer", "ClientError", "Misuse", "Refused", "Unreachable"),
+    "event": (
+        *("Appeared", "Change", "Document", "Event", "Gone"),
+        *("Machine", "Started", "Trouble", "Updated"),
+    ),
+    "pace": ("Pace",),
+    "sync": ("Client", "Watch"),
+}
+_MODULE_OF = {name: f"forewarn.client.{room}" for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first asked for: who has no use for it does not pay for it."""
+    if name not in _MODULE_OF:
+        message = f"module 'forewarn' has no attribute {name!r}"
+        raise AttributeError(message)
+    found: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """Return every public name, loaded or not."""
+    return sorted({*globals(), *__all__})

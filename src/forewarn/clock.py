@@ -5,12 +5,19 @@ argument. Shells take a `Clock`, so that a test or the demo can run fifteen minu
 as long as it likes.
 """
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+def monotonic() -> float:
+    """Return the machine's monotonic seconds, for a value that tells how long is left."""
+    return time.monotonic()
 
 
 class Clock(Protocol):
@@ -24,7 +31,7 @@ class Clock(Protocol):
         """Return seconds of this clock from an origin of its own; it never goes back."""
         ...
 
-    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
+    async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
         """Return when `seconds` of this clock are over, or at once when `wake` is set.
 
         Args:
@@ -46,7 +53,7 @@ class SystemClock:
         """Return the machine's monotonic seconds."""
         return time.monotonic()
 
-    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
+    async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
         """Wait in real seconds."""
         await _wait_real(seconds, wake)
 
@@ -79,7 +86,7 @@ class ScaledClock:
         """Return the machine's monotonic seconds, scaled."""
         return time.monotonic() * self._factor
 
-    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
+    async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
         """Wait in scaled seconds."""
         await _wait_real(seconds / self._factor, wake)
 
@@ -124,8 +131,10 @@ class ManualClock:
         """Set the time of day, forward or back, without any time passing."""
         self._now += by
 
-    async def wait(self, seconds: float, wake: asyncio.Event) -> None:
+    async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
         """Wait until `advance` has passed `seconds`, or `wake` is set."""
+        import asyncio  # noqa: PLC0415 - a process that only reads the time has no use for it
+
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -142,7 +151,9 @@ class ManualClock:
                 self._sleepers.remove(sleeper)
 
 
-async def _wait_real(seconds: float, wake: asyncio.Event) -> None:
+async def _wait_real(seconds: float, wake: "asyncio.Event") -> None:
+    import asyncio  # noqa: PLC0415 - a process that only reads the time has no use for it
+
     if seconds <= 0:
         await asyncio.sleep(0)
         return

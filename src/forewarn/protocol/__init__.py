@@ -7,6 +7,8 @@ Values and bytes go in, values and bytes come out; no sockets, no clock, no chan
     instance   /metadata/instance: a tree of strings and its leaves
     text       case by ASCII alone; how much of a client's text is shown back
     codec      the only file that knows JSON names and date formats
+    reading    an answer of any server and any version, read tolerantly: the client's side
+    message    a request and an answer as values
     target     a request's path and query, read
     choices    every refusal, its text and standing; what the sources leave open
     exchange   a request judged: every rule of docs/protocol.md sections 3 and 9, in order

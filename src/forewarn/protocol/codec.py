@@ -62,8 +62,19 @@ class _WireVersions(msgspec.Struct, frozen=True):
     versions: tuple[str, ...] = msgspec.field(name="apiVersions")
 
 
+DOCUMENT_NAMES: Final = dict(
+    zip(_WireDocument.__struct_fields__, _WireDocument.__struct_encode_fields__, strict=True)
+)
+"""What a document's attributes are called in JSON."""
+
+EVENT_NAMES: Final = dict(
+    zip(_WireEvent.__struct_fields__, _WireEvent.__struct_encode_fields__, strict=True)
+)
+"""What an event's attributes are called in JSON."""
+
 _encoder: Final = msgspec.json.Encoder()
 _document_decoder: Final = msgspec.json.Decoder(_WireDocument)
+_error_decoder: Final = msgspec.json.Decoder(_WireError)
 
 
 def encode_document(document: Document, version: Version) -> bytes:
@@ -162,6 +173,13 @@ _MONTHS: Final = (
 )
 _RFC_1123: Final = re.compile(r"\w{3}, (\d\d) (\w{3}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT", re.ASCII)
 _ISO_8601: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z", re.ASCII)
+_ANY_RFC_1123: Final = re.compile(
+    r"(?:[a-z]+,? +)?(\d{1,2})[ -]([a-z]{3})[ -](\d{4}) +(\d\d):(\d\d):(\d\d)(?: *(?:GMT|UTC|Z))?",
+    re.ASCII | re.IGNORECASE,
+)
+_ANY_ISO_8601: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d\S{0,24}", re.ASCII)
+MAX_DATE_LENGTH: Final = 64
+"""Characters of a date that are looked at: the longest that anybody writes has 35."""
 
 
 def http_date(moment: datetime) -> bytes:
@@ -213,6 +231,29 @@ def _moment(parts: Sequence[str], *, iso: bool) -> datetime:
     number = int(month) if iso else _MONTHS.index(month) + 1
     hour, minute, second = map(int, clock)
     return datetime(int(year), number, int(day), hour, minute, second, tzinfo=UTC)
+
+
+def any_date(written: str) -> datetime:
+    """Read a date as RFC 1123 or ISO 8601 have it, in any version's answer; in UTC.
+
+    The weekday is not looked at: there are servers that get it wrong. A date that names no zone is
+    taken for UTC.
+
+    Raises:
+        ValueError: It is no such date.
+    """
+    stripped = written.strip()
+    if len(stripped) <= MAX_DATE_LENGTH:
+        match = _ANY_RFC_1123.fullmatch(stripped)
+        if match is not None:
+            day, month, *others = match.groups()
+            if month.title() in _MONTHS:
+                return _moment((day, month.title(), *others), iso=False)
+        elif _ANY_ISO_8601.fullmatch(stripped):
+            moment = datetime.fromisoformat(stripped.upper())
+            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    message = f"{text.shown(written)!r} is no date of RFC 1123 or ISO 8601"
+    raise ValueError(message)
 
 
 def encode_start_requests(event_ids: Iterable[str]) -> bytes:
@@ -325,6 +366,18 @@ def _no_number(_: str) -> None:
 def encode_error(message: str, newest_versions: tuple[str, ...] = ()) -> bytes:
     """Return an error's body (section 9); `newest_versions` only where a version is at fault."""
     return _encoder.encode(_WireError(message, newest_versions))
+
+
+def decode_error(body: bytes) -> tuple[str, tuple[str, ...]]:
+    """Return what an error's body says, and the versions that it names as the newest.
+
+    Whatever is no such body says nothing: `""` and no versions.
+    """
+    try:
+        wire = _error_decoder.decode(body)
+    except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
+        return "", ()
+    return wire.error, wire.newest_versions
 
 
 def encode_versions(names: tuple[str, ...]) -> bytes:

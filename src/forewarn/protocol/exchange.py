@@ -19,7 +19,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from forewarn.protocol import choices, codec, instance, target, text, versions
+from forewarn.protocol import choices, codec, instance, message, target, text, versions
 from forewarn.protocol.choices import Refusal
 from forewarn.protocol.instance import Tree
 from forewarn.protocol.target import Resource, Target
@@ -46,27 +46,8 @@ REASONS: Final[dict[int, bytes]] = {
 """The reason phrase of every status that a Reply can have."""
 
 
-class Request(msgspec.Struct, frozen=True):
-    """A request as it was read, its body whole."""
-
-    method: bytes
-    target: bytes
-    """As on the wire: path and query, or a whole URL; any bytes at all."""
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    """Names in any case, values with or without the blanks around them."""
-    body: bytes = b""
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """An answer with its own headers only.
-
-    The shell adds Server, Date, x-ms-request-id, Content-Length and Connection; and it leaves the
-    body away where HTTP forbids one: in the answer to a HEAD, and in a 304.
-    """
-
-    status: int
-    body: bytes = b""
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+Request: TypeAlias = message.Request
+Reply: TypeAlias = message.Reply
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):

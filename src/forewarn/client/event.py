@@ -1,0 +1,139 @@
+"""What a handler gets to see: events, documents, changes, troubles, the machine itself."""
+
+from datetime import datetime, timedelta
+from typing import ClassVar, Final
+
+import msgspec
+
+from forewarn import clock
+from forewarn.vocabulary import EventStatus
+
+UNKNOWN_DURATION: Final = -1
+"""`duration_seconds` where nobody knows, or the server's version does not say."""
+
+OVER: Final = "over"
+"""The reason of a trouble that is past."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One event as it was last seen (protocol.md section 4)."""
+
+    event_id: str
+    """As the server wrote it; ids compare without regard to case."""
+    status: str
+    """`EventStatus.SCHEDULED` or `STARTED`; another text where the server shows one."""
+    event_type: str
+    """An `EventType`; another text where the server shows a type that is not known here."""
+    resource_type: str
+    resources: tuple[str, ...]
+    """The affected machines' names as written; the oldest version puts `_` before them."""
+    not_before: datetime | None
+    """In UTC; None once Started."""
+    description: str = ""
+    source: str | None = None
+    """An `EventSource`; None where the server's version does not say."""
+    duration_seconds: int = UNKNOWN_DURATION
+    """The expected interruption; 0 none, -1 unknown."""
+    concerns_me: bool | None = None
+    """Whether this machine is among the resources; None where its name is not known."""
+    starts_by: float | None = None
+    """NotBefore on this machine's monotonic clock, in seconds; None where there is none."""
+
+    @property
+    def started(self) -> bool:
+        """Whether it was Started when it was last seen."""
+        return self.status == EventStatus.STARTED
+
+    @property
+    def notice_left(self) -> timedelta | None:
+        """How long until NotBefore, never less than nothing; None once Started.
+
+        It runs on the monotonic clock from the moment at which the event was read, so a wall clock
+        that is set meanwhile neither lengthens nor shortens it.
+        """
+        if self.starts_by is None:
+            return None
+        return timedelta(seconds=max(0.0, self.starts_by - clock.monotonic()))
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """What the endpoint says at one moment."""
+
+    incarnation: int | None
+    """Compare it as different, never as greater; None where the server sent none."""
+    events: tuple[Event, ...]
+    """In the server's order."""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What this machine is called; `""` where the server does not say."""
+
+    name: str
+    """Letter for letter the string in an event's resources; the host name may differ."""
+    vm_id: str = ""
+    """Its own for its whole life."""
+    resource_id: str = ""
+    subscription_id: str = ""
+    resource_group: str = ""
+    scale_set: str = ""
+    location: str = ""
+    zone: str = ""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One thing that happened to one event; exactly one of the four flags is true."""
+
+    event: Event
+    kind: ClassVar[str] = ""
+    appeared: ClassVar[bool] = False
+    started: ClassVar[bool] = False
+    updated: ClassVar[bool] = False
+    gone: ClassVar[bool] = False
+
+
+class Appeared(Change, frozen=True):
+    """The event is seen for the first time; it may be Started already."""
+
+    kind: ClassVar[str] = "appeared"
+    appeared: ClassVar[bool] = True
+
+
+class Started(Change, frozen=True):
+    """The event has started."""
+
+    kind: ClassVar[str] = "started"
+    started: ClassVar[bool] = True
+
+
+class Updated(Change, frozen=True):
+    """Something else of the event is new, such as a later NotBefore."""
+
+    before: Event
+    """As it was before."""
+    kind: ClassVar[str] = "updated"
+    updated: ClassVar[bool] = True
+
+
+class Gone(Change, frozen=True):
+    """The event is listed no more; `event` is as it was last seen, and nothing more is known.
+
+    The wire does not tell an event that was cancelled from one that was over between two looks.
+    """
+
+    kind: ClassVar[str] = "gone"
+    gone: ClassVar[bool] = True
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Why no good answer comes, told once for each change of the reason."""
+
+    reason: str
+    """A word to compare, such as `no-connection`, `no-answer`, `cut`, `status-503`, `no-document`;
+    `over` once answers come again."""
+    message: str
+    """For people: what is wrong, and the likely cause."""
+
+    @property
+    def over(self) -> bool:
+        """Whether answers come again."""
+        return self.reason == OVER

@@ -1,0 +1,328 @@
+"""The watch's decider: answers, failures and time in; changes and the next question out.
+
+    step     what to do now: ask this, or nothing for so long
+    heard    what came of it
+    take     the next change, once it is told
+    tell     the next word about trouble
+
+It holds no socket, reads no clock and draws no chance: the shells `sync` and `aio` do, and are
+thin. What it promises for any sequence of answers and failures: an event that was seen appears
+once, starts at most once and, when a document no longer lists it, is gone exactly once; and a
+watch that is cut anywhere and gone on with from its state tells what it would have told.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from forewarn.client import answers, event, state
+from forewarn.client.answers import Failure
+from forewarn.client.errors import Misuse
+from forewarn.client.pace import Moment
+from forewarn.client.state import Known, Step
+from forewarn.client.terms import Ask, Pause, Terms, Turn
+from forewarn.protocol import codec, text
+from forewarn.protocol.message import Reply
+from forewarn.protocol.reading import Listed, Listing
+
+LEAST_GAP_SECONDS: Final = 0.05
+"""Between two questions, however often the document changes: no handler is told more than twenty
+documents a second, and no server is asked for them."""
+
+EARLY: Final = 0.5
+"""A waiting answer that says nothing new before this part of the wait is over was none."""
+
+CAME_BACK: Final = "came-back"
+"""The reason of the trouble that an event is listed again after it was gone."""
+
+NO_NAME: Final = "no-name"
+"""The reason of the trouble that nobody can tell which events concern this machine."""
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events a watch is to tell of."""
+
+    types: frozenset[str] | None = None
+    """In lower case; None for every type."""
+    mine: bool = False
+    """Whether events are left out that are known not to concern this machine. Where its name is not
+    known they are told: a notice too many is better than one too few."""
+
+    def wants(self, seen: event.Event) -> bool:
+        """Tell whether an event is to be told of."""
+        if self.mine and seen.concerns_me is False:
+            return False
+        return self.types is None or text.lower(seen.event_type) in self.types
+
+
+def wishes(types: Iterable[str] | None, *, mine: bool) -> Wishes:
+    """Return what a caller wishes for.
+
+    Raises:
+        Misuse: `types` is a text, or has none.
+    """
+    if types is None:
+        return Wishes(mine=mine)
+    wanted = () if isinstance(types, str) else tuple(types)
+    if not wanted or not all(isinstance(each, str) for each in wanted):
+        message = f"types={types!r}: give some event types, such as ['Reboot', 'Freeze']"
+        raise Misuse(message)
+    return Wishes(types=frozenset(text.lower(each) for each in wanted), mine=mine)
+
+
+class Watcher:
+    """Decides what a watch asks, when, and what it tells.
+
+    Args:
+        terms: What the client knows of its server; it is shared, and kept up to date.
+        wanted: Which events are told of.
+        since: The state to go on from; None to begin.
+        moment: Now.
+
+    Raises:
+        Misuse: `since` is no state.
+    """
+
+    def __init__(self, terms: Terms, wanted: Wishes, since: str | None, moment: Moment) -> None:
+        self._terms = terms
+        self._wishes = wanted
+        self._state = state.State() if since is None else state.read(since, moment)
+        self._troubles: deque[event.Trouble] = deque()
+        self._reason = event.OVER
+        self._came_back: set[str] = set()
+        self._told_no_name = False
+        self._failures = 0
+        self._next_at = moment.monotonic
+        self._asked_at = moment.monotonic
+        self._asked_name = False
+        self._tag: bytes | None = None
+        self._waits: bool | None = None  # None: not known, or to be found out anew
+
+    @property
+    def since(self) -> str:
+        """The state after the change that was taken last, as JSON."""
+        return state.write(self._state)
+
+    def take(self) -> event.Change | None:
+        """Return the next change, which counts as told from now on; None if there is none."""
+        while (taken := self._state.take()) is not None:
+            change = _change(*taken)
+            if change is not None:
+                return change
+        return None
+
+    def tell(self) -> event.Trouble | None:
+        """Return the next word about trouble; None if there is none."""
+        return self._troubles.popleft() if self._troubles else None
+
+    def step(self, moment: Moment) -> Ask | Pause:
+        """Return what to do now, once every change is taken."""
+        assert not self._state.steps  # what comes next is judged by what was told
+        if moment.monotonic < self._next_at:
+            return Pause(self._next_at - moment.monotonic)
+        self._asked_name = self._terms.wants_name(moment)
+        if self._asked_name:
+            return self._terms.name_question()
+        self._asked_at = moment.monotonic
+        tag = None if self._waits is False else self._tag
+        return self._terms.question(tag)
+
+    def heard(self, turn: Turn) -> None:
+        """Take note of what was done: of the answer, the failure, or that a pause is over."""
+        if turn.outcome is None:
+            return
+        if self._asked_name:
+            self._heard_name(turn.outcome, turn)
+            return
+        found: Reply | Listing | Failure = turn.outcome
+        if isinstance(found, Reply):
+            if found.status == 304 and turn.held:
+                self._nothing_new(found, turn)
+                return
+            found = answers.listing_of(found)
+        if isinstance(found, Failure):
+            self._failed(found, turn)
+        else:
+            assert isinstance(turn.outcome, Reply)  # the listing was read from it
+            self._document(found, turn.outcome, turn)
+
+    def _heard_name(self, outcome: Reply | Failure, turn: Turn) -> None:
+        named = answers.name_in(outcome) if isinstance(outcome, Reply) else outcome
+        if isinstance(named, str):
+            self._terms.named(named)
+            self._failures = 0
+        elif self._terms.instance_stepped_down(named):
+            return
+        elif self._terms.no_name(named, turn.moment):
+            self._back_off(named, turn)
+        elif not self._told_no_name:
+            self._told_no_name = True
+            self._say(NO_NAME, f"this machine's name is not known: {named.message}")
+
+    def _nothing_new(self, reply: Reply, turn: Turn) -> None:
+        self._fine()
+        waited = turn.moment.monotonic - self._asked_at
+        self._waits = waited >= EARLY * applied_seconds(reply, float("inf"))
+        self._ask_next(turn, changed=False)
+
+    def _document(self, listing: Listing, reply: Reply, turn: Turn) -> None:
+        self._terms.accepted()
+        self._fine()
+        tag = answers.header(reply, b"etag")
+        if tag is None and listing.incarnation is not None:
+            tag = b"%d" % listing.incarnation
+        if not turn.held:
+            # Either the answer came on a new connection, and who answers there may wait or not; or
+            # nothing was held, since it is known that the server does not wait.
+            self._waits = None if self._waits else self._waits
+        elif applied_seconds(reply, 0.0) > 0:
+            self._waits = True
+        elif tag == self._tag:
+            self._waits = False
+        self._tag = tag
+        before = len(self._state.steps)
+        self._state.steps.extend(self._steps(listing, turn.moment, answers.server_time(reply)))
+        self._ask_next(turn, changed=len(self._state.steps) > before)
+
+    def _failed(self, failure: Failure, turn: Turn) -> None:
+        self._tag = self._waits = None
+        if self._terms.stepped_down(failure):
+            self._next_at = turn.moment.monotonic
+            return
+        if failure.reason != self._reason:
+            self._reason = failure.reason
+            self._say(failure.reason, failure.message)
+        self._back_off(failure, turn)
+
+    def _back_off(self, failure: Failure, turn: Turn) -> None:
+        self._failures += 1
+        pause = self._terms.pace.backoff(self._failures, turn.chance, failure.retry_after_seconds)
+        self._next_at = turn.moment.monotonic + pause
+
+    def _fine(self) -> None:
+        self._failures = 0
+        if self._reason != event.OVER:
+            self._reason = event.OVER
+            self._say(event.OVER, "answers come again")
+
+    def _say(self, reason: str, message: str) -> None:
+        self._troubles.append(event.Trouble(reason=reason, message=message))
+
+    def _ask_next(self, turn: Turn, *, changed: bool) -> None:
+        """Set the time of the next question: at the pace of polls, counted from the last one.
+
+        So a wait that ran its course is followed by the next at once. A document that changed while
+        the server waits is followed at once too; one that is new in its number alone is not: its
+        server may number each answer anew.
+        """
+        soon = changed and self._waits is True
+        gap = LEAST_GAP_SECONDS if soon else self._terms.pace.poll(turn.chance)
+        self._next_at = max(turn.moment.monotonic, self._asked_at + gap)
+
+    def _steps(self, listing: Listing, moment: Moment, sent: datetime | None) -> Iterator[Step]:
+        """Return what a document says that is new.
+
+        What is gone comes first: a machine is back in service before it is drained anew.
+        """
+        listed = {each.key: each for each in listing.events}
+        for key, known in self._state.known.items():
+            if key not in listed:
+                yield Step(key, "gone" if known.told else "", None)
+        for key, each in listed.items():
+            if key not in self._state.ended:
+                yield from self._steps_of(key, each, moment, sent)
+            elif key not in self._came_back:
+                self._came_back.add(key)
+                self._say(
+                    CAME_BACK,
+                    f"event {text.shown(each.event_id)} is listed again after it was gone: "
+                    "it is not told anew",
+                )
+
+    def _steps_of(
+        self, key: str, listed: Listed, moment: Moment, sent: datetime | None
+    ) -> Iterator[Step]:
+        known = self._state.known.get(key)
+        seen = answers.seen(listed, self._terms.name, moment, sent)
+        if known is not None:
+            seen = merged(known.event, listed, seen)
+        if known is None or not known.told:
+            if not self._wishes.wants(seen):
+                yield Step(key, "", Known(seen, told=False, started=False))
+                return
+            known = Known(seen, told=True, started=False)
+            yield Step(key, "appeared", known)
+        if seen.started and not known.started:
+            yield Step(key, "started", Known(seen, told=True, started=True))
+        elif seen != known.event:
+            yield Step(key, "updated", Known(seen, told=True, started=known.started))
+
+
+def merged(before: event.Event, listed: Listed, seen: event.Event) -> event.Event:
+    """Return an event as it is seen now, with what this answer leaves out as it was before.
+
+    An answer may be of an older version than the one before, may write the id in another case and
+    put `_` before the names; none of this is news.
+    """
+    same_names = [_bare(name) for name in seen.resources] == [
+        _bare(name) for name in before.resources
+    ]
+    resources = before.resources if same_names or not seen.resources else seen.resources
+    forgotten = seen.not_before is None and not seen.started
+    not_before = before.not_before if forgotten else seen.not_before
+    concerns_me = seen.concerns_me
+    if concerns_me is None or not seen.resources:
+        concerns_me = before.concerns_me
+    return msgspec.structs.replace(
+        seen,
+        event_id=before.event_id,
+        status=seen.status or before.status,
+        event_type=seen.event_type or before.event_type,
+        resources=resources,
+        not_before=not_before,
+        description=before.description if listed.description is None else seen.description,
+        source=before.source if listed.source is None else seen.source,
+        duration_seconds=(
+            before.duration_seconds if listed.duration_seconds is None else seen.duration_seconds
+        ),
+        concerns_me=concerns_me,
+        starts_by=before.starts_by if not_before == before.not_before else seen.starts_by,
+    )
+
+
+def _bare(name: str) -> str:
+    return text.lower(name.removeprefix(codec.PREVIEW_PREFIX))
+
+
+def applied_seconds(reply: Reply, otherwise: float) -> float:
+    """Return how long a server says that it would wait (RFC 7240, section 3).
+
+    Args:
+        reply: Its answer.
+        otherwise: What is returned where it does not say so.
+    """
+    match = _WAIT.search(answers.header(reply, b"preference-applied") or b"")
+    return float(match[1]) if match else otherwise
+
+
+_WAIT: Final = re.compile(rb"\bwait *= *\"?(\d{1,6})\b", re.IGNORECASE)
+
+
+def _change(step: Step, before: Known | None) -> event.Change | None:
+    """Return what is told of a step; None for what changes without a word."""
+    if step.after is None:
+        assert before is not None  # a step ends what is known
+        return event.Gone(before.event) if step.kind else None
+    match step.kind:
+        case "appeared":
+            return event.Appeared(step.after.event)
+        case "started":
+            return event.Started(step.after.event)
+        case "updated":
+            assert before is not None  # only what is known is updated
+            return event.Updated(step.after.event, before.event)
+    return None

@@ -1,0 +1,162 @@
+"""A server on a real socket that says what a test scripts, connection by connection."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+import msgspec
+
+WAIT_SECONDS = 20.0
+"""How long anything may take before a test is thought to hang."""
+
+
+class Talk:
+    """One connection as a script sees it."""
+
+    def __init__(self, connection: socket.socket, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self._read = b""
+
+    def request(self) -> "Asked | None":
+        """Read one whole request; None where the client hung up."""
+        while b"\r\n\r\n" not in self._read:
+            if not self._more():
+                return None
+        head, _, self._read = self._read.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        method, target, _ = first.split(" ")
+        headers = {name.lower(): value for name, _, value in (x.partition(": ") for x in lines)}
+        length = int(headers.get("content-length", 0))
+        while len(self._read) < length:
+            if not self._more():
+                return None
+        body, self._read = self._read[:length], self._read[length:]
+        return Asked(method, target, headers, body)
+
+    def _more(self) -> bool:
+        try:
+            data = self.connection.recv(65536)
+        except OSError:
+            return False
+        self._read += data
+        return bool(data)
+
+    def send(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.sendall(data)
+
+    def answer(self, status: int = 200, body: Any = b"", **headers: str) -> None:
+        content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        self.send(message(status, content, **headers))
+
+    def close(self) -> None:
+        """Close at once, without a word."""
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+    def reset(self) -> None:
+        """Close so that the client gets a reset."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        self.connection.close()
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request as it came."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+
+def message(status: int, body: bytes = b"", **headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} Any", *(f"{n.replace('_', '-')}: {v}" for n, v in headers.items())]
+    if status != 304 and "Transfer_Encoding" not in headers:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def document(*events: dict[str, Any], incarnation: int = 1) -> bytes:
+    return msgspec.json.encode({"DocumentIncarnation": incarnation, "Events": list(events)})
+
+
+class Scripted:
+    """Serves each connection in a thread by what a test gives; keeps what was asked.
+
+    Args:
+        script: Called with each new connection; what it returns from closes it.
+    """
+
+    def __init__(self, script: Callable[[Talk], None]) -> None:
+        self._script = script
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.errors: list[BaseException] = []
+        self.connections = 0
+        self._open: list[Talk] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            self.connections += 1
+            talk = Talk(connection, self.connections)
+            self._open.append(talk)
+            thread = threading.Thread(target=self._serve, args=(talk,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, talk: Talk) -> None:
+        try:
+            self._script(talk)
+        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
+            self.errors.append(error)
+        finally:
+            talk.close()
+
+    def everyone_left(self) -> bool:
+        """Wait until every client has hung up; tell whether they all did in time."""
+        for thread in self._threads[1:]:
+            thread.join(WAIT_SECONDS)
+        return not any(thread.is_alive() for thread in self._threads[1:])
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for talk in self._open:
+            talk.close()
+        for thread in self._threads:
+            thread.join(WAIT_SECONDS)
+            assert not thread.is_alive()
+        if self.errors:
+            raise self.errors[0]
+
+
+def serving(answers: Callable[[Asked, int], bytes]) -> Scripted:
+    """A server that answers each request with what a function returns; `b""` closes.
+
+    The function gets the request and its number, from 1, over all connections.
+    """
+    numbers = iter(range(1, 1_000_000))
+
+    def script(talk: Talk) -> None:
+        while (asked := talk.request()) is not None:
+            said = answers(asked, next(numbers))
+            if not said:
+                return
+            talk.send(said)
+
+    return Scripted(script)

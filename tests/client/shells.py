@@ -1,0 +1,114 @@
+"""Both shells behind one face, so that one suite tests both."""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Protocol, TypeVar
+
+from client.scripted import WAIT_SECONDS
+from forewarn.client import aio, sync
+from forewarn.client.event import Change, Document, Event, Machine
+from forewarn.client.pace import Pace
+
+T = TypeVar("T")
+
+QUICK = Pace(
+    first_answer_seconds=5.0,
+    answer_seconds=2.0,
+    connect_seconds=2.0,
+    poll_seconds=0.02,
+    wait_seconds=1,
+    backoff_seconds=0.01,
+    longest_backoff_seconds=0.05,
+    longest_retry_after_seconds=0.05,
+    approve_seconds=10.0,
+)
+"""A client's times, made short."""
+
+
+class Shell(Protocol):
+    """A client of either kind, as a test calls it; a watch is read from any thread."""
+
+    def document(self) -> Document: ...
+    def events(self, *, mine: bool = False) -> tuple[Event, ...]: ...
+    def approve(self, *events: Event | str, within_seconds: float | None = None) -> None: ...
+    def machine(self) -> Machine: ...
+    def watch(self, **wanted: Any) -> "Watching": ...
+    def close(self) -> None: ...
+
+
+class Watching(Iterator[Change], Protocol):
+    @property
+    def since(self) -> str: ...
+    def close(self) -> None: ...
+
+
+class Awaited:
+    """AsyncClient on a loop in a thread of its own, called as if it were Client."""
+
+    def __init__(self, endpoint: str, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._client = aio.AsyncClient(endpoint, **options)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self.begin(coroutine).result(WAIT_SECONDS)
+
+    def begin(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def document(self) -> Document:
+        return self.run(self._client.document())
+
+    def events(self, *, mine: bool = False) -> tuple[Event, ...]:
+        return self.run(self._client.events(mine=mine))
+
+    def approve(self, *events: Event | str, within_seconds: float | None = None) -> None:
+        self.run(self._client.approve(*events, within_seconds=within_seconds))
+
+    def machine(self) -> Machine:
+        return self.run(self._client.machine())
+
+    def watch(self, **wanted: Any) -> "AwaitedWatch":
+        async def make() -> aio.AsyncWatch:
+            return self._client.watch(**wanted)
+
+        return AwaitedWatch(self, self.run(make()))
+
+    def close(self) -> None:
+        self.run(self._client.close())
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(WAIT_SECONDS)
+        self._loop.close()
+
+
+class AwaitedWatch(Iterator[Change]):
+    def __init__(self, shell: Awaited, watch: aio.AsyncWatch) -> None:
+        self._shell = shell
+        self._watch = watch
+
+    @property
+    def since(self) -> str:
+        return self._watch.since
+
+    def __next__(self) -> Change:
+        async def following() -> Change | None:
+            return await anext(self._watch, None)
+
+        change = self._shell.run(following())
+        if change is None:
+            raise StopIteration
+        return change
+
+    def close(self) -> None:
+        async def close() -> None:
+            self._watch.close()
+
+        self._shell.run(close())
+
+
+SHELLS: dict[str, Callable[..., Shell]] = {"sync": sync.Client, "asyncio": Awaited}

@@ -1,0 +1,170 @@
+"""What is the asyncio shell's alone: tasks, their cancellation, and what is left behind."""
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client import scripted
+from client.scripted import document, message, serving
+from client.shells import QUICK
+from client.test_shells import Silent
+from client.world import listed
+from forewarn.client.aio import AsyncClient, AsyncWatch
+from forewarn.client.errors import Misuse
+from forewarn.client.event import Change
+
+Doing = Callable[[AsyncClient], Coroutine[Any, Any, Any]]
+
+
+async def drawn(watch: AsyncWatch) -> list[Change]:
+    return [change async for change in watch]
+
+
+async def first(watch: AsyncWatch) -> Change:
+    return await anext(watch)
+
+
+async def asked(server: Silent) -> None:
+    """Wait until the server has got a request, without holding the loop up."""
+    await asyncio.to_thread(server.asked.wait, scripted.WAIT_SECONDS)
+
+
+def open_files() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+DOINGS: dict[str, Doing] = {
+    "document": lambda client: client.document(),
+    "approve": lambda client: client.approve("A"),
+    "machine": lambda client: client.machine(),
+    "watch": lambda client: first(client.watch()),
+}
+
+
+@pytest.mark.parametrize("doing", DOINGS)
+def test_a_task_that_is_cancelled_leaves_no_socket_behind(doing: str) -> None:
+    async def run(server: Silent) -> None:
+        client = AsyncClient(server.url, name="web-0")
+        before = open_files()
+        task = asyncio.ensure_future(DOINGS[doing](client))
+        await asked(server)
+        assert open_files() > before
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(server.everyone_left)
+        assert client._idle == [] or all(line._streams is None for line in client._idle)
+        await client.close()
+
+    with Silent() as server:
+        asyncio.run(run(server), debug=True)
+
+
+def test_a_connection_that_is_being_made_is_cancelled_too() -> None:
+    async def run(server: scripted.Scripted) -> None:
+        client = AsyncClient(server.url, name="web-0")
+        task = asyncio.ensure_future(client.document())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(server.everyone_left)
+        await client.close()
+
+    with serving(lambda *_: message(200, document())) as server:
+        asyncio.run(run(server), debug=True)
+
+
+def test_a_timeout_around_a_watch_ends_it_and_the_watch_goes_on_afterwards() -> None:
+    changed = threading.Event()
+
+    async def run(url: str) -> None:
+        async with AsyncClient(url, name="web-0", pace=QUICK) as client:
+            watch = client.watch()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await anext(watch)
+            changed.set()
+            change = await asyncio.wait_for(anext(watch), scripted.WAIT_SECONDS)
+            assert change.appeared
+
+    with serving(lambda *_: message(200, document(*[listed()] * changed.is_set()))) as server:
+        asyncio.run(run(server.url), debug=True)
+
+
+def test_closing_ends_every_watch_at_once() -> None:
+    async def run(server: Silent) -> None:
+        client = AsyncClient(server.url, name="web-0")
+        tasks = [asyncio.ensure_future(drawn(client.watch())) for _ in range(10)]
+        await asked(server)
+        began = time.monotonic()
+        await client.close()
+        assert await asyncio.gather(*tasks) == [[]] * 10
+        assert time.monotonic() - began < 5
+        assert await asyncio.to_thread(server.everyone_left)
+
+    with Silent() as server:
+        asyncio.run(run(server), debug=True)
+
+
+def test_a_cancellation_while_the_client_closes_is_a_cancellation() -> None:
+    async def run(server: Silent) -> None:
+        client = AsyncClient(server.url, name="web-0")
+        task = asyncio.ensure_future(drawn(client.watch()))
+        await asked(server)
+        task.cancel()
+        await client.close()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with Silent() as server:
+        asyncio.run(run(server), debug=True)
+
+
+def test_two_tasks_in_one_watch_are_a_mistake_and_nothing_worse() -> None:
+    async def run(server: Silent) -> None:
+        async with AsyncClient(server.url, name="web-0") as client:
+            watch = client.watch()
+            task = asyncio.ensure_future(drawn(watch))
+            await asked(server)
+            with pytest.raises(Misuse, match="two tasks"):
+                await anext(watch)
+            watch.close()
+            assert await task == []
+
+    with Silent() as server:
+        asyncio.run(run(server), debug=True)
+
+
+def test_a_watch_closes_with_its_block() -> None:
+    async def run(url: str) -> None:
+        async with AsyncClient(url, name="web-0") as client:
+            async with client.watch() as watch:
+                assert (await anext(watch)).appeared
+            assert await drawn(watch) == []
+
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        asyncio.run(run(server.url), debug=True)
+        assert server.everyone_left()
+
+
+def test_a_closed_client_makes_no_watch() -> None:
+    async def run() -> None:
+        client = AsyncClient("http://127.0.0.1:1")
+        await client.close()
+        with pytest.raises(Misuse, match="closed"):
+            client.watch()
+        with pytest.raises(Misuse, match="closed"):
+            await client.document()
+
+    asyncio.run(run(), debug=True)

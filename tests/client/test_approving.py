@@ -1,0 +1,126 @@
+"""Approving, on both shells: what is confirmed, tried again, refused and given up."""
+
+import itertools
+import time
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from client.scripted import Asked, Scripted, Talk, document, message, serving
+from client.shells import Shell
+from client.world import EVENT_ID, listed
+from forewarn.client.errors import BadAnswer, Misuse, Refused
+
+Connect = Callable[..., Shell]
+
+
+def test_an_approval_returns_only_after_it_was_confirmed(connect: Connect) -> None:
+    posts: list[bytes] = []
+
+    def script(talk: Talk) -> None:
+        while (asked := talk.request()) is not None:
+            if asked.method == "GET":
+                talk.answer(200, document(listed()))
+                continue
+            posts.append(asked.body)
+            match len(posts):
+                case 1:
+                    return
+                case 2:
+                    talk.reset()
+                    return
+                case 3:
+                    talk.answer(503)
+                case 4:
+                    talk.answer(429)
+                case 5:
+                    talk.answer(404)
+                case _:
+                    talk.answer(200)
+
+    with Scripted(script) as server:
+        connect(server.url, name="web-0").approve(EVENT_ID.lower())
+    assert len(posts) == 6
+    assert len(set(posts)) == 1
+
+
+def test_an_approval_is_not_tried_past_the_events_end(connect: Connect) -> None:
+    posts = itertools.count()
+
+    def answers(asked: Asked, _: int) -> bytes:
+        if asked.method == "POST":
+            next(posts)
+            return message(503)
+        return message(200, document(*[listed()] * (next(copies) < 2)))
+
+    copies = itertools.count()
+    with serving(answers) as server, pytest.raises(BadAnswer, match="is over before"):
+        connect(server.url, name="web-0").approve(EVENT_ID)
+    assert next(posts) == 2
+
+
+def test_an_approval_of_several_goes_on_with_those_that_are_left(connect: Connect) -> None:
+    posts: list[list[str]] = []
+
+    def answers(asked: Asked, _: int) -> bytes:
+        if asked.method == "GET":
+            return message(200, document(*[listed(), listed("B")][: 2 - len(posts)]))
+        content = msgspec.json.decode(asked.body)
+        posts.append([request["EventId"] for request in content["StartRequests"]])
+        return message(503 if len(posts) == 1 else 200)
+
+    with serving(answers) as server:
+        connect(server.url, name="web-0").approve(EVENT_ID, "b", EVENT_ID.lower())
+    assert posts == [[EVENT_ID, "b"], [EVENT_ID]]
+
+
+def test_an_approval_is_tried_for_so_long_and_no_longer(connect: Connect) -> None:
+    def answers(asked: Asked, _: int) -> bytes:
+        return message(200, document(listed())) if asked.method == "GET" else message(500)
+
+    with serving(answers) as server:
+        began = time.monotonic()
+        with pytest.raises(BadAnswer, match=r"not confirmed in its time: .* 500"):
+            connect(server.url, name="web-0").approve(EVENT_ID, within_seconds=0.3)
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("status", [400, 403])
+def test_an_approval_that_is_refused_is_not_tried_again(connect: Connect, status: int) -> None:
+    posts = itertools.count()
+
+    def answers(asked: Asked, _: int) -> bytes:
+        if asked.method == "GET":
+            return message(200, document(listed()))
+        next(posts)
+        return message(status, b'{"error":"never published"}')
+
+    with serving(answers) as server:
+        with pytest.raises(Refused, match="never published") as caught:
+            connect(server.url, name="web-0").approve(EVENT_ID)
+        assert (caught.value.status, caught.value.text) == (status, "never published")
+    assert next(posts) == 1
+
+
+def test_an_approval_by_a_version_that_is_refused_steps_down(connect: Connect) -> None:
+    targets: list[str] = []
+    refusal = message(400, b'{"error":"no","newest-versions":["2019-08-01","2019-04-01"]}')
+
+    def answers(asked: Asked, _: int) -> bytes:
+        targets.append(f"{asked.method} {asked.target[-10:]}")
+        if asked.target.endswith("2020-07-01"):
+            return refusal
+        return message(200, document(listed()) if asked.method == "GET" else b"")
+
+    with serving(answers) as server:
+        connect(server.url, name="web-0").approve(EVENT_ID)
+    assert targets == ["GET 2020-07-01", "GET 2019-08-01", "POST 2019-08-01"]
+
+
+@pytest.mark.parametrize("events", [(), ("",), (None,), (3,), tuple(map(str, range(1001)))])
+def test_what_cannot_be_approved_is_the_callers_mistake(
+    connect: Connect, events: tuple[str, ...]
+) -> None:
+    with pytest.raises(Misuse):
+        connect("http://127.0.0.1:1").approve(*events)

@@ -1,0 +1,187 @@
+"""What a watch promises, for any sequence of documents, failures, restarts and lost answers."""
+
+import tempfile
+from collections import Counter
+from operator import sub
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client import world
+from forewarn.client.answers import Failure
+from forewarn.client.event import Change
+from forewarn.client.terms import Ask
+from forewarn.client.watch import Wishes
+from forewarn.protocol.message import Reply
+
+IDS = [f"C1BF8322-4CBF-4FC4-9C45-B40CF3106D0{n}" for n in range(4)]
+
+events = st.fixed_dictionaries(
+    {
+        "EventStatus": st.sampled_from(["Scheduled", "Started"]),
+        "EventType": st.just("Reboot"),
+        "Resources": st.sampled_from([["web-0"], ["WEB-0", "web-1"], ["_web-0"], ["web-1"], []]),
+        "NotBefore": st.sampled_from(["Thu, 01 Jan 2026 12:15:00 GMT", "", None]),
+        "Description": st.sampled_from(["", "more", None]),
+        "DurationInSeconds": st.sampled_from([-1, 5, None]),
+    }
+)
+documents = st.dictionaries(st.sampled_from(range(len(IDS))), events, max_size=len(IDS))
+failures = st.sampled_from(
+    [
+        world.CUT,
+        world.REFUSED,
+        world.reply(404),
+        world.reply(429, {"error": "Too many requests"}, Retry_After="2"),
+        world.reply(503),
+        world.reply(400),
+        world.reply(200),
+        world.reply(200, b"<html>Sign in</html>"),
+        world.reply(200, b'{"DocumentIncarnation":3,"Events":[{"EventId":"C1'),
+        world.reply(200, b"{}"),
+        world.reply(304),
+    ]
+)
+steps = st.one_of(
+    st.tuples(st.just("document"), documents),
+    st.tuples(st.just("same"), st.none()),
+    st.tuples(st.just("restart"), st.integers(0, 2)),
+    st.tuples(st.just("failure"), failures),
+)
+scripts = st.lists(steps, min_size=1, max_size=12)
+
+
+class Server:
+    """Says what a script says, one step a question, and honours tags as a real one does."""
+
+    def __init__(self, script: list[tuple[str, Any]], *, waits: bool, lower: bool) -> None:
+        self.script = script
+        self.waits = waits
+        self.lower = lower
+        self.position = 0
+        self.incarnation = 0
+        self.content: dict[int, Any] = {}
+        self.read: list[set[int]] = []
+        self.connection = 0
+
+    def __call__(self, ask: Ask, held: bool) -> Reply | Failure:
+        kind, what = self.script[self.position]
+        self.position += 1
+        if kind == "failure":
+            return what
+        if kind == "document":
+            self.incarnation += self.content != what
+            self.content = what
+        if kind == "restart":
+            self.incarnation = what  # a number that may have been given to another document
+            return world.CUT
+        self.read.append(set(self.content))
+        if held and ask.held[0][1] == b"%d" % self.incarnation:
+            return world.reply(304, **self._preference(ask))
+        listed = [
+            world.listed(IDS[n].lower() if self.lower and self.position % 2 else IDS[n], **facts)
+            for n, facts in self.content.items()
+        ]
+        return world.document(*listed, incarnation=self.incarnation, **self._preference(ask))
+
+    def _preference(self, ask: Ask) -> dict[str, str]:
+        return {"Preference_Applied": "wait=60"} if self.waits and ask.held else {}
+
+    @property
+    def left(self) -> bool:
+        return self.position < len(self.script)
+
+
+def play(server: Server, wishes: Wishes, cut_after: int | None = None) -> list[Change]:
+    """Watch to the script's end; after so many changes go on in another client, from a file."""
+    run = world.Run(server, wishes=wishes)
+    told: list[Change] = []
+    while True:
+        change = run.watcher.take()
+        if change is not None:
+            told.append(change)
+            if len(told) == cut_after:
+                with tempfile.TemporaryDirectory() as folder:
+                    file = Path(folder) / "since.json"
+                    file.write_text(run.watcher.since, encoding="utf-8")
+                    since = file.read_text(encoding="utf-8")
+                run = world.Run(server, wishes=wishes, since=since, seconds=run.seconds)
+        elif server.left:
+            run.turn()
+        else:
+            return told
+
+
+def lasting(change: Change) -> Any:
+    """All of a change but its place on one process's monotonic clock."""
+    bare = msgspec.to_builtins(change)
+    for part in bare.values():
+        del part["starts_by"]
+    return change.kind, bare
+
+
+wished = st.builds(Wishes, mine=st.booleans(), types=st.sampled_from([None, frozenset({"reboot"})]))
+
+
+@given(scripts, st.booleans(), st.booleans())
+def test_every_event_appears_once_starts_at_most_once_and_ends_exactly_once(
+    script: list[tuple[str, Any]], waits: bool, lower: bool
+) -> None:
+    server = Server(script, waits=waits, lower=lower)
+    told = play(server, Wishes())
+    counts = Counter((change.event.event_id.upper(), change.kind) for change in told)
+    for number, event_id in enumerate(IDS):
+        listed = [number in read for read in server.read]
+        seen = True in listed
+        ended = seen and False in listed[listed.index(True) :]
+        assert counts[event_id, "appeared"] == seen
+        assert counts[event_id, "started"] <= seen
+        assert counts[event_id, "gone"] == ended
+        order = [change.kind for change in told if change.event.event_id.upper() == event_id]
+        assert "appeared" not in order[1:]
+        assert "gone" not in order[:-1]
+
+
+@given(scripts, st.booleans(), st.booleans(), wished, st.integers(1, 8))
+def test_a_run_that_is_cut_anywhere_tells_what_one_would_have(
+    script: list[tuple[str, Any]], waits: bool, lower: bool, wishes: Wishes, cut_after: int
+) -> None:
+    whole = play(Server(script, waits=waits, lower=lower), wishes)
+    cut = play(Server(script, waits=waits, lower=lower), wishes, cut_after)
+    assert [lasting(each) for each in cut] == [lasting(each) for each in whole]
+
+
+@given(scripts, st.booleans())
+def test_a_start_is_told_when_the_first_document_says_so(
+    script: list[tuple[str, Any]], waits: bool
+) -> None:
+    server = Server(script, waits=waits, lower=False)
+    run = world.Run(server)
+    started: set[str] = set()
+    while server.left:
+        before = len(server.read)
+        run.turn()
+        told = run.take()
+        started |= {change.event.event_id for change in told if change.started}
+        if len(server.read) > before:
+            now = {
+                IDS[n] for n, facts in server.content.items() if facts["EventStatus"] == "Started"
+            }
+            gone = run.watcher._state.ended.keys()
+            assert now - started <= gone
+
+
+@given(scripts)
+def test_no_question_is_asked_sooner_than_a_pause_allows(script: list[tuple[str, Any]]) -> None:
+    server = Server(script, waits=False, lower=False)
+    run = world.Run(server, chance=0.0)
+    while server.left:
+        run.turn()
+        run.take()
+    times = [seconds for seconds, _ in run.asked]
+    soon = [gap for gap in map(sub, times[1:], times) if gap < run.terms.pace.backoff_seconds / 2]
+    refused = [what for kind, what in script if kind == "failure" and what == world.reply(400)]
+    assert len(soon) <= len(refused)  # an older version is tried at once, and nothing else

@@ -1,0 +1,430 @@
+"""What both shells do, against servers on real sockets."""
+
+import gc
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from client import scripted
+from client.scripted import Asked, Scripted, Talk, document, message, serving
+from client.shells import QUICK, Shell
+from client.world import EVENT_ID, listed
+from forewarn.client import http
+from forewarn.client.errors import BadAnswer, Misuse, Refused, Unreachable
+
+Connect = Callable[..., Shell]
+STARTED = listed(EventStatus="Started")
+NAMED = message(200, b"web-0")
+
+
+def knowing(answers: Callable[[Asked, int], bytes]) -> Scripted:
+    """A server that knows the machine's name; the rest is the function's, from number 1."""
+    numbers = itertools.count(1)
+    return serving(
+        lambda asked, _: NAMED if "/compute/" in asked.target else answers(asked, next(numbers))
+    )
+
+
+class Silent(Scripted):
+    """A server that takes requests and never answers; `asked` says that one came."""
+
+    def __init__(self) -> None:
+        super().__init__(self._take)
+        self.asked = threading.Event()
+
+    def _take(self, talk: Talk) -> None:
+        talk.request()
+        self.asked.set()
+        talk.request()
+
+
+def test_a_document_is_read_with_whom_its_events_concern(connect: Connect) -> None:
+    ours, theirs = listed(), listed("B", Resources=["web-1"])
+    with knowing(lambda *_: message(200, document(ours, theirs))) as server:
+        client = connect(server.url)
+        assert [event.concerns_me for event in client.document().events] == [True, False]
+        assert [event.event_id for event in client.events(mine=True)] == [EVENT_ID]
+        assert len(client.events()) == 2
+        assert server.connections == 1
+
+
+def test_every_request_says_who_asks_and_for_whom(connect: Connect) -> None:
+    asked: list[Asked] = []
+
+    def answers(request: Asked, _: int) -> bytes:
+        asked.append(request)
+        return message(200, document(listed()) if request.method == "GET" else b"")
+
+    with serving(answers) as server:
+        client = connect(server.url + "/vm/web-0/metadata", name="web-0")
+        client.document()
+        client.approve(EVENT_ID)
+    get, post = asked
+    assert get.target == "/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
+    assert get.headers["host"] == f"127.0.0.1:{server.port}"
+    assert get.headers["metadata"] == post.headers["metadata"] == "true"
+    assert get.headers["user-agent"].startswith("Forewarn/")
+    assert post.target == get.target
+    assert msgspec.json.decode(post.body) == {"StartRequests": [{"EventId": EVENT_ID}]}
+
+
+def test_a_watch_tells_what_happens_and_approves_on_the_way(connect: Connect) -> None:
+    approved = threading.Event()
+    gone = threading.Event()
+
+    def answers(asked: Asked, _: int) -> bytes:
+        if asked.method == "POST":
+            approved.set()
+            return message(200)
+        if gone.is_set():
+            return message(200, document())
+        return message(200, document(STARTED if approved.is_set() else listed()))
+
+    with knowing(answers) as server:
+        client = connect(server.url)
+        watch = client.watch()
+        change = next(watch)
+        assert change.appeared
+        assert change.event.concerns_me
+        client.approve(change.event)
+        assert next(watch).started
+        gone.set()
+        assert next(watch).gone
+        assert server.connections == 2  # the watch's own, and one for the rest
+
+
+def test_a_watch_goes_on_in_another_client(connect: Connect, tmp_path: Path) -> None:
+    now = [listed()]
+    with knowing(lambda *_: message(200, document(*now))) as server:
+        watch = connect(server.url).watch()
+        assert next(watch).appeared
+        (tmp_path / "since").write_text(watch.since)
+        now.clear()
+        again = connect(server.url).watch(since=(tmp_path / "since").read_text())
+        assert next(again).gone
+
+
+def test_a_waiting_server_is_waited_for(connect: Connect) -> None:
+    changed = threading.Event()
+    waited: list[str] = []
+
+    def answers(asked: Asked, _: int) -> bytes:
+        if asked.headers.get("if-none-match") == "1":
+            waited.append(asked.headers["prefer"])
+            changed.wait(scripted.WAIT_SECONDS)
+            return message(200, document(listed(), incarnation=2), Preference_Applied="wait=1")
+        return message(200, document(incarnation=1))
+
+    with serving(answers) as server:
+        watch = connect(server.url, name="web-0").watch()
+        with ThreadPoolExecutor() as pool:
+            told = pool.submit(next, watch)
+            deadline = time.monotonic() + scripted.WAIT_SECONDS
+            while not waited and time.monotonic() < deadline:
+                pass
+            changed.set()
+            assert told.result(scripted.WAIT_SECONDS).appeared
+    assert waited == ["wait=1"]
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_replaced_in_silence(
+    connect: Connect,
+) -> None:
+    def script(talk: Talk) -> None:
+        asked = talk.request()
+        assert asked is not None
+        talk.answer(200, document() if asked.method == "GET" else b"")
+
+    with Scripted(script) as server:
+        client = connect(server.url, name="web-0")
+        troubles: list[str] = []
+        for _ in range(5):
+            assert client.document().events == ()
+        client.approve(EVENT_ID)
+        watch = client.watch(on_trouble=lambda trouble: troubles.append(trouble.reason))
+        closer = threading.Timer(0.2, watch.close)
+        closer.start()
+        assert list(watch) == []
+        closer.join()
+        assert troubles == []
+
+
+def test_what_holds_for_one_connection_only_is_not_said_on_the_next(connect: Connect) -> None:
+    tags: list[str | None] = []
+
+    def script(talk: Talk) -> None:
+        for _ in range(2):
+            asked = talk.request()
+            if asked is None:
+                return
+            tags.append(asked.headers.get("if-none-match"))
+            talk.answer(200, document())
+
+    with Scripted(script) as server:
+        watch = connect(server.url, name="web-0").watch()
+        closer = threading.Timer(0.3, watch.close)
+        closer.start()
+        assert list(watch) == []
+        closer.join()
+    assert tags[:5] == [None, "1", None, None, None]  # once it is known not to wait, never again
+
+
+FAULTS = {
+    "404": message(404, b'{"error":"Not found"}'),
+    "410": message(410),
+    "429": message(429, b'{"error":"Too many requests"}', Retry_After="1"),
+    "500": message(500),
+    "503": message(503, b"no", Retry_After="Thu, 01 Jan 2026 12:00:00 GMT"),
+    "redirect": message(302, b"", Location="http://example.com/"),
+    "empty": message(200),
+    "html": message(200, b"<!DOCTYPE html><title>Sign in</title>", Content_Type="text/html"),
+    "broken": message(200, b'{"DocumentIncarnation":1,"Events":['),
+    "no list": message(200, b"{}"),
+    "gzip": message(200, document(), Content_Encoding="gzip"),
+    "no http": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+    "cut": message(200, document())[:-3],
+    "cut in the head": b"HTTP/1.1 200 OK\r\nContent-",
+    "closed": b"",
+    "long head": b"HTTP/1.1 200 OK\r\nX: " + b"x" * (http.MAX_HEAD_BYTES + 1),
+    "long body": message(200, b" " * (http.MAX_BODY_BYTES + 1)),
+    "interim answers": b"HTTP/1.1 100 Continue\r\n\r\n" * (http.MAX_INTERIM + 1),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_watch_lives_through_anything_and_says_so_once(connect: Connect, fault: str) -> None:
+    troubles: list[str] = []
+    numbers = itertools.count(1)
+
+    def script(talk: Talk) -> None:
+        while talk.request() is not None:
+            number = next(numbers)
+            if number in {2, 3, 4}:
+                talk.send(FAULTS[fault])
+                return
+            talk.answer(200, document(*[listed()] * (number < 6)))
+
+    with Scripted(script) as server:
+        client = connect(server.url, name="web-0")
+        watch = client.watch(on_trouble=lambda trouble: troubles.append(trouble.reason))
+        assert [next(watch).kind, next(watch).kind] == ["appeared", "gone"]
+    assert len(troubles) == 2
+    assert troubles[1] == "over"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_document_that_cannot_be_had_is_an_error_of_theirs(connect: Connect, fault: str) -> None:
+    def script(talk: Talk) -> None:
+        if talk.request() is not None:
+            talk.send(FAULTS[fault])
+
+    with Scripted(script) as server:
+        with pytest.raises((BadAnswer, Unreachable)) as caught:
+            connect(server.url, name="web-0").document()
+        cut = fault in {"cut", "cut in the head", "closed"}
+        assert isinstance(caught.value, Unreachable) == cut
+        assert server.connections == 4
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_names_the_likely_cause(connect: Connect, status: int) -> None:
+    with serving(lambda *_: message(status, b'{"error":"Forbidden."}')) as server:
+        with pytest.raises(Refused, match="proxy") as caught:
+            connect(server.url, name="web-0").document()
+        assert (caught.value.status, caught.value.text) == (status, "Forbidden.")
+        assert server.connections == 1
+
+
+def test_nobody_there_is_unreachable(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(Unreachable, match=r"no connection to http://127\.0\.0\.1"):
+        connect(f"http://127.0.0.1:{port}").document()
+
+
+def test_silence_is_unreachable_after_its_time(connect: Connect) -> None:
+    pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.1)
+    with Silent() as server, pytest.raises(Unreachable, match=r"no answer from .* in 0.1 s"):
+        connect(server.url, name="web-0", pace=pace).document()
+
+
+def test_an_answer_that_trickles_in_has_no_more_time_than_another(connect: Connect) -> None:
+    pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.3)
+    stop = threading.Event()
+
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        while not stop.wait(0.05):
+            talk.send(b" ")
+
+    with Scripted(script) as server:
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match="no answer"):
+            connect(server.url, name="web-0", pace=pace).document()
+        stop.set()
+        assert time.monotonic() - began < 10
+
+
+def test_an_answer_may_come_in_any_pieces(connect: Connect) -> None:
+    whole = message(200, document(listed()))
+
+    def script(talk: Talk) -> None:
+        talk.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while talk.request() is not None:
+            for at in range(len(whole)):
+                talk.send(whole[at : at + 1])
+
+    with Scripted(script) as server:
+        client = connect(server.url, name="web-0")
+        assert len(client.events()) == 1
+        assert len(client.events()) == 1
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        message(
+            200,
+            b"%x\r\n%s\r\n0\r\n\r\n" % (len(document()), document()),
+            Transfer_Encoding="chunked",
+        ),
+        b"HTTP/1.0 200 OK\r\n\r\n" + document(),
+        b"HTTP/1.1 103 Early Hints\r\n\r\n" + message(200, document()),
+        message(200, document(), Connection="close"),
+        message(200, document()) + b"and more",
+    ],
+    ids=["chunked", "http 1.0", "interim", "close", "more than asked"],
+)
+def test_answers_of_every_form_are_read(connect: Connect, answer: bytes) -> None:
+    def script(talk: Talk) -> None:
+        if talk.request() is not None:
+            talk.send(answer)
+
+    with Scripted(script) as server:
+        client = connect(server.url, name="web-0")
+        assert client.events() == ()
+        assert client.events() == ()
+
+
+def test_no_proxy_is_asked(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with serving(lambda *_: message(200, document())) as server:
+        assert connect(server.url, name="web-0").events() == ()
+
+
+def test_the_machine_says_what_it_is_called(connect: Connect) -> None:
+    def answers(asked: Asked, _: int) -> bytes:
+        if "2019-03-11" in asked.target:
+            return message(400, b'{"error":"version"}')
+        return message(200, b'{"name":"web-0","vmId":"02aab8a4","zone":"1","tagsList":[]}')
+
+    with serving(answers) as server:
+        machine = connect(server.url).machine()
+    assert (machine.name, machine.vm_id, machine.zone, machine.location) == (
+        *("web-0", "02aab8a4", "1"),
+        "",
+    )
+
+
+def test_closing_the_client_ends_a_watch_at_once(connect: Connect) -> None:
+    with Silent() as server:
+        client = connect(server.url, name="web-0")
+        watch = client.watch()
+        with ThreadPoolExecutor() as pool:
+            told = pool.submit(list, watch)
+            assert server.asked.wait(scripted.WAIT_SECONDS)
+            began = time.monotonic()
+            client.close()
+            assert told.result(scripted.WAIT_SECONDS) == []
+            assert time.monotonic() - began < 1
+        assert list(watch) == []
+
+
+def test_closing_ends_the_pause_between_questions_too(connect: Connect) -> None:
+    asked = threading.Event()
+
+    def answers(*_: object) -> bytes:
+        asked.set()
+        return message(200, document())
+
+    pace = msgspec.structs.replace(QUICK, poll_seconds=1000.0)
+    with serving(answers) as server:
+        client = connect(server.url, name="web-0", pace=pace)
+        watch = client.watch()
+        with ThreadPoolExecutor() as pool:
+            told = pool.submit(list, watch)
+            assert asked.wait(scripted.WAIT_SECONDS)
+            watch.close()
+            assert told.result(scripted.WAIT_SECONDS) == []
+        assert client.events() == ()  # the client itself is not closed
+
+
+def test_closing_ends_what_waits_for_an_answer(connect: Connect) -> None:
+    with Silent() as server:
+        client = connect(server.url, name="web-0")
+        with ThreadPoolExecutor() as pool:
+            told = pool.submit(client.document)
+            assert server.asked.wait(scripted.WAIT_SECONDS)
+            client.close()
+            with pytest.raises(Misuse, match="closed"):
+                told.result(scripted.WAIT_SECONDS)
+
+
+def test_a_client_that_is_closed_has_hung_up(connect: Connect) -> None:
+    with knowing(lambda *_: message(200, document(listed()))) as server:
+        for _ in range(5):
+            client = connect(server.url)
+            next(client.watch())
+            client.document()
+            client.close()
+        assert server.connections == 10
+        assert server.everyone_left()
+
+
+def test_a_watch_that_is_forgotten_has_hung_up(connect: Connect) -> None:
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        client = connect(server.url, name="web-0")
+        watch = client.watch()
+        next(watch)
+        del watch
+        gc.collect()
+        assert server.everyone_left()
+
+
+@pytest.mark.parametrize("since", ["", "{]", '{"format":99}'])
+def test_a_state_that_is_none_is_the_callers_mistake(connect: Connect, since: str) -> None:
+    with pytest.raises(Misuse, match="since="):
+        connect("http://127.0.0.1:1").watch(since=since)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        *("https://169.254.169.254", "ftp://x", "http://", "http://a b", "http://a:0"),
+        *("http://a:x", "http://a:70000", "http://[::1", "http://user@host"),
+        *("http://a\r\nX: y", "http://ä"),
+    ],
+)
+def test_an_address_that_is_none_is_the_callers_mistake(connect: Connect, endpoint: str) -> None:
+    with pytest.raises(Misuse, match="no endpoint's address"):
+        connect(endpoint)
+
+
+def test_what_the_callers_own_function_raises_ends_the_watch(connect: Connect) -> None:
+    def stop(_: object) -> None:
+        raise KeyError("enough")
+
+    with serving(lambda *_: message(503)) as server:
+        watch = connect(server.url, name="web-0").watch(on_trouble=stop)
+        with pytest.raises(KeyError, match="enough"):
+            next(watch)

@@ -1,0 +1,124 @@
+"""What is the sync shell's alone: threads, signals, and what a process loads."""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import forewarn
+from client import scripted
+from client.scripted import document, message, serving
+from client.shells import QUICK
+from client.test_shells import Silent
+from client.world import listed
+from forewarn.client.errors import Misuse
+from forewarn.client.sync import Client
+
+LOOK = """
+import json, sys
+import forewarn
+before = sorted(sys.modules)
+with forewarn.Client(sys.argv[1], name="web-0") as client:
+    client.document()
+    client.approve("A")
+    next(client.watch())
+print(json.dumps([before, sorted(sys.modules)]))
+"""
+
+HEAVY = {"asyncio", "sqlalchemy", "litestar", "structlog", "uvicorn", "httptools", "rich", "typer"}
+ROOMS = {"store", "server", "control", "maintenance", "connectors", "cli"}
+
+
+def test_a_process_with_a_client_loads_neither_asyncio_nor_the_service() -> None:
+    with serving(lambda asked, _: message(200, document(listed()) * (asked.method == "GET"))) as to:
+        looked = subprocess.run(
+            [sys.executable, "-c", LOOK, to.url], capture_output=True, text=True, check=True
+        )
+    before, after = json.loads(looked.stdout)
+    assert not set(after) & HEAVY
+    assert not set(after) & {f"forewarn.{room}" for room in ROOMS}
+    assert not {name for name in before if name.startswith(("forewarn.client", "msgspec", "h11"))}
+
+
+def test_every_public_name_can_be_had() -> None:
+    assert set(forewarn.__all__) <= set(dir(forewarn))
+    for name in forewarn.__all__:
+        assert getattr(forewarn, name) is not None
+    with pytest.raises(AttributeError, match="Klient"):
+        getattr(forewarn, "Klient")  # noqa: B009 - a name that there is not
+
+
+def test_a_signals_handler_may_close_what_its_own_thread_waits_in() -> None:
+    with Silent() as server:
+        client = Client(server.url, name="web-0", pace=QUICK)
+        before = signal.signal(signal.SIGUSR1, lambda *_: client.close())
+
+        def raise_it() -> None:
+            server.asked.wait(scripted.WAIT_SECONDS)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        raiser = threading.Thread(target=raise_it)
+        try:
+            raiser.start()
+            began = time.monotonic()
+            assert list(client.watch()) == []
+            assert time.monotonic() - began < QUICK.first_answer_seconds
+        finally:
+            raiser.join()
+            signal.signal(signal.SIGUSR1, before)
+
+
+def test_many_threads_may_ask_one_client() -> None:
+    answer = message(200, document(listed()))
+    with serving(lambda *_: answer) as server, Client(server.url, name="web-0") as client:
+        with ThreadPoolExecutor(8) as pool:
+            read = list(pool.map(lambda _: len(client.events()), range(64)))
+        assert read == [1] * 64
+        client.close()
+        assert server.everyone_left()
+
+
+def test_two_threads_in_one_watch_are_a_mistake_and_nothing_worse() -> None:
+    with Silent() as server, Client(server.url, name="web-0") as client:
+        watch = client.watch()
+        with ThreadPoolExecutor() as pool:
+            told = pool.submit(list, watch)
+            assert server.asked.wait(scripted.WAIT_SECONDS)
+            with pytest.raises(Misuse, match="two threads"):
+                next(watch)
+            watch.close()
+            assert told.result(scripted.WAIT_SECONDS) == []
+
+
+def test_a_closed_client_makes_no_watch() -> None:
+    client = Client("http://127.0.0.1:1")
+    client.close()
+    client.close()
+    with pytest.raises(Misuse, match="closed"):
+        client.watch()
+    with pytest.raises(Misuse, match="closed"):
+        client.document()
+
+
+def open_files() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted by /proc")
+def test_nothing_is_left_open() -> None:
+    before = open_files()
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        for _ in range(5):
+            with Client(server.url, name="web-0") as client, client.watch() as watch:
+                next(watch)
+                client.document()
+    assert open_files() == before

@@ -1,0 +1,295 @@
+"""The watch's decider, case by case."""
+
+import pytest
+
+from client import world
+from client.world import EVENT_ID, Run, at, document, kinds, listed, one_by_one, reply
+from forewarn.client import state, watch
+from forewarn.client.errors import Misuse
+from forewarn.client.event import Updated
+from forewarn.client.watch import Wishes
+
+OTHER_ID = "AAAAAAAA-4CBF-4FC4-9C45-B40CF3106D0E"
+STARTED = {"EventStatus": "Started"}
+
+
+def test_an_event_appears_starts_and_is_gone() -> None:
+    run = Run(one_by_one(document(), document(listed()), document(listed(**STARTED)), document()))
+    told = [change for _ in range(4) for change in run.ask()]
+    assert kinds(told) == ["appeared", "started", "gone"]
+    assert [change.event.status for change in told] == ["Scheduled", "Started", "Started"]
+    assert [change.event.concerns_me for change in told] == [True, True, True]
+    assert [(c.appeared, c.started, c.updated, c.gone) for c in told] == [
+        (True, False, False, False),
+        (False, True, False, False),
+        (False, False, False, True),
+    ]
+
+
+def test_an_event_that_is_started_when_it_is_first_seen_appears_and_starts() -> None:
+    run = Run(one_by_one(document(listed(**STARTED))))
+    assert kinds(run.ask()) == ["appeared", "started"]
+    assert kinds(run.ask()) == []
+
+
+def test_what_is_gone_is_told_before_what_appears() -> None:
+    run = Run(one_by_one(document(listed()), document(listed(OTHER_ID))))
+    run.ask()
+    assert [(c.kind, c.event.event_id) for c in run.ask()] == [
+        ("gone", EVENT_ID),
+        ("appeared", OTHER_ID),
+    ]
+
+
+def test_gone_carries_the_status_that_was_seen_last_and_claims_nothing_more() -> None:
+    run = Run(one_by_one(document(listed()), document()))
+    run.ask()
+    (gone,) = run.ask()
+    assert gone.event.status == "Scheduled"
+
+
+def test_a_later_notbefore_is_an_update_that_shows_both() -> None:
+    later = listed(NotBefore="Thu, 01 Jan 2026 12:20:00 GMT")
+    run = Run(one_by_one(document(listed()), document(later)))
+    run.ask()
+    (change,) = run.ask()
+    assert isinstance(change, Updated)
+    assert change.event.not_before is not None
+    assert change.before.not_before is not None
+    assert (change.event.not_before - change.before.not_before).total_seconds() == 300
+    assert change.event.starts_by == world.ORIGIN + 1200
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"EventId": EVENT_ID.lower()},
+        {"Resources": ["_web-0"]},
+        {"Resources": None},
+        {"Description": None, "EventSource": None, "DurationInSeconds": None},
+        {"NotBefore": None},
+        {"EventStatus": None},
+        {"EventType": None},
+        {"EventType": "REBOOT", "EventStatus": "scheduled"},
+        {"NotBefore": "2026-01-01T12:15:00Z"},
+        {"NotBefore": "Fri, 01 Jan 2026 12:15:00 GMT"},
+        {"Unknown": {"of": "a later version"}},
+    ],
+    ids=str,
+)
+def test_another_way_to_write_the_same_event_is_no_news(facts: dict[str, object]) -> None:
+    first = listed(Description="why", DurationInSeconds=5)
+    run = Run(one_by_one(document(first), document(first | facts), document(first)))
+    for key, value in facts.items():
+        if value is None:
+            assert key in first
+    said = {key: value for key, value in (first | facts).items() if value is not None}
+    run.answers = one_by_one(document(first), document(said), document(first), document())
+    assert kinds(run.ask()) == ["appeared"]
+    assert kinds(run.ask()) == []
+    assert kinds(run.ask()) == []
+    (gone,) = run.ask()
+    assert (gone.event.event_id, gone.event.description) == (EVENT_ID, "why")
+    assert gone.event.duration_seconds == 5
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "value"),
+    [
+        ({"Description": "other"}, "description", "other"),
+        ({"DurationInSeconds": 9}, "duration_seconds", 9),
+        ({"EventSource": "Platform"}, "source", "Platform"),
+        ({"EventType": "Freeze"}, "event_type", "Freeze"),
+        ({"EventStatus": "Paused"}, "status", "Paused"),
+        ({"Resources": ["web-1"]}, "resources", ("web-1",)),
+        ({"Resources": ["web-1"]}, "concerns_me", False),
+    ],
+)
+def test_whatever_else_is_new_is_an_update(
+    facts: dict[str, object], name: str, value: object
+) -> None:
+    run = Run(one_by_one(document(listed()), document(listed(**facts))))
+    run.ask()
+    (change,) = run.ask()
+    assert change.updated
+    assert getattr(change.event, name) == value
+
+
+def test_a_start_is_told_once_though_the_server_goes_back() -> None:
+    run = Run(
+        one_by_one(
+            document(listed(**STARTED)), document(listed()), document(listed(**STARTED)), document()
+        )
+    )
+    told = [kinds(run.ask()) for _ in range(4)]
+    assert told == [["appeared", "started"], ["updated"], ["updated"], ["gone"]]
+
+
+def test_an_event_that_comes_back_after_its_end_is_trouble_and_not_told_anew() -> None:
+    run = Run(one_by_one(document(listed()), document(), document(listed())))
+    run.ask()
+    run.ask()
+    assert run.ask() == []
+    assert run.ask() == []
+    assert run.troubles == [watch.CAME_BACK]
+
+
+def test_so_many_ends_are_remembered_and_no_more() -> None:
+    ids = [f"{n:08X}-4CBF-4FC4-9C45-B40CF3106D0E" for n in range(state.MAX_ENDED + 1)]
+    run = Run(
+        one_by_one(
+            document(*map(listed, ids)), document(), document(listed(ids[0]), listed(ids[1]))
+        )
+    )
+    assert len(run.ask()) == len(ids)
+    assert len(run.ask()) == len(ids)
+    assert [change.event.event_id for change in run.ask()] == [ids[0]]
+
+
+def test_names_are_compared_without_case_and_with_the_previews_sign() -> None:
+    for resources, concerned in [
+        (["WEB-0"], True),
+        (["_Web-0"], True),
+        (["web-1", "web-0"], True),
+        (["web-00", "__web-0"], False),
+        ([], False),
+    ]:
+        run = Run(one_by_one(document(listed(Resources=resources))))
+        assert [change.event.concerns_me for change in run.ask()] == [concerned]
+
+
+def test_the_name_is_asked_for_before_the_events() -> None:
+    run = Run(one_by_one(reply(200, b"WEB-0\n"), document(listed())), name=None)
+    (change,) = run.ask()
+    assert change.event.concerns_me is True
+    assert [ask.path for _, ask in run.asked] == [
+        "/metadata/instance/compute/name?api-version=2019-03-11&format=text",
+        "/metadata/scheduledevents?api-version=2020-07-01",
+    ]
+    assert [seconds for seconds, _ in run.asked] == [0, 0]
+
+
+def test_an_instance_service_of_older_versions_is_asked_by_one_of_them() -> None:
+    run = Run(one_by_one(reply(400), reply(200, b"web-0"), document(listed())), name=None)
+    assert [change.event.concerns_me for change in run.ask()] == [True]
+    assert "2017-08-01" in run.asked[1][1].path
+
+
+@pytest.mark.parametrize("answer", [reply(404), reply(403), reply(400)])
+def test_where_no_name_can_be_learnt_nobody_can_tell_whom_it_concerns(answer: object) -> None:
+    def server(ask: object, _: bool) -> object:
+        return answer if "compute" in ask.path else document(listed())
+
+    run = Run(server, name=None)
+    assert [change.event.concerns_me for change in run.ask()] == [None]
+    assert run.troubles == [watch.NO_NAME]
+
+
+def test_a_name_that_is_learnt_later_is_an_update() -> None:
+    named = iter([reply(404), reply(200, b"web-0")])
+
+    def server(ask: object, _: bool) -> object:
+        return next(named) if "compute" in ask.path else document(listed())
+
+    run = Run(server, name=None)
+    assert [change.event.concerns_me for change in run.ask()] == [None]
+    while not (told := run.ask()):
+        assert run.seconds < 100
+    assert [(change.kind, change.event.concerns_me) for change in told] == [("updated", True)]
+    assert run.seconds == pytest.approx(60, abs=2)
+
+
+def test_a_name_that_fails_for_a_while_is_tried_three_times_before_the_events() -> None:
+    run = Run(one_by_one(*[world.CUT] * 3, document(listed())), name=None)
+    assert [change.event.concerns_me for change in run.ask()] == [None]
+    assert ["compute" in ask.path for _, ask in run.asked] == [True, True, True, False]
+    assert run.seconds > 0.5
+
+
+@pytest.mark.parametrize(
+    ("wishes", "told"),
+    [
+        (Wishes(mine=True), ["web-0"]),
+        (Wishes(types=frozenset({"freeze"})), ["web-1"]),
+        (watch.wishes(["FREEZE", "Reboot"], mine=False), ["web-0", "web-1"]),
+        (watch.wishes(["Freeze"], mine=True), []),
+    ],
+)
+def test_what_is_not_wished_for_is_never_told(wishes: Wishes, told: list[str]) -> None:
+    events = (listed(), listed(OTHER_ID, EventType="Freeze", Resources=["web-1"]))
+    started = tuple(event | STARTED | {"NotBefore": ""} for event in events)
+    run = Run(one_by_one(document(*events), document(*started), document()), wishes=wishes)
+    names = [[change.event.resources[0] for change in run.ask()] for _ in range(3)]
+    assert names == [told, told, told]
+
+
+def test_whom_an_event_concerns_counts_when_it_changes() -> None:
+    wishes = Wishes(mine=True)
+    theirs, ours = listed(Resources=["web-1"]), listed()
+    run = Run(one_by_one(*map(document, [theirs, ours, theirs]), document()), wishes=wishes)
+    assert [kinds(run.ask()) for _ in range(4)] == [[], ["appeared"], ["updated"], ["gone"]]
+
+
+@pytest.mark.parametrize("types", ["Reboot", [], [1]])
+def test_types_are_some_texts(types: object) -> None:
+    with pytest.raises(Misuse, match="event types"):
+        watch.wishes(types, mine=False)
+
+
+def test_a_type_that_nobody_knows_is_kept_as_text() -> None:
+    run = Run(one_by_one(document(listed(EventType="Teleport"))))
+    assert [change.event.event_type for change in run.ask()] == ["Teleport"]
+
+
+def test_notice_counts_by_the_servers_clock_where_ours_is_wrong() -> None:
+    wrong = document(listed(), Date="Thu, 01 Jan 2026 12:10:00 GMT")
+    close = document(listed(), Date="Thu, 01 Jan 2026 12:00:01 GMT")
+    for answer, seconds in [(wrong, 300), (close, 900), (document(listed()), 900)]:
+        (change,) = Run(one_by_one(answer)).ask()
+        assert change.event.starts_by == world.ORIGIN + seconds
+
+
+def test_the_time_that_an_event_starts_by_does_not_waver_with_each_answer() -> None:
+    first = document(listed(), Date="Thu, 01 Jan 2026 12:10:00 GMT")
+    later = document(listed(Description="new"), Date="Thu, 01 Jan 2026 12:10:07 GMT")
+    run = Run(one_by_one(first, later))
+    run.ask()
+    (change,) = run.ask()
+    assert change.event.starts_by == world.ORIGIN + 300
+
+
+def test_a_watch_goes_on_from_where_another_was_cut() -> None:
+    run = Run(one_by_one(document(listed(), listed(OTHER_ID))))
+    run.turn()
+    first = run.watcher.take()
+    assert first is not None
+    again = Run(one_by_one(document(listed(), listed(OTHER_ID))), since=run.watcher.since)
+    (second,) = again.take()
+    assert (first.event.event_id, second.event.event_id) == (EVENT_ID, OTHER_ID)
+    assert second.event.starts_by == world.ORIGIN + 900
+    assert again.ask() == []
+
+
+@pytest.mark.parametrize(
+    "since",
+    [
+        "",
+        "{",
+        "[]",
+        '{"format":2}',
+        '{"known":{"A":{}}}',
+        "[" * 100_000,
+        '{"steps":[{"key":"A","kind":"gone","after":null}]}',
+        '{"steps":[{"key":"A","kind":"","after":null}]}',
+    ],
+)
+def test_what_is_no_state_is_the_callers_mistake(since: str) -> None:
+    with pytest.raises(Misuse, match="since="):
+        Run(one_by_one(document()), since=since)
+
+
+def test_a_state_of_nothing_is_a_state() -> None:
+    run = Run(one_by_one(document(listed())))
+    again = Run(one_by_one(document(listed())), since=run.watcher.since)
+    assert kinds(again.ask()) == ["appeared"]
+    assert state.read("{}", at()).known == {}

@@ -1,0 +1,127 @@
+"""A server as the client's deciders meet it: without sockets, on a clock of its own."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from forewarn.client.answers import Failure
+from forewarn.client.event import Change
+from forewarn.client.pace import Moment, Pace
+from forewarn.client.terms import Ask, Pause, Terms, Turn
+from forewarn.client.watch import Watcher, Wishes
+from forewarn.protocol.message import Reply
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ORIGIN = 1000.0
+EVENT_ID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
+NAME = "web-0"
+CUT = Failure(reason="cut", message="cut off")
+REFUSED = Failure(reason="no-connection", message="no connection")
+
+
+def listed(event_id: str = EVENT_ID, **facts: Any) -> dict[str, Any]:
+    """An event as a server writes it; what is given as None is left out."""
+    written = {
+        "EventId": event_id,
+        "EventStatus": "Scheduled",
+        "EventType": "Reboot",
+        "ResourceType": "VirtualMachine",
+        "Resources": [NAME],
+        "NotBefore": "Thu, 01 Jan 2026 12:15:00 GMT",
+        "Description": "",
+        "EventSource": "User",
+        "DurationInSeconds": -1,
+    }
+    if facts.get("EventStatus") == "Started":
+        written["NotBefore"] = ""
+    return {key: value for key, value in (written | facts).items() if value is not None}
+
+
+def document(*events: dict[str, Any], incarnation: int | None = 1, **headers: str) -> Reply:
+    body = {"DocumentIncarnation": incarnation, "Events": list(events)}
+    return reply(200, body, **headers)
+
+
+def reply(status: int, body: Any = b"", **headers: str) -> Reply:
+    content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    named = ((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items())
+    return Reply(status, content, tuple(named))
+
+
+def at(seconds: float = 0.0) -> Moment:
+    return Moment(START + timedelta(seconds=seconds), ORIGIN + seconds)
+
+
+Answers = Callable[[Ask, bool], Reply | Failure]
+"""What a server says to a question, and whether it came on the connection of the one before."""
+
+
+class Run:
+    """A watch played against a server: who carries out what the decider wants.
+
+    Args:
+        answers: The server.
+        since: The state to go on from.
+        name: The machine's name; None to have it asked for.
+        seconds: When it begins.
+    """
+
+    def __init__(
+        self,
+        answers: Answers,
+        *,
+        since: str | None = None,
+        wishes: Wishes | None = None,
+        name: str | None = NAME,
+        seconds: float = 0.0,
+        pace: Pace | None = None,
+        chance: float = 0.5,
+    ) -> None:
+        self.answers = answers
+        self.seconds = seconds
+        self.chance = chance
+        self.terms = Terms(pace or Pace(), name)
+        self.watcher = Watcher(self.terms, wishes or Wishes(), since, at(seconds))
+        self.asked: list[tuple[float, Ask]] = []
+        self.troubles: list[str] = []
+        self._connected = False
+
+    def turn(self) -> None:
+        """Do one thing that the decider wants."""
+        wanted = self.watcher.step(at(self.seconds))
+        if isinstance(wanted, Pause):
+            assert wanted.seconds > 0
+            self.seconds += wanted.seconds
+            self.watcher.heard(Turn(None, at(self.seconds), self.chance))
+            return
+        self.asked.append((self.seconds, wanted))
+        held = bool(wanted.held) and self._connected
+        outcome = self.answers(wanted, held)
+        self._connected = isinstance(outcome, Reply)
+        self.watcher.heard(Turn(outcome, at(self.seconds), self.chance, held))
+        while (trouble := self.watcher.tell()) is not None:
+            self.troubles.append(trouble.reason)
+
+    def take(self) -> list[Change]:
+        return list(iter(self.watcher.take, None))
+
+    def ask(self) -> list[Change]:
+        """Let the watch ask for the document once, and return what it tells then."""
+        self.take()
+        count = len(self.asked)
+        while len(self.asked) == count or b"name" in self.asked[-1][1].path.encode():
+            self.turn()
+        return self.take()
+
+
+def kinds(changes: list[Change]) -> list[str]:
+    return [change.kind for change in changes]
+
+
+def one_by_one(*outcomes: Reply | Failure) -> Answers:
+    """A server that says these in turn, and the last one for ever."""
+    left: Iterator[Reply | Failure] = iter(outcomes)
+    last = outcomes[-1]
+    return lambda _ask, _held: next(left, last)
