@@ -147,8 +147,10 @@ def _merged(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, A
     merged = dict(earlier)
     for key, value in later.items():
         before = merged.get(key)
-        both = isinstance(before, dict) and isinstance(value, dict)
-        merged[key] = _merged(before, value) if both else value  # type: ignore[arg-type] # `both` says that they are
+        if isinstance(before, dict) and isinstance(value, dict):
+            merged[key] = _merged(before, value)
+        else:
+            merged[key] = value
     return merged
 
 
