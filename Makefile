@@ -42,8 +42,8 @@ format: $(VENV)/.dev ## Format, and mend what the linter can mend
 mutants: $(VENV)/.dev ## Break the deciders in every way and count what the tests notice
 	@$(BIN)/mutmut run $(ARGS); $(BIN)/mutmut results
 
-bench: $(VENV)/.dev ## Measure the rules: lateness, durable approvals, waiting (ARGS="--quick" for a second each)
-	@$(BIN)/python benchmarks/rules.py $(ARGS)
+bench: $(VENV)/.dev ## Measure it, beside nginx and Go too (ARGS="polling --quick"; benchmarks/README.md names the cases)
+	@$(BIN)/python benchmarks $(ARGS)
 
 lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an index's address
 	@$(PIP) uv

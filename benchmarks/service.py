@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -12,8 +11,9 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+import machine
+
 START_SECONDS = 60.0
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class OperatorSocket(http.client.HTTPConnection):
@@ -30,45 +30,60 @@ class OperatorSocket(http.client.HTTPConnection):
 
 
 class Service:
-    """Runs while the `with` block does.
+    """Runs while the `with` block does, on the server's core.
 
     Args:
         settings: TOML that is added to the settings.
+        address: Where guests ask. `0.0.0.0` is no loopback listener, so that its limits are those
+            that guests on a bridge meet.
     """
 
-    def __init__(self, settings: str = "") -> None:
+    def __init__(self, settings: str = "", *, address: str = "127.0.0.1") -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="forewarn-bench-")
         self.folder = Path(self._folder.name)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.database = self.folder / "forewarn.db"
+        self.log = self.folder / "log"
+        self.port = machine.free_port()
+        self._process: subprocess.Popen[bytes] | None = None
         (self.folder / "forewarn.toml").write_text(
-            f'[store]\npath = "{self.folder}/forewarn.db"\n'
-            f"[[guest.listener]]\nport = {self.port}\n{settings}",
+            f'[store]\npath = "{self.database}"\n[log]\nformat = "json"\n'
+            f'[[guest.listener]]\naddress = "{address}"\nport = {self.port}\n{settings}',
             encoding="utf-8",
         )
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "forewarn", "serve"]
-        log = (self.folder / "log").open("wb")
-        self._process = subprocess.Popen(
-            [*command, "--config", str(self.folder / "forewarn.toml")], stdout=log, stderr=log
-        )
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                self.ask("GET", "/readyz")
-            except OSError:
-                assert self._process.poll() is None, (self.folder / "log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            else:
-                return self
+        self.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+    def start(self) -> float:
+        """Start it, and return after how many seconds it was ready."""
+        command = [sys.executable, "-m", "forewarn", "serve"]
+        began = time.monotonic()
+        with self.log.open("wb") as log, machine.on_servers_core():
+            self._process = subprocess.Popen(
+                [*command, "--config", str(self.folder / "forewarn.toml")],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        while b'"event": "ready"' not in self.log.read_bytes():
+            assert self._process.poll() is None, self.said()
+            assert time.monotonic() - began < START_SECONDS, self.said()
+            time.sleep(0.01)
+        return time.monotonic() - began
+
+    def stop(self) -> None:
+        assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(30)
-        self._folder.cleanup()
+
+    def said(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(encoding="utf-8")[-4000:]
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """Ask the operator plane; the answer's document, which must be a success."""
@@ -95,16 +110,47 @@ class Service:
 
     def cpu_seconds(self) -> float:
         """The processor time that the process has used."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        assert self._process is not None
+        return machine.cpu_seconds(self._process.pid)
 
-    def memory_mib(self) -> float:
-        """The memory that the process holds."""
+    def memory_kib(self, field: str = "VmRSS") -> int:
+        """The memory that the process holds; `VmHWM` is the most that it ever did."""
+        assert self._process is not None
         status = Path(f"/proc/{self._process.pid}/status").read_text()
-        kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
-        return int(kib) / 1024
+        return int(next(line.split()[1] for line in status.splitlines() if line.startswith(field)))
+
+    def memory_mib(self, field: str = "VmRSS") -> float:
+        return self.memory_kib(field) / 1024
+
+    def forget_peak(self) -> None:
+        """Let the peak of its memory begin anew (proc(5), clear_refs)."""
+        assert self._process is not None
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
 
 
 def standalone(count: int, **more: object) -> dict[str, Any]:
     """A fleet of machines that share their document with nobody."""
     return {"machine": [{"name": f"m{n}", **more} for n in range(count)]}
+
+
+def address_of(number: int) -> str:
+    """The loopback address of a machine; there are enough for 200,000 of them."""
+    return f"127.{1 + number // 62_500}.{number % 62_500 // 250}.{1 + number % 250}"
+
+
+def placed(count: int, *, of_scope: int = 0) -> dict[str, Any]:
+    """A fleet whose machines ask from an address each.
+
+    Args:
+        count: How many machines.
+        of_scope: How many of them share a document; 0 for none.
+    """
+    machines = [{"name": f"m{n}", "address": address_of(n)} for n in range(count)]
+    if not of_scope:
+        return {"machine": machines}
+    return {
+        "availability_set": [
+            {"name": f"s{first}", "machines": machines[first : first + of_scope]}
+            for first in range(0, count, of_scope)
+        ]
+    }

@@ -8,7 +8,7 @@ contracts in pyproject.toml keep this):
     cli                        what people type; the only place that wires rooms together
     server | agent             the two planes: guests' metadata endpoint, operators' API; what
                                prepares a machine and approves
-    control | client           the plane, the ticker, the executor, the feed; what machines use
+    control | client           the plane, the ticker, the executor, the feed; the client library
     store | connectors         the memory; what carries maintenance out
     maintenance | protocol     the rules; the wire. Both decide and neither does: no I/O in them
     vocabulary | clock         the enums that every room shares; the only reader of a clock

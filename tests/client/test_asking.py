@@ -7,6 +7,7 @@ import pytest
 from client import world
 from client.world import Run, document, kinds, listed, one_by_one, reply
 from forewarn.client import watch
+from forewarn.client.discovery import Endpoint
 from forewarn.client.pace import Pace
 
 STARTED = {"EventStatus": "Started"}
@@ -289,3 +290,36 @@ def test_a_refusal_that_names_the_version_asked_by_is_no_refusal_of_it() -> None
     run.ask()
     run.ask()
     assert asked_versions(run) == ["2020-07-01", "2020-07-01"]
+
+
+PLACES = (Endpoint("169.254.169.254"), Endpoint("10.0.0.1"), Endpoint("10.0.0.2"))
+
+
+@pytest.mark.parametrize(
+    "failure", [world.REFUSED, world.CUT, reply(404), reply(302), reply(200, b"<html>"), reply(200)]
+)
+def test_the_next_place_is_tried_at_once_where_none_has_answered(failure: object) -> None:
+    asked: list[str] = []
+
+    def server(ask: object, _: bool) -> object:
+        asked.append(run.terms.endpoint.host)
+        return document(listed()) if len(asked) > 5 and asked[-1] == "10.0.0.1" else failure
+
+    run = Run(server, endpoints=PLACES, name=None)
+    while not run.take():
+        run.turn()
+    run.ask()
+    assert asked[:4] == ["169.254.169.254", "10.0.0.1", "10.0.0.2", "169.254.169.254"]
+    assert [seconds for seconds, _ in run.asked][:3] == [0, 0, 0]
+    assert run.terms.endpoint == PLACES[1]
+    run.answers = one_by_one(failure)
+    run.ask()
+    assert run.terms.endpoint == PLACES[1]  # it has answered once, and is the one
+
+
+@pytest.mark.parametrize("failure", [reply(400), reply(403), reply(429), reply(503)])
+def test_who_speaks_as_an_endpoint_is_the_one(failure: object) -> None:
+    run = Run(one_by_one(failure), endpoints=PLACES)
+    for _ in range(3):
+        run.ask()
+    assert run.terms.endpoint == PLACES[0]

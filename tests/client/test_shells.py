@@ -63,7 +63,7 @@ def test_every_request_says_who_asks_and_for_whom(connect: Connect) -> None:
         return message(200, document(listed()) if request.method == "GET" else b"")
 
     with serving(answers) as server:
-        client = connect(server.url + "/vm/web-0/metadata", name="web-0")
+        client = connect(server.url + "/vm/web-0/", name="web-0")
         client.document()
         client.approve(EVENT_ID)
     get, post = asked
@@ -416,7 +416,7 @@ def test_a_state_that_is_none_is_the_callers_mistake(connect: Connect, since: st
     ],
 )
 def test_an_address_that_is_none_is_the_callers_mistake(connect: Connect, endpoint: str) -> None:
-    with pytest.raises(Misuse, match="no endpoint's address"):
+    with pytest.raises(Misuse, match="give it as http"):
         connect(endpoint)
 
 

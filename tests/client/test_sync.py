@@ -122,3 +122,13 @@ def test_nothing_is_left_open() -> None:
                 next(watch)
                 client.document()
     assert open_files() == before
+
+
+def test_a_client_finds_its_endpoint_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        monkeypatch.setenv("FOREWARN_ENDPOINT", server.url)
+        with Client(name="web-0") as client:
+            assert len(client.events()) == 1
+    monkeypatch.setenv("FOREWARN_ENDPOINT", "https://example.com")
+    with pytest.raises(Misuse, match="FOREWARN_ENDPOINT"):
+        Client()

@@ -1,12 +1,13 @@
 """A server as the client's deciders meet it: without sockets, on a clock of its own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from forewarn.client.answers import Failure
+from forewarn.client.discovery import Endpoint
 from forewarn.client.event import Change
 from forewarn.client.pace import Moment, Pace
 from forewarn.client.terms import Ask, Pause, Terms, Turn
@@ -78,11 +79,12 @@ class Run:
         seconds: float = 0.0,
         pace: Pace | None = None,
         chance: float = 0.5,
+        endpoints: Sequence[Endpoint] = (Endpoint("169.254.169.254"),),
     ) -> None:
         self.answers = answers
         self.seconds = seconds
         self.chance = chance
-        self.terms = Terms(pace or Pace(), name)
+        self.terms = Terms(pace or Pace(), endpoints, name)
         self.watcher = Watcher(self.terms, wishes or Wishes(), since, at(seconds))
         self.asked: list[tuple[float, Ask]] = []
         self.troubles: list[str] = []

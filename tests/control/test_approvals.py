@@ -1,6 +1,5 @@
 """Approvals that wait together share a reading and a commit, and are answered one by one."""
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import datetime
@@ -8,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from builders import FLEET, NOW, mint
-from control.conftest import Counting, done
-from forewarn.clock import ManualClock
-from forewarn.control import approvals
-from forewarn.control.feed import Feed
-from forewarn.control.plane import Plane
-from forewarn.control.writer import ThreadWriter, Work
+from builders import FLEET
+from control.busy import Busy
+from control.conftest import done
+from forewarn.control import turns
+from forewarn.control.writer import Work
 from forewarn.maintenance import fleet
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.planner import Request
@@ -24,49 +21,30 @@ from forewarn.vocabulary import EventStatus, EventType
 UNKNOWN = "FFFFFFFF-0000-4000-8000-000000000001"
 
 
-class Busy:
-    """A plane whose writer can be kept busy, so that what comes meanwhile waits for certain."""
+class Fleet(Busy):
+    """A busy plane with a fleet, and what its guests and operators ask of it."""
 
     def __init__(self) -> None:
-        self.store = Counting()
-        self.writer = ThreadWriter(self.store, ManualClock(NOW), Feed())
-        self.plane = Plane(self.writer, mint("c"))
+        super().__init__()
         done(self.plane.apply_fleet(FLEET))
-        self._go, self._entered = threading.Event(), threading.Event()
 
     def ask(self, *machines: str) -> list[str]:
         request = Request(event_type=EventType.REBOOT, machines=machines)
         plan = done(self.plane.request(request))
         return [event.id for operation in plan.operations for event in operation.events]
 
-    def hold(self) -> None:
-        def job(_: Transaction, __: datetime) -> Work:
-            self._entered.set()
-            assert self._go.wait(10)
-            return Work(None)
-
-        self._go.clear()
-        self._entered.clear()
-        self.writer.submit(job)
-        assert self._entered.wait(10)
-
-    def release(self) -> None:
-        self._go.set()
-
     def approve(self, scope: str, *ids: str, by: str = "web-0") -> "Future[Any]":
         return self.plane.approve(scope, ids, by=by, address="10.0.0.10")
 
 
 @pytest.fixture
-def busy() -> Iterator[Busy]:
-    built = Busy()
+def busy() -> Iterator[Fleet]:
+    built = Fleet()
     yield built
-    built.release()
-    built.writer.close()
-    built.store.close()
+    built.close()
 
 
-def test_all_that_wait_share_one_commit_and_each_has_its_own_answer(busy: Busy) -> None:
+def test_all_that_wait_share_one_commit_and_each_has_its_own_answer(busy: Fleet) -> None:
     web, bastion = busy.ask("web-0", "web-3"), busy.ask("bastion")
     before = busy.store.commits
     busy.hold()
@@ -87,7 +65,7 @@ def test_all_that_wait_share_one_commit_and_each_has_its_own_answer(busy: Busy) 
     assert busy.store.commits == before + 2
 
 
-def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Busy) -> None:
+def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
     events = [busy.ask(f"web-{n}")[0] for n in range(3)]
     busy.hold()
     futures = [busy.approve("web", event_id) for event_id in events]
@@ -101,8 +79,8 @@ def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Busy) -> None:
     assert [o.waits_for for o in operations] == ["", "1.1", "1.1"]
 
 
-def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Busy) -> None:
-    count = approvals.MAX_TOGETHER + 7
+def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Fleet) -> None:
+    count = turns.MAX_TOGETHER + 7
     machines = tuple(fleet.Standalone(name=f"m{n}") for n in range(count))
     done(busy.plane.apply_fleet(fleet.Fleet(machine=machines)))
     events = busy.ask(*(machine.name for machine in machines))
@@ -120,7 +98,7 @@ def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Busy) -> None:
     assert busy.store.commits == before + 3
 
 
-def test_a_store_that_is_away_answers_all_of_them_and_the_next_is_taken(busy: Busy) -> None:
+def test_a_store_that_is_away_answers_all_of_them_and_the_next_is_taken(busy: Fleet) -> None:
     (event_id,) = busy.ask("web-0")
     busy.hold()
     busy.store.away = True
@@ -133,7 +111,7 @@ def test_a_store_that_is_away_answers_all_of_them_and_the_next_is_taken(busy: Bu
     assert busy.approve("web", event_id).result(10)[0].status is EventStatus.STARTED
 
 
-def test_a_defect_beside_them_costs_no_approval(busy: Busy) -> None:
+def test_a_defect_beside_them_costs_no_approval(busy: Fleet) -> None:
     def fail(_: Transaction, __: datetime) -> Work:
         raise ZeroDivisionError("a defect")
 
@@ -147,7 +125,7 @@ def test_a_defect_beside_them_costs_no_approval(busy: Busy) -> None:
         failed.result(10)
 
 
-def test_when_the_service_stops_whoever_waits_is_told(busy: Busy) -> None:
+def test_when_the_service_stops_whoever_waits_is_told(busy: Fleet) -> None:
     (event_id,) = busy.ask("web-0")
     busy.writer.close()
     with pytest.raises(StoreUnavailable, match="the service is stopping"):

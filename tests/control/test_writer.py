@@ -1,6 +1,5 @@
 """The one writer: what shares a commit, what a failure costs, and who is told when."""
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import datetime
@@ -9,10 +8,11 @@ from typing import Any
 import pytest
 
 from builders import NOW
+from control.busy import Busy
 from control.conftest import Counting
 from forewarn.clock import ManualClock
 from forewarn.control.feed import Feed
-from forewarn.control.writer import MAX_BATCH, InlineWriter, Job, ThreadWriter, Work
+from forewarn.control.writer import MAX_BATCH, InlineWriter, Job, Work
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Changes, Scope
 from forewarn.store.port import StoreUnavailable, Transaction
@@ -32,44 +32,14 @@ def fail(_: Transaction, __: datetime) -> Work:
     raise ZeroDivisionError("a defect")
 
 
-class Threaded:
-    """A thread writer whose first job waits, so that what follows is one batch for certain."""
-
-    def __init__(self) -> None:
-        self.store = Counting()
-        self.feed = Feed()
-        self.told: list[Changes] = []
-        self.feed.subscribe(self.told.append)
-        self.clock = ManualClock(NOW)
-        self.writer = ThreadWriter(self.store, self.clock, self.feed)
-        self._go = threading.Event()
-        self._entered = threading.Event()
-
-    def hold(self) -> None:
-        def job(_: Transaction, __: datetime) -> Work:
-            self._entered.set()
-            assert self._go.wait(10)
-            return Work(None)
-
-        self._go.clear()
-        self._entered.clear()
-        self.writer.submit(job)
-        assert self._entered.wait(10)
-
-    def release(self) -> None:
-        self._go.set()
-
-
 @pytest.fixture
-def threaded() -> Iterator[Threaded]:
-    built = Threaded()
+def threaded() -> Iterator[Busy]:
+    built = Busy()
     yield built
-    built.release()
-    built.writer.close()
-    built.store.close()
+    built.close()
 
 
-def test_what_waits_together_shares_a_commit_and_a_now(threaded: Threaded) -> None:
+def test_what_waits_together_shares_a_commit_and_a_now(threaded: Busy) -> None:
     threaded.hold()
     futures = [threaded.writer.submit(save(f"m{n}")) for n in range(50)]
     threaded.release()
@@ -78,7 +48,7 @@ def test_what_waits_together_shares_a_commit_and_a_now(threaded: Threaded) -> No
     assert len(threaded.told) == 50
 
 
-def test_a_batch_has_a_limit(threaded: Threaded) -> None:
+def test_a_batch_has_a_limit(threaded: Busy) -> None:
     threaded.hold()
     futures = [threaded.writer.submit(save("m")) for _ in range(MAX_BATCH + 1)]
     threaded.release()
@@ -86,7 +56,7 @@ def test_a_batch_has_a_limit(threaded: Threaded) -> None:
     assert threaded.store.commits == 3
 
 
-def test_a_refusal_concerns_its_own_job_alone(threaded: Threaded) -> None:
+def test_a_refusal_concerns_its_own_job_alone(threaded: Busy) -> None:
     threaded.hold()
     before = threaded.writer.submit(save("a"))
     refused = threaded.writer.submit(refuse)
@@ -100,7 +70,7 @@ def test_a_refusal_concerns_its_own_job_alone(threaded: Threaded) -> None:
     assert threaded.store.commits == 2
 
 
-def test_a_defect_fails_its_own_job_and_no_other(threaded: Threaded) -> None:
+def test_a_defect_fails_its_own_job_and_no_other(threaded: Busy) -> None:
     threaded.hold()
     before = threaded.writer.submit(save("a"))
     failed = threaded.writer.submit(fail)
@@ -114,7 +84,7 @@ def test_a_defect_fails_its_own_job_and_no_other(threaded: Threaded) -> None:
     assert [scope.name for changes in threaded.told for scope in changes.scopes] == ["a", "b"]
 
 
-def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: Threaded) -> None:
+def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: Busy) -> None:
     threaded.hold()
     threaded.store.away = True
     futures = [threaded.writer.submit(save(name)) for name in "ab"]
@@ -128,7 +98,7 @@ def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: T
     assert threaded.store.names() == {"c"}
 
 
-def test_the_feed_is_told_after_the_commit_and_before_the_answer(threaded: Threaded) -> None:
+def test_the_feed_is_told_after_the_commit_and_before_the_answer(threaded: Busy) -> None:
     seen: list[tuple[set[str], bool]] = []
     futures: list[Future[Any]] = []
 
@@ -143,7 +113,7 @@ def test_the_feed_is_told_after_the_commit_and_before_the_answer(threaded: Threa
     assert seen == [({"a"}, False)]
 
 
-def test_a_listener_that_raises_keeps_nothing_from_the_others(threaded: Threaded) -> None:
+def test_a_listener_that_raises_keeps_nothing_from_the_others(threaded: Busy) -> None:
     def broken(_: Changes) -> None:
         raise ZeroDivisionError
 
@@ -154,7 +124,7 @@ def test_a_listener_that_raises_keeps_nothing_from_the_others(threaded: Threaded
     assert len(heard) == 1
 
 
-def test_closing_finishes_what_was_submitted_and_takes_nothing_more(threaded: Threaded) -> None:
+def test_closing_finishes_what_was_submitted_and_takes_nothing_more(threaded: Busy) -> None:
     threaded.hold()
     futures = [threaded.writer.submit(save(f"m{n}")) for n in range(5)]
     threaded.release()

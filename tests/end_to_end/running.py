@@ -42,8 +42,10 @@ class Running:
         )
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        command = [sys.executable, "-m", "forewarn", "serve", "--config", str(self.settings)]
+    def start(self, *by: str) -> None:
+        """Start it and wait until it answers; `by` is the command that is to start it."""
+        serve = [sys.executable, "-m", "forewarn", "serve", "--config", str(self.settings)]
+        command = [*by, *serve]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + START_SECONDS
@@ -51,6 +53,11 @@ class Running:
             assert self._process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
+
+    def limits(self) -> str:
+        """Return the process's limits, as Linux tells them."""
+        assert self._process is not None
+        return Path(f"/proc/{self._process.pid}/limits").read_text()
 
     def stop(self) -> int:
         assert self._process is not None

@@ -146,6 +146,37 @@ def test_guests_read_at_the_address_that_the_ready_line_tells(
     assert (approval["address"], operation["start_cause"]) == ("127.0.0.1", "approved")
 
 
+def test_a_waiting_guest_reads_news_and_learns_of_the_stop(
+    processes: list[Process], tmp_path: Path
+) -> None:
+    process = start(processes, tmp_path)
+    (address,) = process.until("ready")["guests"]
+    process.client().ask("PUT", "/v1/fleet", fleet())
+    host, _, port = address.removeprefix("http://").rpartition(":")
+
+    def wait(client: socket.socket, version: str, tag: int) -> None:
+        client.sendall(
+            f"GET /vm/web-1/metadata/scheduledevents?api-version={version} HTTP/1.1\r\n"
+            f"Host: a\r\nMetadata: true\r\nPrefer: wait=120\r\n"
+            f"If-None-Match: {tag}\r\n\r\n".encode()
+        )
+        seen: dict[str, str] = {}
+        while seen.get("version") != version:  # then the request has arrived
+            seen = process.client().get("/v1/fleet/machines/web-1")["last_seen"] or {}
+
+    with socket.create_connection((host, int(port)), timeout=START_SECONDS) as client:
+        wait(client, "2020-07-01", 0)
+        event = request_reboot(process.client())["operations"][0]["events"][0]["id"]
+        got = client.recv(4096)
+        assert got.startswith(b"HTTP/1.1 200 ")
+        assert b"Preference-Applied: wait=120" in got
+        assert event.encode() in got
+        wait(client, "2019-08-01", 1)
+        status, seconds = process.stop()
+        assert (status, seconds < STOP_SECONDS) == (run.STOPPED, True)
+        assert client.recv(4096).startswith(b"HTTP/1.1 304 ")
+
+
 def as_guest(address: str, name: str, method: str, body: str | None = None) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=START_SECONDS)
     path = f"/vm/{name}/metadata/scheduledevents?api-version=2020-07-01"

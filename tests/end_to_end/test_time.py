@@ -1,16 +1,23 @@
 """Notice is time in which guests could read: real processes that were killed, or stood still."""
 
 import json
+import re
 import signal
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from end_to_end.running import Running
 from end_to_end.test_process import SETTINGS, Process, as_guest
+from forewarn.cli.exits import ExitStatus
+from forewarn.clock import SystemClock
+from forewarn.control import heartbeat
+from forewarn.store import sql
 from server.running import fleet, request_reboot
 
 
@@ -88,3 +95,25 @@ def test_a_process_that_stood_still_gives_the_time_back_before_anything_starts(
     found = operation(process)
     assert found["status"] == "Scheduled"
     assert (when(found["not_before"]) - promised).total_seconds() >= 6 * scale
+
+
+def test_the_command_line_lists_a_doubted_clock_until_an_operator_trusts_it(
+    tmp_path: Path,
+) -> None:
+    """A clock that a start finds behind the last time written down, as after a bad battery."""
+    tomorrow = heartbeat.Served(until=SystemClock().now() + timedelta(days=1), doubted=True)
+    store = sql.open_sqlite(tmp_path / "forewarn.db")
+    with store.write() as transaction:
+        transaction.put_setting(heartbeat.SETTING, msgspec.json.encode(tomorrow).decode())
+    store.close()
+    service = Running(tmp_path)
+    service.start()
+    try:
+        doubted = service.call("attention")
+        assert doubted.returncode == ExitStatus.ATTENTION
+        assert re.search(r"^doubted +clock +.*s behind what", doubted.stdout, re.MULTILINE)
+        assert service.call("clock", "trust").returncode == 0
+        well = service.call("attention")
+        assert (well.returncode, well.stderr) == (0, "Nothing needs an operator.\n")
+    finally:
+        service.stop()

@@ -1,7 +1,6 @@
 """What the guest plane's tests stand on: a fleet, approvals, a transport, all real code."""
 
 import asyncio
-import itertools
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener, source_of
+from forewarn.server.guest.rate import UNLIMITED, Limiter, Rate
 from forewarn.server.guest.wire import Connection
 from forewarn.server.guest.writing import Writer
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, ScopeKind
@@ -165,16 +165,16 @@ class Room:
         loop: asyncio.AbstractEventLoop,
         limits: Limits | None = None,
         asking: Asking = ALWAYS_ON,
+        rate: Rate = UNLIMITED,
     ) -> None:
         self.clock = ManualClock(START)
         self.tally = tally.Tally()
-        self.registry = Registry(self.tally)
+        self.registry = Registry(self.tally, proxied=True)
         self.documents = Documents()
         self.approvals = BookedApprovals()
         operations = [operation(event())]
         self.registry.fill(SCOPES, MACHINES, operations)
         self.documents.fill(SCOPES, MACHINES, operations)
-        numbers = itertools.count()
         self.approvals.learn = self.turn_on
         self.endpoint = Endpoint(
             self.registry,
@@ -182,13 +182,15 @@ class Room:
             self.approvals,
             rules=Rules(),
             clock=self.clock,
+            limiter=Limiter(rate, self.tally),
+            monotonic=self.clock.monotonic,
             askings=askings_of(
                 asking, self.documents, Turning(self.approvals), clock=self.clock, loop=loop
             ),
         )
         self.connections = Connections(
             self.endpoint,
-            Writer(self.clock, lambda: f"00000000-0000-4000-8000-{next(numbers):012}"),
+            Writer(self.clock, "00000000-0000-4000-8000-a3c5e7091b2d"),
             limits=limits or Limits(),
             tally=self.tally,
             loop=loop,
@@ -197,9 +199,19 @@ class Room:
 
     def turn_on(self, scopes: Collection[str]) -> None:
         now = self.clock.now()
-        known = [self.documents.scope(key) for key in scopes]
+        known = [self.documents.scope(key) for key in scopes if key in self.documents._scopes]
         changed = tuple(msgspec.structs.replace(each, asked_at=now) for each in known)
         self.documents.learn(Changes(scopes=changed))
+
+    def learn(self, changes: Changes) -> None:
+        self.registry.learn(changes)
+        self.documents.learn(changes)
+        self.connections.waiting.learn(changes)
+
+    def publish(self, incarnation: int, key: str = "web", *operations: Operation) -> None:
+        """Let a scope have a new document."""
+        scope = msgspec.structs.replace(self.documents.scope(key), incarnation=incarnation)
+        self.learn(Changes(scopes=(scope,), operations=operations))
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(timedelta(seconds=seconds))
@@ -348,7 +360,7 @@ def chunked(body: bytes, size: int) -> bytes:
 
 @contextmanager
 def opened(
-    limits: Limits | None = None, asking: Asking = ALWAYS_ON
+    limits: Limits | None = None, asking: Asking = ALWAYS_ON, rate: Rate = UNLIMITED
 ) -> Iterator[tuple[Room, Callable[[], None]]]:
     """A room on an event loop of its own, and what lets that loop do all that it has to."""
     loop = asyncio.new_event_loop()
@@ -359,6 +371,6 @@ def opened(
             loop.run_forever()
 
     try:
-        yield Room(loop, limits, asking), turn
+        yield Room(loop, limits, asking, rate), turn
     finally:
         loop.close()

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from forewarn.maintenance.model import Changes
 from forewarn.maintenance.policy import Enablement, Policy
 from forewarn.server.guest.asking import GATHER_SECONDS, SAVE_EVERY, TURNING_SECONDS, Asking
 from forewarn.store.port import StoreUnavailable
@@ -77,6 +78,27 @@ def test_what_is_on_is_answered_at_once_and_saved_once_a_minute(first: Opened) -
     plane.pass_time(GATHER_SECONDS)
     turn()
     assert plane.approvals.turned[3:] == [("bastion", "web")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "tag"),
+    [
+        (Changes(removed_machines=("bastion",), removed_scopes=("bastion",)), 403, None),
+        (Changes(machines=(room.machine("bastion", "127.0.0.1", scope="web"),)), 200, "2"),
+    ],
+    ids=["removed", "moved"],
+)
+def test_a_machine_that_leaves_its_scope_while_its_request_is_held_reads_nothing_of_it(
+    changes: Changes, status: int, tag: str | None
+) -> None:
+    with opened(asking=Asking(policy=FIRST, first_response_delay=5.0)) as plane:
+        peer = ask(plane, get(), "127.0.0.1")
+        assert statuses(peer) == []
+        plane[0].learn(changes)
+        plane[0].pass_time(5.0)
+        plane[1]()
+        (answer,) = answers(peer.got)
+        assert (answer.status, answer.headers.get("etag")) == (status, tag)
 
 
 def test_it_is_turned_on_again_after_a_day_without_a_request(first: Opened) -> None:

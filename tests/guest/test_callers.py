@@ -1,12 +1,17 @@
 """Who is asking: by path, by address, by default; and when it last did."""
 
+import ipaddress
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from forewarn.maintenance.model import Changes, Machine, Profile
-from forewarn.server.guest.callers import Registry, Source, normalised
+from forewarn.protocol import identity
+from forewarn.protocol.identity import Claim
+from forewarn.server.guest.callers import Registry, Source, normalised, peer_host
 from forewarn.server.guest.listener import Listener, source_of
+from forewarn.server.guest.proxies import Proxies
 from forewarn.server.guest.tally import Reason, Tally
 from guest import room
 
@@ -17,19 +22,19 @@ BRIDGE = Listener(host="169.254.169.254")
 
 def registry(*machines: Machine) -> tuple[Registry, Tally]:
     tally = Tally()
-    filled = Registry(tally)
+    filled = Registry(tally, proxied=True)
     filled.fill(room.SCOPES, machines)
     return filled, tally
 
 
-def name_of(found: Machine | None) -> str | None:
-    return None if found is None else found.name
+def name_of(found: Machine | Reason) -> str:
+    return found if isinstance(found, Reason) else found.name
 
 
 def test_the_address_of_the_connection_tells_who_asks() -> None:
     callers, tally = registry(WEB)
     assert name_of(callers.caller(source_of(BRIDGE)("10.0.0.10"), None)) == "Web-0"
-    assert callers.caller(source_of(BRIDGE)("10.0.0.12"), None) is None
+    assert callers.caller(source_of(BRIDGE)("10.0.0.12"), None) is Reason.UNKNOWN_ADDRESS
     assert tally == {Reason.UNKNOWN_ADDRESS: 1}
 
 
@@ -40,7 +45,7 @@ def test_the_address_of_the_connection_tells_who_asks() -> None:
         ("::ffff:10.0.0.10", "10.0.0.10"),
         ("::FFFF:a00:a", "10.0.0.10"),
         ("FD00:0::10", "fd00::10"),
-        ("fe80::1%br0", "fe80::1"),
+        ("FE80::1%br0", "fe80::1%br0"),
         ("", ""),
         ("/run/socket", "/run/socket"),
     ],
@@ -53,7 +58,7 @@ def test_the_path_tells_who_asks_without_regard_to_case_and_it_alone() -> None:
     callers, tally = registry(WEB, room.machine("bastion"))
     source = source_of(LOOPBACK)("127.0.0.1")
     assert name_of(callers.caller(source, "WEB-0")) == "Web-0"
-    assert callers.caller(source, "web-9") is None
+    assert callers.caller(source, "web-9") is Reason.UNKNOWN_NAME
     assert tally == {Reason.UNKNOWN_NAME: 1}
 
 
@@ -69,7 +74,7 @@ def test_a_machine_that_moves_to_another_address_leaves_its_old_one() -> None:
     callers, _ = registry(WEB)
     callers.learn(Changes(machines=(room.machine("Web-0", "10.0.0.99", scope="web"),)))
     source = source_of(BRIDGE)
-    assert callers.caller(source("10.0.0.10"), None) is None
+    assert callers.caller(source("10.0.0.10"), None) is Reason.UNKNOWN_ADDRESS
     assert name_of(callers.caller(source("10.0.0.99"), None)) == "Web-0"
 
 
@@ -88,7 +93,7 @@ def test_a_removed_machine_is_forgotten_and_its_address_is_free_for_another() ->
     callers.learn(Changes(removed_machines=("web-0",), machines=(new,)))
     source = source_of(LOOPBACK)("10.0.0.10")
     assert name_of(callers.caller(source, None)) == "web-1"
-    assert callers.caller(source, "web-0") is None
+    assert callers.caller(source, "web-0") is Reason.UNKNOWN_NAME
     assert callers.seen("web-0") is None
     callers.learn(Changes(removed_machines=("web-0", "never-there")))
 
@@ -122,3 +127,105 @@ def test_what_many_machines_have_in_common_is_kept_once() -> None:
     for machine in machines:
         callers.saw(machine, room.START + timedelta(0), "2020-07-01")
     assert len({id(callers.seen(machine.key)) for machine in machines}) == 1
+
+
+def test_two_listeners_may_hold_equal_addresses() -> None:
+    blue = room.machine("blue-0", "10.0.0.10", listener="blue")
+    green = room.machine("green-0", "10.0.0.10", listener="green")
+    callers, tally = registry(blue, green)
+    at = {name: Listener(host="169.254.169.254", name=name) for name in ("blue", "green", "")}
+    asked = {name: source_of(listener)("10.0.0.10") for name, listener in at.items()}
+    assert callers.caller(asked["blue"], None) is blue
+    assert callers.caller(asked["green"], None) is green
+    assert callers.caller(asked[""], None) is Reason.UNKNOWN_ADDRESS
+    callers.learn(Changes(machines=(room.machine("blue-0", "10.0.0.10", listener="green"),)))
+    assert callers.caller(asked["blue"], None) is Reason.UNKNOWN_ADDRESS
+    assert name_of(callers.caller(asked["green"], None)) == "blue-0"
+    callers.learn(Changes(removed_machines=("green-0",)))
+    assert name_of(callers.caller(asked["green"], None)) == "blue-0"
+    assert tally == {Reason.UNKNOWN_ADDRESS: 2}
+
+
+def test_a_machine_at_no_listener_is_no_machine_of_a_named_one() -> None:
+    callers, _ = registry(WEB)
+    named = source_of(Listener(host="169.254.169.254", name="blue"))
+    assert callers.caller(named("10.0.0.10"), None) is Reason.UNKNOWN_ADDRESS
+
+
+def test_a_link_local_address_is_known_by_its_interface_first() -> None:
+    callers, _ = registry(
+        room.machine("a", "fe80::10%br0"),
+        room.machine("b", "fe80::10"),
+        room.machine("c", "fe80::11"),
+    )
+    source = source_of(Listener(host="::"))
+    assert name_of(callers.caller(source("fe80::10%br0"), None)) == "a"
+    assert name_of(callers.caller(source("fe80::10%br1"), None)) == "b"
+    assert name_of(callers.caller(source("fe80::11%br1"), None)) == "c"
+    assert callers.caller(source("fe80::12%br1"), None) is Reason.UNKNOWN_ADDRESS
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        (("10.0.0.10", 40000), "10.0.0.10"),
+        (("fd00::10", 40000, 0, 0), "fd00::10"),
+        (("fe80::1", 40000, 0, 1), "fe80::1%lo"),
+        (("fe80::1%lo", 40000, 0, 1), "fe80::1%lo"),
+        (("fe80::1", 40000, 0, 2**31 - 1), "fe80::1"),
+        (None, ""),
+        ("", ""),
+    ],
+)
+def test_a_peer_is_named_with_the_interface_it_was_heard_on(peer: Any, host: str) -> None:
+    assert peer_host(peer) == host
+
+
+SECRET, OLD = b"the new secret of the proxies", b"the old secret of the proxies"
+PROXIES = Proxies([ipaddress.ip_network("192.0.2.0/24"), ipaddress.ip_network("fd00:7::/64")])
+PROXIES.secrets = (SECRET, OLD)
+BEHIND = Listener(host="169.254.169.254", default_vm="", proxies=PROXIES, name="blue")
+
+
+def claim(id_: str, secret: bytes = SECRET) -> Claim:
+    return Claim(id_.encode(), identity.sign(id_.encode(), secret))
+
+
+def test_a_proxy_names_a_machine_by_its_vm_id_or_its_name() -> None:
+    web = room.machine("Web-0", "192.0.2.7", vm_id="11111111-74ef-476e-8182-f6d2ba4166a6")
+    other = room.machine("web-1", vm_id="22222222-74ef-476e-8182-f6d2ba4166a6")
+    callers, tally = registry(web, other)
+    source = source_of(BEHIND)("192.0.2.7")
+    for id_ in ("Web-0", "WEB-0", web.vm_id, web.vm_id.upper()):
+        assert callers.caller(source, claim(id_)) is web
+    assert callers.caller(source, claim(other.vm_id, OLD)) is other
+    assert callers.caller(source, claim("web-9")) is Reason.UNKNOWN_INSTANCE
+    assert callers.caller(source, claim("")) is Reason.UNKNOWN_INSTANCE
+    assert callers.caller(source, claim("web-1", b"x" * 16)) is Reason.WRONG_SIGNATURE
+    renamed = room.machine("web-1", vm_id="33333333-74ef-476e-8182-f6d2ba4166a6")
+    callers.learn(Changes(machines=(renamed,)))
+    assert callers.caller(source, claim(other.vm_id)) is Reason.UNKNOWN_INSTANCE
+    assert callers.caller(source, claim(renamed.vm_id)) is renamed
+    callers.learn(Changes(removed_machines=("web-1",)))
+    assert callers.caller(source, claim(renamed.vm_id)) is Reason.UNKNOWN_INSTANCE
+    assert tally == {Reason.UNKNOWN_INSTANCE: 4, Reason.WRONG_SIGNATURE: 1}
+
+
+def test_a_claim_counts_for_nothing_where_no_proxy_is_trusted() -> None:
+    callers, _ = registry(WEB)
+    guest = source_of(BRIDGE)("10.0.0.10")
+    assert callers.caller(guest, claim("web-0")) is Reason.WRONG_SIGNATURE
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "::ffff:192.0.2.7", "fd00:7::9"])
+def test_a_proxy_is_known_by_its_network_and_by_nothing_else_than_its_word(host: str) -> None:
+    loopback = Listener(host="127.0.0.1", loopback=True, default_vm="web-0", proxies=PROXIES)
+    source = source_of(loopback)(host)
+    assert source.trusted_proxy
+    assert (source.vm_paths, source.default_vm) == (False, "")
+    assert source.is_shared
+
+
+@pytest.mark.parametrize("host", ["192.0.3.7", "fd00:8::9", "fe80::1%br0", "", "/run/socket"])
+def test_whoever_is_elsewhere_is_no_proxy(host: str) -> None:
+    assert source_of(BEHIND)(host) == Source(address=host, listener="blue")

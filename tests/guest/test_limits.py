@@ -100,10 +100,11 @@ def test_what_a_chunked_body_takes_on_the_wire_has_a_limit_too(
     ids=["silent from the start", "a head", "a second head", "a body", "idle"],
 )
 def test_each_stage_has_its_time(data: bytes, seconds: float, status: int | None) -> None:
-    with room.opened() as (plane, _):
+    with room.opened() as (plane, turn):
         peer = plane.connect()
         if data:
             peer.send(data)
+            turn()
         before = peer.got
         plane.pass_time(seconds - 0.01)
         assert peer.got == before
@@ -134,11 +135,12 @@ def test_a_dripping_body_has_no_longer_than_any_other() -> None:
 
 
 def test_a_second_head_has_its_own_time_though_it_came_with_the_end_of_the_first() -> None:
-    with room.opened() as (plane, _):
+    with room.opened() as (plane, turn):
         peer = plane.connect()
         peer.send(get()[:10])
         plane.pass_time(4)
         peer.send(get()[10:] + get()[:10])
+        turn()
         plane.pass_time(4)
         assert statuses(peer.got) == [200]
         plane.pass_time(1)
@@ -172,6 +174,21 @@ def test_a_peer_that_never_takes_its_answers_is_cut_off() -> None:
         plane.pass_time(0.2)
         assert peer.aborted
         assert plane.tally[Reason.SLOW_READER] == 1
+
+
+def test_a_peer_that_approves_and_takes_no_answers_is_not_blamed_on_the_plane() -> None:
+    with room.opened(Limits(write_buffer_bytes=2000)) as (plane, turn):
+        peer = plane.connect()
+        peer.takes = False
+        plane.approvals.waits = True
+        while peer.buffered <= 2000:
+            peer.send(post())
+            plane.approvals.decide_all()
+            turn()
+        plane.pass_time(30.1)
+        assert peer.aborted
+        assert plane.tally[Reason.SLOW_READER] == 1
+        assert plane.tally[Reason.APPROVAL_TIMEOUT] == 0
 
 
 def test_the_rest_of_a_refused_request_is_thrown_away_up_to_a_limit() -> None:

@@ -1,5 +1,7 @@
 """One connection over a transport in memory: order, answers, what RFC 9112 asks for."""
 
+import uuid
+
 import pytest
 
 from forewarn.server.guest.limits import Limits
@@ -42,6 +44,8 @@ def test_every_answer_has_an_id_of_its_own_and_the_date_of_its_second() -> None:
         plane.pass_time(1.5)
         peer.send(get())
         first, second = answers(peer.got)
+    for request_id in (first.headers["x-ms-request-id"], second.headers["x-ms-request-id"]):
+        assert str(uuid.UUID(request_id)) == request_id
     assert first.headers["x-ms-request-id"] != second.headers["x-ms-request-id"]
     assert second.headers["date"] == "Thu, 01 Jan 2026 12:00:01 GMT"
 
@@ -100,11 +104,51 @@ def test_many_pipelined_requests_leave_others_their_turn() -> None:
     with room.opened() as (plane, turn):
         peer = plane.connect()
         peer.send(get() * 100)
-        assert len(answers(peer.got)) == Limits().messages_per_turn
+        assert len(answers(peer.got)) == 1
         assert peer.paused
         turn()
         assert statuses(peer.got) == [200] * 100
         assert not peer.paused
+
+
+def test_one_connection_at_a_time_has_a_turn_however_many_pipeline() -> None:
+    with room.opened() as (plane, _):
+        loop = plane.connections.loop
+        peers = [plane.connect() for _ in range(64)]
+        for peer in peers:
+            peer.send(get() * 50)
+        answered = [len(answers(peer.got)) for peer in peers]
+        assert answered == [1] * 64
+        for turns in range(1, 65):
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+            answered = [len(answers(peer.got)) for peer in peers]
+            assert sum(answered) == 64 + turns * Limits().messages_per_turn
+            other = plane.connect("10.0.0.11")
+            other.send(get())
+            assert statuses(other.got) == [200]
+        assert set(answered) == {1 + Limits().messages_per_turn}
+
+
+def test_a_connection_that_is_lost_before_its_turn_is_passed_over() -> None:
+    with room.opened() as (plane, turn):
+        gone, stays = plane.connect(), plane.connect()
+        for peer in (gone, stays):
+            peer.send(get() * 2)
+        gone.abort()
+        turn()
+        assert statuses(gone.got) == [200]
+        assert statuses(stays.got) == [200, 200]
+
+
+def test_a_plane_that_stops_answers_once_more_whoever_waits_for_a_turn() -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.send(get() * 3)
+        plane.connections.retiring = True
+        peer.connection.retire()
+        turn()
+        assert [answer.headers.get("connection") for answer in answers(peer.got)] == [None, "close"]
 
 
 def test_a_peer_that_does_not_take_its_answers_is_read_no_further() -> None:

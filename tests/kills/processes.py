@@ -232,13 +232,17 @@ def _free_port() -> int:
 
 
 def _settings(port: int, scale: float, program: list[str]) -> str:
-    """Return the settings; the guest plane's times are scaled too, so they are made as long."""
+    """Return the settings; the guest plane's times are scaled too, so they are made as long.
+
+    Guests read again and again without a pause here, so no rate limits them.
+    """
     times = ("head", "body", "idle", "write", "approval", "linger")
     limits = "".join(f"{name}_seconds = {60 * scale}\n" for name in times)
     return (
         '[store]\npath = "forewarn.db"\n'
         f"[guest]\n{limits}sweep_seconds = {scale}\n"
         f'[[guest.listener]]\naddress = "127.0.0.1"\nport = {port}\n'
+        f"[rules]\nrate_per_second = 0\n"
         f'[connector]\nkind = "command"\n'
         f"[connector.command]\nprogram = {json.dumps(program)}\nat_once = {AT_ONCE}\n"
         f"[clock]\nscale = {scale}\n"

@@ -124,7 +124,8 @@ def test_a_forwarded_request_is_refused_but_from_a_trusted_proxy(name: bytes, va
     for target in (EVENTS, INSTANCE, VERSIONS):
         refused = judge(target, *HEADER, (name, value))
         assert error(refused) == (400, choices.FORWARDED.text)
-        trusted = judge(target, *HEADER, (name, value), peer=Peer(trusted_proxy=True))
+        signed = world.signed(b"web-0")
+        trusted = judge(target, *HEADER, (name, value), *signed, peer=world.PROXY)
         assert not isinstance(trusted, Reply)
 
 
@@ -215,6 +216,7 @@ WRONGS = {
     "path": (404, choices.NOT_FOUND.text),
     "method": (405, choices.METHOD.text),
     "forwarded": (400, choices.FORWARDED.text),
+    "identity": (400, choices.NO_TRUSTED_PROXY.text),
     "header": (400, choices.NO_HEADER.text),
     "doubled": (
         400,
@@ -243,6 +245,8 @@ def test_of_several_wrongs_the_first_in_the_order_is_answered(first: int) -> Non
     headers = () if "header" in wrong else HEADER
     if "forwarded" in wrong:
         headers = (*headers, FORWARDED)
+    if "identity" in wrong:
+        headers = (*headers, *world.signed(b"web-0"))
     method = b"PUT" if "method" in wrong else b"GET"
     there = World(
         peer=world.STRANGER if "caller" in wrong else GUEST,

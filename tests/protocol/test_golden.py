@@ -25,6 +25,8 @@ ERRORS: dict[str, Callable[[], Reply]] = {
     "version": lambda: get(b"/metadata/scheduledevents"),
     "version_of_instance": lambda: get(b"/metadata/instance"),
     "forwarded": lambda: get(EVENTS, (b"X-Forwarded-For", b"10.0.0.1")),
+    "no_trusted_proxy": lambda: get(EVENTS, *world.signed(b"web-0")),
+    "unsigned": lambda: get(EVENTS, world=World(peer=world.PROXY)),
     "doubled_parameter": lambda: get(EVENTS + b"&api-version=2020-07-01"),
     "format": lambda: get(INSTANCE + b"&format=xml"),
     "leaf_without_text": lambda: get(LEAF),
@@ -34,6 +36,7 @@ ERRORS: dict[str, Callable[[], Reply]] = {
     "method_of_neighbour": lambda: ask(Request(b"POST", INSTANCE, HEADER)),
     "unknown_caller": lambda: get(EVENTS, world=World(peer=STRANGER)),
     "unknown_name": lambda: get(b"/vm/web-9" + EVENTS, world=World(peer=LOOPBACK)),
+    "unknown_instance": lambda: get(EVENTS, *world.signed(b"web-9"), world=World(peer=world.PROXY)),
     "too_many_requests": lambda: get(EVENTS, world=World(over_the_rate_for_seconds=1)),
     "unknown_event": lambda: post(
         world.approval(world.EVENT_ID), world=World(document_shown=cases.EMPTY)

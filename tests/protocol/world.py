@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from forewarn.protocol import codec, exchange, instance
+from forewarn.protocol import codec, exchange, identity, instance
 from forewarn.protocol.document import Document
-from forewarn.protocol.exchange import Peer, Reply, Request, Rules
+from forewarn.protocol.exchange import Peer, Reply, Request, Rules, Told
+from forewarn.protocol.identity import Claim
 from forewarn.protocol.instance import Tree
 from forewarn.protocol.versions import Version
 from protocol import cases
@@ -13,6 +14,8 @@ ADDRESS = "10.0.0.10"
 LOOPBACK = Peer(address="127.0.0.1", vm_paths=True)
 GUEST = Peer(address=ADDRESS)
 STRANGER = Peer(address="10.0.0.99")
+PROXY = Peer(address="192.0.2.7", trusted_proxy=True)
+SECRET = b"a secret of sixteen bytes and more"
 HEADER = ((b"Metadata", b"true"),)
 EVENTS = b"/metadata/scheduledevents?api-version=2020-07-01"
 EVENT_ID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
@@ -29,7 +32,10 @@ class World:
     approved: list[tuple[str, ...]] = field(default_factory=list)
     counted: int = 0
 
-    def caller(self, machine: str | None) -> str | None:
+    def caller(self, machine: Told) -> str | None:
+        if isinstance(machine, Claim):
+            known = identity.is_signed(machine, [SECRET]) and machine.id == b"web-0"
+            return "web-0" if known else None
         if machine is not None:
             return machine.lower() if machine.lower() in {"web-0", "web-1"} else None
         return "web-0" if self.peer.address == ADDRESS else None
@@ -82,6 +88,12 @@ def post(
 ) -> Reply:
     """POST with the header that every request needs."""
     return ask(Request(b"POST", target, HEADER + headers, body), world)
+
+
+def signed(id_: bytes, secret: bytes = SECRET) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers by which a proxy speaks for a machine."""
+    signature = identity.sign(id_, secret)
+    return ((b"X-Instance-ID", id_), (b"X-Instance-ID-Signature", signature))
 
 
 def approval(*event_ids: str) -> bytes:

@@ -19,6 +19,7 @@ from forewarn.clock import Clock, SystemClock
 from forewarn.control.plane import Plane
 from forewarn.maintenance.model import Changes, Machine, Operation, Scope
 from forewarn.server import settings
+from forewarn.server.guest.tally import Figures
 from forewarn.server.service import Addresses, Service
 from forewarn.store.port import Store
 
@@ -35,6 +36,7 @@ class Sightings:
         self.filled: tuple[int, int, int] = (0, 0, 0)
         self.learned: list[Changes] = []
         self.closed = False
+        self.counted = Figures()
 
     def fill(
         self,
@@ -56,6 +58,12 @@ class Sightings:
 
     async def open(self) -> tuple[str, ...]:
         return ()
+
+    def figures(self) -> Figures:
+        return self.counted
+
+    def reload(self) -> None:
+        return None
 
     async def close(self) -> None:
         self.closed = True

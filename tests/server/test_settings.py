@@ -10,7 +10,7 @@ import pytest
 from forewarn import configuration
 from forewarn.configuration import SettingsError
 from forewarn.maintenance.policy import Enablement, Policy
-from forewarn.server import settings
+from forewarn.server import listening, settings
 from forewarn.server.guest.limits import Limits
 from forewarn.server.service import policy_of
 
@@ -39,7 +39,8 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
             (
                 "there is no setting guest.head_second; did you mean guest.head_seconds? [guest] "
                 "knows head_bytes, body_bytes, chunked_bytes, connections, "
-                "connections_per_address, messages_per_turn, write_buffer_bytes, linger_bytes, "
+                "connections_per_address, waiters, messages_per_turn, write_buffer_bytes, "
+                "linger_bytes, "
                 "head_seconds, body_seconds, idle_seconds, write_seconds, approval_seconds, "
                 "linger_seconds, sweep_seconds, listener, preview_post_without_header"
             ),
@@ -55,7 +56,8 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
             "[[guest.listener]]\n[[guest.listener]]\nhost = '::1'\n",
             (
                 "there is no setting guest.listener[1].host; "
-                "[guest.listener[1]] knows address, port, default_vm"
+                "[guest.listener[1]] knows address, port, default_vm, name, trusted_proxies, "
+                "proxy_secret_files, proxy_without_header"
             ),
         ),
         (
@@ -110,6 +112,39 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
         (
             "[operator]\nsocket = 'off'\n",
             "operator.socket is off and operator.listen is empty: give one of them",
+        ),
+        (
+            "[[guest.listener]]\nname = 'Blue'\n",
+            (
+                "at guest.listener[0].name: 'Blue' is no listener's name: give lower-case letters, "
+                "digits, '.', '_' or '-', such as 'blue'"
+            ),
+        ),
+        (
+            "[[guest.listener]]\ntrusted_proxies = ['192.0.2.7/24']\n",
+            (
+                "at guest.listener[0].trusted_proxies: 192.0.2.7/24 has host bits set: give a "
+                "network such as '192.0.2.7/32'"
+            ),
+        ),
+        (
+            "[[guest.listener]]\ntrusted_proxies = ['192.0.2.7']\n",
+            (
+                "at guest.listener[0]: trusted_proxies and proxy_secret_files want each other: a "
+                "proxy is trusted by its address, and as far as it signs"
+            ),
+        ),
+        (
+            "[[guest.listener]]\nproxy_secret_files = ['a', 'b', 'c', 'd', 'e']\n",
+            "at guest.listener[0].proxy_secret_files: at most 4 files",
+        ),
+        (
+            "[[guest.listener]]\nproxy_secret_files = ['']\n",
+            "at guest.listener[0].proxy_secret_files: each is the path of a file",
+        ),
+        (
+            "[[guest.listener]]\nproxy_without_header = true\n",
+            "at guest.listener[0].proxy_without_header: there are no trusted_proxies",
         ),
         ("[guest\n", None),
     ],
@@ -291,6 +326,8 @@ def test_the_preset_sets_the_originals_values_and_what_is_given_beside_it_counts
         disable_after_seconds=86400.0,
         first_response_delay_seconds=120.0,
         user_initiated_limit=10,
+        rate_per_second=5.0,
+        rate_burst=5,
     )
     beside = load(folder, '[rules]\npreset = "azure"\nfirst_response_delay_seconds = 0', home)
     assert beside.rules.first_response_delay_seconds == 0.0
@@ -317,6 +354,8 @@ def test_the_rules_make_the_policy() -> None:
         "disable_after_seconds = 299",
         "first_response_delay_seconds = 121",
         "user_initiated_limit = -1",
+        "rate_per_second = -1",
+        "rate_burst = 0",
         'preset = "aws"',
         'enablement = "never"',
     ],
@@ -326,3 +365,17 @@ def test_rules_out_of_bounds_are_refused(home: dict[str, str], wrong: str) -> No
     folder.mkdir()
     with pytest.raises(SettingsError, match=r"at rules\."):
         load(folder, f"[rules]\n{wrong}", home)
+
+
+def test_a_secrets_file_is_looked_for_from_the_settings_folder(
+    tmp_path: Path, home: dict[str, str]
+) -> None:
+    loaded = load(
+        tmp_path,
+        "[[guest.listener]]\nname = 'blue'\ntrusted_proxies = ['192.0.2.7', 'fd00::/64']\n"
+        "proxy_secret_files = ['proxy.secret', '/run/secret']\n",
+        home,
+    )
+    (listener,) = loaded.guest.listener
+    assert listener.proxy_secret_files == (str(tmp_path / "proxy.secret"), "/run/secret")
+    assert [str(one) for one in listening.networks(listener)] == ["192.0.2.7/32", "fd00::/64"]

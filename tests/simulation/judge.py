@@ -1,11 +1,16 @@
 """What must hold of every change, judged by a record of its own and not by the decider's words."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from forewarn.connectors.port import Act, Outcome
 from forewarn.maintenance import invariants
-from forewarn.maintenance.model import Changes, Operation, Snapshot
-from forewarn.vocabulary import EventStatus
+from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause, key
+from forewarn.vocabulary import EventStatus, EventType
+from simulation.clocks import Clocks
 from simulation.memory import Memory
+
+ROUNDING = timedelta(milliseconds=1)
+"""What adding seconds as floating-point numbers may come to in a whole seed."""
 
 OVER = {EventStatus.COMPLETED, EventStatus.FAILED, EventStatus.CANCELED}
 
@@ -17,8 +22,13 @@ class Wrong(AssertionError):  # noqa: N818 - what happened is wrong, that is the
 class Judge:
     """Looks at each change before it is committed; `answered` keeps what guests were promised."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, clocks: Clocks) -> None:
         self._memory = memory
+        self._clocks = clocks
+        self._notices: dict[str, timedelta] = {}
+        """When each operation's notice is over, in time that guests have to read in."""
+        self._highest: dict[str, int] = {}
+        """The highest incarnation that each scope's guests have read, removed scopes' too."""
         self.approved: set[str] = set()
         """Events of which somebody was told that they are approved."""
         self.starts = 0
@@ -28,9 +38,15 @@ class Judge:
         """Judge a change against what was committed before it."""
         for operation in changes.operations:
             self._see(self._memory.all_operations.get(operation.id), operation, now)
+        if changes.machines or changes.removed_machines:
+            self._see_fleet(changes)
         for scope in changes.scopes:
             old = self._memory.all_scopes.get(scope.key)
+            highest = self._highest.get(scope.key, 0)
+            self._highest[scope.key] = max(highest, scope.incarnation)
             if old is None:
+                if highest and scope.incarnation <= highest:
+                    raise Wrong(f"{scope.name} is new at {scope.incarnation}, and was at {highest}")
                 continue
             if scope.incarnation < old.incarnation:
                 raise Wrong(f"{scope.name}: incarnation {old.incarnation} -> {scope.incarnation}")
@@ -55,16 +71,77 @@ class Judge:
         ):
             self.starts += 1
             self._see_start(old, new, now)
+        elif old is None and new.status is EventStatus.SCHEDULED:
+            due = self._counted() + (new.not_before - now)
+            self._notices[new.id] = due
         elif new.status in OVER and (old is None or old.status not in OVER):
             self.ends += 1
 
     def _see_start(self, old: Operation | None, new: Operation, now: datetime) -> None:
         """Never early: by the NotBefore that guests had read, and by approvals as recorded."""
+        why = self._clocks.forbidden()
+        if why and new.start_cause is not StartCause.NO_NOTICE:
+            raise Wrong(f"{new.id} started while {why}")
         if old is None:
             return  # it struck: the rules refuse that where notice is due
         missing = [e.id for e in new.events if not e.silent and e.approval is None]
         if missing and now < old.not_before:
             raise Wrong(f"{new.id} started at {now}, NotBefore {old.not_before}, not approved")
+        short = self._notices[new.id] - (self._counted() + ROUNDING)
+        if missing and short > timedelta(0):
+            raise Wrong(f"{new.id} started {short} before its guests had their notice")
+
+    def _counted(self) -> timedelta:
+        """The time that the service may count as readable."""
+        return self._clocks.readable + self._clocks.slack
+
+    def _see_fleet(self, changes: Changes) -> None:
+        """Who has a live event stays where it is; who moves meets only higher incarnations."""
+        ending = {o.id for o in changes.operations if o.status in OVER}
+        fresh = {scope.key: scope.incarnation for scope in changes.scopes}
+        for machine in changes.machines:
+            old = self._memory.all_machines.get(machine.key)
+            if old is None:
+                continue
+            if (old.scope, old.update_domain) != (machine.scope, machine.update_domain):
+                self._see_idle(old.scope, machine.name, ending)
+            if old.scope != machine.scope:
+                left = self._memory.all_scopes[old.scope].incarnation
+                known = self._memory.all_scopes.get(machine.scope)
+                entered = fresh.get(machine.scope, known.incarnation if known else 0)
+                if left and entered <= left:
+                    raise Wrong(f"{machine.name} was at incarnation {left} and is at {entered}")
+        for name in changes.removed_machines:
+            self._see_idle(self._memory.all_machines[name].scope, name, ending)
+
+    def _see_idle(self, scope: str, name: str, ending: set[str]) -> None:
+        for operation in self._memory.live_operations([scope]).values():
+            if operation.id not in ending and key(name) in map(key, operation.machines):
+                raise Wrong(f"{name} moves or goes, and {operation.id} is {operation.status}")
+
+    def see_end(self, act: Act, outcome: Outcome, hosts: dict[str, str]) -> int:
+        """Judge where an act's machines are, now that it has ended; return how many have moved.
+
+        Args:
+            act: What was carried out.
+            outcome: How, as it was reported.
+            hosts: Where each machine was just before, by key.
+        """
+        gone = outcome.succeeded and act.event_type in {EventType.PREEMPT, EventType.TERMINATE}
+        redeployed = outcome.succeeded and act.event_type is EventType.REDEPLOY
+        named = {key(name): host for name, host in outcome.hosts.items()}
+        moved = 0
+        for name, before in hosts.items():
+            machine = self._memory.all_machines.get(name)
+            if (machine is None) != gone:
+                raise Wrong(f"{name} is {'still there' if gone else 'gone'} after {act.operation}")
+            if machine is None:
+                continue
+            wanted = named.get(name, "" if redeployed else before)
+            if machine.host != wanted:
+                raise Wrong(f"{name} is on {machine.host!r} after {act.operation}, not {wanted!r}")
+            moved += machine.host != before
+        return moved
 
     def kept(self) -> None:
         """Every approval that was answered is there; the whole fleet is sound."""

@@ -249,11 +249,13 @@ class MemoryWriter:
     def submit(self, job: Job) -> Answered:
         now = self._clock()
         number = self._memory.number
+        settings = dict(self._memory.all_settings) if self.dying else {}
         try:
             work: Work = job(self._memory, now)  # type: ignore[arg-type] # all that a plane asks
             if work.changes:
                 if self.dying:
                     self._memory.number = number
+                    self._memory.all_settings = settings
                     return Answered(None, Crashed())
                 self._judge(work.changes, now)
                 self._memory.save(work.changes)

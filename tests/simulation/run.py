@@ -10,6 +10,8 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+from structlog import testing
+
 from simulation.town import Town
 
 SIZES = (5, 20, 60, 200, 1000)
@@ -19,14 +21,15 @@ SIZES = (5, 20, 60, 200, 1000)
 def play(seed: int, steps: int, **given: Any) -> Town:
     """Play one seed to its end and return what is left of it."""
     chance = Random(seed)
-    town = Town(chance, chance.choice(SIZES), **given)
-    try:
-        while town.steps < steps:
-            town.step()
-        town.settle()
-    except Exception as error:
-        error.add_note(f"at step {town.steps}: make simulate SEED={seed} STEPS={steps}")
-        raise
+    with testing.capture_logs():  # what the service logs of its clocks is no news here
+        town = Town(chance, chance.choice(SIZES), **given)
+        try:
+            while town.steps < steps:
+                town.step()
+            town.settle()
+        except Exception as error:
+            error.add_note(f"at step {town.steps}: make simulate SEED={seed} STEPS={steps}")
+            raise
     return town
 
 

@@ -3,31 +3,42 @@
 `make simulate SEEDS=N` plays more of them; a failing one prints the line that replays it.
 """
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from forewarn.control import snapshots
+from forewarn.connectors.port import Act, Outcome
+from forewarn.control import retired, snapshots, trust
+from forewarn.control.executor import Executor
+from forewarn.control.watch import Watch
 from forewarn.control.writer import Job, Work
-from forewarn.maintenance import bench, notice
+from forewarn.maintenance import bench, carrying, dealing, notice, schedule
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Changes
 from forewarn.store import sql
 from forewarn.store.port import Store
 from simulation import run
 from simulation.memory import Answered, MemoryWriter
+from simulation.town import Town
 
 SEEDS = range(1, 25)
 STEPS = 1200
 
 
+@functools.cache
+def played(seed: int) -> Town:
+    """One of the fixed seeds, played once for all the tests that look at it."""
+    return run.play(seed, STEPS)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_happens_the_rules_hold_and_everything_ends_or_needs_attention(seed: int) -> None:
-    town = run.play(seed, STEPS)
+    town = played(seed)
     assert town.steps >= STEPS
     assert not town.memory.live
     assert town.judge.starts <= town.judge.ends
@@ -41,13 +52,23 @@ def test_one_seed_is_one_story() -> None:
 
 
 def test_the_seeds_reach_every_corner() -> None:
-    counts = sum((run.play(seed, STEPS).counts for seed in SEEDS), start=run.Counter())
+    towns = [played(seed) for seed in SEEDS]
+    counts = sum((town.counts for town in towns), start=run.Counter())
     wanted = ["approve", "advance", "claim", "finish", "request", "cancel", "postpone", "hold"]
     wanted += ["release", "resume", "note", "asked", "outage", "start", "fleet", "remove", "renew"]
     wanted += ["finish: stale", "renew: stale", "approve: not-found", "approve: crashed"]
     wanted += ["finish: crashed", "cancel: too-late", "postpone: notice-too-short"]
     wanted += ["request: conflict", "request: not-eligible", "fleet: conflict", "remove: conflict"]
+    wanted += ["clock forward", "clock back", "clock set right", "clock trusted", "stood still"]
+    wanted += ["clock step while away", "clock astray at the end", "owed", "owed: crashed"]
+    wanted += ["doubt", "doubt: stale", "resolve succeeded", "resolve failed", "resolve repeat"]
+    wanted += ["resolve: conflict", "new host"]
+    kinds = ["add", "move", "domain", "host"]
+    wanted += [f"{kind} changed{large}" for kind in kinds for large in ("", ", large")]
+    wanted += ["fleet move: conflict", "fleet domain: conflict", "remove, large"]
     assert [what for what in wanted if not counts[what]] == []
+    assert {town.on_unknown for town in towns} == {"ask", "repeat", "fail"}
+    assert max(town.machines_at_first for town in towns) == max(run.SIZES)
 
 
 class Mint:
@@ -148,6 +169,45 @@ def short_sighted(reading: Any, operations: Any, *, walking: bool = False) -> An
 snapshots_around = snapshots.around
 
 
+def at_any_time(self: Watch) -> bool:
+    return True
+
+
+def not_given_back(bench: bench.Bench, cause: Any) -> list[str]:
+    return []
+
+
+def believed_for_nothing(known: trust.Trust, look: trust.Look) -> tuple[trust.Trust, timedelta]:
+    return trust.Trust(agreed=look), timedelta(0)
+
+
+def unlisted(*_: Any) -> Any:
+    return None
+
+
+def as_of_now(bench: bench.Bench, cause: Any) -> list[str]:
+    for name in cause.scopes:
+        bench.scopes[name] = msgspec.structs.replace(bench.scopes[name], asked_at=bench.now)
+    return []
+
+
+async def again(self: Executor, act: Act) -> Outcome | None:
+    """Whatever nobody knows is done again, whoever should have been asked."""
+    found: Any = await self._connector.perform(act)
+    return found if isinstance(found, Outcome) else None
+
+
+def untold(operation: Any, machines: Any) -> Act:
+    return msgspec.structs.replace(snapshots_act(operation, machines), repeat_after=0)
+
+
+snapshots_act = snapshots.act
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
 def play_all() -> None:
     for seed in SEEDS:
         run.play(seed, STEPS)
@@ -160,8 +220,35 @@ def play_all() -> None:
         (bench.Bench, "walk_on", forgetful, "not on the attention list"),
         (snapshots, "around", short_sighted, "are down|is also in operation"),
         (notice, "later", unjudged, "back to"),
+        (Watch, "may_start", at_any_time, "started while"),
+        (schedule, "_lapse", not_given_back, "before its guests had their notice"),
+        (trust, "believe", believed_for_nothing, "before its guests had their notice"),
+        (Watch, "clock_doubt", unlisted, "the clock is not listed"),
+        (schedule, "_ask", as_of_now, "was asked at"),
+        (Executor, "outcome", again, "nobody said so|and is again"),
+        (snapshots, "act", untold, "its connector is not told"),
+        (carrying, "_settle", nothing, "is on"),
+        (dealing, "_judge_live", nothing, "moves or goes"),
+        (dealing, "_forestall", nothing, "was at incarnation"),
+        (retired, "note", nothing, "is new at"),
     ],
-    ids=["domains", "walks", "snapshots", "postponing"],
+    ids=[
+        "domains",
+        "walks",
+        "snapshots",
+        "postponing",
+        "gate",
+        "outages",
+        "trusting",
+        "clock",
+        "asking",
+        "on_unknown",
+        "repeating",
+        "hosts",
+        "moving",
+        "incarnations",
+        "removed scopes",
+    ],
 )
 def test_a_broken_rule_is_noticed(place: Any, name: str, other: Any, told: str) -> None:
     with broken(place, name, other), pytest.raises(AssertionError, match=told) as noticed:

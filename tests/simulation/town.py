@@ -13,21 +13,30 @@ from typing import Any
 
 import msgspec
 
+from forewarn.clock import ManualClock
 from forewarn.connectors.port import Act, Outcome
+from forewarn.control import heartbeat
+from forewarn.control.executor import UNKNOWN, Executor, OnUnknown
 from forewarn.control.plane import ADVANCE_BATCH, Plane
-from forewarn.maintenance import attention, fleet
+from forewarn.maintenance import attention, planner
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import HoldKind, Operation
-from forewarn.maintenance.planner import Request
+from forewarn.maintenance.model import Operation, Verdict, WalkState, key
 from forewarn.maintenance.policy import Enablement, Policy
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+from forewarn.vocabulary import ErrorCode, EventStatus
+from simulation.clocks import Clocks
+from simulation.connector import Connector, at_once
+from simulation.fleets import Fleets
 from simulation.judge import Judge, Wrong
 from simulation.memory import Crashed, Memory, MemoryWriter
+from simulation.operators import Operators
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LEASE = timedelta(minutes=2)
 FAULTS = frozenset({ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE, ErrorCode.UNAUTHORIZED})
-TYPES = (EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY, EventType.REBOOT)
+SECOND = timedelta(seconds=1)
+STEPS = [timedelta(days=1), timedelta(hours=1), timedelta(minutes=10), 3 * SECOND, 1.5 * SECOND]
+"""By how much somebody sets the clock; what is within the tolerance is trusted."""
+
 REMEMBERED = 200
 """How many reports and events of the past are repeated from."""
 
@@ -50,10 +59,10 @@ class Town:
         mint: Callable[[], str] | None = None,
     ) -> None:
         self.chance = chance
-        self.now = START
+        self.clocks = Clocks(START)
         self.memory = Memory()
-        self.judge = Judge(self.memory)
-        self.writer = writer(self.memory, lambda: self.now, self.judge.see)
+        self.judge = Judge(self.memory, self.clocks)
+        self.writer = writer(self.memory, self.clocks.now, self.judge.see)
         numbers = itertools.count(1)
         mint = mint or (lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000")
         policy = Policy(
@@ -62,64 +71,34 @@ class Town:
             ),
             user_initiated_limit=chance.choice([0, 0, 10]),
         )
-        self.plane = Plane(self.writer, mint, policy)
+        self.plane = Plane(self.writer, mint, policy, may_start=self.clocks.may_start)
         self.counts: Counter[str] = Counter()
         self.steps = 0
-        self.acts: list[Act] = []
-        """What connectors were asked to do and have not reported, lost ones too."""
-        self.reported: list[tuple[str, int]] = []
+        self.fleets = Fleets(chance, size)
+        self.hosts = self.fleets.hosts
+        self.on_unknown: OnUnknown = chance.choice(["ask", "ask", "repeat", "fail"])
+        self.connector = Connector(chance, self.hosts, self.on_unknown)
+        self.executor = Executor(
+            self.plane, self.connector, ManualClock(START), "e", on_unknown=self.on_unknown
+        )
+        self.acts: list[tuple[Act, Outcome | None]] = []
+        """What was carried out and is not reported yet; None where nobody knows."""
+        self.reported: list[tuple[Act, Outcome | None]] = []
         self.seen: list[tuple[str, str]] = []
         """Scopes and ids of events that guests have read, live or over."""
-        self.groups: dict[str, Any] = self.build(size)
-        self.ask("fleet", self.plane.apply_fleet, self.wanted())
-        self.hosts = sorted({m.host for m in self.memory.all_machines.values() if m.host})
+        self.doubted: dict[str, int] = {}
+        """Operations of which the plane was told that nobody knows, and by which attempt."""
+        self.repeated: dict[str, int] = {}
+        """The attempts up to which an operator let operations be repeated."""
+        self.ask("fleet", self.plane.apply_fleet, self.fleets.whole())
+        self.operators = Operators(self)
+        self.machines_at_first = len(self.memory.all_machines)
         self.moves = self.weighted()
 
-    # The fleet.
-
-    def build(self, size: int) -> dict[str, Any]:
-        chance = self.chance
-        machines = chance.randint(1, size)
-        hosts = [f"h{n}" for n in range(1 + machines // chance.choice([1, 3, 10]))]
-        tree: dict[str, Any] = {"availability_set": [], "scale_set": [], "machine": []}
-        left, number = machines, 0
-        while left > 0:
-            number += 1
-            count = min(left, chance.choice([1, 2, 3, 5, 8, 20, 50]))
-            left -= count
-            auto = chance.sample(["Reboot", "Redeploy"], chance.choice([0, 0, 1, 2]))
-            kind = chance.random()
-            if kind < 0.2:
-                host = chance.choice(hosts)
-                tree["machine"].append({"name": f"m{number}", "host": host})
-            elif kind < 0.6:
-                members = [
-                    {"name": f"a{number}-{i}", "host": chance.choice(hosts)} for i in range(count)
-                ]
-                tree["availability_set"].append(
-                    {
-                        "name": f"set{number}",
-                        "update_domains": chance.choice([1, 2, 3, 5, 20]),
-                        "automatically_approve": auto,
-                        "machines": members,
-                    }
-                )
-            else:
-                members = [{"index": i, "host": chance.choice(hosts)} for i in range(count)]
-                tree["scale_set"].append(
-                    {
-                        "name": f"scale{number}",
-                        "update_domains": chance.choice([1, 2, 5]),
-                        "priority": chance.choice(["low", "regular"]),
-                        "terminate_notice_minutes": chance.choice([None, 5, 15]),
-                        "automatically_approve": auto,
-                        "machines": members,
-                    }
-                )
-        return tree
-
-    def wanted(self) -> fleet.Fleet:
-        return msgspec.convert(self.groups, fleet.Fleet)
+    @property
+    def now(self) -> datetime:
+        """The service's time of day."""
+        return self.clocks.now()
 
     # Asking.
 
@@ -142,12 +121,23 @@ class Town:
 
     def restart(self) -> None:
         """Start from what was committed: nobody holds a claim, and connectors run on."""
+        chance = self.chance
         self.writer.dying = False
-        if self.chance.random() < 0.3:
-            away = timedelta(seconds=self.chance.randint(6, 7200))
-            self.now += away
-            self.ask("outage", self.plane.lapse, away)
+        away = step = timedelta(0)
+        if chance.random() < 0.3:
+            away = timedelta(seconds=chance.randint(6, 7200))
+        if chance.random() < 0.1:
+            step = chance.choice(STEPS) * chance.choice([1, -1])
+            self.counts["clock step while away"] += 1
+        kept = self.memory.all_settings.get(heartbeat.SETTING)
+        lapse = self.clocks.restart(kept, away, step)
+        if lapse:
+            kept_with = (heartbeat.SETTING, self.clocks.served())
+            self.ask("outage", self.plane.lapse, lapse, kept=kept_with)
+        else:
+            self.write_down()
         self.ask("start", self.plane.release_claims)
+        self.clocks.watch.open()
 
     def weighted(self) -> list[Callable[[], None]]:
         table: list[tuple[int, Callable[[], None]]] = [
@@ -155,36 +145,108 @@ class Town:
             (14, self.time_passes),
             (20, self.claim),
             (26, self.report),
-            (12, self.request),
-            (2, self.cancel),
-            (2, self.postpone),
-            (1, self.hold),
-            (2, self.release),
-            (2, self.resume),
-            (1, self.note),
-            (1, self.approve_for_guests),
+            (12, self.operators.request),
+            (2, self.operators.cancel),
+            (2, self.operators.postpone),
+            (1, self.operators.hold),
+            (2, self.operators.release),
+            (1, self.set_clock),
+            (1, self.stand_still),
+            (2, self.operators.resolve),
+            (2, self.operators.change_fleet),
+            (2, self.operators.resume),
+            (1, self.operators.note),
+            (1, self.operators.approve_for_guests),
             (2, self.ask_for_events),
             (1, self.die_soon),
         ]
-        moves = [move for weight, move in table for _ in range(weight)]
-        if len(self.memory.all_machines) <= 100:
-            moves += [self.change_fleet]
-        return moves
+        return [move for weight, move in table for _ in range(weight)]
 
     def step(self) -> None:
         """Let one thing happen."""
         self.chance.choice(self.moves)()
 
-    # Time and connectors.
+    # Time.
 
     def time_passes(self, most: float = 600) -> None:
-        self.now += timedelta(seconds=self.chance.choice([0, 0.5, 1, 7, 30, 60, 300, most]))
+        seconds = self.chance.choice([0, 0.5, 1, 7, 30, 60, 300, most])
+        self.clocks.pass_by(timedelta(seconds=seconds))
+        self.beat()
+        self.advance()
+
+    def advance(self) -> None:
         while self.ask("advance", self.plane.advance) == ADVANCE_BATCH:
             pass
 
+    def beat(self) -> None:
+        """Do what a heartbeat does: give back what guests are owed, or write down until when."""
+        owed = self.clocks.watch.owed
+        if not owed:
+            self.write_down()
+            return
+        kept = (heartbeat.SETTING, self.clocks.served())
+        if self.ask("owed", self.plane.lapse, owed, kept=kept) is not None:
+            self.clocks.watch.pay(owed)
+
+    def write_down(self) -> None:
+        self.plane.keep(heartbeat.SETTING, self.clocks.served()).result()
+
+    def set_clock(self) -> None:
+        """Somebody sets the clock, sets it right again, or says that it is right as it is."""
+        chance = self.chance
+        fate = chance.random()
+        if not self.clocks.astray or fate < 0.1:
+            by = chance.choice(STEPS) * chance.choice([1, -1])
+            self.counts["clock forward" if by > timedelta(0) else "clock back"] += 1
+            self.clocks.step(by)
+        elif fate < 0.5:
+            self.counts["clock set right"] += 1
+            self.clocks.step(-self.clocks.apart + chance.choice([-1, 0, 1]) * SECOND)
+        else:
+            self.trust_clock()
+        if chance.random() < 0.5:
+            self.beat()
+        self.something()
+
+    def trust_clock(self) -> None:
+        self.counts["clock trusted"] += 1
+        self.clocks.believe()
+        self.something()
+        self.beat()
+
+    def stand_still(self) -> None:
+        """The process gets no turn; what it is asked meanwhile starts nothing."""
+        self.counts["stood still"] += 1
+        self.clocks.stand_still(timedelta(seconds=self.chance.randint(6, 1200)))
+        self.something()
+        self.clocks.look()
+        self.something()
+        self.beat()
+
+    def something(self) -> None:
+        """Let one of the things happen that start others."""
+        self.chance.choice([self.approve, self.report, self.advance, self.operators.request])()
+
+    # Connectors.
+
     def claim(self) -> None:
-        acts = self.ask("claim", self.plane.claim, f"e{self.chance.randint(1, 3)}", LEASE, 20)
-        self.acts.extend(acts or ())
+        """Executors take acts on; what comes of each is found at once, and reported later."""
+        limit = self.chance.choice([1, 20])
+        acts = self.ask("claim", self.plane.claim, f"e{self.chance.randint(1, 3)}", LEASE, limit)
+        for act in acts or ():
+            self.judge_claim(act)
+            if self.chance.random() < 0.02:
+                continue  # whoever took it was gone before it began
+            self.acts.append((act, at_once(self.executor.outcome(act))))
+            if self.connector.wrong:
+                raise Wrong(self.connector.wrong)
+
+    def judge_claim(self, act: Act) -> None:
+        """Nobody takes on what is in doubt; who repeats it knows up to where that was asked for."""
+        if act.operation in self.doubted:
+            raise Wrong(f"{act.operation} is in doubt, and was claimed")
+        if act.repeat_after != self.repeated.get(act.operation, 0):
+            raise Wrong(f"{act.operation} is to be repeated, and its connector is not told")
 
     def report(self) -> None:
         """A connector reports: the truth, a lie, twice, late, or never."""
@@ -193,24 +255,30 @@ class Town:
             if self.reported and chance.random() < 0.3:  # again, what was reported long ago
                 self.finish(*chance.choice(self.reported))
             return
-        act = self.acts.pop(chance.randrange(len(self.acts)))
+        act, outcome = self.acts.pop(chance.randrange(len(self.acts)))
         fate = chance.random()
         if fate < 0.03:
             return  # it never reports: its lease ends, and somebody else takes it
         if fate < 0.08:
-            self.acts.append(act)  # it is slow, and has its claim renewed
+            self.acts.append((act, outcome))  # it is slow, and has its claim renewed
             self.ask("renew", self.plane.renew, act.operation, act.attempt, LEASE)
             return
-        if fate < 0.11:
-            self.finish(act.operation, act.attempt + 1)  # an attempt that was never made
-        self.finish(act.operation, act.attempt)
-        self.reported.append((act.operation, act.attempt))
+        if fate < 0.11:  # an attempt that was never made
+            self.finish(msgspec.structs.replace(act, attempt=act.attempt + 1), outcome)
+        self.finish(act, outcome)
+        self.reported.append((act, outcome))
         del self.reported[:-REMEMBERED]
 
-    def finish(self, operation: str, attempt: int) -> None:
-        succeeded = self.chance.random() < 0.93
-        outcome = Outcome(succeeded=succeeded, message="" if succeeded else "no power")
-        self.ask("finish", self.plane.finish, operation, attempt, outcome)
+    def finish(self, act: Act, outcome: Outcome | None) -> None:
+        if outcome is None:
+            if self.ask("doubt", self.plane.doubt, act.operation, act.attempt, UNKNOWN):
+                self.doubted[act.operation] = act.attempt
+            return
+        machines = self.memory.machines([key(name) for name in act.machines])
+        hosts = {name: machine.host for name, machine in machines.items()}
+        if self.ask("finish", self.plane.finish, act.operation, act.attempt, outcome):
+            self.counts["new host"] += self.judge.see_end(act, outcome, hosts)
+            at_once(self.connector.forget(act))
 
     def die_soon(self) -> None:
         """The process dies at the next commit."""
@@ -251,98 +319,6 @@ class Town:
     def ask_for_events(self) -> None:
         self.ask("asked", self.plane.asked, [self.some(self.memory.all_scopes)])
 
-    # Two operators at cross purposes.
-
-    def request(self) -> None:
-        chance, memory = self.chance, self.memory
-        if not memory.all_machines:
-            return
-        event_type = (
-            chance.choice(TYPES) if chance.random() < 0.9 else chance.choice(list(EventType))
-        )
-        named: dict[str, Any] = {}
-        fate = chance.random()
-        if fate < 0.6:
-            count = chance.choice([1, 1, 1, 2, 5])
-            named["machines"] = tuple(self.some(memory.all_machines) for _ in range(count))
-        elif fate < 0.8:
-            named["scope"] = self.some(memory.all_scopes)
-        else:
-            named["host"] = chance.choice(self.hosts) if self.hosts else "h0"
-        later = None
-        if chance.random() < 0.2:
-            later = self.now + timedelta(seconds=chance.randint(-60, 7200))
-        request = Request(
-            event_type=event_type,
-            source=chance.choice([EventSource.PLATFORM, EventSource.USER]),
-            not_before=later,
-            no_notice=chance.random() < 0.08,
-            without_notice=chance.random() < 0.5,
-            requested_by=chance.choice(["ann", "bob"]),
-            **named,
-        )
-        self.ask("request", self.plane.request, request, dry_run=chance.random() < 0.05)
-
-    def cancel(self) -> None:
-        operation = self.some_operation()
-        if operation is not None:
-            whole = self.chance.random() < 0.4
-            reference = str(operation.maintenance) if whole else operation.id
-            self.ask("cancel", self.plane.cancel, reference, reason="not now")
-
-    def postpone(self) -> None:
-        operation = self.some_operation()
-        if operation is not None:
-            to = self.now + timedelta(seconds=self.chance.randint(-60, 7200))
-            self.ask("postpone", self.plane.postpone, operation.id, to)
-
-    def approve_for_guests(self) -> None:
-        operation = self.some_operation()
-        if operation is not None:
-            self.ask("approve for", self.plane.approve_for_guests, [operation.id], by="ann")
-
-    def hold(self) -> None:
-        kind, name = self.chance.choice(list(HoldKind)), ""
-        if kind is HoldKind.SCOPE:
-            name = self.some(self.memory.all_scopes)
-        elif kind is HoldKind.MACHINE:
-            name = self.some(self.memory.all_machines)
-        elif kind is HoldKind.HOST:
-            name = self.chance.choice(self.hosts) if self.hosts else "h0"
-        self.ask("hold", self.plane.hold, kind, name, reason="storm", by="bob")
-
-    def release(self) -> None:
-        if self.memory.all_holds:
-            hold = self.chance.choice(self.memory.all_holds)
-            self.ask("release", self.plane.release, hold.kind, hold.name)
-
-    def resume(self) -> None:
-        if self.memory.open:
-            self.ask("resume", self.plane.resume, self.some(self.memory.open))
-
-    def note(self) -> None:
-        if self.reported:
-            self.ask("note", self.plane.note, [self.chance.choice(self.reported)[0]], "ann")
-
-    def change_fleet(self) -> None:
-        """Somebody applies a fleet file, or takes machines out."""
-        chance, memory = self.chance, self.memory
-        if not memory.all_machines:
-            return
-        fate = chance.random()
-        if fate < 0.3:
-            self.ask("remove", self.plane.remove_machines, [self.some(memory.all_machines)])
-            return
-        sets = self.groups["availability_set"]
-        if sets and fate < 0.7:  # a machine goes to another host, and perhaps to another scope
-            old, new = chance.choice(sets), chance.choice(sets)
-            if old["machines"]:
-                machine = old["machines"].pop(chance.randrange(len(old["machines"])))
-                host = chance.choice(self.hosts) if self.hosts else ""
-                new["machines"].append({**machine, "host": host})
-        prune, again = chance.random() < 0.3, chance.random() < 0.3
-        self.ask("fleet", self.plane.apply_fleet, self.wanted(), prune=prune, again=again)
-
     # Choosing.
 
     def some(self, known: dict[Any, Any]) -> Any:
@@ -368,27 +344,78 @@ class Town:
         self.writer.dying = False
         for hold in memory.all_holds:
             self.ask("release", self.plane.release, hold.kind, hold.name)
-        for _ in range(30 + 4 * len(memory.all_machines)):
-            if not memory.live:
-                break
-            self.now += timedelta(hours=3)
-            while self.ask("advance", self.plane.advance) == ADVANCE_BATCH:
-                pass
-            while acts := self.ask("claim", self.plane.claim, "last", LEASE, 1000):
-                for act in acts:
-                    done = Outcome(succeeded=True)
-                    self.ask("finish", self.plane.finish, act.operation, act.attempt, done)
+        self.settle_clock()
+        self.carry_on()
+        self.listed()
+        for operation in list(self.doubted):
+            self.operators.settle_doubt(operation, self.chance.choice(list(Verdict)))
+            self.carry_on()
         self.judge.kept()
         if memory.live:
             raise Wrong(f"never ended: {', '.join(itertools.islice(memory.live, 10))}")
-        failed = [
-            operation
+        self.listed()
+
+    def settle_clock(self) -> None:
+        """A doubted clock is on the attention list, until an operator says that it is right."""
+        listed = attention.Kind.DOUBTED in {item.kind for item in self.items()}
+        if listed != self.clocks.astray:
+            raise Wrong(f"the clock is {'' if listed else 'not '}listed, {self.clocks.apart} apart")
+        if self.clocks.astray:
+            self.counts["clock astray at the end"] += 1
+            self.trust_clock()
+
+    def carry_on(self) -> None:
+        """Give time and good outcomes until nothing more ends."""
+        memory = self.memory
+        for _ in range(30 + 4 * len(memory.all_machines)):
+            before = self.judge.ends
+            self.clocks.pass_by(timedelta(hours=3))
+            self.beat()
+            self.advance()
+            while acts := self.ask("claim", self.plane.claim, "last", LEASE, 1000):
+                for act in acts:
+                    self.judge_claim(act)
+                    done = Outcome(succeeded=True)
+                    self.ask("finish", self.plane.finish, act.operation, act.attempt, done)
+            if not memory.live or (self.doubted and self.judge.ends == before):
+                break
+
+    def items(self) -> list[attention.Item]:
+        memory = self.memory
+        return attention.items(
+            memory.all_operations.values(),
+            memory.open.values(),
+            memory.all_holds,
+            {},
+            self.now,
+            clock=self.clocks.watch.clock_doubt(),
+        )
+
+    def listed(self) -> None:
+        """What has not ended, or not well, is on the list; or waits for what is."""
+        memory = self.memory
+        about = {item.about for item in self.items()}
+        silent = [str(n) for n in memory.open if str(n) not in about and not self.under_way(n)]
+        silent += [
+            operation.id
             for operation in memory.all_operations.values()
-            if operation.status is EventStatus.FAILED and not operation.seen_by
+            if operation.id not in about
+            and (
+                (operation.status is EventStatus.FAILED and not operation.seen_by)
+                or (operation.status.visible and operation.waits_for not in about)
+            )
         ]
-        items = attention.items(failed, memory.open.values(), (), {}, self.now)
-        listed = {item.about for item in items}
-        silent = [str(n) for n in memory.open if str(n) not in listed]
-        silent += [operation.id for operation in failed if operation.id not in listed]
         if silent:
             raise Wrong(f"open, and not on the attention list: {', '.join(silent[:10])}")
+
+    def under_way(self, number: int) -> bool:
+        """Whether a walk has a step that is live, or a live event in the way of its next."""
+        live = [self.memory.all_operations[i] for i in self.memory.live]
+        busy = {key(name) for operation in live for name in operation.machines}
+        walks = self.memory.open[number].walks
+        return any(operation.maintenance == number for operation in live) or any(
+            machine.key in busy
+            for walk in walks
+            if walk.state is WalkState.GOING
+            for machine in planner.next_step(walk, self.memory.all_machines.values())
+        )

@@ -32,7 +32,7 @@ class ExitStatus(IntEnum):
     DEMO_FAILED = 9
     """In the demo something did not happen as it should."""
     SOCKET_UNUSABLE = 10
-    """`serve` cannot use a socket or the token's file: the address is taken, or not its own."""
+    """`serve` cannot use a socket, the token's file or a proxies' secret; the log says why."""
     ATTENTION = 11
     """`attention` has found something that needs an operator."""
     SCENARIO_BROKEN = 12

@@ -232,8 +232,10 @@ def _list_machines(answer: Answer) -> None:
     from forewarn.server.operator import schemas
 
     page = answer.read(schemas.MachinePage)
+    placed = any(machine.listener for machine in page.machines)
+    at = ("ADDRESS", "LISTENER") if placed else ("ADDRESS",)
     output.table(
-        ("MACHINE", "SCOPE", "KIND", "DOMAIN", "HOST", "ADDRESS", "LAST SEEN", "BY", "EVENTS"),
+        ("MACHINE", "SCOPE", "KIND", "DOMAIN", "HOST", *at, "LAST SEEN", "BY", "EVENTS"),
         (
             (
                 machine.name,
@@ -242,6 +244,7 @@ def _list_machines(answer: Answer) -> None:
                 str(machine.update_domain),
                 machine.host or "-",
                 machine.address or "-",
+                *([machine.listener or "-"] if placed else []),
                 times.shown(machine.last_seen.at if machine.last_seen else None),
                 machine.last_seen.version if machine.last_seen else "-",
                 str(len(machine.events)),
@@ -298,6 +301,7 @@ def _show_machine(machine: "schemas.MachineDetail") -> None:
             ("fault domain", str(machine.fault_domain)),
             ("host", machine.host or "-"),
             ("address", machine.address or "-"),
+            *([("listener", machine.listener)] if machine.listener else []),
             ("vm id", machine.vm_id),
             *([("role", machine.role)] if machine.role else []),
             ("tags", ", ".join(f"{k}={v}" for k, v in machine.tags.items()) or "-"),

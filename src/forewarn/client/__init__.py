@@ -3,7 +3,7 @@
     event      what a handler sees: events, documents, changes, troubles, the machine
     errors     what goes wrong, by whose fault
     pace       how often is asked, how long is waited
-    address    an endpoint's address
+    discovery  where the endpoint is: candidates in order, over texts
     chance     the one source of chance
     answers    what an answer means: a document, or a failure with its likely cause
     terms      what is known of the server; the questions to it

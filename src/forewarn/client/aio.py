@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from forewarn.client import errands, event, opening, watch
-from forewarn.client.address import Address
 from forewarn.client.errands import Errand
 from forewarn.client.errors import Misuse
 from forewarn.client.opening import OnTrouble
@@ -27,7 +26,8 @@ class AsyncClient:
 
     Args:
         endpoint: The address, such as `http://127.0.0.1:8080/vm/web-0`. None: the environment's
-            FOREWARN_ENDPOINT, else `http://169.254.169.254`.
+            FOREWARN_ENDPOINT, else the first that answers of `http://169.254.169.254`, the
+            environment's SCHEDULEDEVENTSIP, and option 245 of the machine's DHCP leases.
         name: This machine's name as it stands in an event's resources. None: the endpoint is asked.
         pace: How often is asked and how long is waited.
 
@@ -38,9 +38,7 @@ class AsyncClient:
     def __init__(
         self, endpoint: str | None = None, *, name: str | None = None, pace: Pace | None = None
     ) -> None:
-        self._pace = pace or Pace()
-        self._address = opening.endpoint(endpoint)
-        self._terms = Terms(self._pace, opening.name(name))
+        self._terms = opening.terms(pace, endpoint, name)
         self._lines: weakref.WeakSet[Line] = weakref.WeakSet()
         self._idle: list[Line] = []
         self._closed = False
@@ -118,7 +116,7 @@ class AsyncClient:
         """
         wanted = watch.wishes(types, mine=mine)
         watcher = Watcher(self._terms, wanted, since, opening.moment())
-        return AsyncWatch(self._line(), watcher, self._address, on_trouble)
+        return AsyncWatch(self._line(), watcher, self._terms, on_trouble)
 
     async def close(self) -> None:
         """End every watch and every question at once, and give back every socket."""
@@ -145,7 +143,7 @@ class AsyncClient:
         if self._closed:
             message = "the client is closed: make another"
             raise Misuse(message)
-        line = Line(self._address, self._pace)
+        line = Line(self._terms)
         self._lines.add(line)
         return line
 
@@ -172,11 +170,11 @@ class AsyncWatch(AsyncIterator[event.Change]):
     """Changes as they happen; made by `AsyncClient.watch`."""
 
     def __init__(
-        self, line: Line, watcher: Watcher, address: Address, on_trouble: OnTrouble | None
+        self, line: Line, watcher: Watcher, terms: Terms, on_trouble: OnTrouble | None
     ) -> None:
         self._line = line
         self._watcher = watcher
-        self._address = address
+        self._terms = terms
         self._on_trouble = on_trouble
 
     @property
@@ -191,7 +189,7 @@ class AsyncWatch(AsyncIterator[event.Change]):
         """Return the next change, however long it takes; stop once closed."""
         while True:
             while (trouble := self._watcher.tell()) is not None:
-                opening.tell(trouble, self._address, self._on_trouble)
+                opening.tell(trouble, self._terms, self._on_trouble)
             change = self._watcher.take()
             if change is not None:
                 return change

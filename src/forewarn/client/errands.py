@@ -51,7 +51,7 @@ def _listing(terms: Terms) -> Errand[tuple[Listing, Turn]]:
         outcome = _read(terms, turn.outcome)
         if isinstance(outcome, Listing):
             return outcome, turn
-        if terms.stepped_down(outcome):
+        if terms.asks_anew(outcome):
             continue
         failures += 1
         if failures >= TRIES or outcome.status in answers.REFUSALS:
@@ -172,7 +172,7 @@ def approval(
             continue
         blames_version = not posting or bool(found.newest_versions)
         posting = False
-        if blames_version and terms.stepped_down(found):
+        if blames_version and terms.asks_anew(found):
             continue
         if found.status in answers.REFUSALS:
             raise found.error()
@@ -189,7 +189,11 @@ def _approved(outcome: Reply | Failure | None) -> Failure | None:
     assert outcome is not None  # something was asked
     if isinstance(outcome, Failure):
         return outcome
-    return None if outcome.status == 200 else answers.failure_of(outcome)
+    if outcome.status != 200:
+        return answers.failure_of(outcome)
+    if outcome.body.lstrip().startswith(b"<"):  # a server's own confirmation has no body
+        return answers.no_document("the answer is HTML or XML, as a proxy's own page is")
+    return None
 
 
 def _within(ask: Ask, seconds: float) -> Ask:

@@ -8,8 +8,8 @@ from typing import Final
 
 import h11
 
-from forewarn.client.address import Address
 from forewarn.client.answers import Failure
+from forewarn.client.discovery import Endpoint
 from forewarn.client.terms import Ask
 from forewarn.protocol.message import Reply
 from forewarn.version import __version__
@@ -48,11 +48,11 @@ class Exchange:
     """One connection's questions and answers.
 
     Args:
-        address: Whom it is to.
+        endpoint: Whom it is to.
     """
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
         self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._answered = 0
         self._forget()
@@ -74,7 +74,7 @@ class Exchange:
         It must be reusable, and the answer before be taken.
         """
         headers = [
-            (b"Host", self._address.authority.encode()),
+            (b"Host", self.endpoint.authority.encode()),
             (b"Metadata", b"true"),
             (b"User-Agent", USER_AGENT),
             (b"Accept", b"*/*"),
@@ -84,7 +84,7 @@ class Exchange:
         if ask.method == b"POST":
             headers.append((b"Content-Type", b"application/json"))
             headers.append((b"Content-Length", b"%d" % len(ask.body)))
-        target = (self._address.path + ask.path).encode()
+        target = (self.endpoint.prefix + ask.path).encode()
         parts = [h11.Request(method=ask.method, target=target, headers=headers)]
         sent = b"".join(self._h11.send(part) or b"" for part in parts)
         if ask.body:
@@ -167,13 +167,13 @@ def _broken(reason: str, message: str) -> Broken:
     return Broken(Failure(reason=reason, message=message, answered=True))
 
 
-def no_connection(address: Address, error: Exception) -> Failure:
+def no_connection(endpoint: Endpoint, error: Exception) -> Failure:
     """Return the failure of a connection that could not be made."""
-    message = f"no connection to {address.url}: {str(error) or type(error).__name__}"
+    message = f"no connection to {endpoint}: {str(error) or type(error).__name__}"
     return Failure(reason="no-connection", message=message)
 
 
-def no_answer(address: Address, seconds: float) -> Failure:
+def no_answer(endpoint: Endpoint, seconds: float) -> Failure:
     """Return the failure of an answer that did not come in its time."""
-    message = f"no answer from {address.url} in {seconds:g} s"
+    message = f"no answer from {endpoint} in {seconds:g} s"
     return Failure(reason="no-answer", message=message)

@@ -1,4 +1,4 @@
-"""What both shells begin with: the address, the terms, the time; and how trouble is told."""
+"""What both shells begin with: the terms and the time; and how trouble is told."""
 
 import os
 import socket
@@ -6,20 +6,16 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from forewarn import clock
-from forewarn.client import address, chance
-from forewarn.client.address import Address
+from forewarn.client import chance, discovery
 from forewarn.client.answers import Failure
 from forewarn.client.errors import Misuse
 from forewarn.client.event import Trouble
-from forewarn.client.pace import Moment
-from forewarn.client.terms import Turn
+from forewarn.client.pace import Moment, Pace
+from forewarn.client.terms import Terms, Turn
 from forewarn.protocol.message import Reply
 
 LOGGER: Final = "forewarn.client"
 """The name of the client's log."""
-
-ENDPOINT_VARIABLE: Final = "FOREWARN_ENDPOINT"
-"""The environment's word on where the endpoint is."""
 
 KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """Seconds of silence, seconds between probes, probes without an echo: a server that dies without a
@@ -41,25 +37,25 @@ def turn(outcome: Reply | Failure | None, *, held: bool = False) -> Turn:
     return Turn(outcome, moment(), chance.draw(), held)
 
 
-def endpoint(given: str | None) -> Address:
-    """Return where the endpoint is.
+def terms(pace: Pace | None, given: str | None, name: str | None) -> Terms:
+    """Return what is known of the server before it was asked anything.
+
+    Args:
+        pace: The client's times.
+        given: The endpoint's address; None to find it.
+        name: The machine's name; None where it is to be learnt.
 
     Raises:
-        Misuse: What was given, or stands in the environment, is no address.
+        Misuse: The address, or one in the environment, is none; or the name is empty.
     """
-    return address.parse(given or os.environ.get(ENDPOINT_VARIABLE) or address.LINK_LOCAL)
-
-
-def name(given: str | None) -> str | None:
-    """Return the machine's name as it was given; None where it is to be learnt.
-
-    Raises:
-        Misuse: It is empty.
-    """
-    if given is not None and not given.strip():
-        message = f"name={given!r} is no machine's name: leave it out to have it learnt"
+    if name is not None and not name.strip():
+        message = f"name={name!r} is no machine's name: leave it out to have it learnt"
         raise Misuse(message)
-    return given
+    try:
+        found = discovery.find(given, os.environ, _clock.now())
+    except discovery.BadAddress as error:
+        raise Misuse(str(error)) from error
+    return Terms(pace or Pace(), [candidate.endpoint for candidate in found], name)
 
 
 def tune(connected: socket.socket) -> None:
@@ -71,12 +67,12 @@ def tune(connected: socket.socket) -> None:
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def tell(trouble: Trouble, where: Address, on_trouble: OnTrouble | None) -> None:
+def tell(trouble: Trouble, where: Terms, on_trouble: OnTrouble | None) -> None:
     """Log a word about trouble, and tell the caller."""
     import logging  # noqa: PLC0415 - most clients never meet trouble, and start sooner without
 
     level = logging.INFO if trouble.over else logging.WARNING
     log = logging.getLogger(LOGGER)
-    log.log(level, "%s: %s (%s)", where.url, trouble.message, trouble.reason)
+    log.log(level, "%s: %s (%s)", where.endpoint, trouble.message, trouble.reason)
     if on_trouble is not None:
         on_trouble(trouble)

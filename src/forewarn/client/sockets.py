@@ -9,10 +9,8 @@ from typing import Final
 
 from forewarn import clock
 from forewarn.client import http, opening
-from forewarn.client.address import Address
 from forewarn.client.errors import Misuse
-from forewarn.client.pace import Pace
-from forewarn.client.terms import Ask, Pause, Turn
+from forewarn.client.terms import Ask, Pause, Terms, Turn
 
 _SELECTOR: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
 """Not select where there is better: a process with many files has numbers over its limit."""
@@ -28,11 +26,10 @@ class Line:
     One thread asks; any thread, and a signal's handler, may close.
     """
 
-    def __init__(self, address: Address, pace: Pace) -> None:
-        self._address = address
-        self._pace = pace
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
         self._socket: socket.socket | None = None
-        self._exchange = http.Exchange(address)
+        self._exchange = http.Exchange(terms.endpoint)
         self._busy = threading.Lock()
         self._closing = False
         self._bell, self._rope = socket.socketpair()
@@ -92,6 +89,8 @@ class Line:
         self.close()
 
     def _ask_once(self, ask: Ask) -> Turn:
+        if self._exchange.endpoint != self._terms.endpoint:
+            self._hang_up()
         connected = self._socket or self._connect()
         held = bool(ask.held) and not self._exchange.fresh
         seconds = ask.answer_seconds + (ask.held_seconds if held else 0.0)
@@ -100,7 +99,7 @@ class Line:
         reply = None
         while reply is None:
             if not self._wait(connected, deadline, writing=bool(unsent)):
-                raise http.Broken(http.no_answer(self._address, seconds))
+                raise http.Broken(http.no_answer(self._exchange.endpoint, seconds))
             try:
                 if unsent:
                     unsent = unsent[connected.send(unsent) :]
@@ -116,14 +115,13 @@ class Line:
         return opening.turn(reply, held=held)
 
     def _connect(self) -> socket.socket:
-        deadline = clock.monotonic() + self._pace.connect_seconds
+        endpoint = self._terms.endpoint
+        deadline = clock.monotonic() + self._terms.pace.connect_seconds
         error: OSError = TimeoutError("it was not made in time")
         try:
-            places = socket.getaddrinfo(
-                self._address.host, self._address.port, type=socket.SOCK_STREAM
-            )
+            places = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
         except OSError as unknown:
-            raise http.Broken(http.no_connection(self._address, unknown)) from unknown
+            raise http.Broken(http.no_connection(endpoint, unknown)) from unknown
         for family, kind, protocol, _, place in places:
             made = self._socket = socket.socket(family, kind, protocol)
             try:
@@ -134,13 +132,13 @@ class Line:
                     failed = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                     if not failed:
                         opening.tune(made)
-                        self._exchange = http.Exchange(self._address)
+                        self._exchange = http.Exchange(endpoint)
                         return made
                     error = OSError(failed, os.strerror(failed))
             except OSError as refused:
                 error = refused
             self._hang_up()
-        raise http.Broken(http.no_connection(self._address, error)) from error
+        raise http.Broken(http.no_connection(endpoint, error)) from error
 
     def _wait(
         self, connected: socket.socket | None, deadline: float, *, writing: bool = False

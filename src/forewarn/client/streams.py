@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 
 from forewarn.client import http, opening
-from forewarn.client.address import Address
 from forewarn.client.errors import Misuse
-from forewarn.client.pace import Pace
-from forewarn.client.terms import Ask, Pause, Turn
+from forewarn.client.terms import Ask, Pause, Terms, Turn
 
 
 class Closed(Exception):  # noqa: N818 - between the lines and the client; the client turns it round
@@ -17,11 +15,10 @@ class Closed(Exception):  # noqa: N818 - between the lines and the client; the c
 class Line:
     """One connection at a time to the endpoint; one task asks, any task may close."""
 
-    def __init__(self, address: Address, pace: Pace) -> None:
-        self._address = address
-        self._pace = pace
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._exchange = http.Exchange(address)
+        self._exchange = http.Exchange(terms.endpoint)
         self._doing: asyncio.Task[Turn] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
@@ -73,6 +70,8 @@ class Line:
                     return opening.turn(broken.failure)
 
     async def _ask_once(self, ask: Ask) -> Turn:
+        if self._exchange.endpoint != self._terms.endpoint:
+            self._hang_up()
         reader, writer = self._streams or await self._connect()
         held = bool(ask.held) and not self._exchange.fresh
         seconds = ask.answer_seconds + (ask.held_seconds if held else 0.0)
@@ -84,7 +83,7 @@ class Line:
                 while reply is None:
                     reply = self._exchange.receive(await reader.read(http.READ_BYTES))
         except TimeoutError as error:
-            raise http.Broken(http.no_answer(self._address, seconds)) from error
+            raise http.Broken(http.no_answer(self._exchange.endpoint, seconds)) from error
         except OSError as error:
             raise self._exchange.cut(f"the connection broke: {error}") from error
         if not self._exchange.reuse():
@@ -92,17 +91,18 @@ class Line:
         return opening.turn(reply, held=held)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        endpoint = self._terms.endpoint
         try:
-            async with asyncio.timeout(self._pace.connect_seconds):
+            async with asyncio.timeout(self._terms.pace.connect_seconds):
                 streams = await asyncio.open_connection(
-                    self._address.host, self._address.port, limit=http.READ_BYTES
+                    endpoint.host, endpoint.port, limit=http.READ_BYTES
                 )
         except OSError as error:
-            raise http.Broken(http.no_connection(self._address, error)) from error
+            raise http.Broken(http.no_connection(endpoint, error)) from error
         self._streams = streams
         self._loop = asyncio.get_running_loop()
         opening.tune(streams[1].get_extra_info("socket"))
-        self._exchange = http.Exchange(self._address)
+        self._exchange = http.Exchange(endpoint)
         return streams
 
     def _hang_up(self) -> None:

@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from forewarn.client import errands, event, opening, watch
-from forewarn.client.address import Address
 from forewarn.client.errands import Errand
 from forewarn.client.errors import Misuse
 from forewarn.client.opening import OnTrouble
@@ -29,7 +28,8 @@ class Client:
 
     Args:
         endpoint: The address, such as `http://127.0.0.1:8080/vm/web-0`. None: the environment's
-            FOREWARN_ENDPOINT, else `http://169.254.169.254`.
+            FOREWARN_ENDPOINT, else the first that answers of `http://169.254.169.254`, the
+            environment's SCHEDULEDEVENTSIP, and option 245 of the machine's DHCP leases.
         name: This machine's name as it stands in an event's resources. None: the endpoint is asked.
         pace: How often is asked and how long is waited.
 
@@ -40,9 +40,7 @@ class Client:
     def __init__(
         self, endpoint: str | None = None, *, name: str | None = None, pace: Pace | None = None
     ) -> None:
-        self._pace = pace or Pace()
-        self._address = opening.endpoint(endpoint)
-        self._terms = Terms(self._pace, opening.name(name))
+        self._terms = opening.terms(pace, endpoint, name)
         self._guard = threading.RLock()  # a signal's handler may close what its thread is opening
         self._lines: weakref.WeakSet[Line] = weakref.WeakSet()
         self._idle: list[Line] = []
@@ -119,7 +117,7 @@ class Client:
         """
         wanted = watch.wishes(types, mine=mine)
         watcher = Watcher(self._terms, wanted, since, opening.moment())
-        return Watch(self._line(), watcher, self._address, on_trouble)
+        return Watch(self._line(), watcher, self._terms, on_trouble)
 
     def close(self) -> None:
         """End every watch and every question at once. Any thread may, and a signal's handler."""
@@ -144,7 +142,7 @@ class Client:
         self.close()
 
     def _line(self) -> Line:
-        line = Line(self._address, self._pace)
+        line = Line(self._terms)
         with self._guard:
             self._lines.add(line)
             if not self._closed:
@@ -178,11 +176,11 @@ class Watch(Iterator[event.Change]):
     """Changes as they happen; made by `Client.watch`."""
 
     def __init__(
-        self, line: Line, watcher: Watcher, address: Address, on_trouble: OnTrouble | None
+        self, line: Line, watcher: Watcher, terms: Terms, on_trouble: OnTrouble | None
     ) -> None:
         self._line = line
         self._watcher = watcher
-        self._address = address
+        self._terms = terms
         self._on_trouble = on_trouble
 
     @property
@@ -197,7 +195,7 @@ class Watch(Iterator[event.Change]):
         """Return the next change, however long it takes; stop once closed."""
         while True:
             while (trouble := self._watcher.tell()) is not None:
-                opening.tell(trouble, self._address, self._on_trouble)
+                opening.tell(trouble, self._terms, self._on_trouble)
             change = self._watcher.take()
             if change is not None:
                 return change

@@ -1,10 +1,12 @@
 """What a client has learnt of its server: the version it takes, whether it answers, our name."""
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from forewarn.client.answers import Failure
+from forewarn.client.discovery import Endpoint
 from forewarn.client.pace import Moment, Pace
 from forewarn.protocol import versions
 from forewarn.protocol.message import Reply
@@ -24,6 +26,13 @@ NAME_TRIES: Final = 3
 
 NAME_PAUSE_SECONDS: Final = 60.0
 """How long the name is left then."""
+
+
+NOT_AN_ENDPOINT: Final = frozenset(
+    {"no-connection", "no-answer", "cut", "no-http", "no-document", "encoded", "too-large"}
+    | {"status-302", "status-303", "status-307", "status-308", "status-404"}
+)
+"""Reasons of a failure after which the next place is tried, as long as none has answered."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +75,14 @@ class Terms:
 
     Args:
         pace: The client's times.
+        endpoints: Where the server may be, in the order in which to try.
         name: This machine's name; None where it is to be learnt.
     """
 
-    def __init__(self, pace: Pace, name: str | None = None) -> None:
+    def __init__(self, pace: Pace, endpoints: Sequence[Endpoint], name: str | None = None) -> None:
         self.pace = pace
+        self._endpoints = tuple(endpoints)
+        self._place = 0
         self.name = name
         self.version = versions.NEWEST.name
         self.settled = False
@@ -121,13 +133,32 @@ class Terms:
     def _events_path(self) -> str:
         return f"/metadata/scheduledevents?api-version={self.version}"
 
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where to ask now."""
+        return self._endpoints[self._place]
+
     def accepted(self) -> None:
         """Take note that the server has given a document by this version."""
         self.settled = self.answered = True
         self._doubts = 0
 
-    def stepped_down(self, failure: Failure) -> bool:
-        """Take note of a refusal; tell whether to ask again at once, by an older version.
+    def asks_anew(self, failure: Failure) -> bool:
+        """Take note of a failure; tell whether to ask again at once, elsewhere or otherwise."""
+        return self.moves_on(failure) or self._stepped_down(failure)
+
+    def moves_on(self, failure: Failure) -> bool:
+        """Tell whether to ask at another place, where what failed does not speak as an endpoint.
+
+        Only as long as nobody has given a document, and until every place was asked.
+        """
+        if self.answered or failure.reason not in NOT_AN_ENDPOINT:
+            return False
+        self._place = (self._place + 1) % len(self._endpoints)
+        return self._place > 0
+
+    def _stepped_down(self, failure: Failure) -> bool:
+        """Tell whether to ask again by an older version.
 
         A cloud that does not know the newest version answers 400, and may name those that it knows
         (protocol.md section 9). After the oldest the newest comes again.

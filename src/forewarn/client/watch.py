@@ -155,7 +155,7 @@ class Watcher:
         if isinstance(named, str):
             self._terms.named(named)
             self._failures = 0
-        elif self._terms.instance_stepped_down(named):
+        elif self._terms.moves_on(named) or self._terms.instance_stepped_down(named):
             return
         elif self._terms.no_name(named, turn.moment):
             self._back_off(named, turn)
@@ -190,7 +190,7 @@ class Watcher:
 
     def _failed(self, failure: Failure, turn: Turn) -> None:
         self._tag = self._waits = None
-        if self._terms.stepped_down(failure):
+        if self._terms.asks_anew(failure):
             self._next_at = turn.moment.monotonic
             return
         if failure.reason != self._reason:

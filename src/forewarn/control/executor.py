@@ -82,6 +82,11 @@ class Executor:
         self._acts: dict[str, tuple[Act, asyncio.Task[None]]] = {}
         self._renewed = 0.0
 
+    @property
+    def running(self) -> int:
+        """How many acts are being carried out."""
+        return len(self._acts)
+
     def follow(self, feed: Feed, loop: asyncio.AbstractEventLoop) -> None:
         """Learn from the feed that something has started."""
         feed.subscribe_on_loop(loop, self._learn)
@@ -113,6 +118,35 @@ class Executor:
         """Make `run` return."""
         self._stopping = True
         self._wake.set()
+
+    async def outcome(self, act: Act) -> Outcome | None:
+        """Carry out what is left of an act and return how it ended.
+
+        What an earlier attempt may have begun is checked first; where nobody knows, `on_unknown`
+        decides. An exception of the connector is a failure with its text.
+
+        Args:
+            act: What was claimed.
+
+        Returns:
+            The outcome, not recorded yet; None where an operator is to be asked.
+        """
+        try:
+            found: Outcome | Found = Found.NOT_DONE
+            if act.attempt > 1:
+                found = await self._connector.check(act)
+            for _ in range(MAX_REPEATS):
+                if found is Found.UNKNOWN and self._on_unknown != "repeat":
+                    break
+                if isinstance(found, Outcome):
+                    return found
+                found = await self._connector.perform(act)
+        except Exception as error:  # noqa: BLE001 - an exception is an outcome
+            _log.exception("the connector failed", operation=act.operation)
+            return Outcome(succeeded=False, message=f"{type(error).__name__}: {error}")
+        if isinstance(found, Outcome):
+            return found
+        return None if self._on_unknown == "ask" else Outcome(succeeded=False, message=UNKNOWN)
 
     async def _sweep(self) -> None:
         try:
@@ -150,7 +184,7 @@ class Executor:
 
     async def _carry_out(self, act: Act) -> None:
         try:
-            outcome = await self._outcome(act)
+            outcome = await self.outcome(act)
             if isinstance(outcome, Outcome):
                 if await self._record(act, lambda: self._plane.finish(*_named(act), outcome)):
                     await self._forget(act)
@@ -159,25 +193,6 @@ class Executor:
         finally:
             self._acts.pop(act.operation, None)
             self._wake.set()
-
-    async def _outcome(self, act: Act) -> Outcome | None:
-        """Return how the act ended, None where an operator is to be asked."""
-        try:
-            found: Outcome | Found = Found.NOT_DONE
-            if act.attempt > 1:
-                found = await self._connector.check(act)
-            for _ in range(MAX_REPEATS):
-                if found is Found.UNKNOWN and self._on_unknown != "repeat":
-                    break
-                if isinstance(found, Outcome):
-                    return found
-                found = await self._connector.perform(act)
-        except Exception as error:  # noqa: BLE001 - an exception is an outcome
-            _log.exception("the connector failed", operation=act.operation)
-            return Outcome(succeeded=False, message=f"{type(error).__name__}: {error}")
-        if isinstance(found, Outcome):
-            return found
-        return None if self._on_unknown == "ask" else Outcome(succeeded=False, message=UNKNOWN)
 
     async def _forget(self, act: Act) -> None:
         try:

@@ -16,6 +16,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.control.watch import OUTAGE_TOLERANCE, Watch
+from forewarn.maintenance.attention import ClockDoubt
 from forewarn.store.port import StoreError
 
 SETTING: Final = "serving"
@@ -94,6 +95,11 @@ class Heartbeat:
         """Return why the time of day is not trusted, in words; `""` when it is."""
         self._watch.now()
         return self._watch.doubt()
+
+    def clock_doubt(self) -> ClockDoubt | None:
+        """Return that doubt as what an operator must know; None where there is none."""
+        self._watch.now()
+        return self._watch.clock_doubt()
 
     async def believe(self) -> None:
         """Take the wall clock for right, by an operator's word; durable when this returns.

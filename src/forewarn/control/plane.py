@@ -14,6 +14,7 @@ import msgspec
 from forewarn.connectors.port import Act, Outcome
 from forewarn.control import retired, snapshots
 from forewarn.control.approvals import Approvals, Word
+from forewarn.control.reports import Renewals, Reports
 from forewarn.control.writer import Work, Writer
 from forewarn.maintenance import causes, dealing, fleet, invariants, planner, schedule
 from forewarn.maintenance.bench import Decision
@@ -64,6 +65,8 @@ class Plane:
         self._halted = msgspec.structs.replace(policy, starts=False)
         self._may_start = may_start
         self._approvals = Approvals(writer, self._decide)
+        self._reports = Reports(writer, self._decide)
+        self._renewals = Renewals(writer, self._decide)
 
     def apply_fleet(
         self,
@@ -366,47 +369,35 @@ class Plane:
 
         return self._writer.submit(job)
 
-    def renew(self, operation: str, attempt: int, lease: timedelta) -> "Future[None]":
+    def renew(
+        self, operation: str, attempt: int, lease: timedelta
+    ) -> "Future[tuple[Operation, ...]]":
         """Lengthen a claim; a stale attempt is refused."""
+        return self._renewals.submit(
+            causes.Renewed(operation=operation, attempt=attempt, lease=lease)
+        )
 
-        def job(transaction: Transaction, now: datetime) -> Work:
-            held = transaction.operations([operation])
-            cause = causes.Renewed(operation=operation, attempt=attempt, lease=lease)
-            decision = self._decide(Snapshot(operations=held), cause, now)
-            return Work(None, decision.changes)
-
-        return self._writer.submit(job)
-
-    def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operation]":
+    def finish(
+        self, operation: str, attempt: int, outcome: Outcome
+    ) -> "Future[tuple[Operation, ...]]":
         """Record how an operation ended; a stale attempt is refused."""
+        report = causes.Finished(
+            operation=operation,
+            attempt=attempt,
+            succeeded=outcome.succeeded,
+            message=outcome.message,
+            hosts=outcome.hosts,
+        )
+        return self._reports.submit(report)
 
-        def job(transaction: Transaction, now: datetime) -> Work:
-            held = transaction.operations([operation])
-            cause = causes.Finished(
-                operation=operation,
-                attempt=attempt,
-                succeeded=outcome.succeeded,
-                message=outcome.message,
-                hosts=outcome.hosts,
-            )
-            decision = self._decide(snapshots.ending(transaction, held), cause, now)
-            return Work(decision.operations[0], decision.changes)
-
-        return self._writer.submit(job)
-
-    def doubt(self, operation: str, attempt: int, message: str) -> "Future[Operation]":
+    def doubt(self, operation: str, attempt: int, message: str) -> "Future[tuple[Operation, ...]]":
         """Record that nobody knows whether an operation was carried out; a stale one is refused.
 
         It stays Started, and nobody carries it out, until `resolve`.
         """
-
-        def job(transaction: Transaction, now: datetime) -> Work:
-            held = transaction.operations([operation])
-            cause = causes.Doubted(operation=operation, attempt=attempt, message=message)
-            decision = self._decide(snapshots.around(transaction, held), cause, now)
-            return Work(decision.operations[0], decision.changes)
-
-        return self._writer.submit(job)
+        return self._reports.submit(
+            causes.Doubted(operation=operation, attempt=attempt, message=message)
+        )
 
     def resolve(self, operation: str, verdict: Verdict, by: str) -> "Future[Operation]":
         """End an operation in doubt as an operator says, or let it be carried out again.

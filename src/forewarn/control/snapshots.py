@@ -1,7 +1,8 @@
 """What of the store a decision or a connector gets to see, and what a reference means."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Protocol
 
 import msgspec
 
@@ -13,6 +14,7 @@ from forewarn.maintenance.model import (
     Machine,
     Maintenance,
     Operation,
+    Scope,
     Snapshot,
     Walk,
     WalkState,
@@ -25,6 +27,38 @@ from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
 EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
 MAINTENANCE = re.compile(r"[0-9]{1,15}")
+
+
+class Sight(Protocol):
+    """Of `store.port.Reading`, what a snapshot is made of: a store's, or a turn's own draft."""
+
+    def scopes(self, keys: Collection[str]) -> dict[str, Scope]:
+        """Return these scopes by key."""
+        ...
+
+    def machines(self, keys: Collection[str]) -> dict[str, Machine]:
+        """Return these machines by key."""
+        ...
+
+    def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
+        """Return the machines of these scopes, by key."""
+        ...
+
+    def machines_on(self, hosts: Collection[str]) -> dict[str, Machine]:
+        """Return the machines on these hosts, by key."""
+        ...
+
+    def live_operations(self, scopes: Collection[str]) -> dict[str, Operation]:
+        """Return what is Scheduled or Started in these scopes, by id."""
+        ...
+
+    def open_maintenances(self) -> dict[int, Maintenance]:
+        """Return all that `Maintenance.open` says of, by number, the oldest first."""
+        ...
+
+    def holds(self) -> tuple[Hold, ...]:
+        """Return all holds."""
+        ...
 
 
 def resolve(reading: Reading, reference: str) -> dict[str, Operation]:
@@ -55,9 +89,7 @@ def resolve(reading: Reading, reference: str) -> dict[str, Operation]:
     return found
 
 
-def around(
-    reading: Reading, operations: dict[str, Operation], *, walking: bool = False
-) -> Snapshot:
+def around(reading: Sight, operations: dict[str, Operation], *, walking: bool = False) -> Snapshot:
     """Return these operations with their scopes and all that is live in those.
 
     Args:
@@ -69,12 +101,38 @@ def around(
     return _snapshot(reading, operations, scopes, walking=walking)
 
 
-def ending(reading: Reading, operations: dict[str, Operation]) -> Snapshot:
+def ending(reading: Sight, operations: dict[str, Operation]) -> Snapshot:
     """Return what the end of operations may concern: `around`, walking, and their machines."""
-    names = {key(name) for operation in operations.values() for name in operation.machines}
     snapshot = around(reading, operations, walking=True)
-    machines = snapshot.machines | reading.machines(names)
+    machines = snapshot.machines | reading.machines(_machines_of(operations))
     return msgspec.structs.replace(snapshot, machines=machines)
+
+
+def endings(reading: Sight, operations: dict[str, Operation]) -> Snapshot:
+    """Return what the ends of operations, one after another, may concern.
+
+    One end may announce a step of a walk, which is live by the next one's. So scopes are followed
+    through what is live in them and through the walks there, until no other scope is met: then
+    `ending` of each finds all that it asks for in here, whatever the ones before it led to.
+    """
+    scopes = _scopes_of(operation for operation in operations.values() if operation.status.visible)
+    known: set[str] = set()
+    live: dict[str, Operation] = {}
+    maintenances: dict[int, Maintenance] = {}
+    walked: dict[str, Machine] = {}
+    while more := scopes - known:
+        live |= reading.live_operations(more)
+        known |= more
+        maintenances, walked = _open_walks(reading, known, operations)
+        walking = {machine.scope for machine in walked.values()}
+        scopes = known | _scopes_of(live.values()) | walking
+    return Snapshot(
+        scopes=reading.scopes(known) if known else {},
+        machines=walked | reading.machines(_machines_of(operations)),
+        operations=live | operations,
+        maintenances=maintenances,
+        holds=reading.holds(),
+    )
 
 
 def for_request(reading: Reading, request: Request, *, limited: bool = False) -> Snapshot:
@@ -150,7 +208,7 @@ def act(operation: Operation, machines: dict[str, Machine]) -> Act:
 
 
 def _snapshot(
-    reading: Reading,
+    reading: Sight,
     operations: dict[str, Operation],
     scopes: set[str],
     *,
@@ -180,7 +238,7 @@ def _snapshot(
 
 
 def _open_walks(
-    reading: Reading, scopes: set[str], operations: dict[str, Operation]
+    reading: Sight, scopes: set[str], operations: dict[str, Operation]
 ) -> tuple[dict[int, Maintenance], dict[str, Machine]]:
     """Return the open maintenances that may go on here, and the machines that they walk."""
     numbers = {operation.maintenance for operation in operations.values()}
@@ -206,3 +264,7 @@ def _pending_of_users(reading: Reading) -> int:
 
 def _scopes_of(operations: Iterable[Operation]) -> set[str]:
     return {event.scope for operation in operations for event in operation.events}
+
+
+def _machines_of(operations: dict[str, Operation]) -> set[str]:
+    return {key(name) for operation in operations.values() for name in operation.machines}

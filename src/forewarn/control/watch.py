@@ -16,6 +16,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control import trust
 from forewarn.control.trust import Look, Trust
+from forewarn.maintenance.attention import ClockDoubt
 
 OUTAGE_TOLERANCE: Final = timedelta(seconds=5)
 """The longest time in which guests could not read that is no matter: a client that polls once a
@@ -103,18 +104,15 @@ class Watch:
 
     def doubt(self) -> str:
         """Return why the time of day is not trusted, in words; `""` when it is."""
+        found = self.clock_doubt()
+        return "" if found is None else found.message
+
+    def clock_doubt(self) -> ClockDoubt | None:
+        """Return the doubt as what an operator must know; None while the time is trusted."""
         known = self._trust
         if known.since is None:
-            return ""
-        seconds = known.ahead.total_seconds()
-        way = "ahead of" if seconds >= 0 else "behind"
-        apart = f"{abs(seconds):.0f} s {way} what the monotonic clock counts"
-        if known.until_told and abs(known.ahead) <= self._tolerance:
-            apart = "doubted since before the last start"
-        return (
-            f"nothing starts: the wall clock is {apart}, since {known.since.isoformat()}; set it "
-            "right, or say 'forewarn clock trust' if it is right as it is"
-        )
+            return None
+        return ClockDoubt(_spoken(known, self._tolerance), known.since)
 
     # What guests could read.
 
@@ -195,3 +193,17 @@ class Watch:
             look = Look(self._clock.now(), self._clock.monotonic())
             if self._real.monotonic() - began <= LOOK_SECONDS or not left:
                 return look
+
+
+def _spoken(known: Trust, tolerance: timedelta) -> str:
+    """Return why the time of day is not trusted, and what to do."""
+    assert known.since is not None
+    seconds = known.ahead.total_seconds()
+    way = "ahead of" if seconds >= 0 else "behind"
+    apart = f"{abs(seconds):.0f} s {way} what the monotonic clock counts"
+    if known.until_told and abs(known.ahead) <= tolerance:
+        apart = "doubted since before the last start"
+    return (
+        f"nothing starts: the wall clock is {apart}, since {known.since.isoformat()}; set it "
+        "right, or say 'forewarn clock trust' if it is right as it is"
+    )

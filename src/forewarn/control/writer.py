@@ -18,6 +18,7 @@ import structlog
 
 from forewarn.clock import Clock
 from forewarn.control.feed import Feed
+from forewarn.control.measures import COMMIT_BOUNDS, Histogram
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Changes
 from forewarn.store.port import Store, StoreUnavailable, Transaction
@@ -75,10 +76,22 @@ class InlineWriter:
 
 
 class ThreadWriter:
-    """Runs jobs on a thread of its own; what waits together is committed together."""
+    """Runs jobs on a thread of its own; what waits together is committed together.
 
-    def __init__(self, store: Store, clock: Clock, feed: Feed) -> None:
+    Args:
+        store: Where they run.
+        clock: Tells each transaction's `now`.
+        feed: Told what changed, after the commit.
+        real: Measures how long commits take; `clock` if left out.
+    """
+
+    def __init__(self, store: Store, clock: Clock, feed: Feed, real: Clock | None = None) -> None:
         self._committer = _Committer(store, clock, feed)
+        self._real = real or clock
+        self.commits = Histogram(COMMIT_BOUNDS)
+        """Seconds from a transaction's begin to its jobs' answers; of those that failed, too."""
+        self.jobs = 0
+        """How many were taken up so far."""
         self._queue: queue.SimpleQueue[tuple[Job, Future[Any]] | None] = queue.SimpleQueue()
         self._closed = False
         self._lock = threading.Lock()
@@ -94,6 +107,10 @@ class ThreadWriter:
             else:
                 self._queue.put((job, future))
         return future
+
+    def waiting(self) -> int:
+        """Return how many jobs wait to be taken up."""
+        return self._queue.qsize()
 
     def close(self) -> None:
         """Finish what is queued and end the thread."""
@@ -124,7 +141,10 @@ class ThreadWriter:
                 more = False
             else:
                 batch.append(following)
+        self.jobs += len(batch)
+        began = self._real.monotonic()
         self._committer.commit(batch)
+        self.commits.observe(self._real.monotonic() - began)
         return more
 
 

@@ -1,7 +1,7 @@
 """What an operator must know: one list, found anew each time from what is live.
 
 An item is gone when what it speaks of is: a failure when somebody took note of it, a hold when it
-is released, an unapproved event when it starts.
+is released, an unapproved event when it starts, a doubted clock when it is trusted again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,6 +27,13 @@ LEAST_STUCK = timedelta(minutes=10)
 """An act that is expected to last seconds may still last this long."""
 
 
+MAX_NAMED = 5
+"""How many machines a message names: enough to know which, and still one line."""
+
+CLOCK = "clock"
+"""What an item about the time of day is about."""
+
+
 class Kind(StrEnum):
     """Why an operator should look."""
 
@@ -41,6 +48,8 @@ class Kind(StrEnum):
     """It starts within CLOSE, and its guests have not approved."""
     UNSEEN = "unseen"
     """Machines that it concerns ask by a version that does not show it, or never asked."""
+    DOUBTED = "doubted"
+    """The clock, that is: the time of day is not trusted, and nothing starts."""
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +57,16 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Kind
     about: str
-    """An operation (`12.1`), a maintenance (`12`), or what is held (`scope web`)."""
+    """An operation (`12.1`), a maintenance (`12`), what is held (`scope web`), or the clock."""
     message: str
+    since: datetime
+
+
+class ClockDoubt(msgspec.Struct, frozen=True):
+    """That the time of day is not trusted."""
+
+    message: str
+    """Why, and what to do."""
     since: datetime
 
 
@@ -67,6 +84,8 @@ def items(
     holds: Iterable[Hold],
     sights: Mapping[str, Sight],
     now: datetime,
+    *,
+    clock: ClockDoubt | None = None,
 ) -> list[Item]:
     """Return what needs an operator, the oldest first.
 
@@ -76,8 +95,11 @@ def items(
         holds: All that there are.
         sights: By operation; one that is left out is not judged.
         now: When.
+        clock: Why the time of day is doubted; None while it is trusted.
     """
     found = [*_of_holds(holds), *_of_walks(maintenances)]
+    if clock is not None:
+        found.append(Item(kind=Kind.DOUBTED, about=CLOCK, message=clock.message, since=clock.since))
     for operation in operations:
         found.extend(_of_operation(operation, sights.get(operation.id), now))
     return sorted(found, key=lambda item: (item.since, item.kind, item.about))
@@ -119,7 +141,8 @@ def _of_operation(operation: Operation, sight: Sight | None, now: datetime) -> I
     if operation.status is EventStatus.STARTED:
         assert operation.started_at is not None
         if operation.doubt:
-            yield item(Kind.UNKNOWN, operation.doubt, operation.started_at)
+            message = f"{operation.event_type} of {_named(operation)}: {operation.doubt}"
+            yield item(Kind.UNKNOWN, message, operation.started_at)
         elif now - operation.started_at > patience(operation):
             message = f"{operation.event_type} has not ended since {operation.started_at:%H:%M:%SZ}"
             yield item(Kind.STUCK, message, operation.started_at)
@@ -135,6 +158,13 @@ def _of_operation(operation: Operation, sight: Sight | None, now: datetime) -> I
                 "by a version that shows it"
             )
             yield item(Kind.UNSEEN, message, operation.announced_at)
+
+
+def _named(operation: Operation) -> str:
+    """Return an operation's machines as a message names them."""
+    names = operation.machines
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def patience(operation: Operation) -> timedelta:

@@ -182,6 +182,16 @@ class Bench:
         else:
             self.put(waiting)
 
+    def _go_on(self, operation: Operation) -> None:
+        """Start what waits for nothing any more, if it is still ready.
+
+        A clock that was set back makes a NotBefore lie ahead again: then time wakes it.
+        """
+        if operation.approved or operation.not_before <= self.now:
+            self.start_if_free(operation, Trigger.START)
+        else:
+            self.put(operation)
+
     def _leave_due(self, operation: Operation, trigger: Trigger) -> None:
         """Let what is ready be found by the next look at what is due."""
         if trigger is Trigger.STRIKE:
@@ -208,7 +218,7 @@ class Bench:
             self.stop_walk(operation, f"{operation.id} is {status}: {outcome}".rstrip(": "))
         waiting = [o for o in self.operations.values() if o.waits_for == operation.id]
         for other in sorted(waiting, key=in_turn):
-            self.start_if_free(replace(other, waits_for=""), Trigger.START)
+            self._go_on(replace(other, waits_for=""))
         self.walk_on()
 
     def hold(self, operation: Operation) -> None:
@@ -281,14 +291,21 @@ class Bench:
         return {key for key in scopes if not self.policy.is_on(self.scopes[key], self.now)}
 
     def in_the_way(self, step: planner.Step) -> tuple[Operation, Event, str] | None:
-        """Return a live operation that shares a machine with a step, its event, and the name."""
-        names = {machine.key: machine.name for machine in step.machines}
+        """Return a live operation that shares a machine with a step, its event, and the name.
+
+        Of several in the first scope, the first in turn, so that no store's order decides.
+        """
+        names = {machine.key for machine in step.machines}
         for scope in dict.fromkeys(machine.scope for machine in step.machines):
-            for other in self.live_in(scope):
-                for event in other.events:
-                    for name in event.machines:
-                        if key(name) in names:
-                            return other, event, name
+            found = [
+                (other, event, name)
+                for other in self.live_in(scope)
+                for event in other.events
+                for name in event.machines
+                if key(name) in names
+            ]
+            if found:
+                return min(found, key=lambda one: in_turn(one[0]))
         return None
 
     def decision(self, about: Iterable[str], number: int | None = None) -> Decision:

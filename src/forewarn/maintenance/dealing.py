@@ -68,6 +68,7 @@ def apply(
     gone = missing if prune else []
     kept = [] if prune else missing
     _judge_kept(kept, after, scopes)
+    _judge_ids((*after.values(), *kept))
     moved = [(before[m.key], m) for m in after.values() if m.key in before and before[m.key] != m]
     _judge_live(snapshot.operations.values(), gone, moved)
     _forestall(scopes, snapshot, moved)
@@ -216,14 +217,16 @@ def _machine(
     update_domain, fault_domain = placed[member.name]
     written = member.placed
     address = written.address and fleet.normal_address(written.address, member.where)
+    vm_id = written.vm_id.lower() or (before.vm_id if before else mint().lower())
     return Machine(
         name=member.name,
         scope=scope,
         update_domain=update_domain,
         fault_domain=fault_domain,
-        vm_id=before.vm_id if before else mint().lower(),
+        vm_id=vm_id,
         host=written.host,
         address=address,
+        listener=member.listener,
         role=member.role,
         tags=tuple(written.tags.items()),
         profile=fleet.profile_of(written),
@@ -254,9 +257,9 @@ def _judge_kept(
     kept: Collection[Machine], after: dict[str, Machine], scopes: dict[str, Scope]
 ) -> None:
     """Refuse what collides with machines that the file does not name and that stay."""
-    addresses = {machine.address: machine.name for machine in after.values() if machine.address}
+    addresses = {(m.listener, m.address): m.name for m in after.values() if m.address}
     for machine in kept:
-        other = addresses.get(machine.address) if machine.address else None
+        other = addresses.get((machine.listener, machine.address)) if machine.address else None
         if other is not None:
             message = (
                 f"the address {machine.address} of {other} belongs to {machine.name}, which the "
@@ -273,6 +276,25 @@ def _judge_kept(
                 f"{scope.update_domains}: name it with another update_domain, or apply with --prune"
             )
             raise Refused(ErrorCode.CONFLICT, message, machine=machine.name)
+
+
+def _judge_ids(machines: Collection[Machine]) -> None:
+    """Refuse a vm_id that another machine has, as its vm_id or as its name.
+
+    A proxy may name a machine by either.
+    """
+    owners: dict[str, Machine] = {}
+    for machine in machines:
+        other = owners.setdefault(machine.vm_id, machine)
+        if other is machine:
+            continue
+        message = f"{machine.name} and {other.name} would both have the vm_id {machine.vm_id}"
+        raise Refused(ErrorCode.CONFLICT, message, machine=machine.name, other=other.name)
+    for machine in machines:
+        owner = owners.get(machine.key, machine)
+        if owner is not machine:
+            message = f"{owner.name} would have the vm_id {owner.vm_id}, which is a machine's name"
+            raise Refused(ErrorCode.CONFLICT, message, machine=owner.name, other=machine.name)
 
 
 def _judge_live(

@@ -8,8 +8,8 @@ fleet was before.
 import functools
 import ipaddress
 import re
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Hashable, Iterator
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -22,6 +22,13 @@ from forewarn.vocabulary import ErrorCode, EventType, Priority, ScopeKind
 NAME = re.compile(r"[A-Za-z0-9.-][A-Za-z0-9._-]{0,79}", re.ASCII)
 """1 to 80 of letters, digits, `.`, `_` and `-`, not starting with `_`, which is the mark that the
 preview version puts before names."""
+
+LISTENER = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}", re.ASCII)
+"""A listener's name: lower case alone, so that the fleet's and the settings' spelling is one."""
+
+VM_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+ZONE = re.compile(r"[A-Za-z0-9._-]{1,15}", re.ASCII)
+"""An interface's name, as the kernel takes it."""
 
 MAX_UPDATE_DOMAINS = 20
 DEFAULT_UPDATE_DOMAINS = 5
@@ -40,11 +47,16 @@ Domain = Annotated[int, msgspec.Meta(ge=0, lt=MAX_UPDATE_DOMAINS)]
 Domains = Annotated[int, msgspec.Meta(ge=1, le=MAX_UPDATE_DOMAINS)]
 
 
+T = TypeVar("T", bound=Hashable)
+
+
 class Placed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every machine of the file may say of itself."""
 
     host: Text = ""
     address: Text = ""
+    listener: Text | None = None
+    vm_id: Text = ""
     update_domain: Domain | None = None
     fault_domain: Annotated[int, msgspec.Meta(ge=0, lt=MAX_FAULT_DOMAINS)] | None = None
     tags: dict[Text, Text] = {}
@@ -87,6 +99,7 @@ class Grouped(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str
     update_domains: Domains = DEFAULT_UPDATE_DOMAINS
     automatically_approve: tuple[EventType, ...] = ()
+    listener: Text = ""
 
 
 class AvailabilitySet(Grouped, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,6 +146,8 @@ class Member(msgspec.Struct, frozen=True):
     placed: Placed
     where: str
     """Its place in the file, for messages: `availability_set[0].machines[2]`."""
+    listener: str = ""
+    """Its own, else its group's."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -157,19 +172,25 @@ def flatten(fleet: Fleet) -> list[Group]:
     groups = list(_groups(fleet))
     scopes: dict[str, str] = {}
     names: dict[str, str] = {}
-    addresses: dict[str, str] = {}
+    addresses: dict[tuple[str, str], str] = {}
     for group in groups:
         _judge_group(group)
         _claim(scopes, key(group.name), group.where, f"the name {group.name} of a scope")
         for member in group.members:
             _judge_member(member, group)
             _claim(names, key(member.name), member.where, f"the machine name {member.name}")
+            if member.placed.vm_id:
+                vm_id = member.placed.vm_id.lower()
+                _claim(names, vm_id, member.where, f"the vm_id {vm_id}")
             if member.placed.address:
                 address = normal_address(member.placed.address, member.where)
-                _claim(addresses, address, member.where, f"the address {address}")
-    if len(names) > MAX_MACHINES:
-        message = f"{len(names)} machines in the fleet; at most {MAX_MACHINES}"
-        raise Refused(ErrorCode.LIMIT, message, machines=len(names), most=MAX_MACHINES)
+                at = f" at the listener {member.listener}" if member.listener else ""
+                place = (member.listener, address)
+                _claim(addresses, place, member.where, f"the address {address}{at}")
+    machines = sum(len(group.members) for group in groups)
+    if machines > MAX_MACHINES:
+        message = f"{machines} machines in the fleet; at most {MAX_MACHINES}"
+        raise Refused(ErrorCode.LIMIT, message, machines=machines, most=MAX_MACHINES)
     return groups
 
 
@@ -184,6 +205,13 @@ def normal_address(text: str, where: str) -> str:
     except ValueError as error:
         message = f"at {where}.address: {text!r} is no IP address: give one such as 10.0.0.10"
         raise Refused(ErrorCode.INVALID, message, where=where) from error
+    zone = text.partition("%")[2]
+    if zone and not (address.is_link_local and ZONE.fullmatch(zone)):
+        message = (
+            f"at {where}.address: {text!r} names an interface: only a link-local address may, "
+            "as fe80::10%br0"
+        )
+        raise Refused(ErrorCode.INVALID, message, where=where)
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
 
@@ -203,21 +231,33 @@ def _groups(fleet: Fleet) -> Iterator[Group]:
     for n, availability_set in enumerate(fleet.availability_set):
         where = f"availability_set[{n}]"
         members = tuple(
-            Member(m.name, "", m, f"{where}.machines[{i}]")
+            Member(m.name, "", m, f"{where}.machines[{i}]", _heard(m, availability_set))
             for i, m in enumerate(availability_set.machines)
         )
         yield _group(availability_set, ScopeKind.AVAILABILITY_SET, members, where)
     for n, scale_set in enumerate(fleet.scale_set):
         where = f"scale_set[{n}]"
         members = tuple(
-            Member(f"{scale_set.name}_{m.index}", "", m, f"{where}.machines[{i}]")
+            Member(
+                f"{scale_set.name}_{m.index}",
+                "",
+                m,
+                f"{where}.machines[{i}]",
+                _heard(m, scale_set),
+            )
             for i, m in enumerate(scale_set.machines)
         )
         yield _group(scale_set, ScopeKind.SCALE_SET, members, where)
     for n, service in enumerate(fleet.cloud_service):
         where = f"cloud_service[{n}]"
         members = tuple(
-            Member(f"{role.name}_IN_{i}", role.name, m, f"{where}.roles[{r}].instances[{i}]")
+            Member(
+                f"{role.name}_IN_{i}",
+                role.name,
+                m,
+                f"{where}.roles[{r}].instances[{i}]",
+                _heard(m, service),
+            )
             for r, role in enumerate(service.roles)
             for i, m in enumerate(role.instances)
         )
@@ -231,9 +271,14 @@ def _groups(fleet: Fleet) -> Iterator[Group]:
             machine.priority,
             machine.automatically_approve,
             None,
-            (Member(machine.name, "", machine, where),),
+            (Member(machine.name, "", machine, where, machine.listener or ""),),
             where,
         )
+
+
+def _heard(placed: Placed, group: Grouped) -> str:
+    """Return the listener of a machine: its own word, else its group's."""
+    return group.listener if placed.listener is None else placed.listener
 
 
 def _group(
@@ -301,6 +346,18 @@ def _judge_member(member: Member, group: Group) -> None:
     if len(placed.tags) > MAX_TAGS:
         message = f"at {member.where}.tags: {len(placed.tags)} tags; at most {MAX_TAGS}"
         raise Refused(ErrorCode.LIMIT, message, where=member.where)
+    if member.listener and not LISTENER.fullmatch(member.listener):
+        message = (
+            f"at {member.where}: {member.listener!r} is no listener's name: give 1 to 80 "
+            "lower-case letters, digits, '.', '_' or '-', beginning with a letter or a digit"
+        )
+        raise Refused(ErrorCode.INVALID, message, where=member.where)
+    if placed.vm_id and not VM_ID.fullmatch(placed.vm_id.lower()):
+        message = (
+            f"at {member.where}.vm_id: {placed.vm_id!r} is no GUID: give one such as "
+            "02aab8a4-74ef-476e-8182-f6d2ba4166a6, or leave it out to be given one"
+        )
+        raise Refused(ErrorCode.INVALID, message, where=member.where)
     for field in ("subnet", "public_address", "ipv6_address"):
         _judge_network(field, getattr(placed, field), member.where)
     for text in (placed.host, *placed.tags, *placed.tags.values()):
@@ -322,7 +379,7 @@ def _judge_network(field: str, text: str, where: str) -> None:
         raise Refused(ErrorCode.INVALID, message, where=where) from error
 
 
-def _claim(taken: dict[str, str], name: str, where: str, what: str) -> None:
+def _claim(taken: dict[T, str], name: T, where: str, what: str) -> None:
     other = taken.setdefault(name, where)
     if other != where:
         message = f"at {where}: {what} is taken by {other}; each must be given once"

@@ -59,11 +59,14 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     update_domain: int
     fault_domain: int
     vm_id: str
-    """A GUID of its own, lower case, given once."""
+    """A GUID of its own, lower case: the fleet file's, or one that was given once."""
     host: str = ""
     """The physical machine below; `""` where unknown."""
     address: str = ""
     """Its source address at the metadata endpoint, as `ipaddress` writes it; `""` for none."""
+    listener: str = ""
+    """The name of the listener that it asks at: addresses are unique for each; `""` for those that
+    have no name."""
     role: str = ""
     """The cloud service's role that it is an instance of; `""` elsewhere."""
     tags: tuple[tuple[str, str], ...] = ()

@@ -123,9 +123,7 @@ def _go_by(bench: Bench, cause: Passed | Lapsed | Asked) -> list[str]:
         case Lapsed():
             return _lapse(bench, cause)
         case Asked():
-            for scope in cause.scopes:
-                bench.scopes[scope] = replace(bench.scopes[scope], asked_at=bench.now)
-            return []
+            return _ask(bench, cause)
 
 
 def _request(bench: Bench, cause: Requested) -> Decision:
@@ -327,6 +325,15 @@ def _lapse(bench: Bench, cause: Lapsed) -> list[str]:
         if scope.asked_at is not None:
             bench.scopes[name] = replace(scope, asked_at=scope.asked_at + cause.length)
     return [operation.id for operation in about]
+
+
+def _ask(bench: Bench, cause: Asked) -> list[str]:
+    """Write down when scopes were asked; a clock that was set back makes it no earlier."""
+    for name in cause.scopes:
+        scope = bench.scopes[name]
+        if scope.asked_at is None or scope.asked_at < bench.now:
+            bench.scopes[name] = replace(scope, asked_at=bench.now)
+    return []
 
 
 def _pending(operation: Operation) -> bool:

@@ -9,7 +9,9 @@ Values and bytes go in, values and bytes come out; no sockets, no clock, no chan
     codec      the only file that knows JSON names and date formats
     reading    an answer of any server and any version, read tolerantly: the client's side
     message    a request and an answer as values
+    identity   whom a proxy speaks for: its signed headers
     target     a request's path and query, read
+    prefer     how long a client would let its answer wait
     choices    every refusal, its text and standing; what the sources leave open
     exchange   a request judged: every rule of docs/protocol.md sections 3 and 9, in order
 

@@ -55,6 +55,20 @@ FORWARDED: Final = Refusal(
     400,
     "Bad request. X-Forwarded-For is not accepted: ask the endpoint directly, without a proxy",
 )
+NO_TRUSTED_PROXY: Final = Refusal(
+    400,
+    "Bad request. X-Instance-ID is not accepted from here: ask the endpoint directly, without a "
+    "proxy",
+)
+"""Identity headers of whoever is no trusted proxy are refused, signed or not, and not ignored [O].
+No guest's client sends them, and a proxy that was not made known would else be answered as
+whatever machine has the proxy's own address."""
+UNSIGNED: Final = Refusal(
+    400,
+    "Bad request. A trusted proxy says who asks by X-Instance-ID and X-Instance-ID-Signature: "
+    "wanted is each of them once",
+)
+"""From a trusted proxy's address nothing else tells who asks, neither address nor path [O]."""
 DOUBLED_PARAMETER: Final = Refusal(
     400, "Bad request. Query parameter '{name}' is named more than once: name it once"
 )
@@ -85,6 +99,11 @@ UNKNOWN_NAME: Final = Refusal(
     403,
     "Forbidden. {address} asked as '{machine}', which is no registered machine: "
     "ask as one that is registered",
+)
+UNKNOWN_INSTANCE: Final = Refusal(
+    403,
+    "Forbidden. X-Instance-ID and X-Instance-ID-Signature name no registered machine: "
+    "the service's log says why",
 )
 NOT_FOUND: Final = Refusal(404, "Not found")
 METHOD: Final = Refusal(405, "Method not allowed")

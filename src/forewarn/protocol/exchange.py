@@ -10,8 +10,8 @@ When several things are wrong, the first in the order of section 3, rule 6 is an
 `respond` is the whole exchange in one call. A shell whose approval takes its time calls the
 pieces in the same order: `judge`, `admit`, then what the wanted thing asks for.
 
-Two later parts have their place here: a waiting GET is a `DocumentWanted` that says how long
-(section 10), and a proxy's signed header is read where X-Forwarded-For is.
+A waiting GET is a `DocumentWanted` that says how long (section 10). A shell that lets it wait asks
+`holds` whether it is to; `respond` answers it at once.
 """
 
 import re
@@ -19,8 +19,19 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from forewarn.protocol import choices, codec, instance, message, target, text, versions
+from forewarn.protocol import (
+    choices,
+    codec,
+    identity,
+    instance,
+    message,
+    prefer,
+    target,
+    text,
+    versions,
+)
 from forewarn.protocol.choices import Refusal
+from forewarn.protocol.identity import Claim
 from forewarn.protocol.instance import Tree
 from forewarn.protocol.target import Resource, Target
 from forewarn.protocol.versions import Version
@@ -46,6 +57,7 @@ REASONS: Final[dict[int, bytes]] = {
 """The reason phrase of every status that a Reply can have."""
 
 
+Headers: TypeAlias = message.Headers
 Request: TypeAlias = message.Request
 Reply: TypeAlias = message.Reply
 
@@ -63,7 +75,10 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     """The source address, for the error that names it."""
     trusted_proxy: bool = False
-    """Whether X-Forwarded-For is allowed: the peer is a configured proxy."""
+    """Whether the peer is a configured proxy: it may send X-Forwarded-For, and it must say whom it
+    speaks for by signed headers (section 10)."""
+    without_header: bool = False
+    """Whether `Metadata: true` is not wanted: the peer is a proxy that is known to drop it."""
     vm_paths: bool = False
     """Whether `/vm/NAME/metadata/...` is served: loopback listeners only (section 10)."""
 
@@ -81,21 +96,27 @@ class IfNoneMatch(msgspec.Struct, frozen=True):
         return self.anything or b"%d" % incarnation in self.tags
 
 
+Told: TypeAlias = str | Claim | None
+"""What a request itself says of who asks: the name in a `/vm/NAME` prefix, as written; a trusted
+proxy's claim; None where the connection must tell."""
+
+
 class DocumentWanted(msgspec.Struct, frozen=True, kw_only=True):
     """GET /metadata/scheduledevents."""
 
     version: Version
     if_none_match: IfNoneMatch = IfNoneMatch()
-    machine: str | None = None
-    """The name in a `/vm/NAME` prefix, as written; None where there is none."""
+    wait_seconds: int = 0
+    """How long the answer may be held back for a change; 0 where it was not asked for, and where no
+    entity tag tells what the client holds."""
+    machine: Told = None
 
 
 class ApprovalWanted(msgspec.Struct, frozen=True, kw_only=True):
     """POST /metadata/scheduledevents."""
 
     version: Version
-    machine: str | None = None
-    """The name in a `/vm/NAME` prefix, as written; None where there is none."""
+    machine: Told = None
 
 
 class InstanceWanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,15 +124,13 @@ class InstanceWanted(msgspec.Struct, frozen=True, kw_only=True):
 
     path: tuple[str, ...] = ()
     format: Literal["json", "text"] = "json"
-    machine: str | None = None
-    """The name in a `/vm/NAME` prefix, as written; None where there is none."""
+    machine: Told = None
 
 
 class VersionsWanted(msgspec.Struct, frozen=True, kw_only=True):
     """GET /metadata/versions."""
 
-    machine: str | None = None
-    """The name in a `/vm/NAME` prefix, as written; None where there is none."""
+    machine: Told = None
 
 
 Wanted: TypeAlias = DocumentWanted | ApprovalWanted | InstanceWanted | VersionsWanted
@@ -121,11 +140,11 @@ Wanted: TypeAlias = DocumentWanted | ApprovalWanted | InstanceWanted | VersionsW
 class Knowledge(Protocol):
     """What a whole exchange asks of the world, in the order of its questions."""
 
-    def caller(self, machine: str | None) -> str | None:
+    def caller(self, machine: Told) -> str | None:
         """Return the key of the registered machine that asks, None if there is none.
 
         Args:
-            machine: The name in a `/vm/NAME` prefix; None where the connection must tell.
+            machine: What the request itself says of it.
         """
         ...
 
@@ -189,33 +208,59 @@ def judge(request: Request, peer: Peer, rules: Rules) -> Reply | Wanted:
     methods = _EVENTS_METHODS if asked.resource is Resource.EVENTS else _NEIGHBOURS_METHODS
     if request.method not in methods:
         return _refusal(choices.METHOD, (b"Allow", b", ".join(methods)))
-    has_header, forwarded, tags = _read_headers(request.headers)
-    if forwarded and not peer.trusted_proxy:
+    said = _read_headers(request.headers)
+    told: Told = asked.machine
+    if peer.trusted_proxy:
+        if (told := identity.claim(said.identity)) is None:
+            return _refusal(choices.UNSIGNED)
+    elif said.forwarded:
         return _refusal(choices.FORWARDED)
+    elif said.identity:
+        return _refusal(choices.NO_TRUSTED_PROXY)
+    has_header = said.metadata or peer.without_header
     if not has_header and not _taken_without_header(request.method, asked, rules):
         return _refusal(choices.NO_HEADER)
     if asked.doubled is not None:
         return _refusal(choices.DOUBLED_PARAMETER, name=asked.doubled)
     if asked.resource is Resource.EVENTS:
-        return _events_wanted(request.method, asked, tags)
+        return _events_wanted(request.method, asked, said, told)
     if asked.resource is Resource.INSTANCE:
-        return _instance_wanted(asked)
-    return VersionsWanted(machine=asked.machine)
+        return _instance_wanted(asked, told)
+    return VersionsWanted(machine=told)
 
 
-def _read_headers(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[bool, bool, list[bytes]]:
-    """Return whether Metadata is true, whether it was forwarded, and every If-None-Match."""
-    has_header = forwarded = False
-    tags = []
+class _Said:
+    """What the headers say that the protocol reads."""
+
+    __slots__ = ("forwarded", "identity", "metadata", "preferences", "tags")
+
+    def __init__(self) -> None:
+        self.metadata = False
+        """Whether Metadata is true."""
+        self.forwarded = False
+        self.tags: list[bytes] = []
+        """Every If-None-Match."""
+        self.preferences: list[bytes] = []
+        """Every Prefer."""
+        self.identity: list[tuple[bytes, bytes]] = []
+        """Every header that says whom a proxy speaks for, its name in lower case."""
+
+
+def _read_headers(headers: Headers) -> _Said:
+    said = _Said()
     for name, value in headers:
-        match name.lower():
+        match key := name.lower():
             case b"metadata":
-                has_header = has_header or value.strip().lower() == b"true"
+                said.metadata = said.metadata or value.strip().lower() == b"true"
             case b"x-forwarded-for":
-                forwarded = True
+                said.forwarded = True
             case b"if-none-match":
-                tags.append(value)
-    return has_header, forwarded, tags
+                said.tags.append(value)
+            case b"prefer":
+                said.preferences.append(value)
+            case identity.ID | identity.SIGNATURE:
+                said.identity.append((key, value))
+    return said
 
 
 def _taken_without_header(method: bytes, asked: Target, rules: Rules) -> bool:
@@ -229,24 +274,29 @@ def _taken_without_header(method: bytes, asked: Target, rules: Rules) -> bool:
     )
 
 
-def _events_wanted(method: bytes, asked: Target, tags: list[bytes]) -> Reply | Wanted:
+def _events_wanted(method: bytes, asked: Target, said: _Said, told: Told) -> Reply | Wanted:
     version = versions.BY_NAME.get(asked.api_version or "")
     if version is None:
         return _wrong_version(_NEWEST_OF_EVENTS)
     if method == b"POST":
-        return ApprovalWanted(version=version, machine=asked.machine)
+        return ApprovalWanted(version=version, machine=told)
+    tags = _if_none_match(said.tags)
+    waits = bool(tags.tags) and not tags.anything
     return DocumentWanted(
-        version=version, if_none_match=_if_none_match(tags), machine=asked.machine
+        version=version,
+        if_none_match=tags,
+        wait_seconds=prefer.wait_seconds(said.preferences) if waits else 0,
+        machine=told,
     )
 
 
-def _instance_wanted(asked: Target) -> Reply | Wanted:
+def _instance_wanted(asked: Target, told: Told) -> Reply | Wanted:
     if asked.api_version not in _INSTANCE_VERSIONS:
         return _wrong_version(_NEWEST_OF_INSTANCE)
     form = "json" if asked.format is None else asked.format
     if (known := _FORMATS.get(text.lower(form))) is None:
         return _refusal(choices.FORMAT, format=form)
-    return InstanceWanted(path=asked.below, format=known, machine=asked.machine)
+    return InstanceWanted(path=asked.below, format=known, machine=told)
 
 
 def _if_none_match(values: list[bytes]) -> IfNoneMatch:
@@ -299,18 +349,29 @@ def _answer(wanted: Wanted, body: bytes, caller: str, knowledge: Knowledge) -> R
             return knowledge.approve(caller, event_ids)
 
 
-def document_reply(wanted: DocumentWanted, incarnation: int, body: bytes) -> Reply:
+def holds(wanted: DocumentWanted, incarnation: int) -> bool:
+    """Tell whether the answer is to wait for a change: the client holds this document already."""
+    return wanted.wait_seconds > 0 and wanted.if_none_match.matches(incarnation)
+
+
+def document_reply(
+    wanted: DocumentWanted, incarnation: int, body: bytes, *, waits: bool = False
+) -> Reply:
     """Answer with the document, or with 304 to a client that holds it (section 4).
 
     Args:
         wanted: What was asked for.
         incarnation: The document's number, which is its entity tag, unquoted.
         body: The document as `codec.encode_document` writes it by `wanted.version`.
+        waits: Whether the answer waited, or would have, where the client asked for that: then it is
+            told so, and asks again at once instead of polling (section 10).
     """
-    tag = (b"ETag", b"%d" % incarnation)
+    headers: tuple[tuple[bytes, bytes], ...] = ((b"ETag", b"%d" % incarnation),)
+    if waits and wanted.wait_seconds:
+        headers += ((b"Preference-Applied", b"wait=%d" % wanted.wait_seconds),)
     if wanted.if_none_match.matches(incarnation):
-        return Reply(304, b"", (tag,))
-    return Reply(200, body, (_JSON, tag))
+        return Reply(304, b"", headers)
+    return Reply(200, body, (_JSON, *headers))
 
 
 def instance_reply(wanted: InstanceWanted, tree: Tree) -> Reply:
@@ -357,15 +418,20 @@ def unavailable(retry_after_seconds: int) -> Reply:
     return _refusal(choices.UNAVAILABLE, _retry_after(retry_after_seconds))
 
 
-def unknown_caller(address: str, machine: str | None = None) -> Reply:
+def unknown_caller(address: str, machine: Told = None) -> Reply:
     """Refuse whoever is no registered machine.
+
+    A proxy's guest reads the same of a wrong signature and of a right one for no machine, and
+    nothing of either is repeated to it: what is wrong stands in the service's log.
 
     Args:
         address: Where it asked from.
-        machine: The name in its `/vm/NAME` prefix; None where the address had to tell.
+        machine: What the request itself said of who asks.
     """
     if machine is None:
         return _refusal(choices.UNKNOWN_CALLER, address=address)
+    if isinstance(machine, Claim):
+        return _refusal(choices.UNKNOWN_INSTANCE)
     return _refusal(choices.UNKNOWN_NAME, address=address, machine=machine)
 
 

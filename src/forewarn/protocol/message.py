@@ -1,6 +1,10 @@
 """A request and an answer as values: what both ends of the wire have in common."""
 
+from typing import TypeAlias
+
 import msgspec
+
+Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -9,7 +13,7 @@ class Request(msgspec.Struct, frozen=True):
     method: bytes
     target: bytes
     """As on the wire: path and query, or a whole URL; any bytes at all."""
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers: Headers = ()
     """Names in any case, values with or without the blanks around them."""
     body: bytes = b""
 
@@ -23,4 +27,4 @@ class Reply(msgspec.Struct, frozen=True):
 
     status: int
     body: bytes = b""
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers: Headers = ()

@@ -5,10 +5,11 @@ Its exit statuses:
     0    it was asked to stop (SIGTERM or SIGINT) and did
     1    a part of it crashed, or stopping took too long; the log says which
     6    the store cannot be used: another process has it, it is damaged, or of a newer release
-    10   a socket or the token's file cannot be used
+    10   a socket, the token's file or a proxies' secret cannot be used
     130  a second SIGINT, 143 a second SIGTERM: it ended at once; what was committed is safe
 
-Each of 6 and 10 is one line in the log, and nothing was changed.
+Each of 6 and 10 is one line in the log, and nothing was changed. SIGHUP has the proxies' secrets
+read again, and changes nothing else; from a terminal it ends the service, as when that is closed.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -32,9 +34,11 @@ from forewarn.control.plane import Plane
 from forewarn.control.watch import Watch
 from forewarn.server import logs
 from forewarn.server.guest.asking import Asking
+from forewarn.server.guest.rate import Rate
 from forewarn.server.guests import GuestPlane, Guests
 from forewarn.server.operator.auth import TokenUnusable
 from forewarn.server.operator.sockets import SocketUnusable
+from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.service import Addresses, Crashed, Service, clock_of, policy_of
 from forewarn.server.settings import Settings
 from forewarn.store import sql
@@ -48,6 +52,10 @@ BAD_SETTINGS: Final = 2
 BAD_SOCKET: Final = 10
 BY_SIGNAL: Final = 128
 """And the signal's number, as shells count it."""
+
+SPARE_FILES: Final = 768
+"""Open files beside guests' connections: operators' ones, of which there are 512 at most, the
+database's, and those of programs that carry maintenance out."""
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -64,6 +72,7 @@ def serve(settings: Settings) -> int:
         The process's exit status.
     """
     logs.set_up(settings.log)
+    _raise_open_files(settings.guest.connections + SPARE_FILES)
     path = Path(settings.store.path)
     if path.parent == configuration.state_folder(os.environ):
         with contextlib.suppress(OSError):  # the store says what is wrong with its folder
@@ -75,6 +84,26 @@ def serve(settings: Settings) -> int:
         return BAD_STORE
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_run(settings, store))
+
+
+def _raise_open_files(needed: int) -> None:
+    """Let the process open as many files as it may need, as far as its hard limit lets it."""
+    try:
+        import resource  # noqa: PLC0415 - there is none on Windows, nor such a limit
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < needed:
+        _log.warning(
+            "guest.connections may not be reached: the process may open too few files; raise "
+            "LimitNOFILE in its unit, or 'ulimit -Hn' where it is started",
+            may_open=most,
+            needed=needed,
+        )
 
 
 async def _run(settings: Settings, store: Store) -> int:
@@ -97,6 +126,7 @@ async def _run(settings: Settings, store: Store) -> int:
         _log.error(f"at [connector]: {error}")
         store.close()
         return BAD_SETTINGS
+    _follow_reload(service)
     status = await _until_stopped(service, settings, stop)
     _notify("STOPPING=1")
     try:
@@ -120,7 +150,7 @@ async def _until_stopped(service: Service, settings: Settings, stop: asyncio.Eve
     except StoreError as error:
         _log.error(str(error))
         return BAD_STORE
-    except (SocketUnusable, TokenUnusable) as error:
+    except (SocketUnusable, TokenUnusable, SecretUnusable) as error:
         _log.error(str(error))
         return BAD_SOCKET
     except Crashed as error:
@@ -173,6 +203,15 @@ def _follow_signals(stop: asyncio.Event) -> None:
             signal.signal(number, lambda caught, _: loop.call_soon_threadsafe(asked, caught))
 
 
+def _follow_reload(service: Service) -> None:
+    """Read again at SIGHUP what may be changed while the service runs.
+
+    At a terminal SIGHUP says that the terminal is gone, and ends the service as it ends others.
+    """
+    if os.name == "posix" and not sys.stderr.isatty():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
+
+
 def _end(status: int) -> NoReturn:
     """End the process without waiting for anything."""
     os._exit(status)
@@ -189,6 +228,7 @@ def _guests(settings: Settings, plane: Plane, watch: Watch) -> Guests:
             policy=policy_of(settings.rules),
             first_response_delay=settings.rules.first_response_delay_seconds,
         ),
+        rate=Rate(per_second=settings.rules.rate_per_second, burst=settings.rules.rate_burst),
     )
 
 

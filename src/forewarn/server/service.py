@@ -20,6 +20,7 @@ from forewarn.clock import Clock, ScaledClock, SystemClock
 from forewarn.control.executor import Executor
 from forewarn.control.feed import Feed
 from forewarn.control.heartbeat import Heartbeat
+from forewarn.control.measures import Course
 from forewarn.control.plane import Plane
 from forewarn.control.ticker import Ticker
 from forewarn.control.watch import Watch
@@ -30,7 +31,9 @@ from forewarn.server import carrying
 from forewarn.server.guests import Guests
 from forewarn.server.operator import api, auth, sockets
 from forewarn.server.operator.desk import Desk
+from forewarn.server.operator.metrics import Measured
 from forewarn.server.operator.roster import Roster
+from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import OFF, Rules, Settings
 from forewarn.store.port import Store, StoreError
 
@@ -86,7 +89,7 @@ class Service:
         self._feed = Feed()
         machines_own = real or SystemClock()
         watch = self._watch = Watch(clock, machines_own, settings.clock.scale)
-        self._writer = ThreadWriter(store, watch, self._feed)
+        self._writer = ThreadWriter(store, watch, self._feed, machines_own)
         self._plane = Plane(
             self._writer, mint, policy_of(settings.rules), may_start=watch.may_start
         )
@@ -102,6 +105,7 @@ class Service:
             settings.connector.kind,
             on_unknown=settings.connector.on_unknown,
         )
+        self._course = Course()
         self._desk = Desk(
             plane=self._plane,
             store=store,
@@ -111,6 +115,13 @@ class Service:
             scale=settings.clock.scale,
             ready=self.reasons,
             time=self._heartbeat,
+            measured=Measured(
+                policy=policy_of(settings.rules),
+                course=self._course,
+                writer=self._writer,
+                figures=self._guests.figures,
+                acts=lambda: self._executor.running,
+            ),
         )
         self._servers: list[sockets.Server] = []
         self._tasks: dict[asyncio.Task[None], str] = {}
@@ -123,7 +134,7 @@ class Service:
             SocketUnusable, TokenUnusable, StoreError: The service cannot run; `close` it.
         """
         loop = asyncio.get_running_loop()
-        for learn in (self._guests.learn, self._roster.learn, _tell):
+        for learn in (self._guests.learn, self._roster.learn, self._course.learn, _tell):
             self._feed.subscribe_on_loop(loop, learn)
         self._ticker.follow(self._feed, loop)
         self._executor.follow(self._feed, loop)
@@ -176,6 +187,15 @@ class Service:
         if self._servers and self._settings.operator.socket != OFF:
             sockets.remove(Path(self._settings.operator.socket))
 
+    def reload(self) -> None:
+        """Read again what may be changed while the service runs: the proxies' secrets."""
+        try:
+            self._guests.reload()
+        except SecretUnusable as error:
+            _log.error("the proxies' secrets stay as they were", why=str(error))
+        else:
+            _log.info("the proxies' secrets were read again")
+
     async def reasons(self) -> tuple[str, ...]:
         """Return what keeps the service from doing all its work; nothing when all is well."""
         found = [self._state] if self._state else []
@@ -198,6 +218,7 @@ class Service:
         )
         self._guests.fill(scopes.values(), machines.values(), operations.values())
         self._roster.fill(scopes.values(), operations.values())
+        self._course.fill(operations.values())
 
     def _open_operators(self) -> tuple[str, ...]:
         application = api.application(self._desk)

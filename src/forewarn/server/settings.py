@@ -10,7 +10,6 @@ The environment overrides single keys: `FOREWARN_SET_GUEST__HEAD_SECONDS=3` is `
 Nothing heavy is imported here: the command line finds the service's socket by these functions.
 """
 
-import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -19,9 +18,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from forewarn import configuration
-from forewarn.configuration import Log, Port, SettingsError
+from forewarn.configuration import Log, SettingsError
 from forewarn.connectors.program import CommandSettings
+from forewarn.server import listening
 from forewarn.server.guest.limits import Limits
+from forewarn.server.listening import Listener
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_CONFIG"
@@ -44,9 +45,11 @@ AZURE: Final[Mapping[str, object]] = MappingProxyType(
         "disable_after_seconds": 86400.0,
         "first_response_delay_seconds": 120.0,
         "user_initiated_limit": 10,
+        "rate_per_second": 5.0,
+        "rate_burst": 5,
     }
 )
-"""What `preset = "azure"` stands for: the original's values (protocol.md section 8)."""
+"""What `preset = "azure"` stands for: the original's values (protocol.md sections 8 and 9)."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=30 * 24 * 3600)]
 
@@ -83,19 +86,6 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     address of `listen`: it answers to no other, which keeps web pages from reaching it."""
 
 
-class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One address that guests ask at."""
-
-    address: str = "127.0.0.1"
-    """An IP address of this machine. On a loopback address a guest may also name itself by the
-    path `/vm/NAME/metadata/...`; on any other only its source address tells who asks."""
-    port: Port = 8170
-    """8170 because ports below 1024 want privileges; the real endpoint is at 80. 0 is any free
-    one."""
-    default_vm: str = ""
-    """On a loopback address: the machine that a request without a name comes from. `""`: none."""
-
-
 class Guest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What guests reach, and the limits that none of their connections can exceed."""
 
@@ -110,8 +100,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What of the rules is the operator's to say (protocol.md section 8)."""
 
     preset: Literal["", "azure"] = ""
-    """`azure` sets what follows to the original's values: first-request, 24 hours, two minutes and
-    10. What is given beside it counts all the same. `""` is none."""
+    """`azure` sets what follows to the original's values: first-request, 24 hours, two minutes, 10,
+    and five requests a second. What is given beside it counts all the same. `""` is none."""
     enablement: Literal["always", "first-request"] = "always"
     """When guests of a scope are told of maintenance. `always`, so that none is stopped unprepared.
     `first-request`: from the first time that one of its machines asks for events, and until none
@@ -124,6 +114,13 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     takes up to two minutes; nobody needs that but to try a client against it."""
     user_initiated_limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     """The most events that users' own maintenance may have pending; 0 is no limit."""
+    rate_per_second: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 50.0
+    """How many requests a second a machine may make, approvals apart; one more is answered 429. 0
+    is no limit. 50, which three agents that each poll ten times a second stay below; the original's
+    is 5."""
+    rate_burst: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
+    """How many requests a machine may make at once after a pause: two seconds' worth, so that what
+    starts up together in a machine is not refused."""
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -220,25 +217,12 @@ def _judge(settings: Settings) -> None:
             message = f"at guest.{name.encode_name}: {value} is not more than 0 and at most 2**31"
             raise SettingsError(message)
     for number, listener in enumerate(settings.guest.listener):
-        where = f"guest.listener[{number}]"
-        try:
-            address = ipaddress.ip_address(listener.address)
-        except ValueError as error:
-            message = (
-                f"at {where}.address: {listener.address!r} is no IP address: "
-                "give one of this machine, such as '169.254.169.254'"
-            )
-            raise SettingsError(message) from error
-        if listener.default_vm and not address.is_loopback:
-            message = (
-                f"at {where}.default_vm: only a listener on a loopback address may have one: on "
-                f"{listener.address} every stranger would be taken for {listener.default_vm}"
-            )
-            raise SettingsError(message)
+        for mistake in listening.mistakes(listener, f"guest.listener[{number}]"):
+            raise SettingsError(mistake)
 
 
 def _placed(settings: Settings, base: Path, environment: Mapping[str, str]) -> Settings:
-    """Return the settings with the database, the socket and the token's file made absolute."""
+    """Return the settings with every file and socket made absolute."""
     written = settings.store.path
     database = base / Path(written).expanduser() if written else None
     if database is None:
@@ -250,9 +234,17 @@ def _placed(settings: Settings, base: Path, environment: Mapping[str, str]) -> S
 
     operator, command = settings.operator, settings.connector.command
     socket = OFF if operator.socket == OFF else place(operator.socket, SOCKET_NAME)
+    listeners = tuple(
+        msgspec.structs.replace(
+            listener,
+            proxy_secret_files=tuple(place(text, "") for text in listener.proxy_secret_files),
+        )
+        for listener in settings.guest.listener
+    )
     return msgspec.structs.replace(
         settings,
         store=Store(path=str(database)),
+        guest=msgspec.structs.replace(settings.guest, listener=listeners),
         connector=msgspec.structs.replace(
             settings.connector,
             command=msgspec.structs.replace(command, state=place(command.state, STATE_NAME)),

@@ -45,6 +45,7 @@ MACHINE_COLUMNS = (
     "role",
     "tags",
     "profile",
+    "listener",
 )
 """The columns that `MachineReader` is given, in this order."""
 
@@ -105,6 +106,7 @@ def machine_row(machine: Machine) -> Row:
         "role": machine.role,
         "tags": _text(machine.tags),
         "profile": _text(said),
+        "listener": machine.listener,
     }
 
 
@@ -122,7 +124,8 @@ class MachineReader:
 
     def read(self, row: Sequence[Any]) -> tuple[str, Machine]:
         """Return the key and the machine of a row of MACHINE_COLUMNS."""
-        key, name, scope, update_domain, fault_domain, vm_id, host, address, role, tags, said = row
+        key, name, scope, update_domain, fault_domain, vm_id, host, address, role, *more = row
+        tags, said, listener = more
         share = self._texts.setdefault
         return (name if name == key else key), Machine(
             name=name,
@@ -135,6 +138,7 @@ class MachineReader:
             role=share(role, role),
             tags=self._tags_of(tags),
             profile=self._profile_of(said),
+            listener=share(listener, listener),
         )
 
     def _tags_of(self, text: str) -> tuple[tuple[str, str], ...]:

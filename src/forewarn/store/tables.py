@@ -93,6 +93,7 @@ machines = Table(
     Column("role", Text, nullable=False),
     Column("tags", Text, nullable=False),
     Column("profile", Text, nullable=False),
+    Column("listener", Text, nullable=False, server_default=NOTHING),
     Index(None, "scope"),
     Index(None, "host"),
 )

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Final
 
-from forewarn.maintenance.attention import Kind
+from forewarn.maintenance.attention import CLOCK, Kind
 from forewarn.maintenance.model import HoldKind, StartCause, WalkState
 from forewarn.protocol import versions
 from forewarn.testing import statements
@@ -249,6 +249,9 @@ def _attention(words: Words) -> tuple[tuple[Kind, str], ...]:
             covers = words.one_of(HoldKind, "what is held")
             name = "" if covers is HoldKind.EVERYTHING else words.name("the name of what is held")
             items.append((kind, f"{covers} {name}".rstrip()))
+        elif kind is Kind.DOUBTED:
+            words.need(CLOCK)
+            items.append((kind, CLOCK))
         else:
             items.append((kind, words.reference()))
     return tuple(items)

@@ -251,6 +251,7 @@ class World:
                 reading.holds(),
                 {},
                 self._watch.now(),
+                clock=self._watch.clock_doubt(),
             )
 
     def since_beginning(self, moment: datetime) -> timedelta:

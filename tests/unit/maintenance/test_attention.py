@@ -127,7 +127,36 @@ def test_a_doubt_is_listed_instead_of_a_stuck_act() -> None:
     bench.snapshot = msgspec.structs.replace(bench.snapshot, operations={"1.1": doubtful})
     bench.now += timedelta(days=1)
     (item,) = items(bench)
-    assert (item.kind, item.message, item.since) == (Kind.UNKNOWN, "nobody knows", NOW)
+    assert (item.kind, item.about, item.since) == (Kind.UNKNOWN, "1.1", NOW)
+    assert item.message == "Reboot of web-0: nobody knows"
+
+
+@pytest.mark.parametrize(
+    ("count", "named"),
+    [(5, "b_0, b_1, b_2, b_3, b_4"), (6, "b_0, b_1, b_2, b_3, b_4 and 1 more")],
+)
+def test_a_doubt_names_the_machines_that_it_is_about_as_far_as_a_line_holds(
+    count: int, named: str
+) -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    operation = bench.operation("1.1")
+    event = msgspec.structs.replace(
+        operation.events[0], machines=tuple(f"b_{n}" for n in range(count))
+    )
+    doubtful = msgspec.structs.replace(operation, doubt="nobody knows", events=(event,))
+    bench.snapshot = msgspec.structs.replace(bench.snapshot, operations={"1.1": doubtful})
+    assert items(bench)[0].message == f"Reboot of {named}: nobody knows"
+
+
+def test_a_doubted_clock_is_listed_with_why_and_since_when() -> None:
+    bench = Bench()
+    bench.hold(HoldKind.EVERYTHING)
+    doubt = attention.ClockDoubt("the wall clock is 9 s ahead", NOW - MINUTE)
+    doubted, held = attention.items((), (), bench.snapshot.holds, {}, NOW, clock=doubt)
+    assert (doubted.kind, doubted.about) == (Kind.DOUBTED, "clock")
+    assert (doubted.message, doubted.since) == ("the wall clock is 9 s ahead", NOW - MINUTE)
+    assert held.kind is Kind.HELD
 
 
 def test_an_event_that_machines_cannot_see_is_listed_until_they_can() -> None:

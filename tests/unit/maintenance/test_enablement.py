@@ -38,6 +38,17 @@ def test_a_scope_is_on_from_its_first_request_for_24_hours() -> None:
     assert not FIRST_REQUEST.is_on(web, NOW + 24 * HOUR)
 
 
+def test_a_clock_that_was_set_back_makes_a_request_for_events_no_older() -> None:
+    bench = off()
+    bench.decide(causes.Asked(("web",)))
+    bench.now -= HOUR
+    assert not bench.decide(causes.Asked(("web",))).changes
+    assert bench.scope("web").asked_at == NOW
+    bench.now += HOUR + SECOND
+    bench.decide(causes.Asked(("web",)))
+    assert bench.scope("web").asked_at == NOW + SECOND
+
+
 def test_what_is_off_is_not_stopped_unless_the_operator_says_so() -> None:
     bench = off()
     bench.decide(causes.Asked(("bastion",)))

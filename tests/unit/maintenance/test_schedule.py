@@ -431,3 +431,40 @@ def test_a_decision_leaves_its_snapshot_as_it_was() -> None:
     before = msgspec.json.encode(bench.snapshot)
     schedule.decide(bench.snapshot, causes.Passed(), NOW + timedelta(hours=1), bench.mint)
     assert msgspec.json.encode(bench.snapshot) == before
+
+
+def test_of_several_events_in_the_way_the_first_in_turn_is_named() -> None:
+    bench = Bench()
+    later = bench.now + timedelta(hours=2)
+    bench.ask(REBOOT, "web-3", not_before=later)
+    bench.ask(REBOOT, "web-0")
+    for operations in (["1.1", "2.1"], ["2.1", "1.1"]):
+        known = {name: bench.operation(name) for name in operations}
+        bench.snapshot = msgspec.structs.replace(bench.snapshot, operations=known)
+        with pytest.raises(Refused, match=r"web-0 has .* of operation 2\.1"):
+            bench.ask(REBOOT, "web-3", "web-0")
+
+
+def test_what_waited_and_is_no_longer_due_by_a_clock_set_back_starts_at_its_not_before() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    bench.ask(REBOOT, "web-1")
+    bench.let_pass(15 * MINUTE)
+    assert bench.operation("2.1").waits_for == "1.1"
+    bench.now -= 10 * MINUTE
+    bench.finish("1.1")
+    freed = bench.operation("2.1")
+    assert (freed.status, freed.waits_for) == (EventStatus.SCHEDULED, "")
+    assert schedule.wakeup_at(freed) == NOW + 15 * MINUTE
+    bench.let_pass(10 * MINUTE)
+    assert bench.operation("2.1").start_cause is StartCause.NOTICE_OVER
+
+
+def test_what_waited_and_is_approved_starts_whatever_the_clock_says() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    bench.ask(REBOOT, "web-1")
+    bench.approve(bench.event("2.1").id)
+    bench.now -= 10 * MINUTE
+    bench.finish("1.1")
+    assert bench.operation("2.1").start_cause is StartCause.APPROVED

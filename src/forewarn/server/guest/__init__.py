@@ -9,6 +9,10 @@ From a socket inwards:
     limits       every limit and time of a connection, by name
     endpoint     what a request is answered with
     callers      who is asking: the machine behind a connection, and when it last asked
+    rate         how often a machine may ask
+    waiting      requests that wait for their document to change: a set, woken by the feed
+    proxies      which proxies a listener trusts, and what they sign with
+    strangers    callers that are no machine, told to the log
     asking       what turns a scope on: the first request of one of its machines
     documents    the rendered bytes of each scope and version, kept by the feed
     instances    a machine's place in the fleet as its instance tree
@@ -18,6 +22,4 @@ From a socket inwards:
 
 A GET is answered from memory in the call that read it, and never depends on the store. All of
 it runs on one event loop's thread; only an approval leaves it, and its answer comes back to it.
-The rate is to stand in `endpoint` between caller and body, a waiting GET in `wire` as a stage of
-its own, a trusted proxy's signed headers in `callers` before the path.
 """

@@ -46,7 +46,7 @@ ALWAYS_ON: Final = Asking()
 
 
 class Held(Future[Any]):
-    """An answer that is not given at once: its result is a Reply.
+    """An answer that is not given at once: its result is a Reply, or a Wait for one.
 
     Args:
         seconds: How long it is held back on purpose.

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -10,7 +11,8 @@ from forewarn.server.guest import refusals
 from forewarn.server.guest.callers import Source
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.limits import Limits
-from forewarn.server.guest.tally import Reason, Tally
+from forewarn.server.guest.tally import Answers, Reason, Tally
+from forewarn.server.guest.waiting import Waiting
 from forewarn.server.guest.writing import Writer
 
 NEVER = math.inf
@@ -33,6 +35,10 @@ class Timed(Protocol):
 
     def abort(self) -> None:
         """Close now, whatever is under way."""
+        ...
+
+    def have_turn(self) -> None:
+        """Answer some more of what was pipelined."""
         ...
 
 
@@ -65,11 +71,17 @@ class Connections:
         self.tally = tally
         self.loop = loop
         self.monotonic = monotonic or loop.time
+        self.answers = Answers()
+        self.accepted = 0
+        """How many connections there were so far."""
+        self.waiting = Waiting(endpoint, limits.waiters, tally, loop)
+        """Requests that wait for their document to change."""
         self.retiring = False
         """Whether the plane stops: each answer is then the last of its connection."""
         self._all: set[Timed] = set()
-        self._of_address: dict[str, int] = {}
+        self._of_address: dict[tuple[str, str], int] = {}
         self._emptied: asyncio.Future[None] | None = None
+        self._queued: deque[Timed] = deque()
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -82,16 +94,18 @@ class Connections:
             The refusal if there are too many; the connection is not taken in then.
         """
         limits = self.limits
+        self.accepted += 1
         if len(self._all) >= limits.connections:
             self.tally[Reason.CONNECTIONS] += 1
             return refusals.too_many_connections(limits.connections, "this service")
-        # On a loopback listener every machine has the same address.
-        if not source.vm_paths:
-            of_address = self._of_address.get(source.address, 0)
+        # On a loopback listener, and behind a proxy, every machine has the same address.
+        if not source.is_shared:
+            place = (source.listener, source.address)
+            of_address = self._of_address.get(place, 0)
             if of_address >= limits.connections_per_address:
                 self.tally[Reason.CONNECTIONS_OF_ADDRESS] += 1
                 return refusals.too_many_connections(limits.connections_per_address, "this address")
-            self._of_address[source.address] = of_address + 1
+            self._of_address[place] = of_address + 1
         self._all.add(connection)
         return None
 
@@ -100,14 +114,31 @@ class Connections:
         if connection not in self._all:
             return
         self._all.remove(connection)
-        if not source.vm_paths:
-            left = self._of_address[source.address] - 1
+        if not source.is_shared:
+            place = (source.listener, source.address)
+            left = self._of_address[place] - 1
             if left:
-                self._of_address[source.address] = left
+                self._of_address[place] = left
             else:
-                del self._of_address[source.address]
+                del self._of_address[place]
         if not self._all and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
+
+    def queue(self, connection: Timed) -> None:
+        """Let a connection have a turn, when those have had theirs that came before.
+
+        There is one turn in each of the loop's rounds, so that whoever asks for one thing is
+        answered within a round or two, however many others pipeline.
+        """
+        self._queued.append(connection)
+        if len(self._queued) == 1:
+            self.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        connection = self._queued.popleft()
+        if self._queued:
+            self.loop.call_soon(self._next_turn)
+        connection.have_turn()
 
     def sweep(self, now: float) -> None:
         """End what took too long.

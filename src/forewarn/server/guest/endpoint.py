@@ -1,8 +1,7 @@
 """What a request is answered with, in the order of protocol.md section 3, rule 6.
 
 The transport's limits are over when a request comes here. `exchange.judge` goes from the path to
-the version, then the caller is looked up, then the body is read. The rate will stand between
-the caller and the body: in `_admit`, which knows the machine and what it wants.
+the version, then the caller is looked up, then its rate is, then the body is read.
 """
 
 from collections.abc import Callable
@@ -14,17 +13,23 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Machine
-from forewarn.protocol import exchange
-from forewarn.protocol.exchange import Reply, Request, Rules, Wanted
+from forewarn.protocol import exchange, text
+from forewarn.protocol.exchange import DocumentWanted, Reply, Request, Rules, Wanted
+from forewarn.protocol.identity import Claim
 from forewarn.server.guest import instances, refusals
 from forewarn.server.guest.asking import Askings, Held
 from forewarn.server.guest.callers import Registry, Source
 from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.rate import Limiter
+from forewarn.server.guest.strangers import Strangers
+from forewarn.server.guest.tally import Reason
+from forewarn.server.guest.waiting import Wait
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import ErrorCode
 
-Outcome: TypeAlias = "Reply | Future[Any]"
-"""An answer, or an approval under way, whose answer is `Endpoint.settle`."""
+Outcome: TypeAlias = "Reply | Wait | Future[Any]"
+"""An answer; a request that is to wait for one, which is `Endpoint.look`'s; or an approval under
+way, whose answer is `Endpoint.settle`."""
 
 _log = structlog.get_logger(__name__)
 
@@ -60,6 +65,8 @@ class Endpoint:
         approvals: Who approves.
         rules: What the settings decide about requests.
         clock: Tells when a machine was last seen.
+        limiter: How often a machine may ask.
+        monotonic: Real seconds that never go back, which rates are measured by.
         askings: Turns scopes on; None where all are always on.
     """
 
@@ -71,6 +78,8 @@ class Endpoint:
         *,
         rules: Rules,
         clock: Clock,
+        limiter: Limiter,
+        monotonic: Callable[[], float],
         askings: Askings | None = None,
     ) -> None:
         self._registry = registry
@@ -79,6 +88,9 @@ class Endpoint:
         self._rules = rules
         self._clock = clock
         self._askings = askings
+        self._strangers = Strangers()
+        self._limiter = limiter
+        self._monotonic = monotonic
 
     def answer(self, request: Request, source: Source) -> Outcome:
         """Answer a whole request; never raises, whatever the request."""
@@ -106,34 +118,95 @@ class Endpoint:
         machine = self._admit(wanted, source)
         if isinstance(machine, Reply):
             return machine
+        over = self._rated(wanted, source, machine)
+        if over is not None:
+            return over
         match wanted:
-            case exchange.DocumentWanted():
+            case DocumentWanted() | exchange.ApprovalWanted():
                 self._saw(machine, wanted.version.name)
                 if self._askings is not None:
-                    return self._ask(machine, lambda: self._read(wanted, machine))
-                return self._read(wanted, machine)
-            case exchange.ApprovalWanted():
-                self._saw(machine, wanted.version.name)
-                if self._askings is not None:
-                    return self._ask(machine, lambda: self._approve(request.body, machine, source))
-                return self._approve(request.body, machine, source)
+                    return self._ask(wanted, request.body, machine, source)
+                return self._serve(wanted, request.body, machine, source)
             case exchange.InstanceWanted():
                 scope = self._documents.scope(machine.scope)
                 return exchange.instance_reply(wanted, instances.tree(machine, scope))
             case exchange.VersionsWanted():
                 return exchange.versions_reply()
 
-    def _read(self, wanted: exchange.DocumentWanted, machine: Machine) -> Reply:
-        incarnation, body = self._documents.read(machine.scope, wanted.version)
-        return exchange.document_reply(wanted, incarnation, body)
+    def _serve(
+        self,
+        wanted: DocumentWanted | exchange.ApprovalWanted,
+        body: bytes,
+        machine: Machine,
+        source: Source,
+    ) -> Outcome:
+        """Answer about events, as of now."""
+        if isinstance(wanted, DocumentWanted):
+            return self._read(wanted, machine, source)
+        return self._approve(body, machine, source)
 
-    def _ask(self, machine: Machine, answer: Callable[[], Outcome]) -> Outcome:
-        """Answer at once if the machine's scope is on, else when the request has turned it on."""
+    def _read(self, wanted: DocumentWanted, machine: Machine, source: Source) -> Reply | Wait:
+        incarnation, body = self._documents.read(machine.scope, wanted.version)
+        if exchange.holds(wanted, incarnation):
+            return Wait(wanted, source, machine.key, machine.scope)
+        return exchange.document_reply(wanted, incarnation, body, waits=True)
+
+    def scope_of(self, machine_key: str) -> str | None:
+        """Return the key of a machine's scope, None where there is no such machine."""
+        machine = self._registry.machines.get(machine_key)
+        return None if machine is None else machine.scope
+
+    def look(self, wait: Wait, *, waits: bool = True) -> Reply | None:
+        """Return what a waiting request is answered with now, None while nothing is new for it.
+
+        Args:
+            wait: The request; one that is over is always answered.
+            waits: Whether it was let wait at all.
+        """
+        wanted = wait.wanted
+        scope = self.scope_of(wait.machine)
+        if scope is None:
+            return exchange.unknown_caller(wait.source.address, wanted.machine)
+        try:
+            incarnation, body = self._documents.read(scope, wanted.version)
+        except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
+            _log.exception("a waiting request could not be answered")
+            return exchange.internal()
+        if exchange.holds(wanted, incarnation) and not wait.is_over:
+            return None
+        return exchange.document_reply(wanted, incarnation, body, waits=waits)
+
+    def refuse_to_wait(self, wait: Wait) -> Reply:
+        """Answer a request at once that was not let wait."""
+        wait.is_over = True
+        reply = self.look(wait, waits=False)
+        assert reply is not None  # it is over
+        return reply
+
+    def _ask(
+        self,
+        wanted: DocumentWanted | exchange.ApprovalWanted,
+        body: bytes,
+        machine: Machine,
+        source: Source,
+    ) -> Outcome:
+        """Answer at once if the machine's scope is on, else when the request has turned it on.
+
+        Who asks is looked up anew then: the answer may be held back for minutes, in which the
+        machine may move to another scope or be removed.
+        """
         assert self._askings is not None
         turning = self._askings.note(machine.scope)
         if turning is None:
-            return answer()
+            return self._serve(wanted, body, machine, source)
         held = Held(self._askings.delay_seconds)
+
+        def answer() -> Outcome:
+            now = self._registry.machines.get(machine.key)
+            if now is None:
+                return exchange.unknown_caller(source.address, wanted.machine)
+            return self._serve(wanted, body, now, source)
+
         turning.add_done_callback(lambda _: self._answer_held(held, answer))
         return held
 
@@ -143,18 +216,33 @@ class Endpoint:
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("a request that turned its scope on could not be answered")
             outcome = exchange.internal()
-        if isinstance(outcome, Reply):
+        if isinstance(outcome, (Reply, Wait)):
             held.set_result(outcome)
         else:
             outcome.add_done_callback(lambda done: held.set_result(self.settle(done)))
 
     def _admit(self, wanted: Wanted, source: Source) -> Machine | Reply:
-        machine = self._registry.caller(source, wanted.machine)
-        refusal = exchange.admit(wanted, source, machine, 0)
-        if refusal is not None:
-            return refusal
-        assert machine is not None
-        return machine
+        found = self._registry.caller(source, wanted.machine)
+        if isinstance(found, Reason):
+            self._note(wanted, source, found)
+            return exchange.unknown_caller(source.address, wanted.machine)
+        return found
+
+    def _rated(self, wanted: Wanted, source: Source, machine: Machine) -> Reply | None:
+        """Return the refusal of a request that is over its machine's rate, None of one within."""
+        if not exchange.is_rated(wanted):
+            return None
+        seconds = self._limiter.take(self._registry.asked(machine), self._monotonic())
+        return exchange.admit(wanted, source, machine, seconds)
+
+    def _note(self, wanted: Wanted, source: Source, reason: Reason) -> None:
+        facts: dict[str, str] = {"reason": reason}
+        told = wanted.machine
+        if isinstance(told, Claim):
+            facts["instance_id"] = text.shown(told.id.decode("utf-8", "replace"))
+        elif told is not None:
+            facts["name"] = text.shown(told)
+        self._strangers.note(source.listener, source.address, self._clock.monotonic(), **facts)
 
     def _saw(self, machine: Machine, version: str) -> None:
         self._registry.saw(machine, self._clock.now().replace(microsecond=0), version)
@@ -169,8 +257,12 @@ class Endpoint:
             machine.scope, event_ids, by=machine.name, address=source.address
         )
 
-    def settle(self, approval: "Future[Any]") -> Reply:
-        """Answer an approval that is done, well or not, or a request that was held back."""
+    def settle(self, approval: "Future[Any]") -> Reply | Wait:
+        """Answer an approval that is done, well or not, or a request that was held back.
+
+        Returns:
+            The answer; a request that was held back may still have to wait for its own.
+        """
         try:
             result = approval.result(timeout=0)
         except Refused as refused:
@@ -183,4 +275,4 @@ class Endpoint:
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("an approval failed")
             return exchange.internal()
-        return result if isinstance(result, Reply) else exchange.approved()
+        return result if isinstance(result, (Reply, Wait)) else exchange.approved()

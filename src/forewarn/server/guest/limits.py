@@ -28,8 +28,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Connections from one address, so that one guest cannot take everybody's: three agents on
     one machine need three. Not counted on a loopback listener, where all share an address."""
 
+    waiters: int = 9_000
+    """Requests that wait for their document to change (protocol.md section 10); one more is
+    answered at once, and its client polls. Below `connections`, so that waiters never keep out
+    those who ask now."""
+
     messages_per_turn: int = 16
-    """Pipelined requests answered before other connections have their turn."""
+    """Pipelined requests answered in one turn, half a millisecond; of all connections that have
+    some, one has a turn at a time."""
 
     write_buffer_bytes: int = 64 * 1024
     """Answers that the peer has not taken yet; above it nothing more is read from that peer."""

@@ -13,6 +13,7 @@ import structlog
 from forewarn.maintenance import model
 from forewarn.server.guest.callers import Source, normalised
 from forewarn.server.guest.connections import Connections
+from forewarn.server.guest.proxies import Proxies
 from forewarn.server.guest.wire import Connection, SourceOf
 
 BACKLOG: Final = 1024
@@ -36,6 +37,10 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     served, by which any caller may be any machine (protocol.md section 10)."""
     default_vm: str = ""
     """On a loopback listener, the machine that asks where no path tells; `""` for none."""
+    name: str = ""
+    """Whose machines are looked up: those that the fleet places at this name."""
+    proxies: Proxies | None = None
+    """The proxies that are trusted here; None for none."""
 
     def __str__(self) -> str:
         """Return it as an address is written in a URL."""
@@ -51,7 +56,23 @@ def source_of(listener: Listener) -> SourceOf:
     default_vm = model.key(listener.default_vm)
 
     def source(host: str) -> Source:
-        return Source(address=normalised(host), vm_paths=listener.loopback, default_vm=default_vm)
+        address = normalised(host)
+        proxies = listener.proxies
+        if proxies is not None and proxies.trusts(address):
+            # What tells who asks is its signed headers alone: no path, no address, no default.
+            return Source(
+                address=address,
+                listener=listener.name,
+                trusted_proxy=True,
+                without_header=proxies.without_header,
+                proxies=proxies,
+            )
+        return Source(
+            address=address,
+            listener=listener.name,
+            vm_paths=listener.loopback,
+            default_vm=default_vm,
+        )
 
     return source
 

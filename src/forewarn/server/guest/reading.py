@@ -65,7 +65,6 @@ class Reader:
         "_parser",
         "_reading_body",
         "_tail",
-        "_target",
         "awaits_continue",
         "fault",
         "in_body",
@@ -74,6 +73,7 @@ class Reader:
         "method",
         "request",
         "started",
+        "target",
     )
 
     def __init__(self, limits: Limits) -> None:
@@ -94,7 +94,7 @@ class Reader:
         self.keeps_alive = False
         self.is_http_1_0 = False
         self.method = b""
-        self._target = b""
+        self.target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: bytearray | None = None
         self._left = 0
@@ -104,7 +104,7 @@ class Reader:
     @property
     def head(self) -> Request:
         """Return the request as far as its head tells it."""
-        return Request(self.method, self._target, tuple(self._headers))
+        return Request(self.method, self.target, tuple(self._headers))
 
     def read(self, data: bytes, start: int) -> int:
         """Take bytes up to the end of the message, to a fault, or to a wait for 100.
@@ -176,7 +176,7 @@ class Reader:
     def on_url(self, part: bytes) -> None:
         """Take a part of the request's target."""
         if not self.in_body:
-            self._target += part
+            self.target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; what comes after the head is a trailer, which nobody asked for."""
@@ -251,4 +251,4 @@ class Reader:
         if self.fault is not None or self._reading_body != self.in_body:
             return
         body = b"" if self._body is None else bytes(self._body)
-        self.request = Request(self.method, self._target, tuple(self._headers), body)
+        self.request = Request(self.method, self.target, tuple(self._headers), body)

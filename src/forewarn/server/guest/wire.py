@@ -4,12 +4,17 @@
     HEAD     the head is incomplete             head_seconds, then 408
     BODY     the body is incomplete             body_seconds, then 408
     APPROVING  the plane has the approval       approval_seconds, then cut off
+    WAITING  for the document to change         as long as the client asked, then 304
     CHOKED   the peer does not take its answers write_seconds, then cut off
+    QUEUED   its turn for what it pipelined     as long as others' turns take
     IDLE     between two requests               idle_seconds, then closed without a word
     CLOSING  the last answer is given           linger_seconds, then cut off
 
-Pipelined requests are read one at a time: what follows the one that is being answered stays in
-`_unread`, at most one read's worth, for reading is paused while anything is in it.
+Pipelined requests are read one at a time, and those behind the first wait for a turn, of which one
+connection has one at a time: a peer that sends many never holds up those that send one. What
+follows the request that is being answered stays in `_unread`, at most one read's worth, for reading
+is paused while anything is in it. A connection that waits for its document reads on, for a few
+requests' worth, to notice when its client has gone.
 """
 
 import asyncio
@@ -17,21 +22,28 @@ import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import IntEnum, auto
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import structlog
 
 from forewarn.protocol import exchange
 from forewarn.protocol.exchange import Reply, Request
+from forewarn.server.guest import callers, tally
 from forewarn.server.guest.asking import Held
 from forewarn.server.guest.callers import Source
 from forewarn.server.guest.connections import NEVER, Connections
+from forewarn.server.guest.endpoint import Outcome
 from forewarn.server.guest.reading import Reader
 from forewarn.server.guest.tally import Reason
+from forewarn.server.guest.waiting import Wait
 from forewarn.server.guest.writing import CONTINUE
 
 SourceOf: TypeAlias = Callable[[str], Source]
 """Tells where a connection comes from, by its peer's address."""
+
+UNREAD_BYTES: Final = 4096
+"""What is read of requests behind one that waits: a few, so that only who sends more than anybody
+does is noticed no sooner than at its wait's end when it has gone."""
 
 _log = structlog.get_logger(__name__)
 
@@ -43,7 +55,9 @@ class Stage(IntEnum):
     HEAD = auto()
     BODY = auto()
     APPROVING = auto()
+    WAITING = auto()
     CHOKED = auto()
+    QUEUED = auto()
     IDLE = auto()
     CLOSING = auto()
     LOST = auto()
@@ -70,6 +84,7 @@ class Connection(asyncio.Protocol):
         "_stage",
         "_transport",
         "_unread",
+        "_waiting",
         "_yielded",
         "deadline",
     )
@@ -84,6 +99,7 @@ class Connection(asyncio.Protocol):
         self._stage = Stage.FRESH
         self._unread = b""
         self._approval: Future[Any] | None = None
+        self._waiting: Wait | None = None
         self._choked = False
         self._yielded = False
         self._paused = False
@@ -94,8 +110,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a peer in, or tell it that there are too many."""
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self._source = self._source_of(peer[0] if peer else "")
+        self._source = self._source_of(callers.peer_host(transport.get_extra_info("peername")))
         refusal = self._shared.admit(self, self._source)
         if refusal is None:
             limits = self._shared.limits
@@ -113,6 +128,9 @@ class Connection(asyncio.Protocol):
         self.deadline = NEVER
         self._unread = b""
         self._approval = None
+        if self._waiting is not None:
+            self._shared.waiting.forget(self._waiting)
+            self._waiting = None
         self._shared.forget(self, self._source)
 
     def data_received(self, data: bytes) -> None:
@@ -121,16 +139,22 @@ class Connection(asyncio.Protocol):
             self._discard(len(data))
         elif self._held() or self._unread:
             self._unread += data  # it was on its way when reading was paused
+            if self._waiting is not None and len(self._unread) > UNREAD_BYTES:
+                self._read_on(not_now=True)
         else:
             self._take(data)
 
     def eof_received(self) -> bool:
         """Note that the peer sends no more: what it has sent is still answered.
 
+        One that waits is answered now: nothing tells whether its client still listens.
+
         Returns:
             Whether the connection stays open for the answers.
         """
         self._at_end = True
+        if self._waiting is not None:
+            self._shared.waiting.end(self._waiting)
         if self._stage < Stage.CLOSING:
             if self._held() or self._unread:
                 return True
@@ -147,7 +171,9 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def _held(self) -> bool:
-        return self._approval is not None or self._choked or self._yielded
+        return (
+            self._approval is not None or self._waiting is not None or self._choked or self._yielded
+        )
 
     def _go_on(self) -> None:
         """Take what came meanwhile, if nothing else is in its way."""
@@ -155,16 +181,21 @@ class Connection(asyncio.Protocol):
             data, self._unread = self._unread, b""
             self._take(data)
 
-    def _take(self, data: bytes) -> None:
-        """Read and answer until the data is used up or something must be over first."""
+    def _take(self, data: bytes, most: int = 1) -> None:
+        """Read and answer until the data is used up or something must be over first.
+
+        Args:
+            data: What came, behind all that was taken before.
+            most: How many requests are answered now; the rest waits for a turn.
+        """
         reader = self._reader
         position = 0
         size = len(data)
         answered = 0
         while position < size and not self._held():
-            if answered == self._shared.limits.messages_per_turn:
+            if answered == most:
                 self._yielded = True
-                self._shared.loop.call_soon(self._have_turn)
+                self._shared.queue(self)
                 break
             position = reader.read(data, position)
             if reader.fault is not None:
@@ -179,20 +210,28 @@ class Connection(asyncio.Protocol):
         self._unread = data[position:] if position < size else b""
         self._settle_down(began_anew=answered > 0)
 
-    def _have_turn(self) -> None:
+    def have_turn(self) -> None:
+        """Answer some more of what was pipelined."""
         self._yielded = False
-        self._go_on()
+        if self._stage < Stage.CLOSING:
+            data, self._unread = self._unread, b""
+            self._take(data, self._shared.limits.messages_per_turn)
 
     def _settle_down(self, *, began_anew: bool) -> None:
         """Wait for what comes next, and read only if that is more from the peer."""
         limits = self._shared.limits
-        self._read_on(not_now=self._held())
-        if self._approval is not None:
+        waiting = self._waiting
+        reads_on = waiting is not None and len(self._unread) <= UNREAD_BYTES
+        self._read_on(not_now=self._held() and not reads_on)
+        if waiting is not None:
+            self._wait(Stage.WAITING, waiting.wanted.wait_seconds)
+        elif self._approval is not None:
             held = self._approval.seconds if isinstance(self._approval, Held) else 0.0
             self._wait(Stage.APPROVING, limits.approval_seconds + held)
         elif self._choked:
             self._wait(Stage.CHOKED, limits.write_seconds)
         elif self._yielded:
+            self._stage = Stage.QUEUED
             self.deadline = NEVER
         elif self._at_end:
             self._end()
@@ -220,12 +259,30 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _answer(self, request: Request) -> None:
-        outcome = self._shared.endpoint.answer(request, self._source)
+        self._give(self._shared.endpoint.answer(request, self._source))
+
+    def _give(self, outcome: Outcome) -> None:
+        """Send an answer, or wait for it."""
         if isinstance(outcome, Reply):
             self._send(outcome)
+        elif isinstance(outcome, Wait):
+            self._let_wait(outcome)
         else:
             self._approval = outcome
             outcome.add_done_callback(self._approval_is_done)
+
+    def _let_wait(self, wait: Wait) -> None:
+        shared = self._shared
+        if shared.retiring or self._at_end or not shared.waiting.admit(wait, self):
+            self._send(shared.endpoint.refuse_to_wait(wait))
+        else:
+            self._waiting = wait
+
+    def wake(self, reply: Reply) -> None:
+        """Answer the request that waited."""
+        self._waiting = None
+        self._send(reply)
+        self._carry_on()
 
     def _approval_is_done(self, approval: "Future[Any]") -> None:
         """Come back to the event loop; called by whoever finishes the approval."""
@@ -235,7 +292,14 @@ class Connection(asyncio.Protocol):
     def _tell_approval(self, approval: "Future[Any]") -> None:
         if self._approval is approval:
             self._approval = None
-            self._send(self._shared.endpoint.settle(approval))
+            self._give(self._shared.endpoint.settle(approval))
+            self._carry_on()
+
+    def _carry_on(self) -> None:
+        """Go on after an answer that was given late, or wait for what is in the way now."""
+        if self._stage < Stage.CLOSING and self._held():
+            self._settle_down(began_anew=True)
+        else:
             self._go_on()
 
     def _answer_expectation(self) -> None:
@@ -259,6 +323,7 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         reader = self._reader
+        self._shared.answers.note(tally.asked_for(reader.method, reader.target), reply.status)
         keep = reader.keeps_alive and not last and not self._shared.retiring
         self._transport.write(
             self._shared.writer.render(
@@ -311,6 +376,10 @@ class Connection(asyncio.Protocol):
                 self._shared.tally[Reason.APPROVAL_TIMEOUT] += 1
                 _log.error("an approval was not answered in time", address=self._source.address)
                 self._transport.abort()
+            case Stage.WAITING:
+                assert self._waiting is not None
+                self.deadline = NEVER
+                self._shared.waiting.end(self._waiting)
             case Stage.CHOKED:
                 self._shared.tally[Reason.SLOW_READER] += 1
                 self._transport.abort()
@@ -321,6 +390,8 @@ class Connection(asyncio.Protocol):
         """Close if no request is under way; the answer to one that is will be the last."""
         if self._stage in {Stage.FRESH, Stage.IDLE}:
             self._close_quietly()
+        elif self._waiting is not None:
+            self._shared.waiting.end(self._waiting)
 
     def abort(self) -> None:
         """Close now, whatever is under way."""

@@ -6,6 +6,8 @@
     fleet_routes        apply, list, show, remove
     maintenance_routes  request, list, show; what is live, and history
     steering_routes     approve, cancel, resume, postpone, hold, release; what needs an operator
+    metrics             what Prometheus reads: every room's figures, gathered at each scrape
+    metrics_routes      the route that it scrapes
     desk                what the routes work with
     roster              the fleet and what is live, in memory
     views               the rules' values as the API shows them

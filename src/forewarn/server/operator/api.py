@@ -28,6 +28,7 @@ The routes, and what each takes and answers (`schemas`, `steering`):
     GET    /v1/clock                                                   -> Time
     POST   /v1/clock                            ClockRequest           -> Time
     GET    /v1/schema                           OpenAPI of all this, as JSON
+    GET    /metrics                             for Prometheus         text
     GET    /healthz                             the process is alive   -> Health
     GET    /readyz                              503 with the reasons   -> Readiness
 """
@@ -51,6 +52,7 @@ from forewarn.server.operator import (
     bodies,
     fleet_routes,
     maintenance_routes,
+    metrics_routes,
     schemas,
     steering_routes,
 )
@@ -144,6 +146,7 @@ ROUTES: Final = (
     clock,
     trust_clock,
     schema,
+    metrics_routes.scrape,
     healthz,
     readyz,
 )

@@ -11,21 +11,18 @@ import contextlib
 import hmac
 import os
 import secrets  # noqa: TID251 - the one file that makes a secret
-import stat
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from forewarn.server import secret_files
 from forewarn.server.operator import schemas
 from forewarn.vocabulary import ErrorCode
 
 TOKEN_BYTES: Final = 32
 """256 bits of chance: nobody guesses it."""
-
-MAX_TOKEN_FILE: Final = 4096
-"""The most bytes of a token's file that are read."""
 
 DISCARD_BYTES: Final = 128 * 1024 * 1024
 """The most bytes of a refused body that are still read: twice the longest that is ever taken."""
@@ -59,9 +56,7 @@ def token(path: Path) -> str:
     try:
         if not path.exists():
             _make(path)
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            text = file.read(MAX_TOKEN_FILE).decode("utf-8", "replace").strip()
+        mode, text = secret_files.read(path)
     except OSError as error:
         message = f"the token's file {path} cannot be used: {error.strerror}"
         raise TokenUnusable(message) from error

@@ -11,6 +11,8 @@ from litestar.di import NamedDependency
 
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
+from forewarn.maintenance.attention import ClockDoubt
+from forewarn.server.operator.metrics import Measured
 from forewarn.server.operator.roster import Roster
 from forewarn.server.operator.views import Callers
 from forewarn.store.port import Reading, Store
@@ -33,6 +35,10 @@ class Time(Protocol):
         """Return why it is not trusted, in words; `""` when it is."""
         ...
 
+    def clock_doubt(self) -> ClockDoubt | None:
+        """Return the same as what an operator must know; None where it is trusted."""
+        ...
+
     async def believe(self) -> None:
         """Take the wall clock for right; durable when this returns.
 
@@ -53,6 +59,7 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
     scale: float
     ready: Ready
     time: Time
+    measured: Measured
 
     def now(self) -> datetime:
         """Return the service's time."""

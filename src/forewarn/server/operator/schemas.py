@@ -153,6 +153,8 @@ class Machine(Value, frozen=True, kw_only=True):
     fault_domain: int
     host: str
     address: str
+    listener: str
+    """The name of the listener that it asks at; `""` for those without a name."""
     last_seen: Seen | None
     """Null for a machine that has not asked since the service started."""
     events: tuple[str, ...]

@@ -113,7 +113,7 @@ class AttentionItem(schemas.Value, frozen=True, kw_only=True):
 
     kind: attention.Kind
     about: str
-    """An operation (`12.1`), a maintenance (`12`), or what is held (`scope web`)."""
+    """An operation (`12.1`), a maintenance (`12`), what is held (`scope web`), or `clock`."""
     message: str
     since: datetime
 

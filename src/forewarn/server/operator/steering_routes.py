@@ -1,6 +1,6 @@
 """An operator's word: approve, cancel, resume, postpone, hold, release; and what needs one."""
 
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 
 from litestar import Request, delete, get, post
@@ -145,10 +145,13 @@ async def release(desk: AtDesk, data: JSONBody[steering.HoldPlace]) -> schemas.O
     return _told(desk, await desk.done(desk.plane.release(data.kind, data.name)))
 
 
-@get("/v1/attention", tags=TAGS, responses=bodies.REFUSALS, operation_id="listAttention")
-async def list_attention(desk: AtDesk) -> steering.AttentionList:
-    """List what needs an operator, the oldest first."""
-    now = desk.now()
+async def needs(desk: Desk, now: datetime) -> list[attention.Item]:
+    """Return what needs an operator, the oldest first.
+
+    Raises:
+        StoreError: The store is away.
+    """
+    clock = desk.time.clock_doubt()
     live = tuple(desk.roster.operations.values())
 
     def question(reading: Reading) -> list[attention.Item]:
@@ -164,9 +167,17 @@ async def list_attention(desk: AtDesk) -> steering.AttentionList:
             reading.holds(),
             sights,
             now,
+            clock=clock,
         )
 
-    found = await desk.read(question)
+    return await desk.read(question)
+
+
+@get("/v1/attention", tags=TAGS, responses=bodies.REFUSALS, operation_id="listAttention")
+async def list_attention(desk: AtDesk) -> steering.AttentionList:
+    """List what needs an operator, the oldest first."""
+    now = desk.now()
+    found = await needs(desk, now)
     return steering.AttentionList(
         now=now,
         count=len(found),

@@ -61,6 +61,7 @@ def machines(
             fault_domain=machine.fault_domain,
             host=machine.host,
             address=machine.address,
+            listener=machine.listener,
             last_seen=_seen(callers, machine.key),
             events=tuple(events.get(machine.key, ())),
         )

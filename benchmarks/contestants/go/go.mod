@@ -1,0 +1,3 @@
+module contestant
+
+go 1.19

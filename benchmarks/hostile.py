@@ -1,0 +1,166 @@
+"""One hostile guest, in six ways and in all of them at once, and what twenty others notice.
+
+The hostile one is a registered machine with root on its VM, so it has one address and as many
+processes as it likes. The others ask from addresses of their own, well within the rate. The service
+listens where the limits of an address count, as on a bridge.
+"""
+
+import contextlib
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import strangers
+from guests import EVENTS, Guests
+from service import Service, address_of, placed
+from tables import Row, percentile, show
+
+OTHERS = 20
+REQUESTS = 10_000
+EACH_SECONDS = 1 / 40
+"""Each of the others asks 40 times a second: the rate allows 50."""
+
+HOSTILE = OTHERS
+"""The machine that is hostile, by its number."""
+
+AIM_SECONDS = 0.05
+"""The others' p99."""
+
+GROWTH_MIB = 64
+"""What the service's memory may grow by, whatever the hostile one does: 64 connections with 64 KiB
+of answers each are 4 MiB, what they have under way as much again, and the rest the allocator's."""
+
+AWAY_SECONDS = 3.0
+"""How long the store is away in the last case."""
+
+
+@contextlib.contextmanager
+def hostile(port: int, *ways: str) -> Iterator[None]:
+    """Let the hostile guest be hostile in these ways, a process for each."""
+    script = Path(strangers.__file__)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), way, str(port), address_of(HOSTILE)],
+            stdout=subprocess.PIPE,
+        )
+        for way in ways
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"begun\n"
+        yield
+        for process, way in zip(processes, ways, strict=True):
+            assert process.poll() is None, f"{way} ended by itself"
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@contextlib.contextmanager
+def store_away(database: Path) -> Iterator[None]:
+    """Hold the database's lock, as another program might: no change gets through."""
+    other = sqlite3.connect(database, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+def measured(service: Service, title: str, requests: int, *ways: str) -> Row:
+    """Let the others ask while the hostile one is hostile."""
+    before = service.memory_mib()
+    service.forget_peak()
+    others = Guests(service.port, range(OTHERS))
+    with hostile(service.port, *ways):
+        others.ask(requests // 10, each_seconds=EACH_SECONDS)  # until it has its full weight
+        others.seconds.clear()
+        used, began = service.cpu_seconds(), time.monotonic()
+        others.ask(requests, each_seconds=EACH_SECONDS)
+        busy = (service.cpu_seconds() - used) / (time.monotonic() - began)
+        peak = service.memory_mib("VmHWM")
+    others.close()
+    return {
+        "the hostile one": title,
+        "requests": others.statuses.total(),
+        "refused": others.statuses.total() - others.statuses["200"],
+        "median ms": round(percentile(others.seconds, 0.5) * 1e3, 2),
+        "p99 ms": round(percentile(others.seconds, 0.99) * 1e3, 2),
+        "worst ms": round(max(others.seconds) * 1e3, 2),
+        "before MiB": round(before, 1),
+        "peak MiB": round(peak, 1),
+        "after MiB": round(service.memory_mib(), 1),
+        "server busy": f"{busy:.0%}",
+    }
+
+
+def announced(service: Service) -> str:
+    """Announce something to the first machine, and return the event's id."""
+    service.ask("POST", "/v1/maintenance", {"event_type": "Reboot", "machines": ["m0"]})
+    event: str = service.history()[0]["events"][0]["id"]
+    return event
+
+
+def without_store(service: Service, event: str, seconds: float) -> Row:
+    """Take the store away under all of that, and look at what each kind of request gets.
+
+    Args:
+        service: Runs, and knows the fleet.
+        event: What the first machine approves, once without the store and once with it.
+        seconds: How long the others ask meanwhile.
+    """
+    body = b'{"StartRequests":[{"EventId":"%s"}]}' % event.encode()
+    head = f"POST {EVENTS} HTTP/1.1\r\nHost: a\r\nMetadata: true\r\nContent-Length: {len(body)}"
+    approval = head.encode() + b"\r\n\r\n" + body
+    reading = Guests(service.port, range(1, OTHERS))
+    approving = Guests(service.port, [0])
+    with hostile(service.port, *strangers.WAYS), store_away(service.database):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            reading.ask(OTHERS, each_seconds=EACH_SECONDS)
+        approving.ask(1, request=approval)
+    approving.ask(1, request=approval)
+    reading.close()
+    approving.close()
+    return {
+        "GETs": dict(reading.statuses),
+        "p99 ms": round(percentile(reading.seconds, 0.99) * 1e3, 2),
+        "approvals, away and back": " ".join(approving.statuses),
+    }
+
+
+def judge(rows: list[Row], away: Row, *, timed: bool) -> None:
+    """Hold the service to what it promises, whoever is hostile."""
+    for row in rows:
+        assert row["refused"] == 0, row
+        assert row["peak MiB"] - row["before MiB"] <= GROWTH_MIB, row
+        if timed and row["p99 ms"] > AIM_SECONDS * 1e3:
+            print(f"  missed: {row['the hostile one']}: p99 {row['p99 ms']} ms")
+    assert set(away["GETs"]) == {"200"}, away
+    assert away["approvals, away and back"] == "503 200", away
+
+
+def missing() -> list[str]:
+    return []
+
+
+def run(*, quick: bool) -> dict[str, Any]:
+    requests = 20 * OTHERS if quick else REQUESTS
+    with Service(address="0.0.0.0") as service:
+        service.ask("PUT", "/v1/fleet", placed(OTHERS + 1))
+        event = announced(service)
+        rows = [measured(service, "none", requests)]
+        rows += [measured(service, way, requests, way) for way in strangers.WAYS]
+        rows.append(measured(service, "all together", requests, *strangers.WAYS))
+        away = without_store(service, event, 0.5 if quick else AWAY_SECONDS)
+    show(f"{OTHERS} guests beside a hostile one; aim: p99 under {AIM_SECONDS * 1e3:.0f} ms", rows)
+    show("the same while the store is away", [away])
+    judge(rows, away, timed=not quick)
+    return {"hostile": rows, "store away": away}

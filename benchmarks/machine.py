@@ -1,0 +1,86 @@
+"""This machine: its cores, what is installed, and what stands beside every figure."""
+
+import contextlib
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CORES = sorted(os.sched_getaffinity(0))
+SERVER_CORE = CORES[0]
+LOAD_CORES = set(CORES[1:]) or {SERVER_CORE}
+"""Where load is made: with one core there is nothing to part, and the figures are worth less."""
+
+
+def prepare() -> None:
+    """Put this process and its children beside the server, with all the files it may have."""
+    os.sched_setaffinity(0, LOAD_CORES)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextlib.contextmanager
+def on_servers_core() -> Iterator[None]:
+    """Start processes that stay on the server's core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {SERVER_CORE})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def cpu_seconds(session: int) -> float:
+    """The processor time that a session's processes have used, to the nanosecond.
+
+    Args:
+        session: The process that was started as its leader.
+    """
+    used = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                for thread in stat.parent.glob("task/[0-9]*/schedstat"):
+                    used += int(thread.read_text(encoding="utf-8").split()[0])
+    return used / 1e9
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def missing(*programs: str) -> list[str]:
+    """Which of these are not installed."""
+    return [program for program in programs if shutil.which(program) is None]
+
+
+def described() -> dict[str, Any]:
+    """What the figures were taken on."""
+    cpus = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.split(":")[1].strip() for line in cpus if line.startswith("model name")), "")
+    return {
+        "cpu": model or platform.machine(),
+        "cores": len(CORES),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_before": os.getloadavg()[0],
+        "wrk": _version("wrk", "-v"),
+        "nginx": _version("nginx", "-v"),
+        "go": _version("go", "version"),
+    }
+
+
+def _version(*command: str) -> str:
+    if missing(command[0]):
+        return "missing"
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (ran.stdout + ran.stderr).splitlines()[0]

@@ -1,0 +1,163 @@
+"""The contestants of a comparison: each a server of its own on the server's core."""
+
+import http.client
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import machine
+from service import Service, placed
+
+HERE = Path(__file__).parent / "contestants"
+TARGET = "/metadata/scheduledevents?api-version=2020-07-01"
+BODY = '{"DocumentIncarnation":0,"Events":[]}'
+"""What every contestant answers: the document of a scope that never had an event, as most polls
+read. `ask` compares it with what each truly sends."""
+
+CALLERS = 128
+"""Machines that ask, each from its own address."""
+
+START_SECONDS = 60.0
+
+WITHOUT_RATE = ""
+"""The settings of a comparison are those that the service ships with but for the rate, which one
+machine of 128 that asks thousands of times a second would be over."""
+
+
+def ask(port: int) -> tuple[int, str]:
+    """Ask once, from the first machine's address."""
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", port, timeout=10, source_address=("127.1.0.1", 0)
+    )
+    connection.request("GET", TARGET, headers={"Metadata": "true"})
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body
+
+
+class Contestant:
+    """A server that runs while the `with` block does.
+
+    Args:
+        name: As it stands in the tables.
+        command: Returns the command line, by the port and a folder of its own.
+        variables: What its environment has beside ours.
+    """
+
+    def __init__(
+        self, name: str, command: Callable[[int, Path], list[str]], **variables: str
+    ) -> None:
+        self.name = name
+        self.port = machine.free_port()
+        self._command = command
+        self._variables = variables
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="forewarn-bench-"))
+        command = self._command(self.port, self._folder)
+        with (self._folder / "log").open("wb") as log, machine.on_servers_core():
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._variables},
+                start_new_session=True,
+            )
+        until = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                assert ask(self.port) == (200, BODY), (self.name, ask(self.port))
+            except OSError:
+                said = (self._folder / "log").read_text(encoding="utf-8")
+                assert self._process.poll() is None, said
+                assert time.monotonic() < until, said
+                time.sleep(0.02)
+            else:
+                return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(30)
+        shutil.rmtree(self._folder)
+
+    def cpu_seconds(self) -> float:
+        """The processor time that it has used."""
+        return machine.cpu_seconds(self._process.pid)
+
+    def counted(self) -> int | None:
+        """How many requests it says that it has answered; None where it counts none."""
+        return None
+
+
+class Forewarn:
+    """The service itself, with a fleet of which each machine has its address."""
+
+    name = "forewarn"
+
+    def __init__(self) -> None:
+        self._service = Service(WITHOUT_RATE)
+        self.port = self._service.port
+
+    def __enter__(self) -> Self:
+        self._service.start()
+        self._service.ask("PUT", "/v1/fleet", placed(CALLERS))
+        assert ask(self.port) == (200, BODY), ask(self.port)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._service.__exit__(*exception)
+
+    def cpu_seconds(self) -> float:
+        return self._service.cpu_seconds()
+
+    def counted(self) -> int | None:
+        return None
+
+
+def _nginx(port: int, folder: Path) -> list[str]:
+    text = (HERE / "nginx.conf").read_text(encoding="utf-8")
+    for name, value in {"PORT": str(port), "BODY": BODY, "FOLDER": str(folder)}.items():
+        text = text.replace(f"@{name}@", value)
+    (folder / "nginx.conf").write_text(text, encoding="utf-8")
+    return ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]
+
+
+def _uvicorn(port: int, _: Path) -> list[str]:
+    options = ["--no-access-log", "--log-level", "warning", "--loop", "uvloop"]
+    place = ["--host", "127.0.0.1", "--port", str(port), "--app-dir", str(HERE)]
+    return [sys.executable, "-m", "uvicorn", "asgi:app", "--http", "httptools", *options, *place]
+
+
+def _go(port: int, folder: Path) -> list[str]:
+    built = folder / "contestant"
+    subprocess.run(["go", "build", "-o", str(built), "."], cwd=HERE / "go", check=True)
+    return [str(built), str(port), BODY]
+
+
+def contestants() -> tuple[list[Contestant | Forewarn], list[str]]:
+    """Return those that can run here, the service first, and the programs that others lack."""
+    lacking = machine.missing("nginx", "go")
+    here = Path(__file__).parent
+    chosen: list[Contestant | Forewarn] = [Forewarn()]
+    if "nginx" not in lacking:
+        chosen.append(Contestant("nginx return 200", _nginx))
+    if "go" not in lacking:
+        # One core is given to it, and it would else believe that it has all of them.
+        chosen.append(Contestant("Go net/http", _go, GOMAXPROCS="1"))
+    chosen.append(
+        Contestant(
+            "exchange on uvicorn",
+            _uvicorn,
+            PYTHONPATH=os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")]),
+            FOREWARN_BENCH_MACHINES=str(CALLERS),
+        )
+    )
+    return chosen, lacking

@@ -1,0 +1,371 @@
+"""Where the metadata endpoint is: addresses in the order in which they are tried.
+
+An address that was given, or FOREWARN_ENDPOINT, is the only one: whoever names a place wants no
+other. Without either, the link-local address comes first, then SCHEDULEDEVENTSIP, which
+Microsoft's own discovery script leaves behind, then option 245 of the machine's DHCP leases, as
+it is on machines of the classic cloud that are in no virtual network. The next is tried where
+one does not answer as a metadata endpoint.
+
+`candidates` decides, over texts; `find` reads the environment and the lease files for it. The
+DHCP server itself is never asked: that takes root and a raw socket, disturbs the machine's own
+client, and tells nothing that the leases do not hold.
+"""
+
+import glob
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+import msgspec
+
+LINK_LOCAL: Final = "169.254.169.254"
+"""Where the endpoint is on every machine in a virtual network (protocol.md section 1)."""
+
+ENDPOINT_VARIABLE: Final = "FOREWARN_ENDPOINT"
+"""The environment's word on the address; what the caller gives goes before it."""
+
+ADDRESS_VARIABLE: Final = "SCHEDULEDEVENTSIP"
+"""What Microsoft's discovery script calls the address that it has found."""
+
+PORT: Final = 80
+
+MAX_ADDRESS: Final = 2048
+"""The most characters of an address: no URL that anybody types is longer."""
+
+MAX_LEASE_BYTES: Final = 1024 * 1024
+"""The most that is read of one lease file, from its end: the newest leases stand there. dhclient
+appends to it at each renewal, and some hundred bytes a lease make this months."""
+
+MAX_LEASE_FILES: Final = 64
+"""The most lease files that are read: one for each network card and each client."""
+
+DHCLIENT: Final = (
+    "/var/lib/dhcp/dhclient*.leases",
+    "/var/lib/dhcp3/dhclient*.leases",
+    "/var/lib/dhclient/dhclient*.lease*",
+    "/var/lib/NetworkManager/dhclient*.lease",
+    "/var/db/dhclient.leases*",
+)
+"""Where dhclient keeps its leases on Debian, SUSE, Red Hat, under NetworkManager and on BSD."""
+
+NETWORKD: Final = ("/run/systemd/netif/leases/*",)
+"""Where systemd-networkd keeps the leases that it holds now."""
+
+Format = Literal["dhclient", "networkd"]
+
+
+class BadAddress(ValueError):  # noqa: N818 - what was given is bad, and no fault of ours
+    """What was given as an address is none; the message says why, and what is wanted."""
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """A server of the protocol, as an address names it."""
+
+    host: str
+    """A name or an IP address, an IPv6 one without its brackets."""
+    port: int = PORT
+    prefix: str = ""
+    """What stands before `/metadata/...`, such as `/vm/web-0`; `""` for nothing."""
+
+    def __str__(self) -> str:
+        """Return it as a URL, without the port where that is HTTP's own."""
+        return f"http://{self.authority}{self.prefix}"
+
+    @property
+    def authority(self) -> str:
+        """The host and its port as a Host header names them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORT else f"{host}:{self.port}"
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """An endpoint to try."""
+
+    endpoint: Endpoint
+    origin: str
+    """Who named it, for messages: `the address given`, or such as `FOREWARN_ENDPOINT`."""
+
+
+class LeaseFile(msgspec.Struct, frozen=True):
+    """What stands in a file of DHCP leases."""
+
+    path: str
+    text: str
+    format: Format
+
+
+def candidates(
+    given: str | None,
+    environment: Mapping[str, str],
+    leases: Iterable[LeaseFile],
+    now: datetime,
+) -> tuple[Candidate, ...]:
+    """Return where the endpoint may be, in the order in which to try.
+
+    Args:
+        given: The caller's address; None or `""` where the caller names none.
+        environment: The process's variables.
+        leases: The lease files, the one that was written last at the end.
+        now: The time of day, aware, by which a lease has expired or not.
+
+    Returns:
+        One where an address was given or FOREWARN_ENDPOINT is set; else one to three, each
+        endpoint once.
+
+    Raises:
+        BadAddress: What was given, or a variable, is no address.
+    """
+    if given:
+        return (Candidate(parse(given), "the address given"),)
+    if named := environment.get(ENDPOINT_VARIABLE):
+        return (Candidate(_variable(ENDPOINT_VARIABLE, named), ENDPOINT_VARIABLE),)
+    found = {Endpoint(LINK_LOCAL): "the link-local address"}
+    if named := environment.get(ADDRESS_VARIABLE):
+        found.setdefault(_variable(ADDRESS_VARIABLE, named), ADDRESS_VARIABLE)
+    if lease := _newest(leases, now):
+        address, path = lease
+        found.setdefault(Endpoint(address), f"option 245 in {path}")
+    return tuple(Candidate(endpoint, origin) for endpoint, origin in found.items())
+
+
+def find(
+    given: str | None,
+    environment: Mapping[str, str],
+    now: datetime,
+    read: Callable[[], Iterable[LeaseFile]] | None = None,
+) -> tuple[Candidate, ...]:
+    """Return where the endpoint may be, with the lease files of this machine.
+
+    Args:
+        given: As `candidates` takes it.
+        environment: As `candidates` takes it.
+        now: As `candidates` takes it.
+        read: Reads the lease files, and is not called where an address is named; None for
+            `lease_files`.
+
+    Raises:
+        BadAddress: What was given, or a variable, is no address.
+    """
+    named = given or environment.get(ENDPOINT_VARIABLE)
+    return candidates(given, environment, () if named else (read or lease_files)(), now)
+
+
+_URL: Final = re.compile(
+    r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?"
+    r"(?:\[(?P<v6>[^\]/]*)\]|(?P<host>[^/?#:@\[\]]*))"
+    r"(?::(?P<port>[^/?#@]*))?"
+    r"(?P<path>/[^?#]*)?"
+)
+_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?\.?", re.ASCII)
+_PATH: Final = re.compile(r"[A-Za-z0-9/._~!$&'()*+,;=:@%-]*", re.ASCII)
+_NUMBERS: Final = re.compile(r"[0-9.]+", re.ASCII)
+_WANTED: Final = (
+    "give it as http://169.254.169.254, with a port or a path before /metadata where it has one"
+)
+
+
+def parse(address: str) -> Endpoint:
+    """Read an address: `169.254.169.254`, `host:8170`, `http://127.0.0.1:8170/vm/web-0`.
+
+    Raises:
+        BadAddress: It is none: the message names what is wrong.
+    """
+    match = _URL.fullmatch(address) if len(address) <= MAX_ADDRESS else None
+    if match is None:
+        raise _bad(address, "is no address")
+    if (match["scheme"] or "http").lower() != "http":
+        raise _bad(address, f"asks for {match['scheme']}, and the protocol is plain HTTP")
+    path = (match["path"] or "").rstrip("/")
+    if not _PATH.fullmatch(path):
+        raise _bad(address, "has a path with characters that no URL has")
+    if "/metadata/" in f"{path.lower()}/":
+        raise _bad(address, "names a page of the endpoint, and not the endpoint")
+    return Endpoint(_host(address, match), _port(address, match["port"]), path)
+
+
+def _host(address: str, match: re.Match[str]) -> str:
+    if (inner := match["v6"]) is not None:
+        if not _is_address(socket.AF_INET6, inner.partition("%")[0]):
+            raise _bad(address, "has no IPv6 address in its brackets")
+        return inner
+    host = match["host"]
+    if not _NAME.fullmatch(host):
+        raise _bad(address, "names no host" if not host else "has a host that is no name")
+    if _NUMBERS.fullmatch(host) and not _is_address(socket.AF_INET, host):
+        raise _bad(address, "has a host that is no IPv4 address")
+    return host
+
+
+def _is_address(family: socket.AddressFamily, text: str) -> bool:
+    try:
+        socket.inet_pton(family, text)
+    except (OSError, ValueError):  # ValueError: not ASCII, or with a NUL
+        return False
+    return True
+
+
+def _port(address: str, text: str | None) -> int:
+    if text is None:
+        return PORT
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65_536:
+        raise _bad(address, "has a port that is not 1 to 65535")
+    return int(text)
+
+
+def _bad(address: str, wrong: str) -> BadAddress:
+    shown = address if len(address) <= 80 else f"{address[:80]}..."
+    return BadAddress(f"{shown!r} {wrong}: {_WANTED}")
+
+
+def _variable(name: str, address: str) -> Endpoint:
+    try:
+        return parse(address)
+    except BadAddress as error:
+        message = f"the variable {name} is wrong: {error}, or unset it"
+        raise BadAddress(message) from error
+
+
+def _newest(leases: Iterable[LeaseFile], now: datetime) -> tuple[str, str] | None:
+    """Return the address and the path of the last lease that has not expired."""
+    found = None
+    for file in leases:
+        read = _dhclient(file.text, now) if file.format == "dhclient" else _networkd(file.text)
+        found = (read, file.path) if read else found
+    return found
+
+
+_TOKEN: Final = re.compile(
+    r'"(?P<text>(?:[^"\\]|\\.){0,2048}+)"'  # an option has 255 bytes, each four characters at most
+    r'|(?P<comment>#[^\n]*)|(?P<mark>[{};])|(?P<word>[^\s{};"#]+)',
+    re.DOTALL,
+)
+
+
+def _statements(text: str) -> Iterator[list[str]]:
+    """Give dhclient's statements as words; a block's end is `}`, quoted texts keep a `"`."""
+    words: list[str] = []
+    for token in _TOKEN.finditer(text):
+        if token["comment"] is not None:
+            continue
+        if token["mark"] is None:
+            words.append(token["word"] or f'"{token["text"]}')
+            continue
+        yield [*words, token["mark"]] if token["mark"] != ";" else words
+        words = []
+
+
+def _dhclient(text: str, now: datetime) -> str | None:
+    """Return option 245 of the last lease of a dhclient file that has not expired.
+
+    The file is a log: its last lease is the newest. A lease that is not whole does not count,
+    nor does one that tells no expiry.
+    """
+    found: str | None = None
+    address: str | None = None
+    inside = live = False
+    for statement in _statements(text):
+        match statement:
+            case ["lease", "{"]:
+                inside, live, address = True, False, None
+            case ["option", "unknown-245" | "option-245", value]:
+                address = _option(value)
+            case ["expire", *when]:
+                live = _is_ahead(when, now)
+            case [*_, "}"]:
+                found = address if inside and live and address else found
+                inside = False
+    return found
+
+
+def _option(value: str) -> str | None:
+    """Return the address in an option as dhclient writes it.
+
+    Either one or two hex digits a byte, `a8:3f:81:10`, or, where every byte happens to be a
+    printable character, the four as quoted text.
+    """
+    if value.startswith('"'):
+        return _address(_unescaped(value[1:]))
+    pairs = value.split(":")
+    if not all(re.fullmatch(r"[0-9A-Fa-f]{1,2}", pair) for pair in pairs):
+        return None
+    return _address([int(pair, 16) for pair in pairs])
+
+
+def _unescaped(text: str) -> list[int]:
+    """Return the bytes of quoted text: a backslash quotes a character, or begins three digits."""
+    read = re.findall(r"\\([0-7]{3})|\\?(.)", text, re.DOTALL)
+    return [int(octal, 8) if octal else ord(character) for octal, character in read]
+
+
+def _address(octets: Sequence[int]) -> str | None:
+    """Return an IPv4 address that a host may have; None for what is none."""
+    if len(octets) != 4 or not 0 < octets[0] < 224 or max(octets) > 255:
+        return None
+    return ".".join(map(str, octets))
+
+
+_WHEN: Final = re.compile(r"(\d{4})/(\d\d?)/(\d\d?) (\d\d?):(\d\d):(\d\d)(?: UTC)?", re.ASCII)
+
+
+def _is_ahead(when: Sequence[str], now: datetime) -> bool:
+    """Tell whether an expiry is still to come: `6 2017/11/25 01:48:29`, `epoch 1511574509`."""
+    match list(when):
+        case ["never"]:
+            return True
+        case ["epoch", seconds] if re.fullmatch(r"[0-9]{1,12}", seconds):
+            return timedelta(seconds=int(seconds)) > now - datetime(1970, 1, 1, tzinfo=UTC)
+        case [_, *date] if date_match := _WHEN.fullmatch(" ".join(date)):
+            year, month, day, hour, minute, second = map(int, date_match.groups())
+            try:
+                return datetime(year, month, day, hour, minute, second, tzinfo=UTC) > now
+            except ValueError:
+                return False
+        case _:
+            return False
+
+
+def _networkd(text: str) -> str | None:
+    """Return option 245 of a lease that systemd-networkd holds.
+
+    It removes the file together with the lease, so what is there has not expired.
+    """
+    match = re.search(r"^OPTION_245=([0-9A-Fa-f]{8})\s*$", text, re.MULTILINE)
+    return None if match is None else _address(list(bytes.fromhex(match[1])))
+
+
+def lease_files(
+    dhclient: Sequence[str] = DHCLIENT, networkd: Sequence[str] = NETWORKD
+) -> tuple[LeaseFile, ...]:
+    """Read the machine's lease files, the one that was written last at the end.
+
+    What this user may not read, or what goes away meanwhile, is left out: leases are a hint, and
+    an unprivileged process is never told them on some systems.
+
+    Args:
+        dhclient: Patterns of paths of dhclient's files.
+        networkd: Patterns of paths of systemd-networkd's files.
+    """
+    found: list[tuple[float, str, LeaseFile]] = []
+    formats: tuple[tuple[Format, Sequence[str]], ...] = (
+        ("dhclient", dhclient),
+        ("networkd", networkd),
+    )
+    paths = [
+        (path, form)
+        for form, patterns in formats
+        for pattern in patterns
+        for path in sorted(glob.glob(pattern))  # noqa: PTH207 - pathlib costs a third of the import
+    ]
+    for path, form in paths[:MAX_LEASE_FILES]:
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123 - as above
+                status = os.fstat(file.fileno())
+                file.seek(max(0, status.st_size - MAX_LEASE_BYTES))
+                text = file.read(MAX_LEASE_BYTES).decode("ascii", "replace")
+        except OSError:
+            continue
+        found.append((status.st_mtime, path, LeaseFile(path, text, form)))
+    return tuple(file for _, _, file in sorted(found, key=lambda each: each[:2]))

@@ -1,0 +1,159 @@
+"""Each awkward server, a process of its own on a real socket, played against both shells."""
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from awkward.servers import LATE_SECONDS, NEVER_SECONDS, SERVERS
+from awkward.story import OTHERS, OURS, TOLD
+from client import shells
+from forewarn.client.event import Change, Trouble
+from forewarn.client.pace import Pace
+
+TESTS = Path(__file__).resolve().parents[1]
+SCALE = 20.0
+PATIENCE = 60.0
+"""Seconds in which any of the stories is over, many times what the slowest takes."""
+
+ENOUGH = 5
+"""How often the end must have been told before a test believes that nothing more follows."""
+
+MAX_POURED = 16 * 1024 * 1024
+"""What an endless answer may get rid of: the client's limit, and what sockets hold besides."""
+
+SCALED = Pace(
+    first_answer_seconds=150.0 / SCALE,
+    answer_seconds=10.0 / SCALE,
+    connect_seconds=10.0 / SCALE,
+    poll_seconds=0.02,
+    backoff_seconds=0.01,
+    longest_backoff_seconds=0.1,
+    approve_seconds=PATIENCE,
+)
+"""The client's own patience, as much quicker as the servers'; polls and pauses are made short."""
+
+QUIET = {
+    *("upright", "closes-without-saying-so", "hangs-up-on-the-second-request"),
+    *("first-answer-late", "resets-its-incarnation", "wrong-weekdays", "iso-dates"),
+    *("new-eventid-case", "strange-fields", "refuses-new-versions", "approves-and-dies"),
+}
+"""The servers that a watch has no trouble with: nobody is to be woken for them."""
+
+
+class Playing:
+    """One awkward server, running."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._record = folder / "record"
+        self._record.touch()
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "awkward", name),
+                *("--record", str(self._record), "--scale", str(SCALE)),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=TESTS,
+        )
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().strip()
+
+    def record(self, fact: str) -> list[Any]:
+        """What was written down of one kind."""
+        lines = [json.loads(line) for line in self._record.read_text().splitlines()]
+        return [line[fact] for line in lines if fact in line]
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(params=sorted(SERVERS))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server(name: str, tmp_path: Path) -> Iterator[Playing]:
+    playing = Playing(name, tmp_path)
+    yield playing
+    playing.stop()
+
+
+@pytest.fixture(params=list(shells.SHELLS))
+def client(server: Playing, request: pytest.FixtureRequest) -> Iterator[shells.Shell]:
+    made = shells.SHELLS[request.param](server.address, pace=SCALED)
+    yield made
+    made.close()
+    if isinstance(made, shells.Awaited):
+        made.stop()
+
+
+class Handler:
+    """What a service does: approves what concerns it, and writes everything down."""
+
+    def __init__(self, client: shells.Shell) -> None:
+        self._client = client
+        self.told: list[tuple[str, str, str]] = []
+        self.changes: list[Change] = []
+        self.troubles: list[Trouble] = []
+        self.failure: BaseException | None = None
+        self.watch = client.watch(on_trouble=self.troubles.append)
+
+    def run(self) -> None:
+        try:
+            for change in self.watch:
+                event = change.event
+                self.changes.append(change)
+                self.told.append((change.kind, event.event_id.upper(), event.status))
+                if change.appeared and event.concerns_me:
+                    self._client.approve(event)
+        except BaseException as failure:  # noqa: BLE001 - the test's own thread tells of it
+            self.failure = failure
+
+
+def test_every_change_is_told_once_and_what_is_approved_counts_once(
+    name: str, server: Playing, client: shells.Shell
+) -> None:
+    handler = Handler(client)
+    thread = threading.Thread(target=handler.run)
+    thread.start()
+    waited = threading.Event()
+    for _ in range(int(PATIENCE / 0.05)):
+        if not thread.is_alive() or len(server.record("over")) >= ENOUGH:
+            break
+        waited.wait(0.05)
+    handler.watch.close()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert handler.failure is None
+    assert handler.told == list(TOLD)
+    approvals = server.record("approved")
+    assert all([each.upper() for each in ids] == [OURS] for ids in approvals), approvals
+    assert [new for new in server.record("new") if new] == [[OURS]]
+    assert not server.record("followed")
+    assert all(poured < MAX_POURED for poured in server.record("poured"))
+    reasons = [trouble.reason for trouble in handler.troubles]
+    assert all(one != other for one, other in itertools.pairwise(reasons))
+    assert not reasons or handler.troubles[-1].over
+    assert bool(reasons) == (name not in QUIET), reasons
+
+
+def test_the_scaled_servers_are_as_late_and_as_slow_as_the_clients_patience_is_long() -> None:
+    late, never = LATE_SECONDS / SCALE, NEVER_SECONDS / SCALE
+    assert SCALED.answer_seconds < late < SCALED.first_answer_seconds
+    assert SCALED.answer_seconds < never
+    assert (Pace().first_answer_seconds, Pace().answer_seconds) == (150.0, 10.0)
+
+
+def test_the_story_has_an_end_for_each_event() -> None:
+    for event_id in (OURS, OTHERS):
+        kinds = [kind for kind, each, _ in TOLD if each == event_id]
+        assert kinds == ["appeared", "started", "gone"]

@@ -1,0 +1,300 @@
+"""Where the endpoint is: what is given, what the environment says, what leases tell."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forewarn.client import discovery
+from forewarn.client.discovery import BadAddress, Endpoint, LeaseFile
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+LINK_LOCAL = "http://169.254.169.254"
+
+
+def tried(
+    address: str | None = None, leases: tuple[LeaseFile, ...] = (), **environment: str
+) -> list[tuple[str, str]]:
+    found = discovery.candidates(address, environment, leases, NOW)
+    return [(str(each.endpoint), each.origin) for each in found]
+
+
+def lease(option: str, expire: str = "6 2026/11/22 01:48:29", interface: str = "eth0") -> str:
+    """A lease as dhclient writes it on a machine of the cloud."""
+    return f"""lease {{
+  interface "{interface}";
+  fixed-address 172.16.3.4;
+  server-name "RD-1 {{rack; 3}}";
+  option subnet-mask 255.255.255.0;
+  option dhcp-lease-time 4294967295;
+  option rfc3442-classless-static-routes 0,172,16,3,1,32,168,63,129,16,172,16,3,1;
+  option {option};
+  option domain-name "ix.internal.example.net";
+  renew 6 2026/11/21 13:48:29;
+  rebind 6 2026/11/21 13:48:29;
+  expire {expire};
+}}
+"""
+
+
+def dhclient(*texts: str, path: str = "/var/lib/dhcp/dhclient.eth0.leases") -> LeaseFile:
+    return LeaseFile(path, "".join(texts), "dhclient")
+
+
+def networkd(option: str, path: str = "/run/systemd/netif/leases/2") -> LeaseFile:
+    text = (
+        "# This is private data. Do not parse.\nADDRESS=10.0.0.4\nNETMASK=255.255.255.0\n"
+        f"ROUTER=10.0.0.1\nSERVER_ADDRESS=168.63.129.16\nLIFETIME=1h 30min\n{option}\n"
+    )
+    return LeaseFile(path, text, "networkd")
+
+
+def of_lease(*files: LeaseFile) -> str | None:
+    """The address that the leases tell, beside the link-local one."""
+    rest = tried(leases=files)[1:]
+    return rest[0][0] if rest else None
+
+
+def test_an_address_that_is_given_is_the_only_one() -> None:
+    others = {"FOREWARN_ENDPOINT": "10.0.0.1", "SCHEDULEDEVENTSIP": "10.0.0.2"}
+    found = tried("10.9.9.9", (networkd("OPTION_245=a83f8110"),), **others)
+    assert found == [("http://10.9.9.9", "the address given")]
+
+
+def test_the_environments_endpoint_is_the_only_one_where_none_is_given() -> None:
+    for nothing in (None, ""):
+        found = tried(nothing, FOREWARN_ENDPOINT="127.0.0.1:8170", SCHEDULEDEVENTSIP="10.0.0.2")
+        assert found == [("http://127.0.0.1:8170", "FOREWARN_ENDPOINT")]
+
+
+def test_without_any_word_the_link_local_address_comes_before_the_rest() -> None:
+    assert tried() == [(LINK_LOCAL, "the link-local address")]
+    found = tried(leases=(networkd("OPTION_245=a83f8110"),), SCHEDULEDEVENTSIP="10.0.0.2")
+    assert found == [
+        (LINK_LOCAL, "the link-local address"),
+        ("http://10.0.0.2", "SCHEDULEDEVENTSIP"),
+        ("http://168.63.129.16", "option 245 in /run/systemd/netif/leases/2"),
+    ]
+
+
+def test_an_empty_variable_is_none() -> None:
+    assert tried(FOREWARN_ENDPOINT="", SCHEDULEDEVENTSIP="") == tried()
+
+
+def test_an_endpoint_that_two_name_is_tried_once() -> None:
+    same = (networkd("OPTION_245=a9fea9fe"),)
+    assert tried(leases=same, SCHEDULEDEVENTSIP=LINK_LOCAL) == tried()
+
+
+@pytest.mark.parametrize(
+    ("address", "endpoint", "url"),
+    [
+        ("169.254.169.254", Endpoint("169.254.169.254"), LINK_LOCAL),
+        ("http://169.254.169.254/", Endpoint("169.254.169.254"), LINK_LOCAL),
+        ("HTTP://imds.example.:8080", Endpoint("imds.example.", 8080), "http://imds.example.:8080"),
+        ("localhost:80", Endpoint("localhost"), "http://localhost"),
+        (
+            "http://127.0.0.1:8170/vm/web-0/",
+            Endpoint("127.0.0.1", 8170, "/vm/web-0"),
+            "http://127.0.0.1:8170/vm/web-0",
+        ),
+        ("[fe80::1%eth0]:81", Endpoint("fe80::1%eth0", 81), "http://[fe80::1%eth0]:81"),
+        ("http://[::1]/p", Endpoint("::1", 80, "/p"), "http://[::1]/p"),
+    ],
+)
+def test_an_address_is_read_and_written(address: str, endpoint: Endpoint, url: str) -> None:
+    assert discovery.parse(address) == endpoint
+    assert str(endpoint) == url
+    assert discovery.parse(url) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("address", "wrong"),
+    [
+        ("https://169.254.169.254", "asks for https, and the protocol is plain HTTP"),
+        ("169.254.169.256", "has a host that is no IPv4 address"),
+        ("169.254.169", "has a host that is no IPv4 address"),
+        ("http://", "names no host"),
+        (":80", "names no host"),
+        ("a host", "has a host that is no name"),
+        ("ho\u0455t", "has a host that is no name"),
+        ("-x-", "has a host that is no name"),
+        ("fe80::1", "is no address|port that is not"),
+        ("[fe80::1::2]", "has no IPv6 address in its brackets"),
+        ("[::1\x00]", "has no IPv6 address in its brackets"),
+        ("host:0", "has a port that is not 1 to 65535"),
+        ("host:65536", "has a port that is not 1 to 65535"),
+        ("host:\u0661", "has a port that is not 1 to 65535"),
+        ("host:", "has a port that is not 1 to 65535"),
+        ("user:word@host", "is no address"),
+        ("http://host/a b", "has a path with characters that no URL has"),
+        ("http://host/\r\nX: y", "has a path with characters that no URL has"),
+        ("http://host?x=1", "is no address"),
+        ("http://host/x#y", "is no address"),
+        ("http://host/metadata/scheduledevents", "names a page of the endpoint"),
+        ("http://host/vm/a/Metadata", "names a page of the endpoint"),
+        ("h" * 3000, "is no address"),
+    ],
+)
+def test_what_is_no_address_is_refused_and_told(address: str, wrong: str) -> None:
+    with pytest.raises(BadAddress, match=wrong) as refused:
+        discovery.parse(address)
+    assert "give it as http://169.254.169.254" in str(refused.value)
+    assert len(str(refused.value)) < 300
+    assert "\n" not in str(refused.value)
+
+
+@given(st.text())
+def test_any_text_is_an_address_or_refused_and_never_splits_a_request(text: str) -> None:
+    try:
+        endpoint = discovery.parse(text)
+    except BadAddress:
+        return
+    assert not set(f"{endpoint.authority}{endpoint.prefix}") & set(" \r\n\t\x00")
+    assert discovery.parse(str(endpoint)) == endpoint
+
+
+@pytest.mark.parametrize("variable", ["FOREWARN_ENDPOINT", "SCHEDULEDEVENTSIP"])
+def test_a_variable_that_is_no_address_is_named(variable: str) -> None:
+    with pytest.raises(BadAddress, match=f"the variable {variable} is wrong: 'a b' has a host"):
+        tried(**{variable: "a b"})
+
+
+@pytest.mark.parametrize(
+    ("option", "address"),
+    [
+        ("unknown-245 a8:3f:81:10", "http://168.63.129.16"),
+        ("option-245 a8:3f:81:10", "http://168.63.129.16"),
+        ("unknown-245 A8:3F:1:0a", "http://168.63.1.10"),
+        ("unknown-245 a:0:0:4", "http://10.0.0.4"),
+        ('unknown-245 "bL6 "', "http://98.76.54.32"),
+        ('unknown-245 "\\"\\\\;}"', "http://34.92.59.125"),
+        ('unknown-245 "\\012\\377AB"', "http://10.255.65.66"),
+        ("unknown-245 a8:3f:81", None),
+        ("unknown-245 a8:3f:81:10:1", None),
+        ("unknown-245 a8:3f:81:100", None),
+        ("unknown-245 a8:3f::10", None),
+        ("unknown-245 0:0:0:0", None),
+        ("unknown-245 ff:ff:ff:ff", None),
+        ('unknown-245 "A\\777BC"', None),
+        ("unknown-244 a8:3f:81:10", None),
+        ('domain-search "option unknown-245 a8:3f:81:10;"', None),
+    ],
+)
+def test_dhclients_option_is_read_as_dhclient_writes_it(option: str, address: str | None) -> None:
+    assert of_lease(dhclient(lease(option))) == address
+
+
+@pytest.mark.parametrize(
+    ("expire", "lives"),
+    [
+        ("6 2026/11/21 12:00:01", True),
+        ("6 2026/11/21 12:00:00", False),
+        ("6 2017/11/25 01:48:29", False),
+        ("6 2026/11/21 12:00:01 UTC", True),
+        ("never", True),
+        ("epoch 1795262401; # Sat Nov 21 12:00:01 2026", True),
+        ("epoch 1795262400; # Sat Nov 21 12:00:00 2026", False),
+        ("epoch 999999999999", True),
+        ("6 2026/13/41 12:00:01", False),
+        ("tomorrow", False),
+        ("6 2026/11/22 01:48:29 CET", False),
+    ],
+)
+def test_a_lease_that_has_expired_tells_nothing(expire: str, lives: bool) -> None:
+    found = of_lease(dhclient(lease("unknown-245 a8:3f:81:10", expire)))
+    assert found == ("http://168.63.129.16" if lives else None)
+
+
+def test_the_last_lease_that_has_not_expired_counts() -> None:
+    first = lease("unknown-245 a:0:0:1")
+    second = lease("unknown-245 a:0:0:2", interface="eth1")
+    over = lease("unknown-245 a:0:0:3", "6 2026/11/21 11:59:59")
+    other = lease("routers 172.16.3.1")
+    assert of_lease(dhclient(first, second, over, other)) == "http://10.0.0.2"
+    assert of_lease(dhclient(over)) is None
+    older, newer = dhclient(first), dhclient(second, path="/var/db/dhclient.leases.hvn0")
+    assert of_lease(older, newer) == "http://10.0.0.2"
+    assert of_lease(newer, older) == "http://10.0.0.1"
+    assert of_lease(newer, networkd("OPTION_245=0a000009"), dhclient(over)) == "http://10.0.0.9"
+
+
+def test_a_lease_that_is_not_whole_tells_nothing() -> None:
+    whole = lease("unknown-245 a8:3f:81:10")
+    assert of_lease(dhclient(whole[: whole.rindex("}")])) is None
+    assert of_lease(dhclient(whole[whole.index("option") :])) is None  # its head is cut off
+    assert of_lease(dhclient(whole, lease("unknown-245 a:0:0:2")[:150])) == "http://168.63.129.16"
+    never = whole.replace("  expire 6 2026/11/22 01:48:29;\n", "")
+    assert of_lease(dhclient(never)) is None
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["", "OPTION_245=", "OPTION_245=a83f81", "OPTION_245=zz3f8110", "XOPTION_245=a83f8110"],
+)
+def test_networkds_lease_without_a_whole_option_tells_nothing(option: str) -> None:
+    assert of_lease(networkd(option)) is None
+    assert of_lease(networkd("OPTION_245=a83f8110")) == "http://168.63.129.16"
+
+
+@given(st.text(), st.sampled_from(["dhclient", "networkd"]))
+def test_no_lease_file_breaks_the_search(text: str, form: discovery.Format) -> None:
+    found = tried(leases=(LeaseFile("/a", text, form),))
+    assert found[0] == (LINK_LOCAL, "the link-local address")
+
+
+def written(path: Path, text: str, at: int) -> Path:
+    path.write_text(text)
+    os.utime(path, (at, at))
+    return path
+
+
+def test_lease_files_are_read_the_newest_last(tmp_path: Path) -> None:
+    written(tmp_path / "dhclient.eth0.leases", lease("unknown-245 a:0:0:1"), 3000)
+    written(tmp_path / "dhclient.eth1.leases", lease("unknown-245 a:0:0:2"), 1000)
+    (tmp_path / "leases").mkdir()
+    written(tmp_path / "leases" / "2", "OPTION_245=0a000003\n", 2000)
+    written(tmp_path / "other", lease("unknown-245 a:0:0:9"), 9000)
+    patterns = ([f"{tmp_path}/dhclient*.leases"], [f"{tmp_path}/leases/*"])
+    files = discovery.lease_files(*patterns)
+    assert [Path(file.path).name for file in files] == [
+        *("dhclient.eth1.leases", "2", "dhclient.eth0.leases")
+    ]
+    assert of_lease(*files) == "http://10.0.0.1"
+
+
+def test_what_cannot_be_read_as_a_lease_file_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "folder.leases").mkdir()
+    (tmp_path / "gone.leases").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "bytes.leases").write_bytes(bytes(range(256)))
+    files = discovery.lease_files([f"{tmp_path}/*.leases"], [])
+    assert [Path(file.path).name for file in files] == ["bytes.leases"]
+    assert of_lease(*files) is None
+
+
+def test_of_a_long_log_of_leases_the_end_is_read(tmp_path: Path) -> None:
+    old = lease("unknown-245 a:0:0:1")
+    text = old * (2 * discovery.MAX_LEASE_BYTES // len(old)) + lease("unknown-245 a:0:0:2")
+    (tmp_path / "long.leases").write_text(text)
+    (file,) = discovery.lease_files([f"{tmp_path}/*.leases"], [])
+    assert len(file.text) == discovery.MAX_LEASE_BYTES
+    assert of_lease(file) == "http://10.0.0.2"
+
+
+def test_lease_files_are_read_where_no_address_is_named_and_only_there() -> None:
+    asked = []
+
+    def read() -> tuple[LeaseFile, ...]:
+        asked.append(True)
+        return (networkd("OPTION_245=a83f8110"),)
+
+    named = {"FOREWARN_ENDPOINT": "127.0.0.1:8170"}
+    assert len(discovery.find(None, named, NOW, read)) == 1
+    assert len(discovery.find("127.0.0.1", {}, NOW, read)) == 1
+    assert not asked
+    assert len(discovery.find(None, {}, NOW, read)) == 2
+    assert asked
+    assert discovery.find(None, {}, NOW)[0].endpoint == Endpoint("169.254.169.254")

@@ -1,0 +1,48 @@
+"""A thread writer that can be kept busy, so that what comes meanwhile waits for certain."""
+
+import threading
+from datetime import datetime
+
+from builders import NOW, mint
+from control.conftest import Counting
+from forewarn.clock import ManualClock
+from forewarn.control.feed import Feed
+from forewarn.control.plane import Plane
+from forewarn.control.writer import ThreadWriter, Work
+from forewarn.maintenance.model import Changes
+from forewarn.store.port import Transaction
+
+
+class Busy:
+    """The writer, its store, and a plane that asks it."""
+
+    def __init__(self) -> None:
+        self.store = Counting()
+        self.feed = Feed()
+        self.told: list[Changes] = []
+        self.feed.subscribe(self.told.append)
+        self.clock = ManualClock(NOW)
+        self.writer = ThreadWriter(self.store, self.clock, self.feed)
+        self.plane = Plane(self.writer, mint("c"))
+        self._go, self._entered = threading.Event(), threading.Event()
+
+    def hold(self) -> None:
+        """Return when the writer is in the midst of a job that ends with `release`."""
+
+        def job(_: Transaction, __: datetime) -> Work:
+            self._entered.set()
+            assert self._go.wait(10)
+            return Work(None)
+
+        self._go.clear()
+        self._entered.clear()
+        self.writer.submit(job)
+        assert self._entered.wait(10)
+
+    def release(self) -> None:
+        self._go.set()
+
+    def close(self) -> None:
+        self.release()
+        self.writer.close()
+        self.store.close()

@@ -1,0 +1,331 @@
+"""What executors report together shares a reading and a commit, and each report is its own."""
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import FLEET, MINUTE, NOW
+from control.busy import Busy
+from control.conftest import done
+from forewarn.connectors.port import Act, Outcome
+from forewarn.control import turns
+from forewarn.maintenance import fleet
+from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.planner import Request
+from forewarn.store.port import StoreUnavailable
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+
+FINE = Outcome(succeeded=True, message="fine")
+LEASE = timedelta(seconds=60)
+
+
+class Fleet(Busy):
+    """A busy plane with a fleet, and an executor that claims all that has started."""
+
+    def __init__(self, wanted: fleet.Fleet = FLEET) -> None:
+        super().__init__()
+        done(self.plane.apply_fleet(wanted))
+
+    def ask(self, event_type: EventType = EventType.REBOOT, *machines: str, **more: Any) -> None:
+        done(self.plane.request(Request(event_type=event_type, machines=machines, **more)))
+
+    def claim(self) -> dict[str, Act]:
+        acts = done(self.plane.claim("here", LEASE, 10_000))
+        return {act.operation: act for act in acts}
+
+    def finish(self, act: Act, outcome: Outcome = FINE) -> "Future[Any]":
+        return self.plane.finish(act.operation, act.attempt, outcome)
+
+    def status(self, operation: str) -> EventStatus:
+        with self.store.read() as reading:
+            return reading.operations([operation])[operation].status
+
+    def everything(self) -> list[Any]:
+        with self.store.read() as reading:
+            return [
+                reading.scopes(),
+                reading.machines(),
+                dict(sorted(reading.operations_of_events(self._events()).items())),
+                reading.maintenances(range(1, 100)),
+                reading.lost(),
+            ]
+
+    def _events(self) -> set[str]:
+        return {e.id for changes in self.told for o in changes.operations for e in o.events}
+
+
+@pytest.fixture
+def busy() -> Iterator[Fleet]:
+    built = Fleet()
+    yield built
+    built.close()
+
+
+def test_what_ends_together_shares_one_commit_and_each_has_its_own_answer(busy: Fleet) -> None:
+    busy.ask(EventType.REBOOT, "web-0", "bastion", "batch_0", no_notice=True)
+    acts = busy.claim()
+    before = busy.store.commits
+    busy.hold()
+    fine = busy.finish(acts["1.1"])
+    stale = busy.plane.finish("1.2", 7, FINE)
+    nothing = busy.plane.finish("9.9", 1, FINE)
+    doubted = busy.plane.doubt("1.2", 1, "lost")
+    again = busy.finish(acts["1.1"])
+    failed = busy.finish(acts["1.3"], Outcome(succeeded=False, message="no power"))
+    busy.release()
+    assert [(o.id, o.status) for o in fine.result(10)] == [("1.1", EventStatus.COMPLETED)]
+    assert [o.doubt for o in doubted.result(10)] == ["lost"]
+    assert failed.result(10)[0].outcome == "no power"
+    for refused, code in (
+        (stale, ErrorCode.STALE),
+        (nothing, ErrorCode.NOT_FOUND),
+        (again, ErrorCode.STALE),
+    ):
+        with pytest.raises(Refused) as refusal:
+            refused.result(10)
+        assert refusal.value.code is code
+    assert busy.store.commits == before + 2
+
+
+def test_an_operation_has_one_outcome_whoever_reports_beside_it(busy: Fleet) -> None:
+    busy.ask(EventType.REBOOT, "web-0", no_notice=True)
+    (older,) = busy.claim().values()
+    busy.clock.advance(2 * LEASE)
+    (newer,) = busy.claim().values()
+    busy.hold()
+    late = busy.finish(older, Outcome(succeeded=False, message="I was first"))
+    own = busy.finish(newer)
+    twice = busy.finish(newer, Outcome(succeeded=False))
+    busy.release()
+    assert own.result(10)[0].outcome == "fine"
+    for refused in (late, twice):
+        with pytest.raises(Refused) as refusal:
+            refused.result(10)
+        assert refusal.value.code is ErrorCode.STALE
+    assert busy.status("1.1") is EventStatus.COMPLETED
+
+
+def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
+    busy.ask(scope="web")
+    busy.ask(EventType.REBOOT, "bastion", no_notice=True)
+    done(busy.plane.approve_for_guests(["1"], by="ann"))
+    busy.ask(EventType.REBOOT, "web-2", no_notice=True)
+    acts = busy.claim()
+    assert set(acts) == {"1.1", "2.1", "3.1"}
+    busy.hold()
+    futures = [busy.finish(act) for act in acts.values()]
+    busy.release()
+    for future in futures:
+        future.result(10)
+    with busy.store.read() as reading:
+        walked = reading.operations_of_maintenance(1)
+        (walk,) = reading.maintenances([1])[1].walks
+    assert [o.status for o in walked.values()] == [EventStatus.COMPLETED, EventStatus.SCHEDULED]
+    assert walk.done == ("web-0", "web-3", "web-1", "web-4")
+
+
+def test_a_machine_that_moved_in_a_turn_is_walked_on_its_new_host_in_the_same_turn() -> None:
+    document = {
+        "availability_set": [
+            {
+                "name": "web",
+                "update_domains": 2,
+                "machines": [
+                    {"name": f"web-{n}", "host": "h1", "update_domain": n} for n in range(2)
+                ],
+            }
+        ],
+        "machine": [{"name": "bastion", "host": "h2"}],
+    }
+    busy = Fleet(msgspec.convert(document, fleet.Fleet))
+    try:
+        busy.ask(host="h1")
+        busy.ask(EventType.REDEPLOY, "bastion", no_notice=True)
+        done(busy.plane.approve_for_guests(["1"], by="ann"))
+        acts = busy.claim()
+        busy.hold()
+        moved = busy.finish(acts["2.1"], Outcome(succeeded=True, hosts={"bastion": "h1"}))
+        stepped = busy.finish(acts["1.1"])
+        busy.release()
+        moved.result(10)
+        stepped.result(10)
+        with busy.store.read() as reading:
+            following = reading.operations(["1.2"])["1.2"]
+        assert set(following.machines) == {"web-1", "bastion"}
+    finally:
+        busy.close()
+
+
+def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Fleet) -> None:
+    count = turns.MAX_TOGETHER + 7
+    names = [f"m{n}" for n in range(count)]
+    machines = tuple(fleet.Standalone(name=name) for name in names)
+    done(busy.plane.apply_fleet(fleet.Fleet(machine=machines)))
+    busy.ask(EventType.REBOOT, *names, no_notice=True)
+    acts = busy.claim()
+    before = busy.store.commits
+    busy.hold()
+    futures = [busy.finish(act) for act in acts.values()]
+    busy.release()
+    assert {future.result(30)[0].status for future in futures} == {EventStatus.COMPLETED}
+    assert busy.store.commits == before + 3
+
+
+def test_a_store_that_is_away_answers_all_of_them_and_changes_nothing(busy: Fleet) -> None:
+    busy.ask(EventType.REBOOT, "web-0", "bastion", no_notice=True)
+    acts = busy.claim()
+    told = len(busy.told)
+    busy.hold()
+    busy.store.away = True
+    futures = [busy.finish(act) for act in acts.values()]
+    busy.release()
+    for future in futures:
+        with pytest.raises(StoreUnavailable, match="the disk is full"):
+            future.result(10)
+    assert len(busy.told) == told
+    busy.store.away = False
+    for act in acts.values():
+        assert busy.finish(act).result(10)[0].status is EventStatus.COMPLETED
+
+
+def test_a_defect_in_deciding_one_fails_that_one_alone(busy: Fleet) -> None:
+    busy.ask(EventType.REBOOT, "web-0", "bastion", "firm_0", no_notice=True)
+    acts = busy.claim()
+    busy.hold()
+    first = busy.finish(acts["1.1"])
+    # What no connector of ours would say; the rules do not know what to make of it.
+    bad = busy.finish(acts["1.2"], Outcome(succeeded=True, message=None))  # type: ignore[arg-type]
+    last = busy.finish(acts["1.3"])
+    busy.release()
+    assert first.result(10)[0].status is EventStatus.COMPLETED
+    assert last.result(10)[0].status is EventStatus.COMPLETED
+    with pytest.raises(TypeError):
+        bad.result(10)
+    assert busy.status("1.2") is EventStatus.STARTED
+
+
+def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(busy: Fleet) -> None:
+    busy.ask(EventType.REBOOT, "web-0", "bastion", "firm_0", no_notice=True)
+    acts = busy.claim()
+    busy.hold()
+    first = busy.finish(acts["1.1"])
+    bad = busy.finish(acts["1.2"], Outcome(succeeded=True, message="half a \ud800 pair"))
+    last = busy.finish(acts["1.3"])
+    busy.release()
+    assert first.result(10)[0].status is EventStatus.COMPLETED
+    assert last.result(10)[0].status is EventStatus.COMPLETED
+    with pytest.raises(UnicodeEncodeError):
+        bad.result(10)
+    assert busy.status("1.2") is EventStatus.STARTED
+
+
+def test_claims_that_are_renewed_together_share_one_commit(busy: Fleet) -> None:
+    busy.ask(EventType.REBOOT, "web-0", "bastion", no_notice=True)
+    acts = busy.claim()
+    before = busy.store.commits
+    busy.clock.advance(MINUTE / 2)
+    busy.hold()
+    renewed = [busy.plane.renew(act.operation, act.attempt, LEASE) for act in acts.values()]
+    stale = busy.plane.renew("1.1", 7, LEASE)
+    busy.release()
+    assert [future.result(10)[0].lease_until for future in renewed] == [NOW + 1.5 * MINUTE] * 2
+    with pytest.raises(Refused, match="stale"):
+        stale.result(10)
+    assert busy.store.commits == before + 2
+
+
+def shared_hosts() -> fleet.Fleet:
+    """Three sets of two domains on four hosts, a low-priority scale set, and two alone."""
+    sets = [
+        {
+            "name": name,
+            "update_domains": 2,
+            "machines": [
+                {"name": f"{name}-{n}", "host": f"h{(n + turn) % 4}", "update_domain": n % 2}
+                for n in range(4)
+            ],
+        }
+        for turn, name in enumerate(("web", "data", "shop"))
+    ]
+    spot = {
+        "name": "spot",
+        "update_domains": 2,
+        "priority": "low",
+        "machines": [{"index": n, "host": f"h{n}"} for n in range(4)],
+    }
+    alone = [{"name": "bastion", "host": "h1"}, {"name": "vault", "host": "h2"}]
+    document = {"availability_set": sets, "scale_set": [spot], "machine": alone}
+    return msgspec.convert(document, fleet.Fleet)
+
+
+def play(seed: int, *, together: bool) -> list[list[Any]]:
+    """Let maintenance of every kind end, report by report or all reports of a round at once."""
+    chance = random.Random(seed)
+    built = Fleet(shared_hosts())
+    names = [f"{s}-{n}" for s in ("web", "data", "shop") for n in range(4)] + ["bastion", "vault"]
+    seen = []
+    try:
+        for _ in range(8):
+            for _ in range(4):
+                kind = chance.random()
+                event_type = chance.choice([EventType.REBOOT, EventType.REDEPLOY])
+                where: dict[str, Any] = {"machines": tuple(chance.sample(names, 3))}
+                if kind < 0.3:
+                    where = {"scope": chance.choice(["web", "data", "shop"])}
+                elif kind < 0.6:
+                    where = {"host": chance.choice(["h0", "h1", "h2", "h3"])}
+                elif kind < 0.7:
+                    event_type = EventType.PREEMPT
+                    where = {"machines": (f"spot_{chance.randrange(4)}",)}
+                request = Request(event_type=event_type, **where)
+                built.plane.request(request).exception(10)  # a refusal is as good
+            with built.store.read() as reading:
+                live = sorted(reading.live_operations())
+            for operation in live:
+                if chance.random() < 0.8:
+                    built.plane.approve_for_guests([operation], by="ann").exception(10)
+            reports: list[tuple[str, int, Outcome | None]] = []
+            for act in built.claim().values():
+                hosts = {act.machines[0]: f"h{chance.randrange(4)}"}
+                outcome = Outcome(
+                    succeeded=chance.random() < 0.8,
+                    hosts=hosts if act.event_type is EventType.REDEPLOY else {},
+                )
+                stale = act.attempt - (chance.random() < 0.1)
+                doubted = chance.random() < 0.1
+                reports.append((act.operation, stale, None if doubted else outcome))
+            chance.shuffle(reports)
+            report(built, reports, together=together)
+            built.clock.advance(2 * LEASE)
+            seen.append(built.everything())
+    finally:
+        built.close()
+    return seen
+
+
+def report(built: Fleet, reports: list[tuple[str, int, Outcome | None]], *, together: bool) -> None:
+    if together:
+        built.hold()
+    futures = []
+    for operation, attempt, outcome in reports:
+        if outcome is None:
+            future: Future[Any] = built.plane.doubt(operation, attempt, "lost")
+        else:
+            future = built.plane.finish(operation, attempt, outcome)
+        if not together:
+            future.exception(10)
+        futures.append(future)
+    built.release()
+    for future in futures:
+        error = future.exception(10)
+        assert error is None or isinstance(error, Refused), error
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_together_they_come_to_what_they_would_come_to_one_by_one(seed: int) -> None:
+    assert play(seed, together=True) == play(seed, together=False)

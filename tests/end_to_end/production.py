@@ -1,0 +1,19 @@
+"""The guide docs/guides/production.md, as tests read it: its examples by language and words."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "guides" / "production.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+
+
+def examples(language: str, words: str = "") -> list[str]:
+    """Return the examples in a language that hold these words."""
+    return [text for kind, text in EXAMPLES if kind == language and words in text]
+
+
+def example(language: str, words: str) -> str:
+    """Return the one example in a language that holds these words."""
+    (found,) = examples(language, words)
+    return found

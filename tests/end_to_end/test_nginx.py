@@ -1,0 +1,196 @@
+"""The production guide's two nginx configurations, through a real nginx to a real service."""
+
+import contextlib
+import http.client
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from end_to_end.metadata_agent import Agent
+from end_to_end.production import example
+from end_to_end.running import START_SECONDS, Running, free_port
+from forewarn.protocol import identity
+
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+pytestmark = [
+    pytest.mark.skipif(NGINX is None, reason="nginx is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8"),
+]
+
+SECRET = "the secret of the proxies"
+PROXY, GUEST, OTHER, AGENT = "127.0.0.7", "127.0.0.10", "127.0.0.12", "127.0.0.8"
+UUID = "106d02d7-73b0-49dc-8bc6-390bf9635575"
+EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+FLEET = f"""
+[[machine]]
+name = "web-0"
+vm_id = "{UUID}"
+[[machine]]
+name = "web-1"
+"""
+
+
+@pytest.fixture
+def service(folder: Path) -> Iterator[Running]:
+    made = Running(folder)
+    secret = folder / "proxy.secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    listener = (
+        f'port = {made.guest_port}\ntrusted_proxies = ["{PROXY}/32"]\n'
+        'proxy_secret_files = ["proxy.secret"]\n'
+    )
+    text = made.settings.read_text()
+    made.settings.write_text(text.replace(f"port = {made.guest_port}\n", listener))
+    made.start()
+    try:
+        applied = made.call("fleet", "apply", "-", stdin=FLEET)
+        assert applied.returncode == 0, applied.stderr
+        yield made
+    finally:
+        assert made.stop() == 0
+
+
+@contextlib.contextmanager
+def nginx(folder: Path, block: str, **places: str) -> Iterator[int]:
+    """Run nginx with a block of the guide, its addresses replaced; return its port."""
+    port = free_port()
+    for written, ours in places.items():
+        address = PLACES[written]
+        assert address in block, address
+        block = block.replace(address, ours.format(port=port))
+    temporary = "".join(
+        f"{kind}_temp_path {folder}/{kind};\n"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    configuration = folder / "nginx.conf"
+    configuration.write_text(
+        f"daemon off;\nmaster_process off;\npid {folder}/nginx.pid;\n"
+        f"error_log {folder}/nginx.log;\nevents {{}}\n"
+        f"http {{\naccess_log off;\n{temporary}{block}}}\n"
+    )
+    assert NGINX is not None
+    running = subprocess.Popen([NGINX, "-p", str(folder), "-c", str(configuration)])
+    try:
+        until_open(port, running, folder / "nginx.log")
+        yield port
+    finally:
+        running.terminate()
+        running.wait(START_SECONDS)
+
+
+PLACES = {
+    "listen": "169.254.169.254:80",
+    "agents": "192.0.2.7:8775",
+    "nova": "192.0.2.9:8775",
+    "service": "192.0.2.10:8170",
+    "bind": "192.0.2.7",
+    "guest": "10.0.0.10",
+}
+
+
+def until_open(port: int, running: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection((PROXY, port), timeout=5):
+            return
+        assert running.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
+
+
+def ask(
+    port: int, source: str, path: str = EVENTS, *, to: str = PROXY, body: str = "", **more: str
+) -> tuple[int, dict[str, str], str]:
+    there = http.client.HTTPConnection(to, port, source_address=(source, 0), timeout=20)
+    headers = {"Metadata": "true"} | {n.replace("_", "-"): v for n, v in more.items()}
+    try:
+        there.request("POST" if body else "GET", path, body or None, headers)
+        answer = there.getresponse()
+        named = {name.lower(): value for name, value in answer.headers.items()}
+        return answer.status, named, answer.read().decode()
+    finally:
+        there.close()
+
+
+def test_nginx_signs_for_guests_that_it_knows_by_address(service: Running, folder: Path) -> None:
+    for name in ("web-0", "web-1"):
+        signature = identity.sign(name.encode(), SECRET.encode()).decode()
+        with (folder / "signatures.map").open("a") as made:
+            made.write(f"{name} {signature};\n")
+    block = example("nginx", "$forewarn_signature")
+    places = {"service": f"127.0.0.1:{service.guest_port}", "bind": PROXY, "guest": GUEST}
+    with nginx(folder, block, listen=f"{PROXY}:{{port}}", **places) as port:
+        assert ask(port, GUEST, NAME)[::2] == (200, "web-0")
+        assert ask(port, OTHER)[0] == 403
+        # What a guest says of itself is gone: nginx sets the headers anew.
+        forged = {
+            "X_Instance_ID": "web-1",
+            "X_Instance_ID_Signature": identity.sign(b"web-1", SECRET.encode()).decode(),
+            "X_Forwarded_For": "10.0.0.11",
+        }
+        assert ask(port, GUEST, NAME, **forged)[::2] == (200, "web-0")
+        planned = service.document("schedule", "reboot", "web-0")
+        event = planned["operations"][0]["events"][0]["id"]
+        status, headers, body = ask(port, GUEST)
+        assert (status, headers["etag"]) == (200, "1")
+        assert [one["EventId"] for one in json.loads(body)["Events"]] == [event]
+        approval = json.dumps({"StartRequests": [{"EventId": event}]})
+        assert ask(port, GUEST, body=approval)[0] == 200
+        waited = ask(port, GUEST, If_None_Match="99", Prefer="wait=60")
+        assert waited[0] == 200
+        assert waited[1]["preference-applied"] == "wait=60"
+
+
+def test_nginx_between_openstacks_agents_and_nova(service: Running, folder: Path) -> None:
+    block = example("nginx", "metadata agents")
+    with nova(folder) as elsewhere:
+        places = {
+            "agents": f"{PROXY}:{{port}}",
+            "nova": f"127.0.0.1:{elsewhere}",
+            "service": f"127.0.0.1:{service.guest_port}",
+            "bind": PROXY,
+        }
+        with (
+            nginx(folder, block, **places) as port,
+            Agent(AGENT, port, SECRET, {GUEST: UUID}, upstream_host=PROXY) as agent,
+        ):
+            assert ask(agent.port, GUEST, NAME, to=AGENT)[::2] == (200, "web-0")
+            status, _, body = ask(agent.port, GUEST, to=AGENT)
+            assert (status, json.loads(body)["Events"]) == (200, [])
+            assert ask(agent.port, GUEST, "/openstack", to=AGENT)[::2] == (200, "nova's own")
+            assert ask(port, GUEST, NAME)[0] == 400
+            agent.secret = "another secret altogether"
+            assert ask(agent.port, GUEST, NAME, to=AGENT)[0] == 403
+
+
+@contextlib.contextmanager
+def nova(folder: Path) -> Iterator[int]:
+    """Serve one page where nova would serve its own."""
+    port = free_port()
+    there = folder / "nova"
+    there.mkdir()
+    (there / "openstack").write_text("nova's own")
+    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
+    running = subprocess.Popen(
+        command, cwd=there, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield port
+    finally:
+        running.terminate()
+        running.wait(START_SECONDS)

@@ -1,0 +1,200 @@
+"""The production guide's examples are what they say: parsed, judged, and run where a tool is."""
+
+import configparser
+import contextlib
+import hashlib
+import hmac
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+
+from end_to_end.production import EXAMPLES, ROOT, TEXT, example, examples
+from end_to_end.running import Running
+from forewarn.maintenance import attention, fleet
+from forewarn.server import settings
+from forewarn.server.guest.tally import Reason
+
+METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+SETTINGS = examples("toml", "[[guest.listener]]")
+FLEETS = [text for text in examples("toml") if text not in SETTINGS]
+SOURCES = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "src").rglob("*.py"))
+
+
+def test_every_example_is_of_a_language_that_is_tested() -> None:
+    assert {language for language, _ in EXAMPLES} == {
+        "ini",
+        "nft",
+        "nginx",
+        "sh",
+        "toml",
+        "xml",
+        "yaml",
+    }
+
+
+@pytest.mark.parametrize("text", SETTINGS, ids=range(len(SETTINGS)))
+def test_settings_are_taken_as_they_stand(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "forewarn.toml"
+    path.write_text(text)
+    loaded = settings.load(path, {"STATE_DIRECTORY": str(tmp_path)})
+    assert loaded.guest.listener != settings.Guest().listener
+
+
+@pytest.mark.parametrize("text", FLEETS, ids=range(len(FLEETS)))
+def test_fleets_are_taken_as_they_stand(text: str) -> None:
+    (group,) = fleet.flatten(msgspec.convert(tomllib.loads(text), fleet.Fleet))
+    assert group.members
+
+
+def test_libvirts_examples_are_well_formed_and_agree() -> None:
+    interface = ET.fromstring(example("xml", "<interface"))
+    network = ET.fromstring(example("xml", "<network"))
+    filtered = interface.find("filterref")
+    assert filtered is not None
+    assert filtered.get("filter") == "clean-traffic"
+    given = {one.get("name"): one.get("value") for one in filtered}
+    host = network.find("ip/dhcp/host")
+    assert host is not None
+    assert given == {"IP": host.get("ip")}
+    options = [
+        str(one.get("value")) for one in network.iter() if one.tag.endswith("dnsmasq/1.0}option")
+    ]
+    assert [option.split(",")[0] for option in options] == ["dhcp-option=245", "dhcp-option=121"]
+
+
+@pytest.mark.skipif(shutil.which("nft") is None, reason="nft is not installed")
+def test_the_firewall_is_taken_by_nft(tmp_path: Path) -> None:
+    path = tmp_path / "forewarn.nft"
+    path.write_text(example("nft", "table ip forewarn"))
+    checked = subprocess.run(["nft", "-c", "-f", str(path)], capture_output=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("text", examples("ini"), ids=range(len(examples("ini"))))
+def test_units_are_well_formed(text: str) -> None:
+    parser = configparser.RawConfigParser(strict=False)
+    parser.read_string(text)
+    assert parser.sections()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_the_unit_with_its_drop_in_is_taken_by_systemd(tmp_path: Path) -> None:
+    unit = (ROOT / "packaging" / "forewarn.service").read_text(encoding="utf-8")
+    (tmp_path / "forewarn.service").write_text(
+        re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit, flags=re.MULTILINE)
+    )
+    drop_in = tmp_path / "forewarn.service.d" / "override.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text(example("ini", "[Service]"))
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "forewarn.service")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = [line for line in checked.stderr.splitlines() if "forewarn" in line]
+    assert told == []
+
+
+@pytest.mark.parametrize("text", examples("sh"), ids=range(len(examples("sh"))))
+def test_every_command_is_well_formed(text: str) -> None:
+    checked = subprocess.run(["sh", "-n"], input=text, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def by_this_python(text: str) -> str:
+    return text.replace("python3 -c", f"'{sys.executable}' -c")
+
+
+def test_the_signatures_map_is_what_nginx_reads_and_nobody_else(tmp_path: Path) -> None:
+    secret = "a secret of sixteen bytes and more"
+    (tmp_path / "proxy.secret").write_text(f"{secret}\n")
+    command = by_this_python(example("sh", "signatures.map"))
+    subprocess.run(["sh", "-ec", command], cwd=tmp_path, check=True)
+    made = tmp_path / "signatures.map"
+    expected = hmac.new(secret.encode(), b"web-0", hashlib.sha256).hexdigest()
+    assert made.read_text().splitlines()[0] == f"web-0 {expected};"
+    assert len(made.read_text().splitlines()) == 2
+    assert made.stat().st_mode & 0o077 == 0
+
+
+def test_a_backup_of_a_running_service_can_be_put_back(folder: Path) -> None:
+    service = Running(folder)
+    service.start()
+    copy = folder / "copy.db"
+    try:
+        service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "web-0"\n')
+        service.document("schedule", "reboot", "web-0")
+        command = by_this_python(example("sh", "live.backup"))
+        command = command.replace("/var/lib/forewarn/forewarn.db", str(folder / "forewarn.db"))
+        command = command.replace("/var/backups/forewarn.db", str(copy))
+        subprocess.run(["sh", "-ec", command], check=True)
+    finally:
+        assert service.stop() == 0
+    for left in folder.glob("forewarn.db*"):
+        left.unlink()
+    copy.rename(folder / "forewarn.db")
+    restored = service.call("restore-check", str(folder / "forewarn.db"))
+    assert restored.returncode == 0, restored.stderr
+    service.start()
+    try:
+        (event,) = service.document("events")["events"]
+        assert event["machines"] == ["web-0"]
+    finally:
+        assert service.stop() == 0
+    with contextlib.closing(sqlite3.connect(folder / "forewarn.db")) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_every_alert_asks_for_metrics_and_labels_that_there_are() -> None:
+    rules = example("yaml", "groups:")
+    headings = set(re.findall(r"^### `(\w+)`$", METRICS, re.MULTILINE))
+    asked = set(re.findall(r"\b(forewarn_\w+)", rules))
+    assert len(asked) >= 8
+    assert {re.sub(r"_bucket$", "", name) for name in asked} <= headings
+    kinds = set(re.findall(r'kind=~?"([^"]+)"', rules))
+    assert {kind for one in kinds for kind in one.split("|")} <= {*attention.Kind}
+    for pattern in re.findall(r'reason=~?"([^"]+)"', rules):
+        assert any(re.fullmatch(pattern, reason) for reason in Reason), pattern
+    names = re.findall(r"alert: (\w+)", rules)
+    assert len(names) == len(re.findall(r"expr: \S", rules)) == len(set(names))
+
+
+def test_every_line_of_the_log_that_it_names_is_one_that_is_said() -> None:
+    table = TEXT.partition("## What is logged")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert len(named) >= 9
+    assert [name for name in named if f'"{name.removesuffix("...")}' not in SOURCES] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's limits")
+@pytest.mark.parametrize(("hard", "may_open"), [(20_000, 10_768), (2_000, 2_000)])
+def test_the_service_may_open_as_many_files_as_the_page_says(
+    folder: Path, hard: int, may_open: int
+) -> None:
+    import resource  # noqa: PLC0415 - POSIX only
+
+    service = Running(folder)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] < hard:
+        pytest.skip("this session may open fewer files")
+    program = folder / "limited"
+    program.write_text(f'#!/bin/sh\nulimit -Sn 512\nulimit -Hn {hard}\nexec "$@"\n')
+    program.chmod(0o700)
+    service.start(str(program))
+    try:
+        (line,) = [one for one in service.limits().splitlines() if "open files" in one]
+        assert line.split()[3:5] == [str(may_open), str(hard)]
+        warned = "guest.connections may not be reached" in service.log.read_text()
+        assert warned is (may_open < 10_768)
+    finally:
+        assert service.stop() == 0

@@ -1,0 +1,166 @@
+"""What a fuzzer's bytes mean: steps that a peer, the plane, the fleet and time take.
+
+Any bytes are a program, and a small change of the bytes is a small change of the program, which is
+what a coverage-guided fuzzer lives on. The first byte chooses the settings; then each step is one
+byte and, where it wants them, what follows.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from guest import room
+from guest.room import chunked, get, post
+
+CODED = "Transfer-Encoding: chunked"
+UPGRADE = ("Connection: Upgrade", "Upgrade: h2c")
+
+TOKENS = (
+    get(),
+    get("/metadata/versions"),
+    get("/metadata/instance?api-version=2021-02-01"),
+    get("/metadata/instance/compute/name?api-version=2021-02-01&format=text"),
+    get("/vm/web-1/metadata/scheduledevents?api-version=2017-03-01"),
+    get("/nowhere", "Connection: close"),
+    get(version="1.0"),
+    get(room.EVENTS, "Connection: keep-alive", version="1.0"),
+    get(room.EVENTS, *UPGRADE),
+    get(room.EVENTS, "If-None-Match: 2"),
+    get(room.EVENTS, "If-None-Match: 2", "Prefer: wait=60"),
+    get(room.EVENTS, "If-None-Match: 2", "Prefer: wait=1", "Connection: close"),
+    get(room.EVENTS, "X-Forwarded-For: 10.0.0.11"),
+    get(room.EVENTS, "Content-Length: 5") + b"hello",
+    get(room.EVENTS, "X: " + "x" * 200),
+    post(),
+    post(room.APPROVAL, "Expect: 100-continue"),
+    post(room.APPROVAL, "Expect: 100-continue", target="/nowhere"),
+    post(b"{}", "Expect: 200-ok"),
+    post(b'{"StartRequests":[]}'),
+    post(b'{"StartRequests":[{"EventId":"C1BF8322-4CBF-4FC4-9C45-B40CF3106D0F"}]}'),
+    post(b"not json"),
+    post(room.APPROVAL + b" " * 200),
+    post(chunked(room.APPROVAL, 5), CODED),
+    post(chunked(room.APPROVAL, 5), CODED, "Expect: 100-continue"),
+    post(chunked(room.APPROVAL, 60), CODED, *UPGRADE),
+    post(room.APPROVAL, *UPGRADE),
+    post(chunked(room.APPROVAL + b" " * 200, 7), CODED),
+    post(b"0\r\nA: b\r\n\r\n", CODED),
+    post(b"0;" + b"e" * 400 + b"\r\n\r\n", CODED),
+    get().replace(b"GET", b"HEAD"),
+    b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET /metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\n",
+    b"POST /metadata/scheduledevents?api-version=2017-03-01 HTTP/1.1\r\n",
+    b"Host: a\r\n",
+    b"Metadata: true\r\n",
+    b"Content-Length: 73\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Expect: 100-continue\r\n",
+    b"Connection: close\r\n",
+    b"If-None-Match: 2\r\nPrefer: wait=5\r\n",
+    room.APPROVAL,
+    b"\r\n\r\n",
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b" ",
+    b"\t",
+    b":",
+    b"\x00",
+    b"\xff",
+    b"0\r\n\r\n",
+    b"5\r\n",
+    b"ffffffffffffffff\r\n",
+    b";a=b\r\n",
+)
+"""What peers send: whole requests, and the pieces of which they are made."""
+
+SECONDS = (0.0, 0.01, 0.5, 1.0, 4.99, 5.0, 9.99, 10.0, 30.0, 60.0, 75.0, 121.0)
+"""How long time passes in one step: the limits of a connection's stages, and around them."""
+
+MAX_STEPS = 400
+"""Of one program: more add nothing that a fuzzer could learn from."""
+
+
+class Do(IntEnum):
+    """What a step does; with `number` or `data` where it says so."""
+
+    SEND = 0
+    """The peer sends `data`, given by the program byte for byte."""
+    SEND_TOKEN = 1
+    """The peer sends `data`, one of TOKENS."""
+    SEND_AGAIN = 2
+    """The peer sends what it sent last, `number` times."""
+    CUT = 3
+    """From now on what is sent comes in parts of `number` bytes; 0 is as a whole."""
+    TAKE = 4
+    """The peer takes what was written for it."""
+    STOP_TAKING = 5
+    """The peer takes nothing from now on."""
+    END = 6
+    """The peer closes its side."""
+    RESET = 7
+    """The connection is lost."""
+    PASS_TIME = 8
+    """SECONDS[`number`] pass, and the sweep comes by."""
+    DECIDE = 9
+    """The plane answers what it was asked."""
+    HOLD_ANSWERS = 10
+    """The plane answers at once, or does not; each time the other."""
+    STORE = 11
+    """The store goes away, or comes back."""
+    CHANGE = 12
+    """The fleet changes in the way of this `number`."""
+    TURN = 13
+    """The event loop does all that it has to."""
+    CONNECT = 14
+    """A peer connects of the kind `number`, or another one goes on."""
+    RETIRE = 15
+    """The plane stops taking requests."""
+
+
+NUMBERED = {Do.SEND_AGAIN, Do.CUT, Do.PASS_TIME, Do.CHANGE, Do.CONNECT}
+
+
+class Step(NamedTuple):
+    """One step of a program."""
+
+    do: Do
+    number: int = 0
+    data: bytes = b""
+
+
+def read(program: bytes) -> list[Step]:
+    """Return the steps of a program; those that its end cuts off take what there is."""
+    steps: list[Step] = []
+    at = 0
+    while at < len(program) and len(steps) < MAX_STEPS:
+        do = Do(program[at] & 15)
+        at += 1
+        argument = program[at] if at < len(program) else 0
+        if do is Do.SEND:
+            data = program[at + 1 : at + 2 + argument]
+            steps.append(Step(do, data=data))
+            at += 1 + len(data)
+        elif do is Do.SEND_TOKEN:
+            steps.append(Step(do, data=TOKENS[argument % len(TOKENS)]))
+            at += 1
+        elif do in NUMBERED:
+            steps.append(Step(do, argument))
+            at += 1
+        else:
+            steps.append(Step(do))
+    return steps
+
+
+def seeds() -> list[bytes]:
+    """Return programs for a fuzzer to begin with: each token by itself, and each step once."""
+    alone = [
+        bytes([chosen, Do.CUT, cut, Do.SEND_TOKEN, number, Do.TURN])
+        for number in range(len(TOKENS))
+        for chosen, cut in ((0, 0), (3, 7))
+    ]
+    after_a_get = [bytes([2, Do.SEND_TOKEN, 0, do, 5, Do.TURN]) for do in Do]
+    held = bytes([6, Do.HOLD_ANSWERS, Do.SEND_TOKEN, 15, Do.SEND_TOKEN, 0, Do.DECIDE, Do.TURN])
+    choked = bytes([2, Do.STOP_TAKING, Do.SEND_TOKEN, 0, Do.SEND_AGAIN, 40, Do.TURN, Do.TAKE])
+    return [*alone, *after_a_get, held, choked]

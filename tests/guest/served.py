@@ -1,0 +1,66 @@
+"""A plane whose sockets are open, and what runs it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from forewarn.server.guest.limits import Limits
+from forewarn.server.guest.listener import Listener, Listeners
+from guest import room
+from guest.room import answers
+
+HERE = Listener(host="127.0.0.1", port=0, loopback=True, default_vm="web-0")
+GUESTS = Listener(host="127.0.0.1", port=0)
+Reading = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Play = Callable[[Coroutine[Any, Any, None]], None]
+
+
+def run_by_asyncio(play: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(play)
+
+
+def run_by_uvloop(play: Coroutine[Any, Any, None]) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not for this platform")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(play)
+
+
+class Served:
+    """A plane whose sockets are open."""
+
+    def __init__(self, plane: room.Room, listeners: Listeners, at: tuple[Listener, ...]) -> None:
+        self.plane = plane
+        self.listeners = listeners
+        self.at = at
+
+    async def connect(self, which: int = 0) -> Reading:
+        return await asyncio.open_connection(self.at[which].host, self.at[which].port)
+
+    async def ask(self, data: bytes, which: int = 0) -> list[room.Answer]:
+        """Send, close the sending side, and read all that comes."""
+        reader, writer = await self.connect(which)
+        writer.write(data)
+        writer.write_eof()
+        got = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        return answers(got)
+
+
+@asynccontextmanager
+async def serving(*at: Listener, limits: Limits | None = None) -> AsyncIterator[Served]:
+    plane = room.Room(asyncio.get_running_loop(), limits)
+    listeners = Listeners(plane.connections)
+    served = Served(plane, listeners, await listeners.open(at or (HERE,)))
+    try:
+        yield served
+    finally:
+        await listeners.stop(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop go on until something holds; the test's own time limit bounds it."""
+    while not condition():  # noqa: ASYNC110 - a condition inside the plane has no event
+        await asyncio.sleep(0)
