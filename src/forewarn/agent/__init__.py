@@ -8,6 +8,7 @@
     ledger      the durable state, made of the records alone; pure
     messages    what the decider is told, and what it tells the shell to do
     machine     the decider; pure
+    actions     what the actions of a rule do; shell
     journal     records on disk, each synced; shell
     consent     the decider's part that speaks with peers and the endpoint; pure
 
