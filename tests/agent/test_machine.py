@@ -4,7 +4,7 @@ import pytest
 
 from agent.bench import ME, NOTICE, START, Bench, command, event, rule, service
 from forewarn.agent.machine import GRACE_SECONDS, LONGEST_PAUSE_SECONDS
-from forewarn.agent.messages import Finished, Woken
+from forewarn.agent.messages import Closing, Finished, Woken
 from forewarn.agent.records import Ended, Outcome
 
 FAILED, DONE, CUT = Outcome.FAILED, Outcome.DONE, Outcome.CUT
@@ -331,6 +331,39 @@ def test_a_cancelled_event_ends_what_is_under_way_and_undoes_it() -> None:
     assert bench.see() == ["stop drain"]
     assert bench.end("drain", CUT) == ["undo drain"]
     assert bench.end("drain") == ["undo web"]
+
+
+def test_an_agent_that_is_to_end_finishes_what_is_under_way_and_begins_nothing() -> None:
+    bench = Bench(rule(service("web", time_limit_seconds=20), command("drain")))
+    bench.see(event())
+    assert bench.tell(Closing()) == []
+    assert bench.machine.busy
+    assert bench.wait(20) == ["stop web"]
+    assert bench.end("web") == []
+    assert not bench.machine.busy
+    bench.start()
+    assert bench.see(event()) == ["do drain"]
+
+
+def test_an_agent_that_is_to_end_neither_approves_nor_undoes() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    bench.tell(Closing())
+    assert bench.end("web") == []
+    assert bench.see() == []
+
+
+def test_it_is_busy_while_it_waits_for_an_answer_or_a_retry() -> None:
+    bench = Bench(rule(service(retries=1)))
+    assert not bench.machine.busy
+    bench.see(event())
+    bench.end("web", FAILED)
+    assert bench.machine.busy
+    bench.wait(1)
+    bench.end("web")
+    assert bench.machine.busy
+    bench.answer(taken=True)
+    assert not bench.machine.busy
 
 
 # Rules that wait

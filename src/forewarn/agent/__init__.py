@@ -10,6 +10,15 @@
     machine     the decider; pure
     actions     what the actions of a rule do; shell
     journal     records on disk, each synced; shell
+    looking     the endpoint: documents in, approvals out; shell
+    hands       runs actions in threads; shell
+    peers       asks the other machines' agents; shell
+    view        what is shown of all this; pure
+    metrics     what is counted of it
+    port        the status port; shell
+    systemd     what systemd is told, and which boot this is; shell
+    logs        the form of the log
+    daemon      the process
     consent     the decider's part that speaks with peers and the endpoint; pure
 
 It stands on the client and never reaches the service's rooms: maintenance, store, connectors,

@@ -63,6 +63,12 @@ class Consent:
         self._talks: dict[str, _Talk] = {}
         self._number = 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is waited for."""
+        talks = self._talks.values()
+        return any(talk.round is not None or talk.request is not None for talk in talks)
+
     def drop(self, event_id: str) -> None:
         """Forget an event that is over."""
         self._talks.pop(event_id, None)

@@ -20,6 +20,7 @@ from forewarn.agent.messages import (
     Answered,
     Begin,
     Cause,
+    Closing,
     Command,
     Finished,
     Found,
@@ -103,7 +104,9 @@ class Machine:
         """When `Woken` is to be told, if nothing else is before; None for never."""
         self._rules = tuple(own)
         self._margin = margin_seconds
-        self._looked = False
+        self.looked = False
+        """Whether the document was seen in this process."""
+        self._closing = False
         self._number = 0
         self._runs: dict[str, _Run] = {}
         self._retries: dict[tuple[str, bool], float] = {}
@@ -111,6 +114,11 @@ class Machine:
         self._consent = Consent()
         self._out: list[Command] = []
         self._wakes: list[float] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way or about to be: an action, a retry, a word with others."""
+        return bool(self._runs or self._retries) or self._consent.busy
 
     def handle(self, cause: Cause, now: float) -> list[Command]:
         """Return what follows from one cause.
@@ -138,9 +146,11 @@ class Machine:
             case Reloaded():
                 self._rules = cause.rules
                 self._press(interrupted=True)
+            case Closing():
+                self._closing = True
             case _:
                 pass  # time has passed
-        if self._looked:  # before that nobody knows what is over
+        if self.looked:  # before that nobody knows what is over
             self._go_on(now)
         self.wake_at = min(self._wakes, default=None)
         return self._out
@@ -163,7 +173,7 @@ class Machine:
         self._retries.clear()
 
     def _look(self, seen: Looked) -> None:
-        self._looked, self.name = True, seen.machine
+        self.looked, self.name = True, seen.machine
         self.events = {event.event_id.upper(): event for event in seen.events}
 
     def _found(self, found: Found) -> None:
@@ -192,10 +202,13 @@ class Machine:
             run.deadline = self._latest(run)
             if run.stopped is not None and now >= run.stopped + GRACE_SECONDS:
                 self._conclude(run, Outcome.CUT, NO_END, now)
-        for case in sorted(self.ledger.cases.values(), key=self._urgency):
-            self._advance(case, now)
+        if not self._closing:
+            for case in sorted(self.ledger.cases.values(), key=self._urgency):
+                self._advance(case, now)
         for run in self._runs.values():
             self._oversee(run, now)
+        if self._closing:
+            return
         for case in self.ledger.cases.values():
             command, again = self._consent.decide(case, self.events[case.event_id], self.name, now)
             self._out += [] if command is None else [command]
@@ -349,6 +362,7 @@ class Machine:
         self._out.append(
             Begin(
                 run=run.number,
+                effect=effect.key,
                 step=effect.step,
                 undo=effect.undoing,
                 event=self.events.get(effect.event_id, effect.event),

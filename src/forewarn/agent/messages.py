@@ -67,6 +67,10 @@ class Reloaded(Cause, frozen=True):
     rules: tuple[Rule, ...]
 
 
+class Closing(Cause, frozen=True):
+    """The agent is to end: what is under way is finished, and nothing more is begun."""
+
+
 class Woken(Cause, frozen=True):
     """Time has passed."""
 
@@ -86,6 +90,8 @@ class Begin(Command, frozen=True):
 
     run: int
     """Names this run in what is told of it."""
+    effect: str
+    """What it does to the machine, by the name that records have."""
     step: Step
     undo: bool
     event: Event

@@ -11,6 +11,7 @@
     history      `forewarn history`
     clock        `forewarn clock`
     restore_check `forewarn restore-check`
+    agent        `forewarn agent`
     simulate     `forewarn simulate`
     demo         `forewarn demo`
     operator     the operator plane as a client

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from forewarn.cli import (
+    agent,
     attention,
     clock,
     events,
@@ -34,7 +35,7 @@ TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 ORDER: Final = (
     *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "postpone"),
     *("hold", "release", "attention", "note", "resolve", "history"),
-    *("clock", "restore-check", "simulate", "demo"),
+    *("clock", "restore-check", "agent", "simulate", "demo"),
 )
 """The commands as --help lists them, in the order of their use; Typer puts all groups last."""
 
@@ -63,6 +64,7 @@ app.command()(attention.resolve)
 app.command()(history.history)
 app.add_typer(clock.app, name="clock")
 app.command("restore-check")(restore_check.restore_check)
+app.add_typer(agent.app, name="agent")
 app.command()(simulate.simulate)
 app.command()(demo.demo)
 

@@ -24,6 +24,10 @@ LEFT_OVER_SECONDS: Final = 1.0
 """How long a pipe is still read whose program has ended: whoever holds it may hold it for ever."""
 
 
+OWN: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"})
+"""The agent's business with systemd, and no program's."""
+
+
 def run(
     argv: Sequence[str], work: Work, *, told: bytes = b"", environment: Mapping[str, str] = {}
 ) -> tuple[int, str]:
@@ -52,7 +56,7 @@ def run(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **environment},
+            env={k: v for k, v in os.environ.items() if k not in OWN} | dict(environment),
             start_new_session=sys.platform != "win32",
         )
     except OSError as error:
