@@ -73,14 +73,16 @@ _ROOMS = {
 _MODULE_OF = {name: f"forewarn.client.{room}" for room, names in _ROOMS.items() for name in names}
 
 
-def __getattr__(name: str) -> object:
-    """Load a public name when it is first asked for: who has no use for it does not pay for it."""
-    if name not in _MODULE_OF:
-        message = f"module 'forewarn' has no attribute {name!r}"
-        raise AttributeError(message)
-    found: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # a type checker is told every name above, and that there is no other
+
+    def __getattr__(name: str) -> object:
+        """Load a public name when it is first asked for, and not before."""
+        if name not in _MODULE_OF:
+            message = f"module 'forewarn' has no attribute {name!r}"
+            raise AttributeError(message)
+        found: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

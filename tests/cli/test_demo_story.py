@@ -40,6 +40,7 @@ def operation(**changes: object) -> schemas.Operation:
         outcome="",
         seen_by="",
         attempt=0,
+        interventions=(),
         events=(
             schemas.Event(
                 id="E",

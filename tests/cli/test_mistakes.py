@@ -87,10 +87,11 @@ def test_no_command_shows_the_help_and_is_a_mistake(arguments: list[str], capsys
         (b"[[machine]\n", "is neither JSON nor TOML"),
         (b'{"machine": [', "begins as JSON and is none"),
         (b"name = \xff", "is no UTF-8 text"),
+        (b'{"machine": [{"name": "\xff"}]}', "is no UTF-8 text"),
         (b"when = 2026-01-01", "holds what no fleet has"),
         (b'{"machine": ' + b"[" * 100_000, "holds what no fleet has"),
     ],
-    ids=["toml", "json", "bytes", "date", "depth"],
+    ids=["toml", "json", "bytes", "bytes in json", "date", "depth"],
 )
 def test_a_fleet_file_that_cannot_be_read_is_a_mistake(
     content: bytes, said: str, tmp_path: Path, capsys: Capture

@@ -12,7 +12,7 @@ from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import fleet
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import HoldKind
+from forewarn.maintenance.model import Deed, HoldKind, Intervention
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.policy import Enablement, Policy
 from forewarn.store.port import HistoryQuery
@@ -218,9 +218,13 @@ def test_a_stopped_walk_is_resumed(house: House) -> None:
     with house.store.read() as reading:
         assert list(reading.open_maintenances()) == [1]
         assert list(reading.unnoted_failures(10)) == ["1.1"]
-    assert [o.id for o in done(house.plane.resume(1))] == ["1.2"]
+    assert [o.id for o in done(house.plane.resume(1, by="ann"))] == ["1.2"]
+    with house.store.read() as reading:
+        (said,) = reading.maintenances([1])[1].interventions
+    assert (said.deed, said.by, said.at) == (Deed.RESUME, "ann", NOW)
+    assert said.note == "1.1 is Failed: no power"
     with pytest.raises(Refused) as refusal:
-        done(house.plane.resume(7))
+        done(house.plane.resume(7, by="ann"))
     assert refusal.value.code is ErrorCode.NOT_FOUND
     assert [o.seen_by for o in done(house.plane.note(["1.1"], by="ann"))] == ["ann"]
     with house.store.read() as reading:
@@ -258,8 +262,13 @@ def test_what_is_held_stays_until_it_is_released(house: House, kind: HoldKind, n
     with pytest.raises(Refused) as refusal:
         done(house.plane.hold(kind, name, reason="", by="bob"))
     assert refusal.value.code is ErrorCode.CONFLICT
-    assert [o.id for o in done(house.plane.release(kind, name))] == ["1.1"]
+    assert [o.id for o in done(house.plane.release(kind, name, by="bob"))] == ["1.1"]
     assert house.operation("1.1").held_at is None
+    place = f"{kind} {name if kind is HoldKind.HOST else name.lower()}".rstrip()
+    assert house.operation("1.1").interventions == (
+        Intervention(deed=Deed.HOLD, by="ann", at=NOW, note=f"{place}: storm"),
+        Intervention(deed=Deed.RELEASE, by="bob", at=NOW + 15 * MINUTE, note=place),
+    )
     with house.store.read() as reading:
         assert reading.holds() == ()
 
@@ -276,9 +285,12 @@ def test_only_what_there_is_can_be_held(house: House, kind: HoldKind) -> None:
 def test_what_is_scheduled_is_postponed(house: House, reference: str) -> None:
     plan = house.ask(REBOOT, scope="web")
     named = plan.operations[0].events[0].id if reference == "event" else reference
-    (postponed,) = done(house.plane.postpone(named, NOW + 60 * MINUTE))
+    (postponed,) = done(house.plane.postpone(named, NOW + 60 * MINUTE, by="ann"))
     assert house.operation("1.1") == postponed
     assert postponed.not_before == NOW + 60 * MINUTE
+    note = "not before 2026-03-02T13:00:00+00:00"
+    said = Intervention(deed=Deed.POSTPONE, by="ann", at=NOW, note=note)
+    assert postponed.interventions == (said,)
     assert done(house.plane.next_wakeup()) == NOW + 60 * MINUTE
 
 

@@ -254,7 +254,7 @@ def test_a_hold_under_a_doubted_clock_keeps_the_notice_that_was_left(start: Star
     done(start.plane.hold(HoldKind.EVERYTHING, "", reason="storm", by="ann"))
     start.clock.jump(-24 * HOUR)
     start.live(HOUR)
-    done(start.plane.release(HoldKind.EVERYTHING, ""))
+    done(start.plane.release(HoldKind.EVERYTHING, "", by="ann"))
     assert start.not_before() == NOW + HOUR + 15 * MINUTE
 
 

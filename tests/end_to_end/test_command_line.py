@@ -270,6 +270,16 @@ def test_what_is_pending_is_held_released_and_postponed(service: Running) -> Non
     assert early.returncode == ExitStatus.REFUSED
     assert "only a failure is noted" in early.stderr
     service.call("cancel", number)
+    shown = service.call("maintenance", "show", number).stdout.split("\n\n")[-1]
+    header, *deeds = columns(shown)
+    assert header == ["REF", "DEED", "BY", "AT", "NOTE"]
+    assert [(row[0], row[1]) for row in deeds] == [
+        (f"{number}.1", deed) for deed in ("hold", "release", "postpone")
+    ]
+    assert deeds[0][4] == "scope web: release day"
+    told_of = service.call("history", "--maintenance", number).stdout
+    assert "STEERED BY" in told_of
+    assert f"{deeds[0][2]} (hold, release, postpone)" in told_of
     well = service.call("attention")
     assert (well.returncode, well.stderr) == (0, "Nothing needs an operator.\n")
 

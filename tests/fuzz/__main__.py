@@ -42,7 +42,7 @@ def main() -> int:
         f"-max_total_time={chosen.seconds}",
         "-max_len=1200",
         "-len_control=20",
-        "-timeout=20",
+        "-timeout=120",
         f"-artifact_prefix={chosen.corpus.parent}/found-",
         str(chosen.corpus),
     )

@@ -13,9 +13,11 @@ odd only sends; how it was cut must not matter to what it is answered.
 """
 
 import asyncio
+import ipaddress
 import itertools
 import json
 import math
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,10 +28,11 @@ from forewarn.maintenance.policy import Enablement, Policy
 from forewarn.server.guest.asking import ALWAYS_ON, Asking
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener, source_of
+from forewarn.server.guest.proxies import Proxies
 from forewarn.server.guest.wire import UNREAD_BYTES, Connection, Stage
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import EventStatus
-from fuzz.programs import SECONDS, Do, Step, read
+from fuzz.programs import SECONDS, SECRET, Do, Step, read
 from guest import room
 from guest.room import Answer
 
@@ -46,7 +49,7 @@ TIGHT: Final = Limits(
 LARGEST_ANSWER: Final = 4096
 """No answer of the small fleet here is longer: what may lie above the write buffer's limit."""
 
-MAX_SENT: Final = 300_000
+MAX_SENT: Final = 60_000
 """What one program may send in all, so that SEND_AGAIN does not make a fuzzer slow."""
 
 MAX_TURNS: Final = 100_000
@@ -59,15 +62,18 @@ STATUSES: Final = {
 FIRST_REQUEST: Final = Asking(
     policy=Policy(enablement=Enablement.FIRST_REQUEST), first_response_delay=2.0
 )
-GUESTS: Final = Listener(host="169.254.169.254")
+PROXIES: Final = Proxies([ipaddress.ip_network("192.0.2.7/32")])
+PROXIES.secrets = (SECRET,)
+GUESTS: Final = Listener(host="169.254.169.254", proxies=PROXIES)
 PEERS: Final = (
     ("10.0.0.10", GUESTS),
     ("10.0.0.11", GUESTS),
     ("10.9.9.9", GUESTS),
+    ("192.0.2.7", GUESTS),
     ("127.0.0.1", Listener(host="127.0.0.1", loopback=True)),
     ("127.0.0.7", Listener(host="127.0.0.1", loopback=True, default_vm="web-1")),
 )
-"""Who connects: two machines, a stranger, and two by loopback."""
+"""Who connects: two machines, a stranger, a trusted proxy, and two by loopback."""
 
 OVER_SECONDS: Final = 130.0
 """More than any wait of a connection for its peer."""
@@ -81,7 +87,7 @@ class Peer(room.Peer):
     ) -> None:
         self.loop = loop
         self.lost = False
-        self.under_way: list[bytes] = []
+        self.under_way: deque[bytes] = deque()
         self.ends = False
         self.largest_part = 0
         super().__init__(connection, address)
@@ -97,7 +103,7 @@ class Peer(room.Peer):
     def deliver(self) -> None:
         """Give the connection what is under way, as long as it reads."""
         while self.under_way and not self.paused and not self.closing:
-            self.connection.data_received(self.under_way.pop(0))
+            self.connection.data_received(self.under_way.popleft())
         if self.ends and not self.under_way and not self.paused and not self.closing:
             self.ends = False
             self.end()
@@ -270,12 +276,12 @@ class Play:
         """Judge what must hold at any time."""
         assert not self.raised, self.raised
         connections = self.plane.connections
-        of_address: dict[str, int] = {}
+        of_address: Counter[tuple[str, str]] = Counter()
         for peer in self.peers:
             self.judge_connection(peer)
-            if peer.connection in connections._all and not peer.connection._source.vm_paths:
-                address = peer.connection._source.address
-                of_address[address] = of_address.get(address, 0) + 1
+            source = peer.connection._source
+            if peer.connection in connections._all and not source.is_shared:
+                of_address[source.listener, source.address] += 1
         assert connections._of_address == of_address
         assert len(connections) <= self.limits.connections
         assert max(of_address.values(), default=0) <= self.limits.connections_per_address
@@ -289,7 +295,7 @@ class Play:
         assert len(connection._unread) <= peer.largest_part + UNREAD_BYTES
         assert peer.buffered <= limits.write_buffer_bytes + LARGEST_ANSWER
         reader = connection._reader
-        kept = len(reader._target) + sum(len(name) + len(value) for name, value in reader._headers)
+        kept = len(reader.target) + sum(len(name) + len(value) for name, value in reader._headers)
         assert kept <= limits.head_bytes
         assert len(reader._body or b"") <= limits.body_bytes
         if stage >= Stage.CLOSING:

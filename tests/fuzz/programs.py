@@ -8,10 +8,15 @@ byte and, where it wants them, what follows.
 from enum import IntEnum
 from typing import NamedTuple
 
+from forewarn.protocol import identity
 from guest import room
 from guest.room import chunked, get, post
 
 CODED = "Transfer-Encoding: chunked"
+SECRET = b"between us two only"
+"""Which a trusted proxy signs with."""
+
+SIGNATURE = identity.sign(b"web-0", SECRET).decode()
 UPGRADE = ("Connection: Upgrade", "Upgrade: h2c")
 
 TOKENS = (
@@ -28,6 +33,8 @@ TOKENS = (
     get(room.EVENTS, "If-None-Match: 2", "Prefer: wait=60"),
     get(room.EVENTS, "If-None-Match: 2", "Prefer: wait=1", "Connection: close"),
     get(room.EVENTS, "X-Forwarded-For: 10.0.0.11"),
+    get(room.EVENTS, "X-Instance-ID: web-0", f"X-Instance-ID-Signature: {SIGNATURE}"),
+    get(room.EVENTS, "X-Instance-ID: web-1", f"X-Instance-ID-Signature: {SIGNATURE}"),
     get(room.EVENTS, "Content-Length: 5") + b"hello",
     get(room.EVENTS, "X: " + "x" * 200),
     post(),

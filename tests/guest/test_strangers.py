@@ -125,9 +125,10 @@ def test_secrets_are_changed_under_an_open_connection() -> None:
         signature = identity.sign(b"web-0", secret).decode()
         return get(room.EVENTS, "X-Instance-ID: web-0", f"X-Instance-ID-Signature: {signature}")
 
-    with room.opened() as (plane, _):
+    with room.opened() as (plane, turn):
         peer = plane.connect("192.0.2.7", listener)
         for secrets in ((old,), (new, old), (new,)):
             proxies.secrets = secrets
             peer.send(by(old) + by(new))
+            turn()
         assert [each.status for each in answers(peer.got)] == [200, 403, 200, 200, 403, 200]

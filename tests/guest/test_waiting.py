@@ -96,6 +96,21 @@ def test_what_is_news_to_the_client_is_answered_at_once(opened: Opened) -> None:
     assert first.headers["preference-applied"] == "wait=60"
 
 
+def test_a_request_that_waits_keeps_nothing_of_what_it_said_but_its_answers_form(
+    opened: Opened,
+) -> None:
+    plane, turn = opened
+    peer = plane.connect()
+    peer.send(waits("2").replace(b"HTTP/1.1", b"HTTP/1.0\r\nConnection: keep-alive"))
+    reader = peer.connection._reader
+    assert len(plane.connections.waiting) == 1
+    assert (reader.request, reader.head.headers, reader.head.target) == (None, (), b"")
+    plane.publish(3)
+    turn()
+    (answer,) = answers(peer.got)
+    assert answer.headers["connection"] == "keep-alive"
+
+
 def test_a_peer_that_takes_no_answers_is_cut_off_though_the_last_one_had_waited(
     opened: Opened,
 ) -> None:

@@ -6,6 +6,7 @@ Each break is what a plausible mistake would do; `make kill BREAK=NAME` runs the
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -90,10 +91,94 @@ def forget_fencing() -> None:
     bench.Bench.claimed = claimed  # type: ignore[method-assign]
 
 
+def forget_holds() -> None:
+    """Let go of whatever was held, at each start: as if holds were kept in memory alone."""
+    from forewarn.control import plane, snapshots, writer
+    from forewarn.maintenance import causes
+    from forewarn.store.port import Transaction
+
+    def release_claims(self: plane.Plane) -> "Future[int]":
+        def job(transaction: Transaction, now: datetime) -> writer.Work:
+            for hold in transaction.holds():
+                snapshot = snapshots.for_hold(transaction, hold)
+                transaction.save(self._decide(snapshot, causes.Unheld(hold), now).changes)
+            return writer.Work(None)
+
+        self._writer.submit(job).result()
+        return whole(self)
+
+    whole, plane.Plane.release_claims = (  # type: ignore[method-assign]  # that is the break
+        plane.Plane.release_claims,
+        release_claims,
+    )
+
+
+def forget(verb: str, only: str = "") -> None:
+    """Answer what the plane is asked by this verb, and write it down nowhere.
+
+    Args:
+        verb: The method's name.
+        only: The named argument that must be true; `""` for any call.
+    """
+    from forewarn.control import plane, writer
+
+    whole: Callable[..., Any] = getattr(plane.Plane, verb)
+
+    class Forgetful:
+        def __init__(self, inner: writer.Writer) -> None:
+            self._inner = inner
+
+        def submit(self, job: writer.Job) -> "Future[Any]":
+            return self._inner.submit(lambda *given: writer.Work(job(*given).result))
+
+    def forgetful(self: plane.Plane, *args: Any, **kwargs: Any) -> Any:
+        if only and not kwargs.get(only):
+            return whole(self, *args, **kwargs)
+        inner = self._writer
+        self._writer = Forgetful(inner)  # type: ignore[assignment]  # that is the break
+        try:
+            return whole(self, *args, **kwargs)
+        finally:
+            self._writer = inner
+
+    setattr(plane.Plane, verb, forgetful)
+
+
+def forget_walks() -> None:
+    """Walk on after a step that did not end well, without an operator's word."""
+    from forewarn.maintenance import bench
+
+    def stop_walk(_: bench.Bench, __: object, ___: str) -> None:
+        pass
+
+    bench.Bench.stop_walk = stop_walk  # type: ignore[assignment]  # that is the break
+
+
+def forget_domains() -> None:
+    """Let all update domains of a scope be down at once."""
+    from forewarn.maintenance import bench, invariants
+
+    def obstacle(_: bench.Bench, __: object) -> None:
+        return None
+
+    def unchecked(_: object) -> None:
+        pass
+
+    bench.Bench._obstacle = obstacle  # type: ignore[assignment]  # that is the break
+    invariants._check_domains = unchecked
+
+
 BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
     {
         "answer-before-commit": answer_before_commit,
         "skip-check": skip_check,
         "forget-fencing": forget_fencing,
+        "forget-hold": forget_holds,
+        "forget-cancel": partial(forget, "cancel"),
+        "forget-postpone": partial(forget, "postpone"),
+        "forget-approval": partial(forget, "approve_for_guests"),
+        "forget-fleet": partial(forget, "apply_fleet", only="again"),
+        "forget-walk": forget_walks,
+        "forget-domains": forget_domains,
     }
 )

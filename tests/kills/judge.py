@@ -7,48 +7,16 @@ them by bounds that are certain, so a complaint is never a matter of rounding.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from json import loads
-from typing import Any, NamedTuple
+from typing import Any
 from typing import Final as Constant
 
-Entry = Mapping[str, Any]
-Journals = Mapping[str, list[dict[str, Any]]]
+from kills import promises
+from kills.evidence import Entry, Final, Journals, Times, moment
 
 OVER: Constant = frozenset({"Completed", "Failed", "Canceled"})
-
-
-class Final(NamedTuple):
-    """What the service shows after its last start, when everything has had its time to end."""
-
-    operations: dict[str, dict[str, Any]]
-    maintenances: dict[int, dict[str, Any]]
-    live: list[dict[str, Any]]
-    documents: dict[str, dict[str, Any]]
-    """The guests' documents by scope."""
-    now: datetime
-    """The service's time, read between these two times of the machine."""
-    read_between: tuple[float, float]
-    scale: float
-
-
-class Times:
-    """The machine's times as the service's."""
-
-    def __init__(self, final: Final) -> None:
-        self._final = final
-
-    def latest(self, at: float) -> datetime:
-        """Return what the service's clock showed at most."""
-        return self._moved(at - self._final.read_between[0])
-
-    def earliest(self, at: float) -> datetime:
-        """Return what the service's clock showed at least."""
-        return self._moved(at - self._final.read_between[1])
-
-    def _moved(self, seconds: float) -> datetime:
-        return self._final.now + timedelta(seconds=seconds * self._final.scale)
 
 
 def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[str]:
@@ -63,7 +31,7 @@ def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[
     return [
         *_requests_are_there(journals, final),
         *_approvals_are_there(journals, final, times),
-        *_cancels_are_there(journals, runs, final),
+        *promises.judge(journals, runs, final, times),
         *_nothing_started_early(journals, runs, final, times),
         *_no_act_was_repeated(runs, final),
         *_one_outcome_each(journals, final),
@@ -78,11 +46,6 @@ def told_operations(journals: Journals) -> Iterator[dict[str, Any]]:
     """Yield the operations in the answers to requests."""
     for _, entry in _answered(journals, "request", 201):
         yield from loads(entry["said"])["operations"]
-
-
-def moment(text: str) -> datetime:
-    """Return a time as the API writes it."""
-    return datetime.fromisoformat(text)
 
 
 def _requests_are_there(journals: Journals, final: Final) -> Iterator[str]:
@@ -110,7 +73,10 @@ def _requests_are_there(journals: Journals, final: Final) -> Iterator[str]:
 
 def _approvals_are_there(journals: Journals, final: Final, times: Times) -> Iterator[str]:
     events = _events(final)
-    for name, entry in _answered(journals, "approve", 200):
+    for name, entry in (
+        *_answered(journals, "approve", 200),
+        *_answered(journals, "vouch", 200),
+    ):
         for event_id in entry["events"]:
             if event_id not in events:
                 yield f"{name} approved {event_id}, was answered 200, and there is no such event"
@@ -131,33 +97,12 @@ def _approvals_are_there(journals: Journals, final: Final, times: Times) -> Iter
                 )
 
 
-def _cancels_are_there(
-    journals: Journals, runs: list[dict[str, Any]], final: Final
-) -> Iterator[str]:
-    ran = {run["operation"] for run in runs}
-    for name, entry in _answered(journals, "cancel", 200):
-        reference = entry["reference"]
-        operation = final.operations.get(reference)
-        status = operation["status"] if operation else "not there"
-        if status != "Canceled":
-            yield f"{name} cancelled {reference}, was answered 200, and it is {status}"
-        if reference in ran:
-            yield f"{name} cancelled {reference}, was answered 200, and its program ran"
-
-
 def _nothing_started_early(
     journals: Journals, runs: list[dict[str, Any]], final: Final, times: Times
 ) -> Iterator[str]:
     notices = _notices(journals)
     words = _approvals_sent(journals)
-    unannounced = {m["description"] for m in final.maintenances.values()} & {
-        entry["asked"]["description"]
-        for entries in journals.values()
-        for entry in entries
-        if entry["what"] == "sends"
-        and entry["kind"] == "request"
-        and entry["asked"].get("no_notice")
-    }
+    unannounced = promises.unannounced(journals)
     for run in runs:
         operation = final.operations.get(run["operation"])
         if run["what"] != "start" or operation is None:
@@ -285,8 +230,10 @@ def _answered(journals: Journals, kind: str, status: int) -> Iterator[tuple[str,
 
 
 def _notices(journals: Journals) -> dict[str, list[tuple[float, datetime]]]:
-    """Return of each event each NotBefore that a guest has read, and when it had."""
+    """Return of each event each NotBefore that a client was told, and when it had been."""
     found: dict[str, list[tuple[float, datetime]]] = defaultdict(list)
+    for event_id, told, not_before in promises.postponed(journals):
+        found[event_id].append((told, not_before))
     for entries in journals.values():
         for entry in entries:
             for event in entry["document"]["Events"] if entry["what"] == "read" else ():
@@ -301,7 +248,7 @@ def _approvals_sent(journals: Journals) -> dict[str, list[float]]:
     found: dict[str, list[float]] = defaultdict(list)
     for entries in journals.values():
         for entry in entries:
-            if entry["what"] == "sends" and entry["kind"] == "approve":
+            if entry["what"] == "sends" and entry["kind"] in {"approve", "vouch"}:
                 for event_id in entry["events"]:
                     found[event_id].append(entry["at"])
     return found

@@ -24,6 +24,17 @@ class Phase(StrEnum):
     RECORDED = "recorded"
 
 
+class Start(StrEnum):
+    """Of a start of the service; each begins where `served` marks it."""
+
+    OPENING = "opening the store"
+    MIGRATING = "migrating the store"
+    RECOVERING = "recovering what the last life left"
+    FILLING = "filling memory"
+    BINDING = "opening the sockets"
+    TAKING_UP = "sockets open, taking acts up again"
+
+
 class Left(NamedTuple):
     """An operation as a kill left it."""
 
@@ -50,6 +61,8 @@ class Kill(NamedTuple):
     """Whether its process was started anew, not forked."""
     phases: dict[Phase, int]
     """How many acts were in each."""
+    start: Start | None = None
+    """Where the start was that it fell in; None for one that served."""
 
 
 def left_behind(database: Path, scratch: Path) -> dict[str, Left]:

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kills import journal
+
 TESTS = Path(__file__).resolve().parents[1]
 ANSWER_SECONDS = 20.0
 """How long a process of ours may take over an order; far longer than any of them does."""
@@ -22,9 +24,10 @@ POLL_SECONDS = 0.001
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the variables that our processes get."""
+    """Return the variables that our processes get: they import the very code that we do."""
     given = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
-    return {**given, "PYTHONPATH": str(TESTS), **more}
+    path = os.pathsep.join([str(TESTS), *filter(None, [given.get("PYTHONPATH")])])
+    return {**given, "PYTHONPATH": path, **more}
 
 
 class Told:
@@ -87,6 +90,7 @@ class Service:
         self.database = folder / "forewarn.db"
         self.socket = folder / "operator.sock"
         self.log = folder / "service.log"
+        self.marks = folder / "start.log"
         self.port = _free_port()
         self.pid = 0
         self._from = 0
@@ -99,12 +103,18 @@ class Service:
         self._fresh: subprocess.Popen[bytes] | None = None
         self._nursery: Told | None = None
 
-    def start(self, *, fresh: bool) -> None:
-        """Begin to start; `wait_until_ready` returns when it serves."""
+    def start(self, *, fresh: bool, marked: bool = False) -> None:
+        """Begin to start; `wait_until_ready` returns when it serves.
+
+        Args:
+            fresh: Whether it is a process of its own from the first import on, not forked.
+            marked: Whether it marks how far it has come; a forked one does in any case.
+        """
         assert not self.pid
         self._from = self.log.stat().st_size if self.log.exists() else 0
         if fresh:
-            serve = ["forewarn", "serve", "--config"] if self._whole else ["kills.served", "fresh"]
+            whole = self._whole and not marked
+            serve = ["forewarn", "serve", "--config"] if whole else ["kills.served", "fresh"]
             command = [sys.executable, "-m", *serve, str(self._config)]
             with self.log.open("ab") as log:
                 self._fresh = subprocess.Popen(
@@ -135,6 +145,24 @@ class Service:
             assert time.monotonic() < until, self.said()
             assert not _is_over(self.pid), self.said()
             let_pass(POLL_SECONDS)
+
+    def wait_until_at(self, phase: str, seconds: float) -> bool:
+        """Return when a start has come to a phase, or whether it has not in this time."""
+        follower = journal.Follower(self.marks)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not _is_over(self.pid):
+            if any(m["pid"] == self.pid and m["phase"] == phase for m in follower.news()):
+                return True
+            let_pass(POLL_SECONDS / 4)
+        return False
+
+    def came_to(self, pid: int, before: float) -> str:
+        """Return the phase that a start of this process was in at a time; `""` before the first."""
+        found = ""
+        for mark in journal.read(self.marks):
+            if mark["pid"] == pid and mark["at"] <= before:
+                found = mark["phase"]
+        return found
 
     def _heard(self) -> list[bytes]:
         """Return what the log says since the last start."""

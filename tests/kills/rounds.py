@@ -9,26 +9,68 @@ import json
 import random
 import sys
 import time
-from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
+from alembic import command
+from alembic.config import Config
+
+from forewarn.store import schema, sqlite
 from kills import journal, judge, phases
-from kills.phases import Kill, Phase
+from kills.evidence import Final as LastWord
+from kills.evidence import moment
+from kills.outcome import Outcome
+from kills.phases import Kill, Phase, Start
 from kills.processes import POLL_SECONDS, Service, Told, let_pass
 
 SCALE: Final = 600.0
 """Fifteen minutes' notice is a second and a half."""
 
 MACHINES_OF_SCOPE: Final = 6
-SCOPES: Final = ("web", "data", "batch")
-ALONE: Final = "bastion"
-HOSTS: Final = [f"h{number}" for number in range(MACHINES_OF_SCOPE)]
-"""One has a machine of each scope."""
+SETS: Final = ("web", "data")
+SPOT: Final = "batch"
+"""A scale set of low priority that is told of deletions: its machines are preempted and deleted."""
 
-IN_REQUEST: Final = ("read", "approve", "approve", "request", "cancel", "history")
+ALONE: Final = "bastion"
+SCOPES: Final = (*SETS, SPOT, ALONE)
+OPERATORS: Final = ("ann", "bob")
+HOSTS: Final = [f"h{number}" for number in range(MACHINES_OF_SCOPE)]
+"""One has a machine of each set."""
+
+IN_REQUEST: Final = (
+    "read",
+    "approve",
+    "approve",
+    "request",
+    "request",
+    "cancel",
+    "vouch",
+    "postpone",
+    "hold",
+    "release",
+    "resume",
+    "fleet",
+    "history",
+)
 """The aims that a client takes itself: it kills in the midst of its own request of that kind."""
+
+OF_STARTS: Final = 0.18
+"""How many of all kills fall in a start, after one that fell in serving."""
+
+START_DELAYS: Final = (0.0, 0.0, 0.0, 0.001, 0.003, 0.008)
+"""How long after a phase of a start has begun: they take from one to thirty milliseconds."""
+
+START_SECONDS: Final = 10.0
+"""How long a start may take to come to a phase: a fresh one has everything to import first."""
+
+OF_MIGRATIONS: Final = 40
+"""Of so many kills one falls in the first start of all, which makes or migrates the store."""
+
+_AGAIN: Final = [phase for phase in Start if phase is not Start.MIGRATING]
+
+MORE: Final = 15
+"""The most kills beyond what was asked for that aim at phases which none has fallen in yet."""
 
 IN_REQUEST_SHARE: Final = 0.75
 """How many of the kills aim at a request; at least half must fall in one."""
@@ -84,6 +126,8 @@ class Rounds:
         self._ran = journal.Follower(self._runs)
         self._runs_so_far: list[dict[str, Any]] = []
         self._hits = 0
+        self._served = 0
+        self._last: Kill | None = None
 
     def __enter__(self) -> "Rounds":
         return self
@@ -98,18 +142,26 @@ class Rounds:
         finally:
             self._service.end()
 
-    def prepare(self) -> None:
-        """Start the service once, give it a fleet, and let the clients begin."""
+    def prepare(self, *, fresh: bool, migrations: int) -> None:
+        """Start the service once, give it a fleet, and let the clients begin.
+
+        Args:
+            fresh: Whether the starts that are killed are started anew, not forked.
+            migrations: How many starts are killed while they make or migrate the store.
+        """
+        if self._chance.random() < 0.5:
+            first_release(self._service.database)
+        for _ in range(migrations):
+            self._kill_start(fresh=fresh, phase=Start.MIGRATING)
         self._start(fresh=True)
         self._service.ask("PUT", "/v1/fleet", fleet())
         names = machines()
-        for scope in (*SCOPES, ALONE):
+        for scope in SCOPES:
             mine = [name for name in names if name.startswith(scope)]
-            self._client(f"guest-{scope}", "guest", scope=scope, machines=mine)
-        for name in ("ann", "bob"):
-            self._client(
-                name, "operator", name=name, scopes=list(SCOPES), machines=names, hosts=HOSTS
-            )
+            self._client(f"guest-{scope}", "guest", scope=scope, machines=mine, mortal=mortal())
+        for name in OPERATORS:
+            cast = {"scopes": SCOPES, "machines": names, "hosts": HOSTS, "mortal": mortal()}
+            self._client(name, "operator", name=name, revived=[spot()], **cast)
 
     def kill_once(self, *, fresh: bool, wanted: Phase | None = None) -> None:
         """Serve, kill, and note where that fell; the next start finds what it left.
@@ -123,7 +175,7 @@ class Rounds:
         aim = chance.choice(IN_REQUEST) if in_request else chance.choice(list(Phase))
         let_pass(chance.uniform(0.03, 0.25))
         self._count_hit()
-        if self._hits < LEAST_SHARE * len(self.kills):
+        if self._hits < LEAST_SHARE * self._served:
             aim = chance.choice(IN_REQUEST)
             before, after = self._by_client(aim, 0.0, chance.choice([0.0, 0.5]))
         elif isinstance(aim := wanted or aim, Phase):
@@ -139,10 +191,14 @@ class Rounds:
         runs = [run for run in self._runs_so_far if run["at"] <= before]
         found = phases.of_kill(left, self._over, runs)
         self._over = {name for name, one in left.items() if one.status in judge.OVER}
-        self.kills.append(Kill(before, after, str(aim), was_fresh, found))
+        self._last = Kill(before, after, str(aim), was_fresh, found)
+        self._served += 1
+        self.kills.append(self._last)
+        while chance.random() < OF_STARTS:
+            self._kill_start(fresh=fresh, phase=chance.choice(_AGAIN))
         self._start(fresh=fresh)
 
-    def settle(self) -> judge.Final:
+    def settle(self) -> LastWord:
         """Let everything end, read it all by the two planes, and stop the service."""
         for client in self._clients.values():
             client.tell(do="drain")
@@ -172,6 +228,11 @@ class Rounds:
         return [phase for phase in Phase if not any(phase in kill.phases for kill in self.kills)]
 
     @property
+    def fresh(self) -> int:
+        """How many fresh processes were killed, with the one that runs."""
+        return sum(kill.fresh for kill in self.kills) + self._fresh
+
+    @property
     def collisions(self) -> int:
         """How many starts met the lock of the killed process and were tried again."""
         return self._service.collisions
@@ -190,6 +251,22 @@ class Rounds:
                 return
         raise AssertionError(self._service.said())
 
+    def _kill_start(self, *, fresh: bool, phase: Start) -> None:
+        """Start, and kill when that has come to a phase; note the one that it really fell in."""
+        self._service.start(fresh=fresh, marked=True)
+        pid = self._service.pid
+        self._service.wait_until_at(phase, START_SECONDS)
+        if delay := self._chance.choice(START_DELAYS):
+            let_pass(delay)
+        before, after = self._now()
+        status = self._service.reap()
+        if status == BAD_STORE:
+            self._service.collisions += 1
+            return
+        assert status == -9, f"a start ended by itself: {status}\n{self._service.said()}"
+        met = Start(self._service.came_to(pid, before) or Start.OPENING)
+        self.kills.append(Kill(before, after, f"start: {phase}", fresh, {}, met))
+
     def _client(self, client: str, role: str, **cast: Any) -> None:
         guest = role == "guest"
         place = ["127.0.0.1", self._service.port] if guest else str(self._service.socket)
@@ -198,7 +275,7 @@ class Rounds:
             "seed": self._chance.getrandbits(32),
             "place": place,
             "journal": str(self._folder / f"{client}.log"),
-            "pause": [0.005, 0.03] if guest else [0.02, 0.1],
+            "pause": [0.005, 0.03] if guest else [0.01, 0.06],
         }
         self._followers.append(journal.Follower(Path(cast["journal"])))
         self._clients[client] = Told("kills.clients", json.dumps(cast))
@@ -206,8 +283,8 @@ class Rounds:
     def _count_hit(self) -> None:
         """Count the last kill if it fell in a request: its client has noticed by now."""
         news = [follower.news() for follower in self._followers]
-        if self.kills:
-            self._hits += phases.in_request(self.kills[-1], news)
+        if self._last:
+            self._hits += phases.in_request(self._last, news)
 
     def _by_client(self, kind: str, delay: float, part: float = 1.0) -> tuple[float, float]:
         """Let a client kill within its next request of this kind.
@@ -270,20 +347,24 @@ class Rounds:
         self._service.kill()
         return before, time.time()
 
-    def _read(self) -> judge.Final:
+    def _read(self) -> LastWord:
         service = self._service
         before = time.time()
         live = service.ask("GET", "/v1/events")
         after = time.time()
-        return judge.Final(
+        return LastWord(
             operations={o["id"]: o for o in _pages(service, "history", "operations")},
             maintenances={m["number"]: m for m in _pages(service, "maintenance", "maintenances")},
             live=live["events"],
             documents={
                 scope: service.document(next(n for n in machines() if n.startswith(scope)))
-                for scope in (*SCOPES, ALONE)
+                for scope in SCOPES
             },
-            now=judge.moment(live["now"]),
+            marks={
+                name: service.ask("GET", f"/v1/fleet/machines/{name}")["tags"].get("mark", "0")
+                for name in (f"own-{operator}" for operator in OPERATORS)
+            },
+            now=moment(live["now"]),
             read_between=(before, after),
             scale=SCALE,
         )
@@ -300,12 +381,31 @@ def _pages(service: Service, path: str, name: str) -> Generator[Any]:
 
 
 def machines() -> list[str]:
-    """Return the names of all machines; each begins with its scope's."""
-    return [ALONE, *(f"{s}-{n}" for s in SCOPES for n in range(MACHINES_OF_SCOPE))]
+    """Return the names of all machines; each begins with its scope's, and the first of it stays."""
+    numbers = range(MACHINES_OF_SCOPE)
+    return [ALONE, *(f"{s}-{n}" for s in SETS for n in numbers), *(f"{SPOT}_{n}" for n in numbers)]
+
+
+def mortal() -> list[str]:
+    """Return the machines that may be preempted or deleted, and brought back."""
+    return [f"{SPOT}_{number}" for number in range(1, MACHINES_OF_SCOPE)]
+
+
+def spot() -> dict[str, Any]:
+    """Return the scale set of low priority."""
+    return {
+        "name": SPOT,
+        "update_domains": 3,
+        "priority": "low",
+        "terminate_notice_minutes": 5,
+        "machines": [
+            {"index": n, "update_domain": n % 3, "host": f"h{n}"} for n in range(MACHINES_OF_SCOPE)
+        ],
+    }
 
 
 def fleet() -> dict[str, Any]:
-    """Return three availability sets of three domains each on shared hosts, and one alone."""
+    """Return sets of three domains each on shared hosts, and machines that are alone."""
     return {
         "availability_set": [
             {
@@ -316,13 +416,29 @@ def fleet() -> dict[str, Any]:
                     for n in range(MACHINES_OF_SCOPE)
                 ],
             }
-            for scope in SCOPES
+            for scope in SETS
         ],
-        "machine": [{"name": ALONE, "host": "h0"}],
+        "scale_set": [spot()],
+        "machine": [
+            {"name": ALONE, "host": "h0"},
+            *({"name": f"own-{operator}"} for operator in OPERATORS),
+        ],
     }
 
 
-def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> "Outcome":
+def first_release(path: Path) -> None:
+    """Make an empty database as the first release did, which the first start then migrates."""
+    config = Config()
+    config.set_main_option("script_location", str(schema.SCRIPTS))
+    engine = sqlite.file_engine(path)
+    with engine.execution_options(**{sqlite.WRITING: True}).begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.exec_driver_sql(f"PRAGMA application_id = {sqlite.APPLICATION_ID}")
+    engine.dispose()
+
+
+def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> Outcome:
     """Do all of it and judge.
 
     Args:
@@ -333,69 +449,12 @@ def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> "O
         broken: What is broken in the service on purpose.
     """
     with Rounds(folder, seed, broken) as rounds:
-        rounds.prepare()
-        for number in range(1, kills + 1):
-            rounds.kill_once(fresh=number < fresh)
+        rounds.prepare(fresh=kills <= fresh, migrations=-(-kills // OF_MIGRATIONS))
+        while len(rounds.kills) < kills:
+            rounds.kill_once(fresh=rounds.fresh < fresh)
         for _ in range(MORE):
             if not rounds.missing():
                 break
             rounds.kill_once(fresh=kills <= fresh, wanted=rounds.missing()[0])
         final = rounds.settle()
-        return Outcome(rounds, final)
-
-
-MORE: Final = 15
-"""The most kills beyond what was asked for that aim at phases which none has fallen in yet."""
-
-
-class Outcome:
-    """What the rounds came to."""
-
-    def __init__(self, rounds: Rounds, final: judge.Final) -> None:
-        self.kills = rounds.kills
-        self.journals = rounds.journals()
-        self.runs = rounds.runs()
-        self.final = final
-        self.collisions = rounds.collisions
-        self.in_request = sum(phases.in_request(k, self.journals.values()) for k in self.kills)
-        self.complaints = judge.judge(self.journals, self.runs, final)
-
-    def shortfalls(self) -> list[str]:
-        """Return in what the kills fell short of what they are to prove; nothing if in nothing."""
-        found = [
-            f"no kill met an act in the phase '{phase}'"
-            for phase in Phase
-            if not any(phase in kill.phases for kill in self.kills)
-        ]
-        if self.in_request * 2 < len(self.kills):
-            found.append(f"only {self.in_request} of {len(self.kills)} kills fell in a request")
-        return found
-
-    def report(self) -> str:
-        """Return the counts, for people."""
-        fresh = sum(kill.fresh for kill in self.kills)
-        by_phase = Counter(phase for kill in self.kills for phase in kill.phases)
-        answered = Counter(
-            f"{entry['kind']} {entry['status']}"
-            for entries in self.journals.values()
-            for entry in entries
-            if entry["what"] == "answered"
-        )
-        unanswered = sum(
-            entry["what"] == "unanswered" for entries in self.journals.values() for entry in entries
-        )
-        ends = Counter(o["status"] for o in self.final.operations.values())
-        starts = sum(run["what"] == "start" for run in self.runs)
-        lines = [
-            f"{len(self.kills)} kills, {fresh} of fresh processes, the others of forked ones",
-            f"{self.in_request} fell between a request's first byte and its answer",
-            *(f"{by_phase[phase]:5} met acts in the phase '{phase}'" for phase in Phase),
-            "answered: " + ", ".join(f"{n} x {what}" for what, n in sorted(answered.items())),
-            f"never answered: {unanswered} requests",
-            "operations: "
-            + ", ".join(f"{n} {status}" for status, n in sorted(ends.items()))
-            + f"; the program ran {starts} times",
-        ]
-        if self.collisions:
-            lines.append(f"{self.collisions} starts found the database still locked, and went on")
-        return "\n".join(lines)
+        return Outcome(rounds.kills, rounds.journals(), rounds.runs(), final, rounds.collisions)

@@ -1,6 +1,7 @@
 """The service as most rounds run it: children of a process that is warm, or broken on purpose.
 
-A fresh process that is not broken is `forewarn serve` itself.
+A fresh process that is not broken is `forewarn serve` itself, unless it is to be killed while it
+starts: then it is one of these, which mark how far they have come.
 
     python -m kills.served fresh CONFIG    serves until it is killed
     python -m kills.served nursery CONFIG  forks a service for each order on its standard input
@@ -14,10 +15,13 @@ import importlib
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from kills import broken
+from kills.phases import Start
 
 LATE_IMPORTS = (
     "uvloop",
@@ -27,12 +31,50 @@ LATE_IMPORTS = (
 )
 """What the service imports only while it starts; a fork should not have to."""
 
+MARKS = "start.log"
+"""Beside the settings: how far each start has come, a JSON object a line."""
+
+
+def mark_start(path: Path) -> None:
+    """Write down when each phase of a start begins; nothing else of the service changes."""
+    from forewarn.control import executor, heartbeat
+    from forewarn.server import service
+    from forewarn.store import schema, sql
+
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def note(phase: Start) -> None:
+        entry = {"pid": os.getpid(), "phase": phase, "at": time.time()}
+        os.write(file, json.dumps(entry).encode() + b"\n")
+
+    def before(owner: Any, name: str, phase: Start) -> None:
+        whole: Callable[..., Any] = getattr(owner, name)
+
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            note(phase)
+            return whole(*args, **kwargs)
+
+        setattr(owner, name, marked)
+
+    def migrate(connection: Any) -> None:
+        if schema.revision(connection) != schema.HEAD:
+            note(Start.MIGRATING)
+        whole_migrate(connection)
+
+    before(sql, "open_sqlite", Start.OPENING)
+    whole_migrate, schema.migrate = schema.migrate, migrate
+    before(heartbeat.Heartbeat, "begin", Start.RECOVERING)
+    before(service.Service, "_fill", Start.FILLING)
+    before(service.Service, "_open_operators", Start.BINDING)
+    before(executor.Executor, "run", Start.TAKING_UP)
+
 
 def serve(config: Path) -> int:
     """Serve as the command line does, with whatever break was asked for."""
     from forewarn.server import run, settings
 
     broken.apply(os.environ.get(broken.VARIABLE, ""))
+    mark_start(config.with_name(MARKS))
     return run.serve(settings.load(config, os.environ))
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from kills import judge, phases
+from kills import evidence, judge, phases
 from kills.phases import Kill, Left, Phase
 
+WEB = {"kind": "scope", "name": "web"}
+CANCELED = {"operations": [{"id": "1.1", "status": "Canceled"}]}
 EVENT = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 REAL = 1000.0
@@ -24,12 +26,18 @@ class Run:
         event = {
             "id": EVENT,
             "scope": "web",
+            "update_domain": 0,
             "machines": ["web-0"],
             "approval": {"at": "2030-01-01T11:50:30Z"},
         }
         self.operation: dict[str, Any] = {
             "id": "1.1",
+            "maintenance": 1,
+            "walk": 0,
+            "event_type": "Reboot",
+            "hosts": ["h0"],
             "description": "ann asks 1",
+            "announced_at": "2030-01-01T11:50:00Z",
             "status": "Completed",
             "outcome": "",
             "not_before": "2030-01-01T12:05:00Z",
@@ -37,8 +45,11 @@ class Run:
             "ended_at": "2030-01-01T11:52:00Z",
             "events": [event],
         }
-        shown = {"EventId": EVENT, "NotBefore": "Tue, 01 Jan 2030 12:05:00 GMT"}
-        plan = {"maintenance": {"number": 1}, "operations": [{"id": "1.1", "events": [event]}]}
+        self.shown = {"EventId": EVENT, "EventStatus": "Scheduled"} | {
+            "NotBefore": "Tue, 01 Jan 2030 12:05:00 GMT"
+        }
+        told = {"id": "1.1", "status": "Scheduled", "events": [event]}
+        plan = {"maintenance": {"number": 1}, "operations": [told]}
         asked = {"description": "ann asks 1", "no_notice": False}
         ends = {"1.1": ["Completed", "", "2030-01-01T11:52:00Z"]}
         self.journals: dict[str, list[dict[str, Any]]] = {
@@ -49,7 +60,7 @@ class Run:
             ],
             "guest": [
                 entry("read", 998.98, scope="web", document=document(0)),
-                entry("read", 999.01, scope="web", document=document(1, shown)),
+                entry("read", 999.01, scope="web", document=document(1, self.shown)),
                 entry("sends", 999.045, kind="approve", events=[EVENT]),
                 answer("approve", 999.06, 200, {}, events=[EVENT]),
                 entry("read", 999.9, scope="web", document=document(3)),
@@ -60,22 +71,42 @@ class Run:
         self.operations = {"1.1": self.operation}
         self.live: list[dict[str, Any]] = []
         self.documents = {"web": document(3)}
+        self.marks = {"own-ann": "2"}
 
     def complaints(self) -> list[str]:
-        final = judge.Final(
+        final = evidence.Final(
             operations=self.operations,
             maintenances=self.maintenances,
             live=self.live,
             documents=self.documents,
+            marks=self.marks,
             now=NOW,
             read_between=(REAL - 0.001, REAL),
             scale=600.0,
         )
         return judge.judge(self.journals, self.runs, final)
 
+    def ask(self, kind: str, at: float, status: int, said: Any, **facts: Any) -> None:
+        """Let ann ask for something a hundredth of a second before she is answered."""
+        self.journals["ann"] += [
+            entry("sends", at - 0.01, kind=kind, **facts),
+            answer(kind, at, status, said, **facts),
+        ]
+
+    def step(self, number: int, **more: Any) -> dict[str, Any]:
+        """Add a further step of the walk, in the domain of its own, that is over."""
+        event = {**self.operation["events"][0], "id": f"{number}", "update_domain": number}
+        step = {**self.operation, "id": f"1.{number}", "events": [event], **more}
+        self.operations[step["id"]] = step
+        self.journals["ann"].append(entry("sends", 999.1, kind="vouch", events=[event["id"]]))
+        for what, at in (("start", 999.2), ("end", 999.3)):
+            facts = {"status": 0} if what == "end" else {}
+            self.runs.append(ran(what, at, **facts) | {"operation": step["id"]})
+        return step
+
 
 def entry(what: str, at: float, **facts: Any) -> dict[str, Any]:
-    return {"what": what, "at": at, **facts}
+    return {"what": what, "at": at, **({"began": at - 0.005} if what == "read" else {}), **facts}
 
 
 def answer(kind: str, at: float, status: int, said: Any, **facts: Any) -> dict[str, Any]:
@@ -88,6 +119,10 @@ def document(incarnation: int, *events: dict[str, Any]) -> dict[str, Any]:
 
 def ran(what: str, at: float, **facts: Any) -> dict[str, Any]:
     return entry(what, at, operation="1.1", machine="web-0", attempt=1, **facts)
+
+
+def later(run: Run, not_before: str) -> dict[str, Any]:
+    return {"operations": [{"not_before": not_before, "events": run.operation["events"]}]}
 
 
 def lose_the_request(run: Run) -> None:
@@ -120,7 +155,65 @@ def lose_the_approved_event(run: Run) -> None:
 
 
 def lose_the_cancel(run: Run) -> None:
-    run.journals["ann"].append(answer("cancel", 999.05, 200, {}, reference="1.1"))
+    run.ask("cancel", 999.05, 200, CANCELED, reference="1.1")
+
+
+def cancel_the_maintenance_in_vain(run: Run) -> None:
+    run.ask("cancel", 998.5, 200, {"operations": []}, reference="1")
+
+
+def start_what_was_held(run: Run) -> None:
+    run.ask("hold", 999.05, 201, {"operations": [{"id": "1.1"}]}, place=WEB)
+
+
+def start_what_was_seen_after_the_hold(run: Run) -> None:
+    run.ask("hold", 999.0, 201, {"operations": []}, place={"kind": "host", "name": "h0"})
+
+
+def start_what_was_asked_for_after_the_hold(run: Run) -> None:
+    run.journals["guest"].clear()
+    run.operation["events"][0]["approval"] = None
+    run.ask("vouch", 999.03, 200, {}, events=[EVENT])
+    everything = {"kind": "everything", "name": ""}
+    run.ask("hold", 998.98, 201, {"operations": []}, place=everything)
+
+
+def start_what_was_postponed(run: Run) -> None:
+    start_early(run)
+    for one, at in zip(run.runs, (1000.6, 1000.7), strict=True):
+        one["at"] = at
+    run.ask("postpone", 999.03, 200, later(run, "2030-01-01T12:20:00Z"), reference="1.1")
+
+
+def show_the_old_time_after_a_postponement(run: Run) -> None:
+    run.ask("postpone", 999.0, 200, later(run, "2030-01-01T12:20:00Z"), reference="1.1")
+
+
+def lose_an_operators_approval(run: Run) -> None:
+    run.operation["events"][0]["approval"] = None
+    run.operation["started_at"] = "2030-01-01T12:05:00Z"
+    del run.journals["guest"][2:4]
+    run.ask("vouch", 999.03, 200, {}, events=[EVENT])
+
+
+def lose_the_fleet(run: Run) -> None:
+    run.ask("fleet", 999.03, 200, {}, machine="own-ann", mark=3)
+
+
+def walk_on_before_the_end(run: Run) -> None:
+    run.step(2, announced_at="2030-01-01T11:51:00Z")
+
+
+def walk_on_after_a_failure(run: Run) -> None:
+    run.operation["status"] = "Failed"
+    run.runs[1]["status"] = 1
+    run.step(2, status="Completed", announced_at="2030-01-01T11:53:00Z")
+    run.ask("resume", 999.95, 200, {}, number=1)
+
+
+def take_two_domains_down(run: Run) -> None:
+    run.step(2, announced_at="2030-01-01T11:53:00Z")
+    run.runs[1]["at"] = 999.25
 
 
 def start_early(run: Run) -> None:
@@ -192,7 +285,18 @@ FAULTS: dict[Callable[[Run], None], str] = {
     lose_the_approval: "there is no approval",
     take_a_later_approval: "the approval that is there is of 2030-01-01T11:58:00Z",
     lose_the_approved_event: "there is no such event",
-    lose_the_cancel: "was answered 200, and it is Completed",
+    lose_the_cancel: "was answered 200, and 1.1 is Completed",
+    cancel_the_maintenance_in_vain: "was answered 200, and 1.1 was announced after that",
+    start_what_was_held: "1.1, which had not started, was carried out 0.020 s later, unreleased",
+    start_what_was_seen_after_the_hold: "was carried out 0.070 s later, unreleased",
+    start_what_was_asked_for_after_the_hold: "was carried out 0.090 s later, unreleased",
+    start_what_was_postponed: "before its NotBefore 2030-01-01 12:20:00+00:00",
+    show_the_old_time_after_a_postponement: "guest read 2030-01-01 12:05:00+00:00 after that",
+    lose_an_operators_approval: "there is no approval",
+    lose_the_fleet: "a fleet with mark 3 of own-ann was answered 200, and it has 2",
+    walk_on_before_the_end: "1.2 was announced before 1.1 had ended",
+    walk_on_after_a_failure: "1.2 was announced although 1.1 is Failed, and nobody had asked",
+    take_two_domains_down: "1.1 and 1.2 had domains 0 and 2 of web down",
     start_early: "before its NotBefore 2030-01-01 12:05:00+00:00",
     start_before_the_approval: "and nobody had sent an approval",
     repeat_the_act: "1.1 was done 2 x to web-0, by attempts [1, 2]",
@@ -241,6 +345,51 @@ def test_notice_that_ran_out_needs_no_approval() -> None:
 def test_an_approval_of_what_has_started_leaves_no_trace() -> None:
     run = Run()
     run.operation["events"][0]["approval"] = None
+    assert run.complaints() == []
+
+
+def test_a_hold_that_may_have_been_released_by_then_is_kept() -> None:
+    for sent in (999.06, 999.045):
+        run = Run()
+        start_what_was_held(run)
+        run.ask("release", sent + 0.01, 200, {}, place=WEB)
+        assert run.complaints() == []
+
+
+def test_a_hold_of_another_place_and_one_that_was_never_answered_hold_nothing() -> None:
+    run = Run()
+    held = {"operations": [{"id": "1.1"}]}
+    run.ask("hold", 999.05, 201, held, place={"kind": "scope", "name": "data"})
+    run.ask("hold", 999.05, 409, {}, place=WEB)
+    run.journals["ann"].append(entry("unanswered", 999.05, kind="hold", first=999.0, place=WEB))
+    assert run.complaints() == []
+
+
+def test_what_was_on_its_way_when_the_hold_was_answered_may_be_carried_out() -> None:
+    run = Run()
+    run.ask("hold", 999.05, 201, {"operations": []}, place=WEB)
+    assert run.complaints() == []
+
+
+def test_what_was_postponed_may_start_by_an_approval() -> None:
+    run = Run()
+    run.ask("postpone", 999.03, 200, later(run, "2030-01-01T12:20:00Z"), reference="1.1")
+    assert run.complaints() == []
+
+
+def test_a_walk_goes_on_when_a_step_has_ended_well() -> None:
+    run = Run()
+    run.step(2, announced_at="2030-01-01T11:53:00Z")
+    assert run.complaints() == []
+
+
+def test_a_walk_goes_on_after_a_failure_by_an_operators_word() -> None:
+    run = Run()
+    run.operation["status"] = "Failed"
+    run.runs[1]["status"] = 1
+    run.journals["ann"][-1]["ends"]["1.1"][0] = "Failed"
+    run.step(2, status="Completed", announced_at="2030-01-01T11:53:00Z")
+    run.ask("resume", 999.1, 200, {}, number=1)
     assert run.complaints() == []
 
 

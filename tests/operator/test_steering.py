@@ -103,8 +103,10 @@ def test_a_walk_that_stopped_is_resumed_or_refused(client: Client) -> None:
     assert stopped["state"] == "stopped"
     assert "1.1 is Canceled" in stopped["reason"]
     assert stopped["more"]
-    resumed = client.ask("POST", "/v1/maintenance/1/resume", {})
+    resumed = client.ask("POST", "/v1/maintenance/1/resume", {"by": "bob"})
     assert resumed.status == 200
+    (said,) = client.get("/v1/maintenance/1")["maintenance"]["interventions"]
+    assert (said["deed"], said["by"], said["note"]) == ("resume", "bob", stopped["reason"])
     assert [operation["id"] for operation in resumed.json["operations"]] == ["1.2"]
     assert walk_of(client)["state"] == "going"
     client.ask("POST", "/v1/cancellations", {"reference": "1"})
@@ -138,7 +140,12 @@ def test_what_is_held_does_not_start_and_gets_its_notice_back(
     }
     again = client.ask("POST", "/v1/holds", body)
     assert (again.status, again.error["code"]) == (409, "conflict")
-    released = client.ask("DELETE", "/v1/holds", {"kind": "scope", "name": "web"})
+    released = client.ask("DELETE", "/v1/holds", {"kind": "scope", "name": "web", "by": "bob"})
+    (operation,) = client.get("/v1/history")["operations"]
+    assert [(one["deed"], one["by"], one["note"]) for one in operation["interventions"]] == [
+        ("hold", "ann", "scope web: release day"),
+        ("release", "bob", "scope web"),
+    ]
     assert released.json["operations"][0]["not_before"] == "2026-03-01T12:23:00Z"
     assert released.json["operations"][0]["held_at"] is None
     assert client.get("/v1/holds")["holds"] == []
@@ -187,6 +194,13 @@ def test_an_event_is_postponed_and_never_brought_forward(client: Client) -> None
     later = {"reference": "1", "not_before": "2026-03-01T14:00:00+01:00"}
     (moved,) = client.ask("POST", "/v1/postponements", later).json["operations"]
     assert moved["not_before"] == "2026-03-01T13:00:00Z"
+    (said,) = moved["interventions"]
+    assert said == {
+        "deed": "postpone",
+        "by": "operator",
+        "at": "2026-03-01T12:00:00Z",
+        "note": "not before 2026-03-01T13:00:00+00:00",
+    }
     sooner = {"reference": "1.1", "not_before": "2026-03-01T12:30:00Z"}
     refused = client.ask("POST", "/v1/postponements", sooner)
     assert (refused.status, refused.error["code"]) == (422, "notice-too-short")

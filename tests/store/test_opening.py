@@ -83,7 +83,7 @@ def make_folder(path: Path) -> None:
         (make_text, "no SQLite database"),
         (make_short, "no SQLite database"),
         (make_other, "another program's"),
-        (make_newer, "newer release of Forewarn .*9999.*0003"),
+        (make_newer, "newer release of Forewarn .*9999.*0004"),
         (make_newer_after_a_crash, "newer release"),
         (make_damaged, "damaged"),
     ],

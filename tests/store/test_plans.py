@@ -113,3 +113,14 @@ def test_a_thousand_operations_are_read_and_written_in_few_statements(store: sql
         seen.clear()
         transaction.save(Changes(operations=tuple(live.values())))
         assert len(seen) <= 5
+
+
+def test_a_page_of_history_by_status_is_read_in_its_order(store: sql.SqlStore) -> None:
+    scheduled = HistoryQuery(statuses=(EventStatus.SCHEDULED,), limit=10)
+    with store.read() as reading, statements(store) as seen:
+        reading.history(scheduled)
+    (text, parameters), *_ = seen
+    with store._engine.connect() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters).fetchall()
+    steps = [row[3] for row in plan]
+    assert not any("TEMP B-TREE" in step for step in steps), steps

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from forewarn.maintenance.model import (
     Approval,
     Changes,
+    Deed,
     Event,
     Hold,
     HoldKind,
+    Intervention,
     Lost,
     Machine,
     Maintenance,
@@ -147,6 +149,9 @@ EVENTS = every(
     approval=st.none() | APPROVALS,
     silent=st.booleans(),
 )
+INTERVENTIONS = st.lists(
+    every(Intervention, deed=st.sampled_from(Deed), at=MOMENTS), max_size=2
+).map(tuple)
 OPERATIONS = every(
     Operation,
     id=NAMES,
@@ -168,6 +173,7 @@ OPERATIONS = every(
     held_at=st.none() | MOMENTS,
     notice_left_seconds=INT64,
     repeat_after=INT64,
+    interventions=INTERVENTIONS,
 )
 WALKS = every(
     Walk,
@@ -186,6 +192,7 @@ MAINTENANCES = every(
     without_notice=st.booleans(),
     walks=st.lists(WALKS, max_size=3).map(tuple),
     announced=INT64,
+    interventions=INTERVENTIONS,
 )
 HOLDS = every(Hold, kind=st.sampled_from(HoldKind), at=MOMENTS)
 LOST = every(Lost, name=NAMES, event_type=st.sampled_from(EventType), at=MOMENTS)

@@ -140,7 +140,7 @@ def postpone(
 
     service = Service(operator)
     at = service.moment(times.moment(time))
-    body = {"reference": reference, "not_before": at.isoformat()}
+    body = {"reference": reference, "not_before": at.isoformat(), "by": who()}
     answer = service.ask("POST", "/v1/postponements", body=body)
     if as_json:
         output.document(answer.tree())

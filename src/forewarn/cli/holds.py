@@ -84,7 +84,8 @@ def release(
     from forewarn.server.operator import schemas
 
     _judge(what, name)
-    answer = Service(operator).ask("DELETE", "/v1/holds", body={"kind": what, "name": name})
+    body = {"kind": what, "name": name, "by": who()}
+    answer = Service(operator).ask("DELETE", "/v1/holds", body=body)
     if as_json:
         output.document(answer.tree())
         return

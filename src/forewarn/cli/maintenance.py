@@ -15,6 +15,7 @@ from forewarn.cli.operator import (
     Service,
     more,
     pages,
+    who,
 )
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def show(
         ),
         empty="It has no event left in history.",
     )
+    operations.interventions(asked, detail.operations)
     operations.further(detail.further)
 
 
@@ -122,7 +124,7 @@ def resume(
     """Let a walk that has stopped go on with its next step."""
     from forewarn.server.operator import schemas
 
-    answer = Service(operator).ask("POST", f"/v1/maintenance/{number}/resume", body={})
+    answer = Service(operator).ask("POST", f"/v1/maintenance/{number}/resume", body={"by": who()})
     if as_json:
         output.document(answer.tree())
         return

@@ -56,6 +56,25 @@ def planned(operations: Iterable["schemas.Operation"], empty: str) -> None:
     )
 
 
+def interventions(
+    maintenance: "schemas.Maintenance", operations: Iterable["schemas.Operation"]
+) -> None:
+    """Show what operators did with a maintenance and its operations; nothing where they did not."""
+    done = [(str(maintenance.number), one) for one in maintenance.interventions]
+    done += [(operation.id, one) for operation in operations for one in operation.interventions]
+    if not done:
+        return
+    output.say("")
+    output.table(
+        ("REF", "DEED", "BY", "AT", "NOTE"),
+        (
+            (reference, one.deed, one.by, times.shown(one.at), one.note or "-")
+            for reference, one in sorted(done, key=lambda pair: pair[1].at)
+        ),
+        empty="",
+    )
+
+
 def further(steps: Sequence["schemas.FurtherStep"]) -> None:
     """Show what walks have still to announce, as it would be now; nothing where nothing is."""
     if not steps:
@@ -80,19 +99,14 @@ def further(steps: Sequence["schemas.FurtherStep"]) -> None:
 
 
 def told(operations: Iterable["schemas.Operation"], empty: str) -> None:
-    """Show what has happened, by operation."""
+    """Show what has happened, by operation; and who steered it, where anybody did."""
+    listed = list(operations)
+    steered = any(operation.interventions for operation in listed)
     output.table(
         (
-            "REF",
-            "TYPE",
-            "MACHINES",
-            "ANNOUNCED",
-            "NOTICE",
-            "WAITED",
-            "STARTED BECAUSE",
-            "STATUS",
-            "TOOK",
-            "OUTCOME",
+            *("REF", "TYPE", "MACHINES", "ANNOUNCED", "NOTICE", "WAITED", "STARTED BECAUSE"),
+            *(("STEERED BY",) if steered else ()),
+            *("STATUS", "TOOK", "OUTCOME"),
         ),
         (
             (
@@ -103,11 +117,12 @@ def told(operations: Iterable["schemas.Operation"], empty: str) -> None:
                 times.shown_span(notice_seconds(operation)),
                 times.shown_span(_waited(operation)),
                 _because(operation),
+                *((_steered(operation),) if steered else ()),
                 operation.status,
                 times.shown_span(operation.took_seconds),
                 operation.outcome or "-",
             )
-            for operation in operations
+            for operation in listed
         ),
         empty=empty,
     )
@@ -149,6 +164,14 @@ def _waited(operation: "schemas.Operation") -> float | None:
     if operation.started_at is None:
         return None
     return max(0.0, (operation.started_at - operation.announced_at).total_seconds())
+
+
+def _steered(operation: "schemas.Operation") -> str:
+    """Return who held, released, postponed or repeated it; `-` where nobody did."""
+    words: dict[str, dict[str, None]] = {}
+    for one in operation.interventions:
+        words.setdefault(one.by, {})[one.deed] = None
+    return "; ".join(f"{by} ({', '.join(deeds)})" for by, deeds in words.items()) or "-"
 
 
 def _because(operation: "schemas.Operation") -> str:

@@ -5,11 +5,19 @@ from typing import Final
 
 import msgspec
 
+from forewarn.client.errors import Misuse
+
 FIRST_BACKOFF: Final = 1
 """The number of the first failure in a row."""
 
 MAX_DOUBLINGS: Final = 30
 """Failures in a row after which the pause is at its longest whatever the numbers are."""
+
+LEAST_SECONDS: Final = 0.001
+"""The least of any time: nothing is asked without a pause."""
+
+MOST_SECONDS: Final = 86_400.0
+"""The most of any time: a day."""
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -46,6 +54,19 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a poll's pause that is left to chance, each way: 0 to 1."""
     approve_seconds: float = 900.0
     """How long an approval is tried where the notice is not known: the longest least notice."""
+
+    def __post_init__(self) -> None:
+        """Refuse times that would ask without a pause, or never.
+
+        Raises:
+            Misuse: A time is not more than nothing, or the jitter is not from 0 to 1.
+        """
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            least, most = (0.0, 1.0) if name == "jitter" else (LEAST_SECONDS, MOST_SECONDS)
+            if not least <= value <= most:
+                message = f"pace: {name} must be from {least:g} to {most:g}, not {value}"
+                raise Misuse(message)
 
     def poll(self, chance: float) -> float:
         """Return the seconds from one question to the next."""

@@ -207,7 +207,7 @@ class Plane:
 
         return self._writer.submit(job)
 
-    def resume(self, number: int) -> "Future[tuple[Operation, ...]]":
+    def resume(self, number: int, *, by: str) -> "Future[tuple[Operation, ...]]":
         """Let the stopped walks of a maintenance go on; the answer is what was announced."""
 
         def job(transaction: Transaction, now: datetime) -> Work:
@@ -215,7 +215,7 @@ class Plane:
                 message = f"there is no maintenance {number}: see 'forewarn maintenance list'"
                 raise Refused(ErrorCode.NOT_FOUND, message, reference=str(number))
             snapshot = snapshots.for_maintenance(transaction, number)
-            decision = self._decide(snapshot, causes.Resumed(number), now)
+            decision = self._decide(snapshot, causes.Resumed(number, by), now)
             return Work(decision.operations, decision.changes)
 
         return self._writer.submit(job)
@@ -240,23 +240,26 @@ class Plane:
 
         return self._writer.submit(job)
 
-    def release(self, kind: HoldKind, name: str) -> "Future[tuple[Operation, ...]]":
+    def release(self, kind: HoldKind, name: str, *, by: str) -> "Future[tuple[Operation, ...]]":
         """Take a hold back; the answer is what it covered."""
 
         def job(transaction: Transaction, now: datetime) -> Work:
-            hold = Hold(kind=kind, name=_held_name(kind, name), reason="", by="", at=now)
+            hold = Hold(kind=kind, name=_held_name(kind, name), reason="", by=by, at=now)
             snapshot = snapshots.for_hold(transaction, hold)
             decision = self._decide(snapshot, causes.Unheld(hold), now)
             return Work(decision.operations, decision.changes)
 
         return self._writer.submit(job)
 
-    def postpone(self, reference: str, not_before: datetime) -> "Future[tuple[Operation, ...]]":
+    def postpone(
+        self, reference: str, not_before: datetime, *, by: str
+    ) -> "Future[tuple[Operation, ...]]":
         """Move what is Scheduled later: an event's operation, an operation, or a maintenance's.
 
         Args:
             reference: An event's id, an operation (`12.1`) or a maintenance (`12`).
             not_before: Aware, and later than what guests have read.
+            by: The operator's name.
         """
 
         def job(transaction: Transaction, now: datetime) -> Work:
@@ -264,7 +267,7 @@ class Plane:
             if snapshots.MAINTENANCE.fullmatch(reference):
                 pending = {i: o for i, o in named.items() if o.status is EventStatus.SCHEDULED}
                 named = pending or named
-            cause = causes.Postponed(operations=tuple(named), not_before=not_before)
+            cause = causes.Postponed(operations=tuple(named), not_before=not_before, by=by)
             decision = self._decide(snapshots.around(transaction, named), cause, now)
             return Work(decision.operations, decision.changes)
 
@@ -474,7 +477,7 @@ class Plane:
             operations=snapshot.operations | {o.id: o for o in changes.operations},
         )
         invariants.check(after, changes.operations)
-        invariants.check_succession(snapshot, after)
+        invariants.check_succession(snapshot, after, changes)
         return decision
 
 

@@ -22,6 +22,8 @@ OUTAGE_TOLERANCE: Final = timedelta(seconds=5)
 """The longest time in which guests could not read that is no matter: a client that polls once a
 second misses a few answers, out of a notice of minutes (of 30 s at the least)."""
 
+OUTAGE_SECONDS: Final = OUTAGE_TOLERANCE.total_seconds()
+
 LOOK_SECONDS: Final = 0.05
 """The longest that reading both clocks may take, in real seconds; a thread may be put aside between
 the two. Then they are read again."""
@@ -84,8 +86,9 @@ class Watch:
     # The gate.
 
     def may_start(self) -> bool:
-        """Tell whether anything may start now."""
-        return not self.obstacles()
+        """Tell whether anything may start now: each transaction asks, so this makes no words."""
+        self.now()
+        return self._opened and self._trust.since is None and not self._owed and not self._held_up()
 
     def obstacles(self) -> tuple[str, ...]:
         """Return why nothing may start, in words for an operator; nothing when it may."""
@@ -93,7 +96,7 @@ class Watch:
         found: list[str] = []
         if not self._opened:
             found.append("nothing starts: guests cannot read yet")
-        elif self._real.monotonic() - self._beaten > OUTAGE_TOLERANCE.total_seconds():
+        elif self._held_up():
             found.append("nothing starts: guests get no answer, the event loop is held up")
         if self._owed:
             found.append("nothing starts: every notice is still to move later by an outage")
@@ -151,7 +154,7 @@ class Watch:
         look = self._look()
         real = self._real.monotonic()
         with self._lock:
-            if real - self._beaten > OUTAGE_TOLERANCE.total_seconds():
+            if real - self._beaten > OUTAGE_SECONDS:
                 length = timedelta(seconds=look.monotonic - self._beaten_at)
                 self._owed += length
                 _log.warning("guests got no answer", seconds=round(length.total_seconds(), 1))
@@ -173,6 +176,10 @@ class Watch:
                 self._trust, owed = trust.believe(self._trust, look)
                 self._owed += owed
                 _log.warning("the clock is trusted by an operator", ahead=ahead.total_seconds())
+
+    def _held_up(self) -> bool:
+        """Tell whether the event loop has not beaten for so long that guests get no answer."""
+        return self._real.monotonic() - self._beaten > OUTAGE_SECONDS
 
     def _judge(self, look: Look) -> None:
         """Look again; the lock is held."""

@@ -14,6 +14,8 @@ a fifteen-minute notice is tested in a microsecond and a transaction's body may 
     schedule    decide(snapshot, cause, now, mint) and wakeup_at(operation)
     carrying    claims, outcomes, doubts: what follows from executors' words
     bench       the working copy of one decision
+    copies      dictionaries that know what was written to them
+    holds       what a hold keeps from starting
     fleet       the fleet as an operator writes it down
     dealing     what applying such a fleet changes; update domains dealt
     invariants  what must hold of any snapshot

@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from forewarn.maintenance import lifecycle, notice, planner
+from forewarn.maintenance import holds, lifecycle, notice, planner
+from forewarn.maintenance.copies import Copy
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.lifecycle import Trigger
 from forewarn.maintenance.model import (
     Changes,
+    Deed,
     Event,
-    Hold,
-    HoldKind,
     Lost,
     Maintenance,
     Operation,
@@ -26,6 +26,7 @@ from forewarn.maintenance.model import (
     StartCause,
     Walk,
     WalkState,
+    intervened,
     key,
 )
 from forewarn.maintenance.policy import Policy
@@ -72,19 +73,22 @@ class Bench:
         self.now = now
         self.mint = mint
         self.policy = policy
-        self.scopes = dict(snapshot.scopes)
+        self.scopes = Copy(snapshot.scopes)
         self.operations = dict(snapshot.operations)
-        self.maintenances = dict(snapshot.maintenances)
+        self.maintenances = Copy(snapshot.maintenances)
         self.holds = list(snapshot.holds)
-        self.machines = dict(snapshot.machines)
+        self.machines = Copy(snapshot.machines)
         self.lost: list[Lost] = []
         self._changed: dict[str, None] = {}
-        self._by_scope: dict[str, dict[str, None]] = {}
-        for operation in snapshot.operations.values():
-            self._index(operation)
+        self._by_scope: dict[str, dict[str, None]] | None = None
+        """The ids of operations by scope; None until somebody looks: many causes never do."""
 
     def live_in(self, scope: str) -> list[Operation]:
         """Return what is Scheduled or Started in a scope."""
+        if self._by_scope is None:
+            self._by_scope = {}
+            for operation in self.operations.values():
+                self._index(self._by_scope, operation)
         ids = self._by_scope.get(scope, ())
         return [o for o in map(self.operations.__getitem__, ids) if o.status.visible]
 
@@ -109,10 +113,15 @@ class Bench:
 
     def put(self, operation: Operation) -> None:
         """Let an operation be so from now on."""
-        if operation.id not in self.operations:
-            self._index(operation)
+        if self._by_scope is not None and operation.id not in self.operations:
+            self._index(self._by_scope, operation)
         self.operations[operation.id] = operation
         self._changed[operation.id] = None
+
+    def intervene(self, operation: Operation, deed: Deed, by: str, note: str) -> None:
+        """Let an operation be so from now on, by an operator's word that is written down."""
+        interventions = intervened(operation.interventions, deed, by, self.now, note)
+        self.put(replace(operation, interventions=interventions))
 
     def announce(
         self,
@@ -263,26 +272,48 @@ class Bench:
             self._put_walk(self.maintenances[number], index, **changes)
         return left
 
-    def resume_walks(self, number: int) -> bool:
-        """Let stopped walks go on with their next step; return whether one was stopped."""
-        resumed = False
-        for index, walk in enumerate(self.maintenances[number].walks):
-            if walk.state is WalkState.STOPPED:
-                changes = {"state": WalkState.GOING, "reason": ""}
-                self._put_walk(self.maintenances[number], index, **changes)
-                resumed = True
-        if resumed:
+    def resume_walks(self, number: int, by: str) -> bool:
+        """Let stopped walks go on with their next step; return whether one was stopped.
+
+        Args:
+            number: Of the maintenance.
+            by: The operator who says so.
+        """
+        stopped = [
+            index
+            for index, walk in enumerate(self.maintenances[number].walks)
+            if walk.state is WalkState.STOPPED
+        ]
+        for index in stopped:
+            maintenance = self.maintenances[number]
+            words = intervened(
+                maintenance.interventions,
+                Deed.RESUME,
+                by,
+                self.now,
+                maintenance.walks[index].reason,
+            )
+            self._put_walk(
+                replace(maintenance, interventions=words),
+                index,
+                state=WalkState.GOING,
+                reason="",
+            )
+        if stopped:
             self.walk_on()
-        return resumed
+        return bool(stopped)
 
     def walk_on(self) -> None:
         """Announce the next step of each walk whose step before is over; or find it at its end.
 
         A step that would touch a machine with a live event is left until that is over.
         """
+        if not self.maintenances:
+            return
+        under_way = {(o.maintenance, o.walk) for o in self.operations.values() if o.status.visible}
         for number in sorted(self.maintenances):
             for index, walk in enumerate(self.maintenances[number].walks):
-                if walk.state is WalkState.GOING and not self._under_way(number, index):
+                if walk.state is WalkState.GOING and (number, index) not in under_way:
                     self._walk_on(number, index, walk)
 
     def off(self, step: planner.Step) -> set[str]:
@@ -327,22 +358,10 @@ class Bench:
         before = self.snapshot
         return Decision(
             changes=Changes(
-                maintenances=tuple(
-                    m
-                    for n, m in self.maintenances.items()
-                    if before.maintenances.get(n) is not m and before.maintenances.get(n) != m
-                ),
+                maintenances=self.maintenances.changed(),
                 operations=tuple(changed),
-                scopes=tuple(
-                    scope
-                    for name, scope in self.scopes.items()
-                    if before.scopes[name] is not scope and before.scopes[name] != scope
-                ),
-                machines=tuple(
-                    machine
-                    for name, machine in self.machines.items()
-                    if machine is not before.machines[name]
-                ),
+                scopes=self.scopes.changed(),
+                machines=self.machines.changed(),
                 removed_machines=tuple(lost.key for lost in self.lost),
                 lost=tuple(self.lost),
                 holds=tuple(hold for hold in self.holds if hold not in before.holds),
@@ -367,12 +386,6 @@ class Bench:
             return
         self._put_walk(maintenance, index, done=planner.after(walk, machines).done)
         self.announce(number, step)
-
-    def _under_way(self, number: int, index: int) -> bool:
-        return any(
-            o.maintenance == number and o.walk == index and o.status.visible
-            for o in self.operations.values()
-        )
 
     def _put_walk(self, maintenance: Maintenance, index: int, **changes: object) -> None:
         walks = list(maintenance.walks)
@@ -410,7 +423,7 @@ class Bench:
         return min(down, key=in_turn, default=None)
 
     def _covered(self, operation: Operation) -> bool:
-        return any(covers(hold, operation) for hold in self.holds)
+        return any(holds.covers(hold, operation) for hold in self.holds)
 
     def _held(self, operation: Operation) -> Operation:
         left = max(timedelta(0), operation.not_before - self.now)
@@ -428,25 +441,14 @@ class Bench:
                 if not event.silent:
                     incarnation = self.snapshot.scopes[event.scope].incarnation + 1
                     moved[event.scope] = replace(self.scopes[event.scope], incarnation=incarnation)
-        self.scopes |= moved
+        for name, scope in moved.items():
+            self.scopes[name] = scope
         return moved
 
-    def _index(self, operation: Operation) -> None:
+    @staticmethod
+    def _index(by_scope: dict[str, dict[str, None]], operation: Operation) -> None:
         for event in operation.events:
-            self._by_scope.setdefault(event.scope, {})[operation.id] = None
-
-
-def covers(hold: Hold, operation: Operation) -> bool:
-    """Tell whether a hold keeps this operation from starting."""
-    match hold.kind:
-        case HoldKind.EVERYTHING:
-            return True
-        case HoldKind.SCOPE:
-            return any(event.scope == hold.name for event in operation.events)
-        case HoldKind.HOST:
-            return hold.name in operation.hosts
-        case HoldKind.MACHINE:
-            return any(key(name) == hold.name for name in operation.machines)
+            by_scope.setdefault(event.scope, {})[operation.id] = None
 
 
 def in_turn(operation: Operation) -> tuple[datetime, int, str]:

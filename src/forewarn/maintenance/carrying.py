@@ -12,7 +12,7 @@ from forewarn.maintenance.bench import EXEMPT, MAX_OUTCOME, Bench
 from forewarn.maintenance.causes import Claimed, Doubted, Finished, Released, Renewed, Resolved
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.lifecycle import Trigger
-from forewarn.maintenance.model import Lost, Operation, Verdict, key
+from forewarn.maintenance.model import Deed, Lost, Operation, Verdict, key
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 MAX_STRANGERS = 10
@@ -102,7 +102,8 @@ def _resolve(bench: Bench, cause: Resolved) -> list[str]:
         )
         raise Refused(ErrorCode.CONFLICT, message, operation=operation.id)
     if cause.verdict is Verdict.REPEAT:
-        bench.put(replace(operation, doubt="", lease_until=None, repeat_after=operation.attempt))
+        repeated = replace(operation, doubt="", lease_until=None, repeat_after=operation.attempt)
+        bench.intervene(repeated, Deed.REPEAT, cause.by, operation.doubt)
         return [operation.id]
     succeeded = cause.verdict is Verdict.SUCCEEDED
     outcome = f"{cause.verdict}, says {cause.by or 'an operator'}; before that: {operation.doubt}"

@@ -119,6 +119,7 @@ class Resumed(msgspec.Struct, frozen=True):
     """
 
     maintenance: int
+    by: str = ""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -131,6 +132,7 @@ class Unheld(msgspec.Struct, frozen=True):
     """An operator releases a hold; the snapshot has what is live in all that it covers."""
 
     hold: Hold
+    """Its place; and `by` is who releases it."""
 
 
 class Postponed(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +140,7 @@ class Postponed(msgspec.Struct, frozen=True, kw_only=True):
 
     operations: tuple[str, ...]
     not_before: datetime
+    by: str = ""
 
 
 class Asked(msgspec.Struct, frozen=True):

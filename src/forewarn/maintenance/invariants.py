@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from forewarn.maintenance.bench import EXEMPT
-from forewarn.maintenance.model import Operation, Snapshot, StartCause
+from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause
 from forewarn.vocabulary import EventStatus
 
 
@@ -105,15 +105,20 @@ def check_operation(operation: Operation) -> None:
         _check_never_early(operation, operation.started_at)
 
 
-def check_succession(before: Snapshot, after: Snapshot) -> None:
+def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None = None) -> None:
     """Check what one decision changed: never backwards, and incarnations only up.
+
+    Args:
+        before: What there was.
+        after: What there is to be.
+        changes: What leads from one to the other: nothing else is looked at. None to look at all.
 
     Raises:
         InvariantBroken: Something does not hold.
     """
     changed: set[str] = set()
-    for operation_id, new in after.operations.items():
-        old = before.operations.get(operation_id)
+    for new in after.operations.values() if changes is None else changes.operations:
+        old = before.operations.get(new.id)
         if new is old:
             continue
         changed |= _scopes_changed(old, new)
@@ -133,10 +138,12 @@ def check_succession(before: Snapshot, after: Snapshot) -> None:
             new,
             "an approval was lost",
         )
-    for scope_key, old_scope in before.scopes.items():
-        new_scope = after.scopes[scope_key]
+    looked_at: Iterable[str] = before.scopes
+    if changes is not None:
+        looked_at = changed.union(scope.key for scope in changes.scopes)
+    for scope_key in looked_at:
         other = scope_key in changed
-        moved = new_scope.incarnation - old_scope.incarnation
+        moved = after.scopes[scope_key].incarnation - before.scopes[scope_key].incarnation
         if moved < 0 or (moved > 0) != other:
             message = (
                 f"scope {scope_key}: its events {'changed' if other else 'did not change'} "

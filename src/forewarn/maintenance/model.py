@@ -133,6 +133,38 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
 
 
+class Deed(StrEnum):
+    """What an operator did with what was under way."""
+
+    HOLD = "hold"
+    RELEASE = "release"
+    POSTPONE = "postpone"
+    RESUME = "resume"
+    REPEAT = "repeat"
+    """Let what was in doubt be carried out again."""
+
+
+class Intervention(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator's word that changed the course of an operation or a maintenance."""
+
+    deed: Deed
+    by: str
+    at: datetime
+    note: str = ""
+    """What was held or released and why, or until when it was postponed."""
+
+
+MAX_INTERVENTIONS = 20
+"""The most that are kept of one operation or maintenance, the latest: more is a script's doing."""
+
+
+def intervened(
+    before: tuple[Intervention, ...], deed: Deed, by: str, at: datetime, note: str = ""
+) -> tuple[Intervention, ...]:
+    """Return the interventions with one more."""
+    return (*before, Intervention(deed=deed, by=by, at=at, note=note))[-MAX_INTERVENTIONS:]
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """What an operation shows in one scope: machines of one update domain."""
 
@@ -206,6 +238,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     repeat_after: int = 0
     """The attempt after which an operator said that it is to be repeated: what that attempt, or one
     before it, left in doubt is done again without asking."""
+    interventions: tuple[Intervention, ...] = ()
+    """What operators did with it, the first first; approvals, cancels and notes have fields of
+    their own."""
 
     @property
     def approved(self) -> bool:
@@ -277,6 +312,8 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     """Only for what takes more than one step."""
     announced: int = 0
     """How many operations it has had so far: the last one's ordinal."""
+    interventions: tuple[Intervention, ...] = ()
+    """What operators did with its walks, the first first."""
 
     @property
     def open(self) -> bool:

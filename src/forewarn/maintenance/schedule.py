@@ -13,8 +13,8 @@ from typing import assert_never
 
 import msgspec
 
-from forewarn.maintenance import carrying, notice, planner
-from forewarn.maintenance.bench import EXEMPT, Bench, Decision, covers, in_turn
+from forewarn.maintenance import carrying, holds, notice, planner
+from forewarn.maintenance.bench import EXEMPT, Bench, Decision, in_turn
 from forewarn.maintenance.causes import (
     Approved,
     Asked,
@@ -37,7 +37,7 @@ from forewarn.maintenance.causes import (
 )
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.lifecycle import Trigger
-from forewarn.maintenance.model import Hold, Operation, Snapshot
+from forewarn.maintenance.model import Deed, Hold, Operation, Snapshot
 from forewarn.maintenance.policy import Policy
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
 
@@ -235,7 +235,7 @@ def _cancel(bench: Bench, cause: Canceled) -> list[str]:
 
 def _resume(bench: Bench, cause: Resumed) -> Decision:
     known = cause.maintenance in bench.maintenances
-    if not known or not bench.resume_walks(cause.maintenance):
+    if not known or not bench.resume_walks(cause.maintenance, cause.by):
         message = f"nothing of maintenance {cause.maintenance} has stopped: nothing to resume"
         raise Refused(ErrorCode.TOO_LATE, message, maintenance=cause.maintenance)
     fresh = [o for o in bench.operations if o not in bench.snapshot.operations]
@@ -267,9 +267,11 @@ def _hold(bench: Bench, hold: Hold) -> list[str]:
             )
             raise Refused(ErrorCode.CONFLICT, message)
     bench.holds.append(hold)
-    about = [o for o in bench.operations.values() if covers(hold, o) and _pending(o)]
+    about = [o for o in bench.operations.values() if holds.covers(hold, o) and _pending(o)]
+    note = _spoken(hold) + (f": {hold.reason}" if hold.reason else "")
     for operation in about:
-        bench.hold(operation)
+        bench.intervene(operation, Deed.HOLD, hold.by, note)
+        bench.hold(bench.operations[operation.id])
     return [operation.id for operation in about]
 
 
@@ -279,9 +281,10 @@ def _unhold(bench: Bench, hold: Hold) -> list[str]:
         message = f"nothing holds {_spoken(hold)}: see 'forewarn hold list'"
         raise Refused(ErrorCode.NOT_FOUND, message)
     bench.holds.remove(found[0])
-    about = [o for o in bench.operations.values() if covers(hold, o) and _pending(o)]
+    about = [o for o in bench.operations.values() if holds.covers(hold, o) and _pending(o)]
     for operation in sorted(about, key=in_turn):
-        bench.release(operation)
+        bench.intervene(operation, Deed.RELEASE, hold.by, _spoken(hold))
+        bench.release(bench.operations[operation.id])
     return [operation.id for operation in about]
 
 
@@ -300,7 +303,7 @@ def _postpone(bench: Bench, cause: Postponed) -> list[str]:
         if operation.held_at is not None:
             left = -(-(not_before - bench.now).total_seconds() // 1)
             later = replace(later, notice_left_seconds=int(left))
-        bench.put(later)
+        bench.intervene(later, Deed.POSTPONE, cause.by, f"not before {not_before.isoformat()}")
     return list(cause.operations)
 
 

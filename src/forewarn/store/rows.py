@@ -12,6 +12,7 @@ from forewarn.maintenance.model import (
     Event,
     Hold,
     HoldKind,
+    Intervention,
     Lost,
     Machine,
     Maintenance,
@@ -53,6 +54,7 @@ _names = msgspec.json.Decoder(tuple[str, ...])
 _types = msgspec.json.Decoder(tuple[EventType, ...])
 _pairs = msgspec.json.Decoder(tuple[tuple[str, str], ...])
 _walks = msgspec.json.Decoder(tuple[Walk, ...])
+_interventions = msgspec.json.Decoder(tuple[Intervention, ...])
 _fields = msgspec.json.Decoder(dict[str, str])
 
 
@@ -173,6 +175,7 @@ def maintenance_row(maintenance: Maintenance) -> Row:
         "walks": _text(maintenance.walks),
         "announced": maintenance.announced,
         "open": maintenance.open,
+        "interventions": _text(maintenance.interventions),
     }
 
 
@@ -190,6 +193,7 @@ def maintenance_value(row: RowMapping) -> Maintenance:
         without_notice=row["without_notice"],
         walks=_walks.decode(row["walks"]),
         announced=row["announced"],
+        interventions=_interventions.decode(row["interventions"]),
     )
 
 
@@ -221,6 +225,7 @@ def operation_row(operation: Operation) -> Row:
         "seen_by": operation.seen_by,
         "doubt": operation.doubt,
         "repeat_after": operation.repeat_after,
+        "interventions": _text(operation.interventions),
     }
 
 
@@ -253,6 +258,7 @@ def operation_value(row: RowMapping, events: tuple[Event, ...]) -> Operation:
         seen_by=row["seen_by"],
         doubt=row["doubt"],
         repeat_after=row["repeat_after"],
+        interventions=_interventions.decode(row["interventions"]),
     )
 
 

@@ -114,6 +114,7 @@ maintenances = Table(
     Column("announced", BigInteger, nullable=False, server_default=NO_NUMBER),
     # `Maintenance.open`, so that open ones are found beside any length of history.
     Column("open", Boolean, nullable=False, server_default=false()),
+    Column("interventions", Text, nullable=False, server_default=NONE_LISTED),
     Index(None, "open", "number"),
 )
 
@@ -148,11 +149,13 @@ operations = Table(
     Column("seen_by", Text, nullable=False, server_default=NOTHING),
     Column("doubt", Text, nullable=False, server_default=NOTHING),
     Column("repeat_after", BigInteger, nullable=False, server_default=NO_NUMBER),
+    Column("interventions", Text, nullable=False, server_default=NONE_LISTED),
     UniqueConstraint("id"),
     Index(None, "maintenance"),
     Index(None, "announced_at", "sequence"),
     Index(None, "wakeup_at", "sequence"),
     Index(None, "status", "lease_until"),
+    Index(None, "status", "announced_at", "sequence"),
     Index(None, "ended_at", "sequence"),
 )
 

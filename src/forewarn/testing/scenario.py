@@ -233,7 +233,7 @@ def _asked_by_operator(
             )
             return lambda plane: plane.request(request)
         case Holds(release=True):
-            return lambda plane: plane.release(statement.kind, statement.name)
+            return lambda plane: plane.release(statement.kind, statement.name, by=statement.by)
         case Holds():
             return lambda plane: plane.hold(
                 statement.kind, statement.name, reason=statement.reason, by=statement.by
@@ -256,6 +256,7 @@ def _said(statement: OperatorSays) -> Callable[[Plane], "Future[Any]"]:
         case "notes":
             return lambda plane: plane.note([reference], statement.by)
         case "resumes":
-            return lambda plane: plane.resume(int(reference))
+            return lambda plane: plane.resume(int(reference), by=statement.by)
         case _:
-            return lambda plane: plane.postpone(reference, BEGINNING + statement.to)
+            until = BEGINNING + statement.to
+            return lambda plane: plane.postpone(reference, until, by=statement.by)

@@ -9,7 +9,7 @@ from builders import MINUTE, SECOND, Bench
 from forewarn.maintenance import causes, invariants
 from forewarn.maintenance.bench import MAX_OUTCOME
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Verdict
+from forewarn.maintenance.model import Deed, Verdict
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -105,6 +105,8 @@ def test_what_is_to_be_repeated_can_be_claimed_again_at_once() -> None:
     operation = bench.operation("1.1")
     assert (operation.status, operation.doubt) == (EventStatus.STARTED, "")
     assert (operation.attempt, operation.repeat_after) == (1, 1)
+    (said,) = operation.interventions
+    assert (said.deed, said.at) == (Deed.REPEAT, bench.now)
     bench.claim("1.1")
     assert bench.operation("1.1").attempt == 2
     assert bench.operation("1.1").repeat_after == 1

@@ -7,7 +7,7 @@ import pytest
 from builders import MINUTE, NOW, SECOND, Bench
 from forewarn.maintenance import schedule
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import HoldKind
+from forewarn.maintenance.model import MAX_INTERVENTIONS, Deed, HoldKind
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -256,3 +256,15 @@ def test_several_are_postponed_all_or_none() -> None:
     with pytest.raises(Refused):
         bench.postpone("1.1", "2.1", to=NOW + timedelta(hours=1))
     assert bench.operation("1.1").not_before == NOW + 15 * MINUTE
+
+
+def test_of_many_interventions_the_latest_are_kept() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0")
+    for turn in range(MAX_INTERVENTIONS):
+        bench.postpone("1.1", to=NOW + timedelta(hours=turn + 1))
+    bench.hold(HoldKind.EVERYTHING)
+    said = bench.operation("1.1").interventions
+    assert len(said) == MAX_INTERVENTIONS
+    assert said[0].note == "not before 2026-03-02T14:00:00+00:00"
+    assert (said[-1].deed, said[-1].by, said[-1].note) == (Deed.HOLD, "ann", "everything: storm")

@@ -13,7 +13,7 @@ from forewarn.cli.demo.story import DemoFailed, Story
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.operator import Service
 from forewarn.clock import SystemClock
-from forewarn.server.operator import schemas
+from forewarn.server.operator import schemas, vitals
 
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks at the service: five pictures a second are smooth for a table."""
@@ -118,7 +118,7 @@ class Show:
         if not self._socket.exists():
             return False
         try:
-            return self._operator.get("/readyz").read(schemas.Readiness).ready
+            return self._operator.get("/readyz").read(vitals.Readiness).ready
         except Failed:
             return False
 

@@ -8,7 +8,7 @@ from forewarn.cli import operations, times
 from forewarn.cli.demo import cast, processes
 from forewarn.cli.operator import Service
 from forewarn.maintenance.model import WalkState
-from forewarn.server.operator import schemas
+from forewarn.server.operator import schemas, vitals
 from forewarn.vocabulary import EventStatus, EventType
 
 LINGER: Final = timedelta(minutes=4)
@@ -59,13 +59,13 @@ class Stage:
         self.rows = {row.guest.machine: row for row in rows}
         self.tell = tell
         self.operations: dict[str, schemas.Operation] = {}
-        self.now: datetime = service.get("/v1/clock").read(schemas.Time).now
+        self.now: datetime = service.get("/v1/clock").read(vitals.Time).now
         self.stopped_at: dict[str, datetime] = {}
         """When a guest was found stopped that nobody of the demo had stopped."""
 
     def refresh(self) -> None:
         """Look at the service and the guests once, and tell what is new."""
-        self.now = self.service.get("/v1/clock").read(schemas.Time).now
+        self.now = self.service.get("/v1/clock").read(vitals.Time).now
         page = self.service.get("/v1/history", limit=cast.HISTORY).read(schemas.HistoryPage)
         for operation in reversed(page.operations):
             before = self.operations.get(operation.id)

@@ -45,8 +45,11 @@ Tally: TypeAlias = Counter[Reason]
 OTHER: Final = "other"
 """What is asked for where that leads nowhere, or where no request could be read."""
 
+EVENTS: Final = "events"
+"""What is asked for by a GET of the document."""
+
 _ASKED_FOR: Final = {
-    Resource.EVENTS: "events",
+    Resource.EVENTS: EVENTS,
     Resource.INSTANCE: "instance",
     Resource.VERSIONS: "versions",
 }

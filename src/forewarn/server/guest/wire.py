@@ -22,7 +22,7 @@ import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import IntEnum, auto
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 import structlog
 
@@ -34,6 +34,7 @@ from forewarn.server.guest.callers import Source
 from forewarn.server.guest.connections import NEVER, Connections
 from forewarn.server.guest.endpoint import Outcome
 from forewarn.server.guest.reading import Reader
+from forewarn.server.guest.repeats import Place, Repeat
 from forewarn.server.guest.tally import Reason
 from forewarn.server.guest.waiting import Wait
 from forewarn.server.guest.writing import CONTINUE
@@ -77,7 +78,9 @@ class Connection(asyncio.Protocol):
         "_choked",
         "_discarded",
         "_paused",
+        "_place",
         "_reader",
+        "_repeat",
         "_shared",
         "_source",
         "_source_of",
@@ -89,8 +92,12 @@ class Connection(asyncio.Protocol):
         "deadline",
     )
 
+    BETWEEN: ClassVar[frozenset[Stage]] = frozenset({Stage.FRESH, Stage.IDLE})
+    """Where it is between two requests: nothing is half read, waited for or half sent."""
+
     _transport: asyncio.Transport
     _source: Source
+    _place: Place
 
     def __init__(self, shared: Connections, source_of: SourceOf) -> None:
         self._shared = shared
@@ -100,6 +107,7 @@ class Connection(asyncio.Protocol):
         self._unread = b""
         self._approval: Future[Any] | None = None
         self._waiting: Wait | None = None
+        self._repeat: Repeat | None = None
         self._choked = False
         self._yielded = False
         self._paused = False
@@ -111,6 +119,7 @@ class Connection(asyncio.Protocol):
         """Take a peer in, or tell it that there are too many."""
         self._transport = cast("asyncio.Transport", transport)
         self._source = self._source_of(callers.peer_host(transport.get_extra_info("peername")))
+        self._place = self._shared.repeats.place(self._source)
         refusal = self._shared.admit(self, self._source)
         if refusal is None:
             limits = self._shared.limits
@@ -135,6 +144,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on, unless something must be over first."""
+        if self._stage in self.BETWEEN and self._answer_again(data):
+            return
         if self._stage >= Stage.CLOSING:
             self._discard(len(data))
         elif self._held() or self._unread:
@@ -143,6 +154,28 @@ class Connection(asyncio.Protocol):
                 self._read_on(not_now=True)
         else:
             self._take(data)
+
+    def _answer_again(self, data: bytes) -> bool:
+        """Answer a request that was judged before, to the byte; return whether it was one."""
+        shared = self._shared
+        repeats = shared.repeats
+        repeat = self._repeat
+        if repeat is None or repeat.generation != repeats.generation or repeat.data != data:
+            repeat = self._repeat = repeats.find(self._place, self._source.address, data)
+            if repeat is None:
+                return False
+        now = shared.monotonic()
+        answer = repeats.answer(repeat, now)
+        if answer is None:
+            return False
+        shared.answers.note(tally.EVENTS, repeat.status)
+        self._transport.write(answer)
+        if self._choked:
+            self._settle_down(began_anew=True)
+        else:
+            self._stage = Stage.IDLE
+            self.deadline = now + shared.limits.idle_seconds
+        return True
 
     def eof_received(self) -> bool:
         """Note that the peer sends no more: what it has sent is still answered.
@@ -197,13 +230,15 @@ class Connection(asyncio.Protocol):
                 self._yielded = True
                 self._shared.queue(self)
                 break
+            start, is_new = position, not reader.started
             position = reader.read(data, position)
             if reader.fault is not None:
                 self._refuse(reader.fault, Reason.FAULTY_REQUEST)
             elif reader.awaits_continue:
                 self._answer_expectation()
             elif reader.request is not None:
-                self._answer(reader.request)
+                is_whole = is_new and start == 0 and position == size
+                self._answer(reader.request, data if is_whole else None)
                 answered += 1
             if self._stage >= Stage.CLOSING:
                 return
@@ -258,8 +293,21 @@ class Connection(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
 
-    def _answer(self, request: Request) -> None:
-        self._give(self._shared.endpoint.answer(request, self._source))
+    def _answer(self, request: Request, data: bytes | None) -> None:
+        """Answer a request.
+
+        Args:
+            request: As it was read.
+            data: Its bytes, if it came whole and alone; None if not.
+        """
+        shared = self._shared
+        reader = self._reader
+        wanted = shared.endpoint.judge(request, self._source)
+        outcome = shared.endpoint.answer(wanted, request.body, self._source)
+        stays = reader.keeps_alive and not reader.is_http_1_0 and not reader.in_body
+        if data is not None and stays and isinstance(outcome, Reply):
+            shared.repeats.remember(self._place, data, wanted, outcome)
+        self._give(outcome)
 
     def _give(self, outcome: Outcome) -> None:
         """Send an answer, or wait for it."""
@@ -277,11 +325,12 @@ class Connection(asyncio.Protocol):
             self._send(shared.endpoint.refuse_to_wait(wait))
         else:
             self._waiting = wait
+            self._reader.shed()
 
     def wake(self, reply: Reply) -> None:
         """Answer the request that waited."""
         self._waiting = None
-        self._send(reply)
+        self._send(reply, asked_for=tally.EVENTS)  # the reader has let go of what was asked for
         self._carry_on()
 
     def _approval_is_done(self, approval: "Future[Any]") -> None:
@@ -318,12 +367,19 @@ class Connection(asyncio.Protocol):
         self._shared.tally[reason] += 1
         self._send(refusal, last=True)
 
-    def _send(self, reply: Reply, *, last: bool = False) -> None:
-        """Write an answer, and close if it is the last one."""
+    def _send(self, reply: Reply, *, last: bool = False, asked_for: str = "") -> None:
+        """Write an answer, and close if it is the last one.
+
+        Args:
+            reply: The answer.
+            last: Whether the connection ends with it, whatever the peer would like.
+            asked_for: One of `tally.RESOURCES`; `""` where the request is still there to tell.
+        """
         if self._transport.is_closing():
             return
         reader = self._reader
-        self._shared.answers.note(tally.asked_for(reader.method, reader.target), reply.status)
+        asked_for = asked_for or tally.asked_for(reader.method, reader.target)
+        self._shared.answers.note(asked_for, reply.status)
         keep = reader.keeps_alive and not last and not self._shared.retiring
         self._transport.write(
             self._shared.writer.render(

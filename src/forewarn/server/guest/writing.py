@@ -13,6 +13,8 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Sent before the answer, to a client that waits with its body (RFC 9110 section 10.1.1)."""
 
 _SECOND: Final = timedelta(seconds=1)
+_LAST_PART: Final = len("a3c5e7091b2d")
+"""Of a GUID, in characters."""
 _STATUS_LINES: Final = {
     status: b"HTTP/1.1 %d %s\r\nServer: %s\r\nDate: " % (status, reason, exchange.SERVER)
     for status, reason in (exchange.REASONS | refusals.REASONS).items()
@@ -26,6 +28,40 @@ _CONNECTION: Final = {
 """What ends a head, by whether the connection stays and whether the request was HTTP/1.0."""
 
 
+def ending(reply: Reply, *, to_head: bool, keep: bool, is_http_1_0: bool) -> bytes:
+    """Return an answer's bytes behind its `x-ms-request-id`.
+
+    Args:
+        reply: The answer with its own headers.
+        to_head: Whether it answers a HEAD, which gets no body.
+        keep: Whether the connection stays open.
+        is_http_1_0: Whether the client must be told that it stays open.
+    """
+    parts: list[bytes] = []
+    for name, value in reply.headers:
+        parts += (b"\r\n", name, b": ", value)
+    if reply.status != 304:
+        parts.append(b"\r\nContent-Length: %d" % len(reply.body))
+    parts.append(_CONNECTION[keep, is_http_1_0])
+    if reply.status != 304 and not to_head:
+        parts.append(reply.body)
+    return b"".join(parts)
+
+
+class Ending:
+    """An answer by HTTP/1.1 on a connection that stays, but for its beginning.
+
+    Args:
+        reply: The answer with its own headers.
+    """
+
+    __slots__ = ("data", "status")
+
+    def __init__(self, reply: Reply) -> None:
+        self.status = reply.status
+        self.data = ending(reply, to_head=False, keep=True, is_http_1_0=False)
+
+
 class Writer:
     """Writes answers; one for all connections.
 
@@ -36,40 +72,42 @@ class Writer:
             GUID for each answer would cost more than all the rest of it.
     """
 
-    __slots__ = ("_clock", "_date", "_numbers", "_prefix", "_second")
+    __slots__ = ("_beginnings", "_clock", "_monotonic", "_numbers", "_prefix", "_second", "_until")
 
     def __init__(self, clock: Clock, guid: str) -> None:
         self._clock = clock
-        self._prefix = b"\r\nx-ms-request-id: " + guid[: -len("a3c5e7091b2d")].encode()
+        self._monotonic = clock.monotonic
+        self._prefix = b"\r\nx-ms-request-id: " + guid[:-_LAST_PART].encode()
         self._numbers = itertools.count()
-        self._second = clock.now().replace(microsecond=0)
-        self._date = codec.http_date(self._second)
+        self._beginnings: dict[int, bytes] = {}
+        self._begin_second()
+
+    def _begin_second(self) -> None:
+        now = self._clock.now()
+        self._second = now.replace(microsecond=0)
+        self._until = self._monotonic() + (self._second + _SECOND - now).total_seconds()
+        self._beginnings.clear()
 
     def second(self) -> datetime:
-        """Return the time of day in whole seconds, one object for all who ask in a second."""
-        now = self._clock.now()
-        if not self._second <= now < self._second + _SECOND:
-            self._second = now.replace(microsecond=0)
-            self._date = codec.http_date(self._second)
+        """Return the time of day in whole seconds, one object for all who ask in a second.
+
+        A clock that is set anew shows within a second.
+        """
+        if self._monotonic() >= self._until:
+            self._begin_second()
         return self._second
 
-    def render(self, reply: Reply, *, to_head: bool, keep: bool, is_http_1_0: bool) -> bytes:
-        """Return the bytes of an answer.
+    def begin(self, status: int) -> bytes:
+        """Return an answer's bytes up to its `x-ms-request-id`, by the second last asked for."""
+        beginning = self._beginnings.get(status)
+        if beginning is None:
+            date = codec.http_date(self._second)
+            beginning = self._beginnings[status] = _STATUS_LINES[status] + date + self._prefix
+        return b"%b%012x" % (beginning, next(self._numbers))
 
-        Args:
-            reply: The answer with its own headers.
-            to_head: Whether it answers a HEAD, which gets no body.
-            keep: Whether the connection stays open.
-            is_http_1_0: Whether the client must be told that it stays open.
-        """
+    def render(self, reply: Reply, *, to_head: bool, keep: bool, is_http_1_0: bool) -> bytes:
+        """Return the bytes of an answer; the arguments are those of `ending`."""
         self.second()
-        parts = [_STATUS_LINES[reply.status], self._date, self._prefix]
-        parts.append(b"%012x" % next(self._numbers))
-        for name, value in reply.headers:
-            parts += (b"\r\n", name, b": ", value)
-        if reply.status != 304:
-            parts.append(b"\r\nContent-Length: %d" % len(reply.body))
-        parts.append(_CONNECTION[keep, is_http_1_0])
-        if reply.status != 304 and not to_head:
-            parts.append(reply.body)
-        return b"".join(parts)
+        return self.begin(reply.status) + ending(
+            reply, to_head=to_head, keep=keep, is_http_1_0=is_http_1_0
+        )

@@ -2,6 +2,7 @@
 
     schemas             the routes and what goes over them, as values
     steering            the shapes of an operator's word on what is pending
+    vitals              the service itself as values: its time, whether it is well
     api                 the routes put together; every failure answered in one form
     fleet_routes        apply, list, show, remove
     maintenance_routes  request, list, show; what is live, and history

@@ -55,6 +55,7 @@ from forewarn.server.operator import (
     metrics_routes,
     schemas,
     steering_routes,
+    vitals,
 )
 from forewarn.server.operator.desk import AtDesk, Desk
 from forewarn.store.port import StoreError
@@ -68,9 +69,9 @@ _log = structlog.get_logger(__name__)
 
 
 @get("/v1/clock", tags=["service"], responses=bodies.REFUSALS, operation_id="clock")
-async def clock(desk: AtDesk) -> schemas.Time:
+async def clock(desk: AtDesk) -> vitals.Time:
     """Tell the service's own time, in which all its times are."""
-    return schemas.Time(now=desk.now(), scale=desk.scale, doubt=desk.time.doubt())
+    return vitals.Time(now=desk.now(), scale=desk.scale, doubt=desk.time.doubt())
 
 
 @post(
@@ -79,15 +80,15 @@ async def clock(desk: AtDesk) -> schemas.Time:
     responses=bodies.REFUSALS,
     operation_id="trustClock",
     status_code=200,
-    dto=bodies.Strict[schemas.ClockRequest],
+    dto=bodies.Strict[vitals.ClockRequest],
     return_dto=None,
 )
-async def trust_clock(desk: AtDesk, data: JSONBody[schemas.ClockRequest]) -> schemas.Time:
+async def trust_clock(desk: AtDesk, data: JSONBody[vitals.ClockRequest]) -> vitals.Time:
     """Say that the machine's clock is right as it is; what it is ahead lengthens every notice."""
     assert data.trust  # the schema takes nothing else
     _log.warning("an operator trusts the clock", by=bodies.judge_text(data.by, "by"))
     await asyncio.shield(desk.time.believe())
-    return schemas.Time(now=desk.now(), scale=desk.scale, doubt=desk.time.doubt())
+    return vitals.Time(now=desk.now(), scale=desk.scale, doubt=desk.time.doubt())
 
 
 @get("/v1/schema", tags=["service"], include_in_schema=False)
@@ -98,9 +99,9 @@ async def schema(request: Request[Any, Any, State]) -> Response[bytes]:
 
 
 @get("/healthz", tags=["service"], operation_id="health")
-async def healthz() -> schemas.Health:
+async def healthz() -> vitals.Health:
     """Tell that the process is alive."""
-    return schemas.Health(status="alive", version=__version__)
+    return vitals.Health(status="alive", version=__version__)
 
 
 @get(
@@ -108,13 +109,13 @@ async def healthz() -> schemas.Health:
     tags=["service"],
     operation_id="readiness",
     responses={
-        503: ResponseSpec(schemas.Readiness, generate_examples=False, description="Not ready")
+        503: ResponseSpec(vitals.Readiness, generate_examples=False, description="Not ready")
     },
 )
-async def readyz(desk: AtDesk) -> Response[schemas.Readiness]:
+async def readyz(desk: AtDesk) -> Response[vitals.Readiness]:
     """Tell whether the service does all its work, and why not."""
     reasons = await desk.ready()
-    answer = schemas.Readiness(ready=not reasons, reasons=reasons)
+    answer = vitals.Readiness(ready=not reasons, reasons=reasons)
     if not reasons:
         return Response(answer)
     return Response(answer, status_code=503, headers={"Retry-After": str(RETRY_SECONDS)})

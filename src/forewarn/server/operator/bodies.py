@@ -51,9 +51,12 @@ class Strict(AbstractDTO[T]):
 
         Raises:
             msgspec.ValidationError: It is JSON of another shape; the message has its path.
-            msgspec.DecodeError: It is no JSON.
+            msgspec.DecodeError: It is no JSON, or no UTF-8.
         """
-        return msgspec.json.decode(value, type=self.model_type)
+        try:
+            return msgspec.json.decode(value, type=self.model_type)
+        except UnicodeDecodeError as error:
+            raise msgspec.DecodeError("it is no UTF-8 text, which JSON must be") from error
 
     @classmethod
     def create_for_field_definition(cls, *_: object, **__: object) -> None:

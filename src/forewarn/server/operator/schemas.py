@@ -11,11 +11,11 @@ Every refusal and failure is a `Failure`, with the status that `STATUS` gives it
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
-from forewarn.maintenance.model import StartCause, WalkState
+from forewarn.maintenance.model import Deed, StartCause, WalkState
 from forewarn.vocabulary import (
     ApproverKind,
     ErrorCode,
@@ -272,6 +272,16 @@ class Event(Value, frozen=True, kw_only=True):
     """Its scope was off when it was announced: no guest sees it, and it needs no approval."""
 
 
+class Intervention(Value, frozen=True, kw_only=True):
+    """An operator's word that changed the course of an operation or a maintenance."""
+
+    deed: Deed
+    by: str
+    at: datetime
+    note: str
+    """What was held or released and why, until when it was postponed, or why it had stopped."""
+
+
 class Operation(Value, frozen=True, kw_only=True):
     """What is carried out as one; all of it starts at one instant."""
 
@@ -310,6 +320,8 @@ class Operation(Value, frozen=True, kw_only=True):
     """The operator who took note of its failure; `""` while nobody has."""
     attempt: int
     """How many times an executor has taken it on."""
+    interventions: tuple[Intervention, ...]
+    """What operators did with it, the first first."""
     events: tuple[Event, ...]
 
 
@@ -368,6 +380,8 @@ class Maintenance(Value, frozen=True, kw_only=True):
     """How many operations it has had so far."""
     walks: tuple[Walk, ...]
     """What is taken one update domain after another; empty where one step was all."""
+    interventions: tuple[Intervention, ...]
+    """What operators did with its walks, the first first."""
 
 
 class Plan(Value, frozen=True, kw_only=True):
@@ -457,40 +471,3 @@ class HistoryPage(Value, frozen=True, kw_only=True):
     operations: tuple[Operation, ...]
     next: str = ""
     """The `cursor` of the next page; `""` after the last."""
-
-
-# The service itself.
-
-
-class Time(Value, frozen=True, kw_only=True):
-    """The service's own time, which may be scaled."""
-
-    now: datetime
-    scale: float
-    """Its seconds in one real second; 1 but for demonstrations."""
-    doubt: str = ""
-    """Why the time of day is not trusted, and so nothing starts; `""` when it is."""
-
-
-class ClockRequest(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An operator's word on the machine's clock."""
-
-    trust: Literal[True]
-    """That it is right as it is."""
-    by: ShortText = ""
-    """The operator's name, for the log."""
-
-
-class Health(Value, frozen=True, kw_only=True):
-    """The process is alive."""
-
-    status: str
-    version: str
-
-
-class Readiness(Value, frozen=True, kw_only=True):
-    """Whether the service does all its work; the reasons if not."""
-
-    ready: bool
-    reasons: tuple[str, ...] = ()
-    """What is missing, for people; empty when ready."""

@@ -43,7 +43,10 @@ class CancellationRequest(schemas.Asked, frozen=True, kw_only=True, forbid_unkno
 
 
 class ResumptionRequest(schemas.Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Lets the stopped walks of a maintenance go on: an empty object says all of it."""
+    """Lets the stopped walks of a maintenance go on."""
+
+    by: schemas.ShortText = ""
+    """Who says so, kept in history."""
 
 
 class HoldPlace(schemas.Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +64,13 @@ class HoldRequest(HoldPlace, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Shown to whoever asks why nothing starts."""
     by: schemas.ShortText = ""
     """Who holds it."""
+
+
+class ReleaseRequest(HoldPlace, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Takes a hold back."""
+
+    by: schemas.ShortText = ""
+    """Who says so, kept in history."""
 
 
 class Hold(schemas.Value, frozen=True, kw_only=True):
@@ -88,6 +98,8 @@ class PostponementRequest(schemas.Asked, frozen=True, kw_only=True, forbid_unkno
     """An event's id, an operation (`12.1`) or a maintenance (`12`)."""
     not_before: schemas.Moment
     """Later than what guests have read."""
+    by: schemas.ShortText = ""
+    """Who says so, kept in history."""
 
 
 class NoteRequest(schemas.Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,8 +7,8 @@ from litestar import Request, delete, get, post
 from litestar.params import FromPath, JSONBody
 
 from forewarn.maintenance import attention
-from forewarn.maintenance.bench import covers
 from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.holds import covers
 from forewarn.maintenance.model import HoldKind, Operation
 from forewarn.server.operator import bodies, schemas, steering, views
 from forewarn.server.operator.desk import AtDesk, Desk
@@ -71,8 +71,8 @@ async def resume(
     desk: AtDesk, number: FromPath[int], data: JSONBody[steering.ResumptionRequest]
 ) -> schemas.OperationList:
     """Let the stopped walks of a maintenance go on; the answer is what that announced."""
-    del data  # there is nothing to say: it is read only so that an unknown key is refused
-    return _told(desk, await desk.done(desk.plane.resume(number)))
+    by = bodies.judge_text(data.by, "by") or NOBODY
+    return _told(desk, await desk.done(desk.plane.resume(number, by=by)))
 
 
 @post(
@@ -89,7 +89,8 @@ async def postpone(
 ) -> schemas.OperationList:
     """Move what is Scheduled later, all of it or nothing."""
     later = data.not_before.astimezone(UTC)
-    return _told(desk, await desk.done(desk.plane.postpone(data.reference, later)))
+    by = bodies.judge_text(data.by, "by") or NOBODY
+    return _told(desk, await desk.done(desk.plane.postpone(data.reference, later, by=by)))
 
 
 @get("/v1/holds", tags=TAGS, responses=bodies.REFUSALS, operation_id="listHolds")
@@ -136,13 +137,14 @@ async def hold(desk: AtDesk, data: JSONBody[steering.HoldRequest]) -> schemas.Op
     responses=bodies.REFUSALS,
     operation_id="release",
     status_code=200,
-    dto=bodies.Strict[steering.HoldPlace],
+    dto=bodies.Strict[steering.ReleaseRequest],
     return_dto=None,
 )
-async def release(desk: AtDesk, data: JSONBody[steering.HoldPlace]) -> schemas.OperationList:
+async def release(desk: AtDesk, data: JSONBody[steering.ReleaseRequest]) -> schemas.OperationList:
     """Take a hold back; the answer is what it covered."""
     _judge_place(data)
-    return _told(desk, await desk.done(desk.plane.release(data.kind, data.name)))
+    by = bodies.judge_text(data.by, "by") or NOBODY
+    return _told(desk, await desk.done(desk.plane.release(data.kind, data.name, by=by)))
 
 
 async def needs(desk: Desk, now: datetime) -> list[attention.Item]:

@@ -153,6 +153,7 @@ def maintenance(
             )
             for index, walk in enumerate(value.walks)
         ),
+        interventions=_interventions(value.interventions),
     )
 
 
@@ -224,6 +225,7 @@ def operation(value: model.Operation, scope_names: ScopeNames, now: datetime) ->
         outcome=value.outcome,
         seen_by=value.seen_by,
         attempt=value.attempt,
+        interventions=_interventions(value.interventions),
         events=tuple(
             schemas.Event(
                 id=event.id,
@@ -243,6 +245,14 @@ def operations(
 ) -> tuple[schemas.Operation, ...]:
     """Return operations with their events."""
     return tuple(operation(value, scope_names, now) for value in values)
+
+
+def _interventions(
+    values: Iterable[model.Intervention],
+) -> tuple[schemas.Intervention, ...]:
+    return tuple(
+        schemas.Intervention(deed=one.deed, by=one.by, at=one.at, note=one.note) for one in values
+    )
 
 
 def live_event(

@@ -1,0 +1,250 @@
+"""The client library against the real service: both shells, and five hundred watches over kills."""
+
+import asyncio
+import socket
+import subprocess
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client import scripted
+from client.shells import SHELLS, Awaited, Shell
+from end_to_end.running import START_SECONDS, Running
+from forewarn.client.aio import AsyncClient
+from forewarn.client.errors import Refused
+from forewarn.client.event import Change
+from forewarn.client.pace import Pace
+from server.running import Client
+
+SCOPES = 4
+CLIENTS = 500
+ROUNDS = 3
+ALL_SECONDS = 60.0
+"""How long every client may take to be told something; a second or two is usual."""
+
+PACE = Pace(longest_backoff_seconds=1.0)
+"""The defaults, but for clients that are not to be away longer than an act lasts."""
+
+FLEET = "\n".join(
+    f"""
+[[availability_set]]
+name = "set-{scope}"
+update_domains = 1
+machines = [{", ".join(f'{{ name = "m{scope}-{n}", host = "h{scope}" }}' for n in range(ROUNDS))}]
+"""
+    for scope in range(SCOPES)
+)
+
+
+class Service(Running):
+    """A service with the fleet above, which can be killed."""
+
+    def __init__(self, folder: Path, act_seconds: float) -> None:
+        super().__init__(folder, connector=f"reboot_seconds = {act_seconds}")
+
+    def open(self) -> None:
+        self.start()
+        assert self.call("fleet", "apply", "-", stdin=FLEET).returncode == 0
+
+    def again(self) -> None:
+        """Start it anew after a kill; return when guests are served."""
+        assert self._process is not None
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self._process.args, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.guest_port)).close()
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline, self.log.read_text()
+                time.sleep(0.02)
+            else:
+                return
+
+    def reboot(self, machine: str) -> None:
+        """Ask for maintenance, at the operators' socket."""
+        plane = Client(self.socket)
+        wanted = {"event_type": "Reboot", "machines": [machine]}
+        answer = plane.ask("POST", "/v1/maintenance", wanted)
+        assert answer.status == 201, answer.body
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def url(self, machine: str) -> str:
+        return f"http://127.0.0.1:{self.guest_port}/vm/{machine}"
+
+
+@pytest.fixture
+def service(folder: Path) -> Iterator[Service]:
+    made = Service(folder, act_seconds=1.0)
+    made.open()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(params=list(SHELLS))
+def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Shell]]:
+    made: list[Shell] = []
+
+    def make(url: str) -> Shell:
+        client = SHELLS[request.param](url)
+        made.append(client)
+        return client
+
+    yield make
+    for client in made:
+        client.close()
+        if isinstance(client, Awaited):
+            client.stop()
+
+
+def test_ten_lines_drain_and_approve(
+    service: Service, connect: Callable[[str], Shell], tmp_path: Path
+) -> None:
+    client = connect(service.url("m0-0"))
+    assert client.machine().name == "m0-0"
+    assert client.machine().vm_id
+    assert client.events() == ()
+    watch = client.watch()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(next, watch)
+        service.document("schedule", "reboot", "m0-0")
+        appeared = first.result(scripted.WAIT_SECONDS)
+    assert appeared.appeared
+    assert appeared.event.concerns_me is True
+    assert appeared.event.event_type == "Reboot"
+    left = appeared.event.notice_left
+    assert left is not None
+    assert 14 * 60 < left.total_seconds() <= 15 * 60 + 2
+    (other,) = connect(service.url("m0-1")).events()
+    assert other.concerns_me is False
+    assert connect(service.url("m0-1")).events(mine=True) == ()
+    with pytest.raises(Refused, match="never published"):
+        client.approve("AAAAAAAA-0000-4000-8000-000000000000")
+    client.approve(appeared.event)
+    client.approve(appeared.event.event_id.lower())
+    (tmp_path / "since").write_text(watch.since)
+    watch.close()
+    watch = client.watch(since=(tmp_path / "since").read_text())
+    assert [next(watch).kind, next(watch).kind] == ["started", "gone"]
+
+
+def test_a_waiting_client_is_told_at_once_and_asks_seldom(
+    service: Service, connect: Callable[[str], Shell]
+) -> None:
+    watch = connect(service.url("m1-0")).watch()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(next, watch)
+        time.sleep(2.5)  # it has found out by now that the server waits
+        service.document("schedule", "reboot", "m1-0")
+        done = time.monotonic()
+        first.result(scripted.WAIT_SECONDS)
+        late = time.monotonic() - done
+    # The command line's own end comes after the commit, so this is about 0 or less.
+    assert late < 0.5
+
+
+class Watching:
+    """Many clients in one loop, and what each was told."""
+
+    def __init__(self, service: Service) -> None:
+        self.told: list[list[tuple[str, str]]] = [[] for _ in range(CLIENTS)]
+        self.since: list[str] = [""] * CLIENTS
+        self.troubles: Counter[str] = Counter()
+        self.clients = [
+            AsyncClient(service.url(f"m{n % SCOPES}-{n % ROUNDS}"), pace=PACE)
+            for n in range(CLIENTS)
+        ]
+        self.tasks = [asyncio.ensure_future(self._watch(n)) for n in range(CLIENTS)]
+        self._moved = asyncio.Event()
+
+    async def _watch(self, number: int) -> None:
+        """Watch; go on in another watch, from its state, after every third change."""
+        since: str | None = None
+        while True:
+            watch = self.clients[number].watch(since=since, on_trouble=self._trouble)
+            async for change in watch:
+                self._note(number, change)
+                since = watch.since
+                if len(self.told[number]) % 3 == 0:
+                    break
+            else:
+                return
+            watch.close()
+
+    def _trouble(self, trouble: Any) -> None:
+        self.troubles[trouble.reason] += 1
+
+    def _note(self, number: int, change: Change) -> None:
+        self.told[number].append((change.event.event_id, change.kind))
+        self._moved.set()
+
+    async def until(self, kind: str, count: int) -> None:
+        """Wait until each client was told so many changes of a kind."""
+        async with asyncio.timeout(ALL_SECONDS):
+            while not all(sum(told == kind for _, told in each) >= count for each in self.told):
+                self._moved.clear()
+                await self._moved.wait()
+
+    async def close(self) -> None:
+        for client in self.clients:
+            await client.close()
+        await asyncio.gather(*self.tasks)
+
+
+@pytest.mark.timeout(300)  # eight starts of the service under the load of all who come back
+def test_five_hundred_watches_miss_nothing_while_the_service_is_killed(folder: Path) -> None:
+    service = Service(folder, act_seconds=4.0)
+    service.open()
+
+    def schedule(number: int) -> None:
+        for scope in range(SCOPES):
+            service.reboot(f"m{scope}-{number}")
+
+    async def run() -> Watching:
+        watching = Watching(service)
+        for number in range(ROUNDS):
+            await asyncio.to_thread(schedule, number)
+            if number == 1:  # at once, while the news is on its way
+                await asyncio.to_thread(service.kill)
+                await asyncio.to_thread(service.again)
+            await watching.until("appeared", number + 1)
+            await asyncio.to_thread(service.kill)
+            leaders = watching.clients[:SCOPES]
+            events = [watching.told[scope][-1][0] for scope in range(SCOPES)]
+            approvals = [
+                asyncio.ensure_future(client.approve(event))
+                for client, event in zip(leaders, events, strict=True)
+            ]
+            await asyncio.to_thread(service.again)
+            await asyncio.gather(*approvals)
+            await watching.until("started", number + 1)
+            await asyncio.to_thread(service.kill)
+            await asyncio.to_thread(service.again)
+            await watching.until("gone", number + 1)
+        await watching.close()
+        return watching
+
+    try:
+        watching = asyncio.run(run())
+        approvals = service.document("history", "--all")["operations"]
+    finally:
+        service.stop()
+    sequences: Counter[str] = Counter()
+    for told in watching.told:
+        by_event = defaultdict(list)
+        for event_id, kind in told:
+            if kind != "updated":  # notice is longer after an outage, for those who saw the shorter
+                by_event[event_id].append(kind)
+        sequences.update(" ".join(kinds) for kinds in by_event.values())
+    assert sequences == {"appeared started gone": CLIENTS * ROUNDS}
+    assert len(approvals) == SCOPES * ROUNDS
+    assert watching.troubles["over"] >= CLIENTS

@@ -1,0 +1,100 @@
+"""Whatever an operator gives that must not be: a clear refusal, and nothing is changed."""
+
+from typing import Any
+
+import pytest
+
+from server.running import Client, Running
+
+
+def fleet_of(**group: Any) -> dict[str, Any]:
+    return {"availability_set": [{"name": "set", "update_domains": 2, **group}]}
+
+
+def everything(service: Running) -> dict[str, Any]:
+    """All that the service holds."""
+    client = service.client()
+    paths = ["/v1/fleet/machines", "/v1/fleet/scopes", "/v1/maintenance", "/v1/history"]
+    return {path: client.get(path) for path in paths}
+
+
+FLEETS: dict[str, tuple[Any, str]] = {
+    "a doubled name": (
+        fleet_of(machines=[{"name": "one"}, {"name": "ONE"}]),
+        "the machine name ONE is taken by availability_set[0].machines[0]",
+    ),
+    "a doubled address": (
+        fleet_of(
+            machines=[
+                {"name": "one", "address": "10.9.9.9"},
+                {"name": "two", "address": "10.9.9.9"},
+            ]
+        ),
+        "10.9.9.9",
+    ),
+    "an address of another machine": (
+        fleet_of(machines=[{"name": "one", "address": "10.0.0.10"}]),
+        "the address 10.0.0.10 of one belongs to web-0",
+    ),
+    "21 update domains": (
+        {"availability_set": [{"name": "set", "update_domains": 21, "machines": []}]},
+        "update_domains",
+    ),
+    "a name of 300 characters": (
+        {"machine": [{"name": "n" * 300}]},
+        "is no name: give 1 to 80 letters",
+    ),
+    "no UTF-8": (b'{"machine": [{"name": "\xff"}]}', "the body: it is no UTF-8 text"),
+    "a host that is below itself": (
+        {"host": [{"name": "h1", "parent": "h2"}, {"name": "h2", "parent": "h1"}]},
+        "unknown field `host`",
+    ),
+    "a machine with a parent": (
+        {"machine": [{"name": "one", "host": "h1", "parent": "one"}]},
+        "unknown field `parent` - at `$.machine[0]`",
+    ),
+    "a host that is no name but a machine": (
+        {"machine": [{"name": "one", "host": {"host": "one"}}]},
+        "Expected `str`, got `object` - at `$.machine[0].host`",
+    ),
+}
+"""Hosts have no hosts: a fleet file has no words for a loop of them."""
+
+REQUESTS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "a time in the past": (
+        {"not_before": "2026-03-01T11:00:00Z"}, "notice-too-short", "the earliest is"
+    ),
+    "a time without a zone": ({"not_before": "2026-03-01T13:00:00"}, "invalid", "not_before"),
+    "the year 9999": ({"not_before": "9999-12-31T23:59:59Z"}, "invalid", "366 days off"),
+    "a year that is none": ({"not_before": "10000-01-01T00:00:00Z"}, "invalid", "not_before"),
+    "a duration of -2": ({"duration_seconds": -2}, "invalid", "-1 for unknown"),
+    "100,000 targets": (
+        {"machines": [f"m{n}" for n in range(100_000)], "scope": ""},
+        "invalid",
+        "of length <= 10000 - at `$.machines`",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "said"), FLEETS.values(), ids=FLEETS)
+def test_a_bad_fleet_is_refused_whole(
+    service: Running, client: Client, body: Any, said: str
+) -> None:
+    before = everything(service)
+    refused = client.ask("PUT", "/v1/fleet", body)
+    assert refused.status in {400, 409, 422}, refused.body
+    assert said in refused.error["message"]
+    assert everything(service) == before
+
+
+@pytest.mark.parametrize(("more", "code", "said"), REQUESTS.values(), ids=REQUESTS)
+def test_a_bad_request_is_refused_whole(
+    service: Running, client: Client, more: dict[str, Any], code: str, said: str
+) -> None:
+    before = everything(service)
+    body = {"event_type": "Reboot", "scope": "web", **more}
+    refused = client.ask("POST", "/v1/maintenance", body)
+    assert 400 <= refused.status < 500, refused.body
+    assert refused.error["code"] == code
+    assert said in refused.error["message"]
+    assert everything(service) == before
