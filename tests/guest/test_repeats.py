@@ -131,7 +131,10 @@ class WithoutState(Connection):
     """Looks bytes up whatever the parser has read before them."""
 
     __slots__ = ()
-    BETWEEN = Connection.BETWEEN | {Stage.HEAD}
+
+    def data_received(self, data: bytes) -> None:
+        if self._stage is not Stage.HEAD or not self._answer_again(data):
+            super().data_received(data)
 
 
 class Pair:

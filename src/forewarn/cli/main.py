@@ -22,6 +22,7 @@ from forewarn.cli import (
     schedule,
     serve,
     simulate,
+    watch,
 )
 from forewarn.cli.demo import command as demo
 from forewarn.cli.exits import ExitStatus, Failed
@@ -34,7 +35,7 @@ TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 ORDER: Final = (
     *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "postpone"),
     *("hold", "release", "attention", "note", "resolve", "history"),
-    *("clock", "restore-check", "simulate", "demo"),
+    *("watch", "clock", "restore-check", "simulate", "demo"),
 )
 """The commands as --help lists them, in the order of their use; Typer puts all groups last."""
 
@@ -63,6 +64,7 @@ app.command()(attention.resolve)
 app.command()(history.history)
 app.add_typer(clock.app, name="clock")
 app.command("restore-check")(restore_check.restore_check)
+app.command()(watch.watch)
 app.command()(simulate.simulate)
 app.command()(demo.demo)
 

@@ -215,13 +215,15 @@ class Repeats:
         askings = self._askings
         if askings is not None and not askings.is_noted(repeat.scope):
             return None
-        if not self._limiter.allows(repeat.asked, now):
+        asked = repeat.asked
+        if not self._limiter.allows(asked, now):
             return None
         writer = self._writer
-        second = writer.second()
+        if now >= writer.until:
+            writer.tick(now)
         known = repeat.known
         sighting = known.sighting
-        if sighting is None or sighting[0] is not second:
-            sighting = known.sighting = (second, known.wanted.version.name)
-        repeat.asked.sighting = sighting
-        return writer.begin(repeat.status) + repeat.ending
+        if sighting is None or sighting[0] is not writer.second:
+            sighting = known.sighting = (writer.second, known.wanted.version.name)
+        asked.sighting = sighting
+        return writer.put(repeat.status, repeat.ending)
