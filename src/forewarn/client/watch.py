@@ -103,6 +103,7 @@ class Watcher:
         self._next_at = moment.monotonic
         self._asked_at = moment.monotonic
         self._asked_name = False
+        self._answered = False
         self._tag: bytes | None = None
         self._try_waiting_at = moment.monotonic
         self._waits: bool | None = None  # None: not known, or to be found out anew
@@ -111,6 +112,13 @@ class Watcher:
     def since(self) -> str:
         """The state after the change that was taken last, as JSON."""
         return state.write(self._state)
+
+    @property
+    def listed(self) -> tuple[event.Event, ...] | None:
+        """What is known to be listed, told or not; None before the first document."""
+        if not self._answered:
+            return None
+        return tuple(known.event for known in self._state.known.values())
 
     def take(self) -> event.Change | None:
         """Return the next change, which counts as told from now on; None if there is none."""
@@ -177,6 +185,7 @@ class Watcher:
 
     def _document(self, listing: Listing, reply: Reply, turn: Turn) -> None:
         self._terms.accepted()
+        self._answered = True
         self._fine()
         tag = answers.header(reply, b"etag")
         if tag is None and listing.incarnation is not None:
