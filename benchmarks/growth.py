@@ -48,11 +48,13 @@ class Fleet:
         asking = [n * self._step % self.count for n in range(ASKING)]
         self._guests = running.enter_context(contextlib.closing(Guests(self.service.port, asking)))
         self._guests.ask(ASKING * 10)
+        self._asked = ASKING * 10
 
     def take_turn(self, requests: int, changes: int) -> None:
         """Be asked so often, and then changed so often, if there are machines for it."""
         before = self.service.cpu_seconds()
         self._guests.ask(requests)
+        self._asked += requests
         self.gets.append((self.service.cpu_seconds() - before) / requests)
         changes = min(changes, self.count - self._changed)
         before = self.service.cpu_seconds()
@@ -70,7 +72,9 @@ class Fleet:
         self.changes.append(time.perf_counter() - began)
 
     def row(self) -> Row:
-        assert set(self._guests.statuses) == {"200"}, self._guests.statuses
+        assert self._guests.statuses == {"200": self._asked}, self._guests.statuses
+        counted = self.service.metric("forewarn_guest_requests_total")
+        assert counted == self._asked, f"{self._asked} were asked and {counted} counted"
         return {
             "machines": self.count,
             "memory MiB": round(self.memory),

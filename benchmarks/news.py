@@ -12,7 +12,7 @@ import statistics
 import time
 from typing import Any
 
-from guests import Guests, connected, get
+from guests import connected, get
 from servers import WITHOUT_RATE
 from service import Service, address_of, placed
 from tables import Row, show, spread
@@ -35,8 +35,7 @@ class Waiters:
 
     def __init__(self, service: Service, count: int) -> None:
         self._service = service
-        self._probe = Guests(service.port, [0])
-        self._probe.ask(10)
+        service.metric("forewarn_guest_waiters")  # so that what asking takes is there already
         self.began_at_kib = service.memory_kib()
         self._poll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
@@ -46,23 +45,24 @@ class Waiters:
             self._poll.register(made, select.EPOLLIN)
             made.send(self._request(0))
             if number % BATCH == BATCH - 1:
-                self._probe.ask(2)
-        self._settle()
+                self._settle(number + 1)
+        self._settle(count)
         self.waiting_at_kib = service.memory_kib()
 
     def close(self) -> None:
         for each in self._sockets.values():
             each.close()
         self._poll.close()
-        self._probe.close()
 
     def _request(self, incarnation: int) -> bytes:
         return get(f"If-None-Match: {incarnation}", f"Prefer: wait={WAIT_SECONDS}")
 
-    def _settle(self) -> None:
-        """Return when the service has read what was sent, and see that nobody was answered."""
-        self._probe.ask(5)
-        assert not self._poll.poll(0.2), "somebody was answered before there was news"
+    def _settle(self, count: int) -> None:
+        """Return when so many wait, and see that nobody was answered."""
+        until = time.monotonic() + LATEST_SECONDS
+        while self._service.metric("forewarn_guest_waiters") < count:
+            assert time.monotonic() < until, "not all of them wait"
+        assert not self._poll.poll(0), "somebody was answered before there was news"
 
     def hear(self, number: int) -> tuple[list[float], float]:
         """Have a machine's reboot announced, and return when each of all read of it.
@@ -102,7 +102,7 @@ class Waiters:
             assert answer.startswith(b"HTTP/1.1 200 "), answer[:100]
             assert b'{"DocumentIncarnation":%d,' % incarnation in answer, answer[-200:]
             self._sockets[file].send(self._request(incarnation))
-        self._settle()
+        self._settle(len(self._sockets))
         return sorted(moment - answered for moment in heard.values()), answered - asked
 
 

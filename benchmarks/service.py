@@ -85,6 +85,17 @@ class Service:
         """The end of its log."""
         return self.log.read_text(encoding="utf-8")[-4000:]
 
+    def metric(self, name: str) -> float:
+        """What it counts by this name, all labels together (docs/reference/metrics.md)."""
+        connection = OperatorSocket(str(self.folder / "operator.sock"))
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        lines = answer.read().decode().splitlines()
+        connection.close()
+        assert answer.status == 200, lines
+        named = [line for line in lines if line.partition("{")[0].partition(" ")[0] == name]
+        return sum(float(line.rpartition(" ")[2]) for line in named)
+
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """Ask the operator plane; the answer's document, which must be a success."""
         connection = OperatorSocket(str(self.folder / "operator.sock"))

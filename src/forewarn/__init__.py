@@ -6,7 +6,8 @@ contracts in pyproject.toml keep this):
 
     __main__                   `python -m forewarn` is the command line
     cli                        what people type; the only place that wires rooms together
-    server                     the two planes: guests' metadata endpoint, operators' API
+    server | agent             the two planes: guests' metadata endpoint, operators' API; what
+                               prepares a machine and approves
     control | client           the plane, the ticker, the executor, the feed; the client library
     store | connectors         the memory; what carries maintenance out
     maintenance | protocol     the rules; the wire. Both decide and neither does: no I/O in them

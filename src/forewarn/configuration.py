@@ -9,6 +9,7 @@ Nothing heavy is imported here: the command line finds the service's socket by t
 """
 
 import difflib
+import enum
 import ipaddress
 import os
 import tomllib
@@ -214,10 +215,9 @@ def each_setting(shape: type[msgspec.Struct], path: str = "") -> Iterator[tuple[
         inner = _struct_of(hints[field.name])
         if inner is None:
             yield at, field.default
-        elif inner is hints[field.name]:
-            yield from each_setting(inner, f"{at}.")
         else:
-            yield from each_setting(inner, f"{at}[].")
+            many = typing.get_origin(hints[field.name]) is tuple
+            yield from each_setting(inner, f"{at}[]." if many else f"{at}.")
 
 
 def _put(
@@ -266,9 +266,9 @@ def _expected(at: str, top: type[msgspec.Struct]) -> str:
         default = next(f.default for f in msgspec.structs.fields(shape) if f.name == name)
     if _struct_of(hint) is not None:
         return ""
-    if typing.get_origin(hint) is Literal:
-        choices = ", ".join(repr(choice) for choice in typing.get_args(hint))
-        return f"; give one of {choices}"
+    choices = _choices(hint)
+    if choices:
+        return f"; give one of {', '.join(repr(choice) for choice in choices)}"
     return "" if default is msgspec.NODEFAULT else f"; the default is {default!r}"
 
 
@@ -280,6 +280,18 @@ def _struct_of(hint: object) -> type[msgspec.Struct] | None:
     if typing.get_origin(hint) in {tuple, types.UnionType} and arguments:
         return _struct_of(arguments[0])  # in a union with None the struct stands first
     return None
+
+
+def _choices(hint: object) -> list[str]:
+    """Return the words that a setting, or each entry of its list, may be; none if it is free."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple and arguments:
+        return _choices(arguments[0])
+    if typing.get_origin(hint) is Literal:
+        return [str(choice) for choice in arguments]
+    if isinstance(hint, type) and issubclass(hint, enum.StrEnum):
+        return [choice.value for choice in hint]
+    return []
 
 
 def _wants_text(hint: object) -> bool:

@@ -26,6 +26,25 @@ def test_a_server_that_does_not_wait_is_asked_once_a_second() -> None:
     assert [bool(ask.held) for _, ask in run.asked] == [False, True, *[False] * 8]
 
 
+def test_a_server_that_does_not_wait_is_asked_to_once_a_minute() -> None:
+    waits = False
+
+    def server(_: object, held: bool) -> object:
+        run.seconds += 60 if held and waits else 0
+        applied = {"Preference_Applied": "wait=60"} if waits else {}
+        return reply(304, **applied) if held else document()
+
+    run = Run(server)
+    while run.seconds < 130:
+        run.ask()
+    assert [seconds for seconds, ask in run.asked if ask.held] == pytest.approx([1, 61, 121])
+    waits = True
+    while run.seconds < 400:
+        run.ask()
+    times = [seconds for seconds, ask in run.asked if ask.held]
+    assert times[3:] == pytest.approx([181, 241, 301, 361])
+
+
 def test_the_pause_between_polls_is_left_to_chance_within_a_tenth() -> None:
     for chance, pause in [(0.0, 0.9), (0.5, 1.0), (1.0, 1.1)]:
         run = Run(one_by_one(document()), chance=chance)
@@ -77,11 +96,30 @@ def test_a_server_that_waits_is_asked_anew_at_once() -> None:
     assert all(ask.held_seconds == 60 for _, ask in run.asked[1:])
 
 
+def test_a_wait_of_one_second_is_a_wait() -> None:
+    run = waiting((1.5, [listed()]), (1.6, [listed(**STARTED)]), wait=1)
+    told = [(change.kind, run.seconds) for _ in range(3) for change in run.ask()]
+    assert told == [("appeared", pytest.approx(1.5)), ("started", pytest.approx(1.6))]
+
+
 def test_a_server_may_wait_less_than_it_was_asked_to() -> None:
     run = waiting(wait=20)
     for _ in range(5):
         run.ask()
     assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 1, 21, 41, 61])
+
+
+@pytest.mark.parametrize(("waited", "believed"), [(0.6, True), (0.5, True), (0.4, False)])
+def test_a_wait_counts_from_half_of_what_was_said(waited: float, believed: bool) -> None:
+    def server(_: object, held: bool) -> object:
+        run.seconds += waited if held else 0
+        return reply(304, Preference_Applied="wait=1") if held else document()
+
+    run = Run(server)
+    for _ in range(4):
+        run.ask()
+    assert bool(held(run)) == believed
+    assert [seconds for seconds, _ in run.asked] == pytest.approx(range(4))
 
 
 def test_a_wait_that_is_none_is_polled() -> None:
@@ -222,6 +260,9 @@ def test_trouble_is_told_once_for_each_change_of_its_reason() -> None:
     for _ in range(8):
         run.ask()
     assert run.troubles == ["no-connection", "status-503", "no-connection", "over"]
+    assert run.messages[0] == "no connection"
+    assert "503" in run.messages[1]
+    assert run.messages[3] == "answers come again"
 
 
 def test_the_pause_after_a_failure_is_short_again_after_an_answer() -> None:

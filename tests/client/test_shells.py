@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import logging
 import socket
 import threading
 import time
@@ -428,3 +429,20 @@ def test_what_the_callers_own_function_raises_ends_the_watch(connect: Connect) -
         watch = connect(server.url, name="web-0").watch(on_trouble=stop)
         with pytest.raises(KeyError, match="enough"):
             next(watch)
+
+
+def test_a_reason_is_logged_once_and_its_end_too(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    numbers = itertools.count(1)
+
+    def answers(*_: object) -> bytes:
+        return message(503) if next(numbers) < 6 else message(200, document(listed()))
+
+    with caplog.at_level(logging.INFO, "forewarn.client"), serving(answers) as server:
+        assert next(connect(server.url, name="web-0").watch()).appeared
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [level for level, _ in logged if level != "DEBUG"] == ["WARNING", "INFO"]
+    assert f"{server.url}: the server answered 503" in logged[0][1]
+    assert logged[0][1].endswith("(status-503)")
+    assert "answers come again (over)" in logged[1][1]

@@ -1,5 +1,7 @@
 """The watch's decider, case by case."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from client import world
@@ -8,6 +10,7 @@ from forewarn.client import state, watch
 from forewarn.client.errors import Misuse
 from forewarn.client.event import Updated
 from forewarn.client.watch import Wishes
+from forewarn.vocabulary import EventType
 
 OTHER_ID = "AAAAAAAA-4CBF-4FC4-9C45-B40CF3106D0E"
 STARTED = {"EventStatus": "Started"}
@@ -132,6 +135,8 @@ def test_an_event_that_comes_back_after_its_end_is_trouble_and_not_told_anew() -
     assert run.ask() == []
     assert run.ask() == []
     assert run.troubles == [watch.CAME_BACK]
+    assert EVENT_ID in run.messages[0]
+    assert run.ask() == []
 
 
 def test_so_many_ends_are_remembered_and_no_more() -> None:
@@ -182,7 +187,11 @@ def test_where_no_name_can_be_learnt_nobody_can_tell_whom_it_concerns(answer: ob
 
     run = Run(server, name=None)
     assert [change.event.concerns_me for change in run.ask()] == [None]
+    while run.seconds < 200:
+        run.ask()
     assert run.troubles == [watch.NO_NAME]
+    assert run.messages[0].startswith("this machine's name is not known: the server answered 40")
+    assert len([ask for _, ask in run.asked if "compute" in ask.path]) >= 3
 
 
 def test_a_name_that_is_learnt_later_is_an_update() -> None:
@@ -203,19 +212,34 @@ def test_a_name_that_fails_for_a_while_is_tried_three_times_before_the_events() 
     run = Run(one_by_one(*[world.CUT] * 3, document(listed())), name=None)
     assert [change.event.concerns_me for change in run.ask()] == [None]
     assert ["compute" in ask.path for _, ask in run.asked] == [True, True, True, False]
-    assert run.seconds > 0.5
+    assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 0.375, 1.125, 1.125])
+    assert run.troubles == [watch.NO_NAME]
+
+
+def test_a_name_that_was_learnt_at_last_leaves_no_failures_behind() -> None:
+    answers = [world.CUT, world.CUT, reply(200, b"web-0"), world.CUT, document()]
+    run = Run(one_by_one(*answers), name=None, chance=1.0)
+    run.ask()
+    run.ask()
+    assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 0.5, 1.5, 1.5, 2.0])
 
 
 @pytest.mark.parametrize(
-    ("wishes", "told"),
+    ("types", "mine", "told"),
     [
-        (Wishes(mine=True), ["web-0"]),
-        (Wishes(types=frozenset({"freeze"})), ["web-1"]),
-        (watch.wishes(["FREEZE", "Reboot"], mine=False), ["web-0", "web-1"]),
-        (watch.wishes(["Freeze"], mine=True), []),
+        (None, False, ["web-0", "web-1"]),
+        (None, True, ["web-0"]),
+        (["freeze"], False, ["web-1"]),
+        (["FREEZE", "Reboot"], False, ["web-0", "web-1"]),
+        ([EventType.REBOOT], False, ["web-0"]),
+        (["Freeze"], True, []),
+        (("Freeze", "Reboot"), True, ["web-0"]),
     ],
 )
-def test_what_is_not_wished_for_is_never_told(wishes: Wishes, told: list[str]) -> None:
+def test_what_is_not_wished_for_is_never_told(
+    types: Iterable[str] | None, mine: bool, told: list[str]
+) -> None:
+    wishes = watch.wishes(types, mine=mine)
     events = (listed(), listed(OTHER_ID, EventType="Freeze", Resources=["web-1"]))
     started = tuple(event | STARTED | {"NotBefore": ""} for event in events)
     run = Run(one_by_one(document(*events), document(*started), document()), wishes=wishes)
@@ -267,6 +291,20 @@ def test_a_watch_goes_on_from_where_another_was_cut() -> None:
     (second,) = again.take()
     assert (first.event.event_id, second.event.event_id) == (EVENT_ID, OTHER_ID)
     assert second.event.starts_by == world.ORIGIN + 900
+    assert again.ask() == []
+
+
+def test_a_watch_goes_on_between_two_that_are_gone() -> None:
+    both = document(listed(), listed(OTHER_ID))
+    run = Run(one_by_one(both, document()))
+    run.ask()
+    run.turn()  # the pause
+    run.turn()
+    first = run.watcher.take()
+    again = Run(one_by_one(document()), since=run.watcher.since)
+    assert first is not None
+    assert first.gone
+    assert [(c.kind, c.event.event_id) for c in again.take()] == [("gone", OTHER_ID)]
     assert again.ask() == []
 
 

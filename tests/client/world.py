@@ -88,6 +88,7 @@ class Run:
         self.watcher = Watcher(self.terms, wishes or Wishes(), since, at(seconds))
         self.asked: list[tuple[float, Ask]] = []
         self.troubles: list[str] = []
+        self.messages: list[str] = []
         self._connected = False
 
     def turn(self) -> None:
@@ -105,6 +106,7 @@ class Run:
         self.watcher.heard(Turn(outcome, at(self.seconds), self.chance, held))
         while (trouble := self.watcher.tell()) is not None:
             self.troubles.append(trouble.reason)
+            self.messages.append(trouble.message)
 
     def take(self) -> list[Change]:
         return list(iter(self.watcher.take, None))

@@ -42,17 +42,28 @@ class Running:
         )
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *by: str) -> None:
-        """Start it and wait until it answers; `by` is the command that is to start it."""
+    def start(self, *by: str, errors: int | None = None) -> None:
+        """Start it and wait until it answers.
+
+        Args:
+            by: The command that is to start it.
+            errors: Where its standard error goes; to its log if left out.
+        """
         serve = [sys.executable, "-m", "forewarn", "serve", "--config", str(self.settings)]
         command = [*by, *serve]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            to = log if errors is None else errors
+            self._process = subprocess.Popen(command, stdout=log, stderr=to)
         deadline = time.monotonic() + START_SECONDS
         while self.call("events").returncode != 0:
             assert self._process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
+
+    def ended(self) -> int:
+        """Wait for an end that it was not asked for by `stop`; return how it ended."""
+        assert self._process is not None
+        return self._process.wait(STOP_SECONDS)
 
     def limits(self) -> str:
         """Return the process's limits, as Linux tells them."""

@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import os
+import pty
 import signal
 import sys
 import time
@@ -167,6 +169,28 @@ def test_two_listeners_with_equal_addresses_know_their_own_machines(service: Ser
     listed = service.call("fleet", "list").stdout.splitlines()
     assert "LISTENER" in listed[0]
     assert [line.split()[6] for line in listed[1:4]] == ["blue", "green", "green"]
+
+
+def test_a_machine_at_a_listener_that_is_not_set_is_told_in_the_log(service: Service) -> None:
+    far = '[[machine]]\nname = "far"\naddress = "127.0.0.20"\nlistener = "nowhere"\n'
+    assert service.call("fleet", "apply", "-", stdin=far).returncode == 0
+    service.until(lambda: "nowhere" in service.log.read_text())
+    (line,) = [one for one in service.log.read_text().splitlines() if "nowhere" in one]
+    told = json.loads(line)
+    assert (told["level"], told["machine"], told["machines"]) == ("warning", "far", 1)
+    assert told["event"].startswith("no listener of this name is in the settings")
+
+
+def test_at_a_terminal_a_hangup_ends_the_service(folder: Path) -> None:
+    service = Service(folder)
+    master, slave = pty.openpty()
+    service.start(errors=slave)
+    os.close(slave)
+    try:
+        service.reload()
+        assert service.ended() == -signal.SIGHUP
+    finally:
+        os.close(master)
 
 
 def test_a_secret_is_changed_without_a_restart(service: Service) -> None:

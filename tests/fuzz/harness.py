@@ -295,7 +295,7 @@ class Play:
         assert len(connection._unread) <= peer.largest_part + UNREAD_BYTES
         assert peer.buffered <= limits.write_buffer_bytes + LARGEST_ANSWER
         reader = connection._reader
-        kept = len(reader._target) + sum(len(name) + len(value) for name, value in reader._headers)
+        kept = len(reader.target) + sum(len(name) + len(value) for name, value in reader._headers)
         assert kept <= limits.head_bytes
         assert len(reader._body or b"") <= limits.body_bytes
         if stage >= Stage.CLOSING:

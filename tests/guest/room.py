@@ -22,6 +22,7 @@ from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener, source_of
 from forewarn.server.guest.rate import UNLIMITED, Limiter, Rate
+from forewarn.server.guest.repeats import Repeats
 from forewarn.server.guest.wire import Connection
 from forewarn.server.guest.writing import Writer
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, ScopeKind
@@ -166,7 +167,9 @@ class Room:
         limits: Limits | None = None,
         asking: Asking = ALWAYS_ON,
         rate: Rate = UNLIMITED,
+        repeats: type[Repeats] = Repeats,
     ) -> None:
+        self.connection = Connection
         self.clock = ManualClock(START)
         self.tally = tally.Tally()
         self.registry = Registry(self.tally, proxied=True)
@@ -176,24 +179,31 @@ class Room:
         self.registry.fill(SCOPES, MACHINES, operations)
         self.documents.fill(SCOPES, MACHINES, operations)
         self.approvals.learn = self.turn_on
+        limiter = Limiter(rate, self.tally)
+        askings = askings_of(
+            asking, self.documents, Turning(self.approvals), clock=self.clock, loop=loop
+        )
         self.endpoint = Endpoint(
             self.registry,
             self.documents,
             self.approvals,
             rules=Rules(),
             clock=self.clock,
-            limiter=Limiter(rate, self.tally),
+            limiter=limiter,
             monotonic=self.clock.monotonic,
-            askings=askings_of(
-                asking, self.documents, Turning(self.approvals), clock=self.clock, loop=loop
-            ),
+            askings=askings,
+        )
+        writer = Writer(self.clock, "00000000-0000-4000-8000-a3c5e7091b2d")
+        self.repeats = repeats(
+            self.registry, self.documents, limiter=limiter, writer=writer, askings=askings
         )
         self.connections = Connections(
             self.endpoint,
-            Writer(self.clock, "00000000-0000-4000-8000-a3c5e7091b2d"),
+            writer,
             limits=limits or Limits(),
             tally=self.tally,
             loop=loop,
+            repeats=self.repeats,
             monotonic=self.clock.monotonic,
         )
 
@@ -201,11 +211,12 @@ class Room:
         now = self.clock.now()
         known = [self.documents.scope(key) for key in scopes if key in self.documents._scopes]
         changed = tuple(msgspec.structs.replace(each, asked_at=now) for each in known)
-        self.documents.learn(Changes(scopes=changed))
+        self.learn(Changes(scopes=changed))
 
     def learn(self, changes: Changes) -> None:
         self.registry.learn(changes)
         self.documents.learn(changes)
+        self.repeats.learn()
         self.connections.waiting.learn(changes)
 
     def publish(self, incarnation: int, key: str = "web", *operations: Operation) -> None:
@@ -218,7 +229,7 @@ class Room:
         self.connections.sweep(self.clock.monotonic())
 
     def connect(self, address: str = "10.0.0.10", listener: Listener | None = None) -> "Peer":
-        connection = Connection(
+        connection = self.connection(
             self.connections, source_of(listener or Listener(host="169.254.169.254"))
         )
         return Peer(connection, address)
@@ -360,7 +371,10 @@ def chunked(body: bytes, size: int) -> bytes:
 
 @contextmanager
 def opened(
-    limits: Limits | None = None, asking: Asking = ALWAYS_ON, rate: Rate = UNLIMITED
+    limits: Limits | None = None,
+    asking: Asking = ALWAYS_ON,
+    rate: Rate = UNLIMITED,
+    repeats: type[Repeats] = Repeats,
 ) -> Iterator[tuple[Room, Callable[[], None]]]:
     """A room on an event loop of its own, and what lets that loop do all that it has to."""
     loop = asyncio.new_event_loop()
@@ -371,6 +385,9 @@ def opened(
             loop.run_forever()
 
     try:
-        yield Room(loop, limits, asking, rate), turn
+        yield Room(loop, limits, asking, rate, repeats), turn
     finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        turn()
         loop.close()

@@ -105,6 +105,10 @@ def test_it_tells_when_a_machine_last_asked_and_by_which_version() -> None:
     later = room.START + timedelta(seconds=1)
     callers.saw(WEB, later, "2020-07-01")
     assert callers.seen("web-0") == (later, "2020-07-01")
+    callers.asked(room.machine("web-1", scope="web"))
+    assert callers.seen_count == 1
+    callers.learn(Changes(removed_machines=("web-0", "web-1", "never-there")))
+    assert callers.seen_count == 0
 
 
 def test_what_many_machines_have_in_common_is_kept_once() -> None:

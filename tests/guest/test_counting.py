@@ -17,8 +17,10 @@ def test_every_answer_is_counted_by_what_was_asked_for() -> None:
         peer.send(get() + get(EVENTS, "If-None-Match: 2") + post() + post(b"nonsense"))
         turn()
         peer.send(get("/metadata/versions") + get("/metadata/instance"))
+        turn()
         peer.send(get("/metadata/instance?api-version=2021-02-01"))
         peer.send(get("/elsewhere") + get("/METADATA/ScheduledEvents"))
+        turn()
         assert counted(plane) == {
             "events": {200: 1, 304: 1, 400: 1},
             "approvals": {200: 1, 400: 1},

@@ -35,7 +35,8 @@ def ask(
     body: bytes = b"",
 ) -> Reply:
     request = Request(method, target.encode(), (METADATA,), body)
-    outcome = plane.endpoint.answer(request, source)
+    wanted = plane.endpoint.judge(request, source)
+    outcome = plane.endpoint.answer(wanted, body, source)
     return outcome if isinstance(outcome, Reply) else plane.endpoint.settle(outcome)
 
 

@@ -15,18 +15,20 @@ TEN = Rate(per_second=10, burst=4)
 
 
 @pytest.fixture
-def plane() -> Iterator[Room]:
-    with room.opened(rate=TEN) as (opened, _):
-        yield opened
+def opened() -> Iterator[Opened]:
+    with room.opened(rate=TEN) as made:
+        yield made
 
 
 def statuses(peer: Peer) -> list[int]:
     return [answer.status for answer in answers(peer.got)]
 
 
-def test_a_burst_is_answered_and_one_more_is_told_when_to_come_back(plane: Room) -> None:
+def test_a_burst_is_answered_and_one_more_is_told_when_to_come_back(opened: Opened) -> None:
+    plane, turn = opened
     peer = plane.connect()
     peer.send(get() * 5)
+    turn()
     assert statuses(peer) == [200, 200, 200, 200, 429]
     refused = answers(peer.got)[-1]
     assert refused.headers["retry-after"] == "1"
@@ -35,18 +37,23 @@ def test_a_burst_is_answered_and_one_more_is_told_when_to_come_back(plane: Room)
     assert plane.tally[Reason.RATE] == 1
 
 
-def test_who_comes_back_in_time_is_answered(plane: Room) -> None:
+def test_who_comes_back_in_time_is_answered(opened: Opened) -> None:
+    plane, turn = opened
     peer = plane.connect()
     peer.send(get() * 5)
+    turn()
     plane.pass_time(0.1)
     peer.send(get() * 2)
+    turn()
     assert statuses(peer)[5:] == [200, 429]
     plane.pass_time(10)
     peer.send(get() * 5)
+    turn()
     assert statuses(peer)[7:] == [200, 200, 200, 200, 429]
 
 
-def test_whoever_keeps_to_the_rate_is_never_refused(plane: Room) -> None:
+def test_whoever_keeps_to_the_rate_is_never_refused(opened: Opened) -> None:
+    plane, _ = opened
     peer = plane.connect()
     for _ in range(1000):
         peer.send(get())
@@ -54,7 +61,8 @@ def test_whoever_keeps_to_the_rate_is_never_refused(plane: Room) -> None:
     assert set(statuses(peer)) == {200}
 
 
-def test_it_is_the_machines_own_on_all_of_its_connections(plane: Room) -> None:
+def test_it_is_the_machines_own_on_all_of_its_connections(opened: Opened) -> None:
+    plane, _ = opened
     peers = [plane.connect() for _ in range(5)]
     for peer in peers:
         peer.send(get("/metadata/versions"))
@@ -72,15 +80,19 @@ def test_an_approval_is_never_refused_for_it_and_does_not_count() -> None:
         assert statuses(peer) == [200] * 10 + [200] * 4 + [429, 200, 429]
 
 
-def test_what_is_wrong_by_itself_does_not_count_and_is_told_first(plane: Room) -> None:
+def test_what_is_wrong_by_itself_does_not_count_and_is_told_first(opened: Opened) -> None:
+    plane, turn = opened
     peer = plane.connect()
     peer.send(get("/nowhere") * 9 + get() * 5 + get("/nowhere"))
+    turn()
     assert statuses(peer) == [404] * 9 + [200] * 4 + [429, 404]
 
 
-def test_a_machine_that_is_removed_is_forgotten(plane: Room) -> None:
+def test_a_machine_that_is_removed_is_forgotten(opened: Opened) -> None:
+    plane, turn = opened
     peer = plane.connect()
     peer.send(get() * 5)
+    turn()
     machine = plane.registry.machines["web-0"]
     plane.learn(Changes(removed_machines=("web-0",)))
     assert plane.registry._asked == {}
@@ -93,6 +105,7 @@ def test_without_a_limit_nobody_is_refused() -> None:
     with room.opened(rate=UNLIMITED) as (plane, turn):
         peer = plane.connect()
         peer.send(get() * 400)
+        turn()
         turn()
         assert statuses(peer) == [200] * 400
 

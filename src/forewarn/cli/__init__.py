@@ -12,6 +12,7 @@
     watch        `forewarn watch`
     clock        `forewarn clock`
     restore_check `forewarn restore-check`
+    agent        `forewarn agent`
     simulate     `forewarn simulate`
     demo         `forewarn demo`
     operator     the operator plane as a client

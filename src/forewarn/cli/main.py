@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from forewarn.cli import (
+    agent,
     attention,
     clock,
     events,
@@ -35,7 +36,7 @@ TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 ORDER: Final = (
     *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "postpone"),
     *("hold", "release", "attention", "note", "resolve", "history"),
-    *("watch", "clock", "restore-check", "simulate", "demo"),
+    *("watch", "clock", "restore-check", "agent", "simulate", "demo"),
 )
 """The commands as --help lists them, in the order of their use; Typer puts all groups last."""
 
@@ -65,6 +66,7 @@ app.command()(history.history)
 app.add_typer(clock.app, name="clock")
 app.command("restore-check")(restore_check.restore_check)
 app.command()(watch.watch)
+app.add_typer(agent.app, name="agent")
 app.command()(simulate.simulate)
 app.command()(demo.demo)
 

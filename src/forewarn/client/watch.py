@@ -36,6 +36,10 @@ documents a second, and no server is asked for them."""
 EARLY: Final = 0.5
 """A waiting answer that says nothing new before this part of the wait is over was none."""
 
+TRY_WAITING_SECONDS: Final = 60.0
+"""How long a server that did not wait is polled before it is asked to wait again: it may have had
+as many who wait as it takes."""
+
 CAME_BACK: Final = "came-back"
 """The reason of the trouble that an event is listed again after it was gone."""
 
@@ -99,13 +103,22 @@ class Watcher:
         self._next_at = moment.monotonic
         self._asked_at = moment.monotonic
         self._asked_name = False
+        self._answered = False
         self._tag: bytes | None = None
+        self._try_waiting_at = moment.monotonic
         self._waits: bool | None = None  # None: not known, or to be found out anew
 
     @property
     def since(self) -> str:
         """The state after the change that was taken last, as JSON."""
         return state.write(self._state)
+
+    @property
+    def listed(self) -> tuple[event.Event, ...] | None:
+        """What is known to be listed, told or not; None before the first document."""
+        if not self._answered:
+            return None
+        return tuple(known.event for known in self._state.known.values())
 
     def take(self) -> event.Change | None:
         """Return the next change, which counts as told from now on; None if there is none."""
@@ -128,8 +141,8 @@ class Watcher:
         if self._asked_name:
             return self._terms.name_question()
         self._asked_at = moment.monotonic
-        tag = None if self._waits is False else self._tag
-        return self._terms.question(tag)
+        polls = self._waits is False and moment.monotonic < self._try_waiting_at
+        return self._terms.question(None if polls else self._tag)
 
     def heard(self, turn: Turn) -> None:
         """Take note of what was done: of the answer, the failure, or that a pause is over."""
@@ -166,27 +179,29 @@ class Watcher:
     def _nothing_new(self, reply: Reply, turn: Turn) -> None:
         self._fine()
         waited = turn.moment.monotonic - self._asked_at
-        self._waits = waited >= EARLY * applied_seconds(reply, float("inf"))
+        waits = waited >= EARLY * applied_seconds(reply, float("inf"))
+        self._found_waiting(turn, waits=waits)
         self._ask_next(turn, changed=False)
 
     def _document(self, listing: Listing, reply: Reply, turn: Turn) -> None:
         self._terms.accepted()
+        self._answered = True
         self._fine()
         tag = answers.header(reply, b"etag")
         if tag is None and listing.incarnation is not None:
             tag = b"%d" % listing.incarnation
-        if not turn.held:
-            # Either the answer came on a new connection, and who answers there may wait or not; or
-            # nothing was held, since it is known that the server does not wait.
-            self._waits = None if self._waits else self._waits
-        elif applied_seconds(reply, 0.0) > 0:
-            self._waits = True
-        elif tag == self._tag:
-            self._waits = False
+        if turn.held and applied_seconds(reply, 0.0) > 0:
+            self._found_waiting(turn, waits=True)
+        elif turn.held and tag == self._tag:
+            self._found_waiting(turn, waits=False)
         self._tag = tag
         before = len(self._state.steps)
         self._state.steps.extend(self._steps(listing, turn.moment, answers.server_time(reply)))
         self._ask_next(turn, changed=len(self._state.steps) > before)
+
+    def _found_waiting(self, turn: Turn, *, waits: bool) -> None:
+        self._waits = waits
+        self._try_waiting_at = turn.moment.monotonic + TRY_WAITING_SECONDS
 
     def _failed(self, failure: Failure, turn: Turn) -> None:
         self._tag = self._waits = None

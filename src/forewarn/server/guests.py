@@ -23,6 +23,7 @@ from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.listener import CannotListen, Listener, Listeners
 from forewarn.server.guest.proxies import Proxies
 from forewarn.server.guest.rate import UNLIMITED, Limiter, Rate
+from forewarn.server.guest.repeats import Repeats
 from forewarn.server.guest.tally import Figures, Reason, Tally
 from forewarn.server.guest.writing import Writer
 from forewarn.server.operator.sockets import SocketUnusable
@@ -94,6 +95,7 @@ class GuestPlane:
         watch: The service's time, which no jump goes through; what scopes are on by.
         asking: What it means that a machine asks.
         rate: How often a machine may ask.
+        scale: The service's seconds in a real one.
     """
 
     def __init__(
@@ -106,30 +108,36 @@ class GuestPlane:
         watch: Clock,
         asking: Asking = ALWAYS_ON,
         rate: Rate = UNLIMITED,
+        scale: float = 1.0,
     ) -> None:
         self._wanted = wanted
         self._tally: Tally = Counter()
         self._proxies = tuple(_proxies(listener) for listener in wanted.listener)
         self._registry = Registry(self._tally, proxied=any(self._proxies))
         self._documents = Documents()
+        limiter = Limiter(rate, self._tally)
+        loop = asyncio.get_running_loop()
+        askings = askings_of(asking, self._documents, plane, clock=watch, loop=loop)
         endpoint = Endpoint(
             self._registry,
             self._documents,
             plane,
             rules=exchange.Rules(preview_post_without_header=wanted.preview_post_without_header),
             clock=clock,
-            askings=askings_of(
-                asking, self._documents, plane, clock=watch, loop=asyncio.get_running_loop()
-            ),
-            limiter=Limiter(rate, self._tally),
-            monotonic=asyncio.get_running_loop().time,
+            askings=askings,
+            limiter=limiter,
+            monotonic=loop.time,
         )
+        writer = Writer(clock, mint(), scale)
         self._connections = Connections(
             endpoint,
-            Writer(clock, mint()),
+            writer,
             limits=wanted,
             tally=self._tally,
-            loop=asyncio.get_running_loop(),
+            loop=loop,
+            repeats=Repeats(
+                self._registry, self._documents, limiter=limiter, writer=writer, askings=askings
+            ),
         )
         self._listeners = Listeners(self._connections)
 
@@ -154,6 +162,7 @@ class GuestPlane:
         self._tell_unheard(changes.machines)
         self._registry.learn(changes)
         self._documents.learn(changes)
+        self._connections.repeats.learn()
         self._connections.waiting.learn(changes)
 
     def _tell_unheard(self, machines: Collection[Machine]) -> None:

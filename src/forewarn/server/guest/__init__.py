@@ -6,6 +6,7 @@ From a socket inwards:
     connections  all connections together: how many, of whom, whose time is up
     wire         one connection: order, times, backpressure, the last answer
     reading      bytes to requests, exact to the byte, without I/O
+    repeats      requests that repeat themselves to the byte, and are not judged again
     limits       every limit and time of a connection, by name
     endpoint     what a request is answered with
     callers      who is asking: the machine behind a connection, and when it last asked

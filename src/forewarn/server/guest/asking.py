@@ -9,7 +9,7 @@ comes from memory, and the next request tries again.
 import asyncio
 from collections.abc import Collection
 from concurrent.futures import Future
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -106,13 +106,7 @@ class Askings:
         Raises:
             KeyError: There is no scope of this key.
         """
-        scope = self._documents.scope(key)
-        now = self._clock.now()
-        if scope.asked_at is not None and self._policy.is_on(scope, now):
-            if now - scope.asked_at >= SAVE_EVERY and key not in self._noted:
-                self._noted.add(key)
-                if self._saving is None or self._saving.done():
-                    self._saving = self._loop.create_task(self._save())
+        if self.is_noted(key):
             return None
         turning = self._turning.get(key)
         if turning is None:
@@ -120,6 +114,21 @@ class Askings:
             saved = self._plane.asked((key,))
             turning = self._turning[key] = self._loop.create_task(self._turn_on(key, saved))
         return turning
+
+    def is_noted(self, key: str) -> bool:
+        """Note that a machine of this scope asks, if the scope is on; return whether it is."""
+        scope = self._documents.scope(key)
+        now = self._clock.now()
+        if scope.asked_at is None or not self._policy.is_on(scope, now):
+            return False
+        self._note_on(key, scope.asked_at, now)
+        return True
+
+    def _note_on(self, key: str, asked_at: datetime, now: datetime) -> None:
+        if now - asked_at >= SAVE_EVERY and key not in self._noted:
+            self._noted.add(key)
+            if self._saving is None or self._saving.done():
+                self._saving = self._loop.create_task(self._save())
 
     async def _turn_on(self, key: str, saved: "Future[None]") -> None:
         try:

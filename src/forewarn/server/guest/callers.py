@@ -192,9 +192,7 @@ class Registry:
             return self._spoken_for(source, told)
         if told is not None:
             return self._machines.get(model.key(told)) or Reason.UNKNOWN_NAME
-        machine = self._at(source.listener, source.address)
-        if machine is None and source.default_vm:
-            machine = self._machines.get(source.default_vm)
+        machine = self.at(source.listener, source.address, source.default_vm)
         return machine or Reason.UNKNOWN_ADDRESS
 
     def _spoken_for(self, source: Source, claim: Claim) -> Machine | Reason:
@@ -205,8 +203,8 @@ class Registry:
         key = model.key(claim.id.decode("utf-8", "replace"))
         return self._by_vm_id.get(key) or self._machines.get(key) or Reason.UNKNOWN_INSTANCE
 
-    def _at(self, listener: str, address: str) -> Machine | None:
-        """Return the machine of an address at a listener.
+    def at(self, listener: str, address: str, default_vm: str) -> Machine | None:
+        """Return the machine of an address at a listener, else its default one, else None.
 
         A link-local address is looked for with the interface it was heard on, then without: a
         fleet whose listener hears one interface need not name it.
@@ -215,6 +213,8 @@ class Registry:
         machine = there.get(address)
         if machine is None and "%" in address:
             machine = there.get(address.partition("%")[0])
+        if machine is None and default_vm:
+            machine = self._machines.get(default_vm)
         return machine
 
     def asked(self, machine: Machine) -> Asked:

@@ -11,7 +11,8 @@ from forewarn.server.guest import refusals
 from forewarn.server.guest.callers import Source
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.limits import Limits
-from forewarn.server.guest.tally import Answers, Reason, Tally
+from forewarn.server.guest.repeats import Repeats
+from forewarn.server.guest.tally import EVENTS, Answers, Reason, Tally
 from forewarn.server.guest.waiting import Waiting
 from forewarn.server.guest.writing import Writer
 
@@ -51,6 +52,7 @@ class Connections:
         limits: What a connection may use.
         tally: Where those are counted that were turned away.
         loop: The event loop that all of them run on.
+        repeats: Remembers requests.
         monotonic: Seconds that never go back, real ones: a connection lives in real time even
             where the service's clock is scaled. The loop's own if left out.
     """
@@ -63,6 +65,7 @@ class Connections:
         limits: Limits,
         tally: Tally,
         loop: asyncio.AbstractEventLoop,
+        repeats: Repeats,
         monotonic: Callable[[], float] | None = None,
     ) -> None:
         self.endpoint = endpoint
@@ -71,7 +74,10 @@ class Connections:
         self.tally = tally
         self.loop = loop
         self.monotonic = monotonic or loop.time
+        self.repeats = repeats
         self.answers = Answers()
+        self.event_answers = self.answers.counts[EVENTS]
+        """Those of them that were asked for events."""
         self.accepted = 0
         """How many connections there were so far."""
         self.waiting = Waiting(endpoint, limits.waiters, tally, loop)
@@ -159,6 +165,7 @@ class Connections:
             How many connections had to be cut off.
         """
         self.retiring = True
+        self.repeats.close()
         for connection in list(self._all):
             connection.retire()
         if self._all:

@@ -11,6 +11,7 @@ from forewarn.maintenance import model
 from forewarn.maintenance.model import Changes, Machine, Operation, Scope
 from forewarn.protocol import codec, document
 from forewarn.protocol.versions import Version
+from forewarn.server.guest.writing import Ending
 from forewarn.vocabulary import EventStatus, ScopeKind
 
 MAX_EMPTY: Final = 1024
@@ -33,6 +34,25 @@ def shown(operation: Operation, event: model.Event) -> document.Event:
     )
 
 
+class Page:
+    """A document as a version shows it.
+
+    Args:
+        incarnation: The document's number.
+        body: Its bytes.
+    """
+
+    __slots__ = ("body", "incarnation", "news", "unchanged")
+
+    def __init__(self, incarnation: int, body: bytes) -> None:
+        self.incarnation = incarnation
+        self.body = body
+        self.news: Ending | None = None
+        """What ends the answer that shows it, once it was written."""
+        self.unchanged: Ending | None = None
+        """What ends the answer to a client that holds it, once it was written."""
+
+
 class _Live:
     """A scope's visible events, and its document as far as somebody has asked for it."""
 
@@ -41,7 +61,7 @@ class _Live:
     def __init__(self) -> None:
         self.events: dict[str, tuple[int, document.Event]] = {}
         """By id: the incarnation that first showed it, and what guests read."""
-        self.rendered: dict[str, bytes] = {}
+        self.rendered: dict[str, Page] = {}
         """By version's name."""
 
 
@@ -51,7 +71,7 @@ class Documents:
     def __init__(self) -> None:
         self._scopes: dict[str, Scope] = {}
         self._live: dict[str, _Live] = {}
-        self._empty: dict[tuple[int, str], bytes] = {}
+        self._empty: dict[tuple[int, str], Page] = {}
 
     def fill(
         self,
@@ -115,23 +135,31 @@ class Documents:
         Raises:
             KeyError: There is no scope of this key.
         """
-        scope = self._scopes[key]
+        page = self._page(self._scopes[key], key, version)
+        return page.incarnation, page.body
+
+    def page(self, key: str, version: Version) -> Page | None:
+        """Return a scope's document as this version shows it, None where there is no such scope."""
+        scope = self._scopes.get(key)
+        return None if scope is None else self._page(scope, key, version)
+
+    def _page(self, scope: Scope, key: str, version: Version) -> Page:
         live = self._live.get(key)
         if live is None:
-            return scope.incarnation, self._read_empty(scope.incarnation, version)
-        body = live.rendered.get(version.name)
-        if body is None:
-            body = live.rendered[version.name] = _render(scope, live, version)
-        return scope.incarnation, body
+            return self._empty_page(scope.incarnation, version)
+        page = live.rendered.get(version.name)
+        if page is None:
+            page = live.rendered[version.name] = _render(scope, live, version)
+        return page
 
-    def _read_empty(self, incarnation: int, version: Version) -> bytes:
-        body = self._empty.get((incarnation, version.name))
-        if body is None:
+    def _empty_page(self, incarnation: int, version: Version) -> Page:
+        page = self._empty.get((incarnation, version.name))
+        if page is None:
             if len(self._empty) >= MAX_EMPTY:
                 self._empty.clear()
             body = codec.encode_document(document.Document(incarnation=incarnation), version)
-            self._empty[incarnation, version.name] = body
-        return body
+            page = self._empty[incarnation, version.name] = Page(incarnation, body)
+        return page
 
 
 def _key(scope: Scope) -> str:
@@ -140,10 +168,10 @@ def _key(scope: Scope) -> str:
     return scope.name if key == scope.name else key
 
 
-def _render(scope: Scope, live: _Live, version: Version) -> bytes:
+def _render(scope: Scope, live: _Live, version: Version) -> Page:
     """Render by publication, then by EventId (protocol.md section 4)."""
     order = sorted(live.events, key=lambda event_id: (live.events[event_id][0], event_id))
-    return codec.encode_document(
+    body = codec.encode_document(
         document.Document(
             incarnation=scope.incarnation,
             events=tuple(live.events[event_id][1] for event_id in order),
@@ -151,3 +179,4 @@ def _render(scope: Scope, live: _Live, version: Version) -> bytes:
         ),
         version,
     )
+    return Page(scope.incarnation, body)

@@ -92,12 +92,24 @@ class Endpoint:
         self._limiter = limiter
         self._monotonic = monotonic
 
-    def answer(self, request: Request, source: Source) -> Outcome:
-        """Answer a whole request; never raises, whatever the request."""
+    def judge(self, request: Request, source: Source) -> Reply | Wanted:
+        """Judge a request by itself; never raises, whatever the request."""
+        return exchange.judge(request, source, self._rules)
+
+    def answer(self, wanted: Reply | Wanted, body: bytes, source: Source) -> Outcome:
+        """Answer a whole request.
+
+        Args:
+            wanted: What `judge` returned of it; a refusal is the answer.
+            body: Its body.
+            source: Where it came from.
+        """
+        if isinstance(wanted, Reply):
+            return wanted
         try:
-            return self._answer(request, source)
+            return self._answer(wanted, body, source)
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
-            _log.exception("a request could not be answered", target=request.target[:200])
+            _log.exception("a request could not be answered", wanted=repr(wanted)[:500])
             return exchange.internal()
 
     def refusal(self, head: Request, source: Source) -> Reply | None:
@@ -111,10 +123,7 @@ class Endpoint:
         admitted = self._admit(wanted, source)
         return admitted if isinstance(admitted, Reply) else None
 
-    def _answer(self, request: Request, source: Source) -> Outcome:
-        wanted = exchange.judge(request, source, self._rules)
-        if isinstance(wanted, Reply):
-            return wanted
+    def _answer(self, wanted: Wanted, body: bytes, source: Source) -> Outcome:
         machine = self._admit(wanted, source)
         if isinstance(machine, Reply):
             return machine
@@ -125,8 +134,8 @@ class Endpoint:
             case DocumentWanted() | exchange.ApprovalWanted():
                 self._saw(machine, wanted.version.name)
                 if self._askings is not None:
-                    return self._ask(wanted, request.body, machine, source)
-                return self._serve(wanted, request.body, machine, source)
+                    return self._ask(wanted, body, machine, source)
+                return self._serve(wanted, body, machine, source)
             case exchange.InstanceWanted():
                 scope = self._documents.scope(machine.scope)
                 return exchange.instance_reply(wanted, instances.tree(machine, scope))
@@ -242,7 +251,7 @@ class Endpoint:
             facts["instance_id"] = text.shown(told.id.decode("utf-8", "replace"))
         elif told is not None:
             facts["name"] = text.shown(told)
-        self._strangers.note(source.listener, source.address, self._clock.monotonic(), **facts)
+        self._strangers.note(source.listener, source.address, self._monotonic(), **facts)
 
     def _saw(self, machine: Machine, version: str) -> None:
         self._registry.saw(machine, self._clock.now().replace(microsecond=0), version)

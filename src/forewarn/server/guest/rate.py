@@ -59,6 +59,16 @@ class Limiter:
         most = rate.burst - 1 + SLACK
         self._tolerance = most * self._interval if rate.per_second else math.inf
 
+    def allows(self, bucket: Bucket, now: float) -> bool:
+        """Take one request out, if there is one; return whether there was."""
+        full_at = bucket.full_at
+        if full_at <= now:
+            full_at = now
+        elif full_at - now > self._tolerance:
+            return False
+        bucket.full_at = full_at + self._interval
+        return True
+
     def take(self, bucket: Bucket, now: float) -> int:
         """Take one request out.
 
@@ -69,10 +79,7 @@ class Limiter:
         Returns:
             0 if there was one, else the whole seconds until there is.
         """
-        full_at = max(bucket.full_at, now)
-        missing = full_at - now - self._tolerance
-        if missing > 0:
-            self._tally[Reason.RATE] += 1
-            return math.ceil(missing)
-        bucket.full_at = full_at + self._interval
-        return 0
+        if self.allows(bucket, now):
+            return 0
+        self._tally[Reason.RATE] += 1
+        return math.ceil(bucket.full_at - now - self._tolerance)

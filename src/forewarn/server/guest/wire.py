@@ -34,6 +34,7 @@ from forewarn.server.guest.callers import Source
 from forewarn.server.guest.connections import NEVER, Connections
 from forewarn.server.guest.endpoint import Outcome
 from forewarn.server.guest.reading import Reader
+from forewarn.server.guest.repeats import Place, Repeat
 from forewarn.server.guest.tally import Reason
 from forewarn.server.guest.waiting import Wait
 from forewarn.server.guest.writing import CONTINUE
@@ -63,6 +64,10 @@ class Stage(IntEnum):
     LOST = auto()
 
 
+_IDLE: Final = Stage.IDLE
+_FRESH: Final = Stage.FRESH
+
+
 class Connection(asyncio.Protocol):
     """Speaks HTTP/1.1 and HTTP/1.0 with one peer.
 
@@ -77,7 +82,9 @@ class Connection(asyncio.Protocol):
         "_choked",
         "_discarded",
         "_paused",
+        "_place",
         "_reader",
+        "_repeat",
         "_shared",
         "_source",
         "_source_of",
@@ -91,6 +98,7 @@ class Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
     _source: Source
+    _place: Place
 
     def __init__(self, shared: Connections, source_of: SourceOf) -> None:
         self._shared = shared
@@ -100,6 +108,7 @@ class Connection(asyncio.Protocol):
         self._unread = b""
         self._approval: Future[Any] | None = None
         self._waiting: Wait | None = None
+        self._repeat: Repeat | None = None
         self._choked = False
         self._yielded = False
         self._paused = False
@@ -111,6 +120,7 @@ class Connection(asyncio.Protocol):
         """Take a peer in, or tell it that there are too many."""
         self._transport = cast("asyncio.Transport", transport)
         self._source = self._source_of(callers.peer_host(transport.get_extra_info("peername")))
+        self._place = self._shared.repeats.place(self._source)
         refusal = self._shared.admit(self, self._source)
         if refusal is None:
             limits = self._shared.limits
@@ -135,7 +145,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on, unless something must be over first."""
-        if self._stage >= Stage.CLOSING:
+        stage = self._stage
+        if (stage is _IDLE or stage is _FRESH) and self._answer_again(data):
+            return
+        if stage >= Stage.CLOSING:
             self._discard(len(data))
         elif self._held() or self._unread:
             self._unread += data  # it was on its way when reading was paused
@@ -143,6 +156,28 @@ class Connection(asyncio.Protocol):
                 self._read_on(not_now=True)
         else:
             self._take(data)
+
+    def _answer_again(self, data: bytes) -> bool:
+        """Answer a request that was judged before, to the byte; return whether it was one."""
+        shared = self._shared
+        repeats = shared.repeats
+        repeat = self._repeat
+        if repeat is None or repeat.generation != repeats.generation or repeat.data != data:
+            repeat = self._repeat = repeats.find(self._place, self._source.address, data)
+            if repeat is None:
+                return False
+        now = shared.monotonic()
+        answer = repeats.answer(repeat, now)
+        if answer is None:
+            return False
+        shared.event_answers[repeat.status] += 1
+        self._transport.write(answer)
+        if self._choked:
+            self._settle_down(began_anew=True)
+        else:
+            self._stage = _IDLE
+            self.deadline = now + shared.limits.idle_seconds
+        return True
 
     def eof_received(self) -> bool:
         """Note that the peer sends no more: what it has sent is still answered.
@@ -197,13 +232,15 @@ class Connection(asyncio.Protocol):
                 self._yielded = True
                 self._shared.queue(self)
                 break
+            start, is_new = position, not reader.started
             position = reader.read(data, position)
             if reader.fault is not None:
                 self._refuse(reader.fault, Reason.FAULTY_REQUEST)
             elif reader.awaits_continue:
                 self._answer_expectation()
             elif reader.request is not None:
-                self._answer(reader.request)
+                is_whole = is_new and start == 0 and position == size
+                self._answer(reader.request, data if is_whole else None)
                 answered += 1
             if self._stage >= Stage.CLOSING:
                 return
@@ -258,8 +295,21 @@ class Connection(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
 
-    def _answer(self, request: Request) -> None:
-        self._give(self._shared.endpoint.answer(request, self._source))
+    def _answer(self, request: Request, data: bytes | None) -> None:
+        """Answer a request.
+
+        Args:
+            request: As it was read.
+            data: Its bytes, if it came whole and alone; None if not.
+        """
+        shared = self._shared
+        reader = self._reader
+        wanted = shared.endpoint.judge(request, self._source)
+        outcome = shared.endpoint.answer(wanted, request.body, self._source)
+        stays = reader.keeps_alive and not reader.is_http_1_0 and not reader.in_body
+        if data is not None and stays and isinstance(outcome, Reply):
+            shared.repeats.remember(self._place, data, wanted, outcome)
+        self._give(outcome)
 
     def _give(self, outcome: Outcome) -> None:
         """Send an answer, or wait for it."""
@@ -335,7 +385,11 @@ class Connection(asyncio.Protocol):
         keep = reader.keeps_alive and not last and not self._shared.retiring
         self._transport.write(
             self._shared.writer.render(
-                reply, to_head=reader.method == b"HEAD", keep=keep, is_http_1_0=reader.is_http_1_0
+                reply,
+                self._shared.monotonic(),
+                to_head=reader.method == b"HEAD",
+                keep=keep,
+                is_http_1_0=reader.is_http_1_0,
             )
         )
         if keep:

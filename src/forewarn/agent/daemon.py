@@ -1,0 +1,319 @@
+"""The agent as a process: the decider, and what surrounds it.
+
+One thread decides; all others tell it causes through one queue: the looking, the actions' ends,
+peers, approvals, signals. What it decides is carried out in order, and a record is on the disk
+before what follows it.
+"""
+
+import logging
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from forewarn import clock, configuration
+from forewarn.agent import metrics, systemd, view
+from forewarn.agent.hands import Hands
+from forewarn.agent.journal import SHORTEN_AT, Journal, JournalUnusable
+from forewarn.agent.looking import Looking
+from forewarn.agent.machine import Machine
+from forewarn.agent.messages import (
+    Answered,
+    Approve,
+    Ask,
+    Begin,
+    Cause,
+    Closing,
+    Command,
+    Looked,
+    Proceed,
+    Reloaded,
+    Resumed,
+    Stop,
+    Woken,
+    Write,
+)
+from forewarn.agent.peers import Peers
+from forewarn.agent.port import Port
+from forewarn.agent.records import Ended, Fact, Gone, Outcome, Passed, Taken
+from forewarn.agent.rules import Rule
+from forewarn.agent.settings import OFF, Settings
+
+LOGGER: Final = logging.getLogger("forewarn.agent")
+
+JSON: Final = "application/json; charset=utf-8"
+TEXT: Final = "text/plain; charset=utf-8"
+METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+ALIVE_SECONDS: Final = 30.0
+"""How long the deciding thread may be silent before `/healthz` says so: it looks up every second
+that something happens, and every ten where nothing does."""
+
+IDLE_SECONDS: Final = 10.0
+"""The longest that the deciding thread waits for a cause."""
+
+RETRY_SECONDS: Final = 1.0
+"""Before a record is written again that could not be."""
+
+
+class Daemon:
+    """One agent.
+
+    Args:
+        settings: Its settings.
+        journal: Its journal; None for a dry run, which remembers nothing and does nothing.
+        reload: Reads the rules again; raises SettingsError if they cannot be used.
+        once: Whether to end when what the first document asks for is done.
+
+    Raises:
+        OSError: The status port cannot be listened on.
+        Misuse: The endpoint's address or the machine's name is none.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        journal: Journal | None,
+        reload: Callable[[], tuple[Rule, ...]],
+        *,
+        once: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._reload = reload
+        self._once = once
+        self._causes: queue.SimpleQueue[Cause] = queue.SimpleQueue()
+        self._machine = Machine(
+            settings.rule, settings.margin_seconds, journal.records if journal else ()
+        )
+        self._metrics = metrics.Metrics()
+        self._notifier = systemd.Notifier(os.environ)
+        self._hands = Hands(self._causes.put, dry=journal is None)
+        self._peers = Peers(settings.peers, self._causes.put)
+        self._endings = 0
+        self._ended = threading.Event()
+        self._trouble = ""
+        self._heard_at = clock.monotonic()
+        self._pages: dict[str, tuple[int, str, bytes]] = {}
+        self._looking = Looking(
+            settings.client.endpoint or None, settings.client.machine or None, self._causes.put
+        )
+        self._port: Port | None = None
+        if settings.status.listen != OFF:
+            address = configuration.split_address(settings.status.listen, "status.listen")
+            self._port = Port(address, self)
+
+    @property
+    def port(self) -> int | None:
+        """The status port's number; None if there is none."""
+        return self._port.number if self._port else None
+
+    def run(self) -> None:
+        """Run until it is told to end, and then until what is under way has ended."""
+        self._handle(Resumed(systemd.boot()))
+        self._publish()
+        self._looking.begin()
+        LOGGER.info("the agent is up", extra={"facts": {"status_port": self.port}})
+        self._notifier.tell("READY=1")
+        try:
+            while not self._over():
+                self._handle(self._next())
+                self._publish()
+        finally:
+            self._notifier.tell("STOPPING=1")
+            self._looking.close()
+            if self._port:
+                self._port.close()
+
+    def signal(self, number: int) -> None:
+        """Take a signal: SIGHUP reads the rules again, SIGTERM and SIGINT end."""
+        if number == getattr(signal, "SIGHUP", None):
+            self._causes.put(_Reread())
+            return
+        self._endings += 1
+        self._ended.set()
+        self._causes.put(Closing())
+
+    def page(self, path: str) -> tuple[int, str, bytes] | None:
+        """Return what the status port shows; any thread may."""
+        if path == "/healthz":
+            silent = clock.monotonic() - self._heard_at
+            trouble = self._trouble or (silent > ALIVE_SECONDS and f"silent for {silent:.0f} s")
+            return (503, TEXT, f"{trouble}\n".encode()) if trouble else (200, TEXT, b"ok\n")
+        return self._pages.get(path)
+
+    def _over(self) -> bool:
+        if self._endings > 1:
+            return True
+        if self._once and self._machine.looked and not self._machine.busy:
+            return self._causes.empty()
+        return self._endings == 1 and not self._machine.busy
+
+    def _next(self) -> Cause:
+        """Return the next cause; `Woken` when it is time, or nothing else happened for long."""
+        self._heard_at = now = clock.monotonic()
+        seconds = self._notifier.every or IDLE_SECONDS
+        if self._machine.wake_at is not None:
+            seconds = min(seconds, max(0.0, self._machine.wake_at - now))
+        try:
+            cause = self._causes.get(timeout=min(seconds, IDLE_SECONDS))
+        except queue.Empty:
+            cause = Woken()
+        if self._notifier.every:
+            self._notifier.tell("WATCHDOG=1")
+        return cause
+
+    def _handle(self, cause: Cause) -> None:
+        if isinstance(cause, _Reread):
+            self._reread()
+            return
+        if isinstance(cause, Looked):
+            self._metrics.looks += 1
+        for command in self._machine.handle(cause, clock.monotonic()):
+            self._carry_out(command)
+        journal = self._journal
+        if journal is not None and self._long(journal):
+            self._insist(lambda: journal.shorten(self._machine.ledger.kept()))
+
+    def _long(self, journal: Journal) -> bool:
+        """Tell whether the journal is worth making short: long, or of nothing that still is."""
+        return journal.lines > (1 if self._machine.ledger.idle else SHORTEN_AT)
+
+    def _reread(self) -> None:
+        self._notifier.tell("RELOADING=1", f"MONOTONIC_USEC={int(clock.monotonic() * 1e6)}")
+        try:
+            rules = self._reload()
+        except configuration.SettingsError as error:
+            LOGGER.error("the rules stay as they were: %s", error)  # noqa: TRY400 - told whole
+        else:
+            LOGGER.info("the rules were read again")
+            self._handle(Reloaded(rules))
+        self._notifier.tell("READY=1")
+
+    def _carry_out(self, command: Command) -> None:
+        now = clock.monotonic()
+        match command:
+            case Write():
+                self._write(command.record, now)
+            case Begin():
+                self._metrics.began(command, now)
+                self._publish()  # /readyz changes before a ready action counts its wait
+                self._hands.begin(command, self._machine.name or "", now)
+            case Proceed():
+                self._hands.proceed(command.run)
+            case Stop():
+                self._hands.stop(command.run)
+            case Approve() if self._journal is None:
+                LOGGER.info("would approve %s", command.event.event_id)
+                self._causes.put(Answered(command.request, taken=True))
+            case Approve():
+                self._looking.approve(command)
+            case Ask():
+                self._peers.ask(command)
+
+    def _write(self, record: Fact, now: float) -> None:
+        journal = self._journal
+        if journal is not None:
+            self._insist(lambda: journal.append(record))
+        self._metrics.wrote(record, now)
+        _tell(record)
+
+    def _insist(self, write: Callable[[], None]) -> None:
+        """Write until it is written: nothing may follow what is not in the journal."""
+        while True:
+            try:
+                write()
+            except JournalUnusable as error:
+                if not self._trouble:
+                    LOGGER.critical("%s; nothing is done until it can be", error)
+                self._trouble = str(error)
+            else:
+                self._trouble = ""
+                return
+            self._heard_at = clock.monotonic()
+            if self._endings > 1:
+                raise SystemExit(1)
+            self._ended.wait(RETRY_SECONDS)
+
+    def _publish(self) -> None:
+        """Render what the port shows: a fifth of a millisecond after each cause."""
+        now = clock.monotonic()
+        ready = view.ready(self._machine)
+        told: dict[str, Any] = view.status(self._machine, now)
+        told["trouble"] = self._trouble or self._looking.trouble
+        told["dry_run"] = self._journal is None
+        self._pages = {
+            "/readyz": (200, TEXT, b"ready\n") if ready else (503, TEXT, b"being taken out\n"),
+            "/status": (200, JSON, msgspec.json.encode(told)),
+            "/metrics": (200, METRICS, self._metrics.page(self._machine, now).encode()),
+        }
+
+
+class _Reread(Cause, frozen=True):
+    """The rules are to be read again; the daemon's own business."""
+
+
+def _tell(record: Fact) -> None:
+    """Log what a record says that people want to know."""
+    match record:
+        case Taken():
+            LOGGER.info(
+                "%s %s: rule %r",
+                record.event.event_type,
+                record.event.event_id,
+                record.rule.name,
+                extra={"facts": {"event_id": record.event.event_id, "rule": record.rule.name}},
+            )
+        case Ended():
+            level = logging.INFO if record.outcome is Outcome.DONE else logging.WARNING
+            verb = "undoing" if record.undo else "doing"
+            again = "" if record.final else "; it is tried again"
+            LOGGER.log(
+                level, "%s %s: %s%s %s", verb, record.effect, record.outcome, again, record.text
+            )
+        case Passed() if not record.outcome.good:
+            LOGGER.warning(
+                "action %d for %s is not done: %s", record.step, record.event_id, record.outcome
+            )
+        case Gone():
+            LOGGER.info("%s is over", record.event_id)
+        case _:
+            LOGGER.debug("%s", record)
+
+
+def serve(
+    settings: Settings,
+    reload: Callable[[], tuple[Rule, ...]],
+    *,
+    dry_run: bool = False,
+    once: bool = False,
+) -> None:
+    """Run an agent in this process until a signal ends it.
+
+    Args:
+        settings: Its settings.
+        reload: Reads the rules again.
+        dry_run: Whether to do nothing and say what would be done.
+        once: Whether to end when what the first document asks for is done.
+
+    Raises:
+        JournalUnusable: Its journal cannot be had.
+        OSError: Its status port cannot.
+        Misuse: The endpoint's address or the machine's name is none.
+    """
+    journal = None if dry_run else Journal(Path(settings.state.folder))
+    try:
+        daemon = Daemon(settings, journal, reload, once=once)
+        for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None:
+                signal.signal(number, lambda got, _: daemon.signal(got))
+        daemon.run()
+    finally:
+        if journal is not None:
+            journal.close()

@@ -1,0 +1,104 @@
+"""The status port: `/healthz`, `/readyz`, `/status`, `/metrics`; for probes, peers and people.
+
+Each answer comes from what the daemon published last: a probe neither waits for it nor disturbs it.
+"""
+
+import http.server
+import socket
+import threading
+from typing import Final, Protocol, TypeAlias
+
+CONNECTIONS: Final = 64
+"""At once: probes and peers ask for milliseconds; who is over it is hung up on."""
+
+SECONDS: Final = 5.0
+"""For a request to come and its answer to be taken."""
+
+
+Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
+"""What the library hands on: for TCP always the socket."""
+
+
+class Shown(Protocol):
+    """What the daemon shows."""
+
+    def page(self, path: str) -> tuple[int, str, bytes] | None:
+        """Return the status, the type and the body of a page; None where there is none."""
+        ...
+
+
+class Port:
+    """Listens and answers until it is closed.
+
+    Args:
+        address: The address and the port; 0 is any free one.
+        shown: What there is to see.
+
+    Raises:
+        OSError: The address cannot be listened on.
+    """
+
+    def __init__(self, address: tuple[str, int], shown: Shown) -> None:
+        self._server = _Server(address, shown)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="port", daemon=True)
+        self._thread.start()
+
+    @property
+    def number(self) -> int:
+        """The port that it listens on."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = CONNECTIONS
+
+    def __init__(self, address: tuple[str, int], shown: Shown) -> None:
+        self.shown = shown
+        self._places = threading.BoundedSemaphore(CONNECTIONS)
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, _Page)
+
+    def process_request(self, request: Request, client_address: object) -> None:
+        """Answer in a thread, if there is a place for one."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Request, client_address: object) -> None:
+        """Answer, and give the place back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Request, client_address: object) -> None:
+        """Say nothing: who hangs up in the middle is no fault of ours."""
+
+
+class _Page(http.server.BaseHTTPRequestHandler):
+    server: _Server
+    timeout = SECONDS
+    server_version = "forewarn-agent"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer one request."""
+        page = self.server.shown.page(self.path.partition("?")[0])
+        status, kind, body = page or (404, "text/plain; charset=utf-8", b"Not found\n")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        """Log nothing: a probe a second would fill the log."""

@@ -1,0 +1,98 @@
+"""What the agent shows of itself: pure, from the decider's state to values.
+
+`/status` is also what peers read of one another: an event with `agrees` true is one that this
+machine is prepared for, and whose start it has nothing against.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from forewarn.agent import consent
+from forewarn.agent.machine import Machine
+from forewarn.agent.records import Case, Effect
+
+MAX_ANSWER: Final = 1024 * 1024
+"""The longest status of a peer that is read."""
+
+
+def ready(machine: Machine) -> bool:
+    """Tell whether the balancer may send requests to this machine."""
+    effects = machine.ledger.effects.values()
+    return not any(effect.step.ready is not None and not effect.undoing for effect in effects)
+
+
+def status(machine: Machine, now: float) -> dict[str, Any]:
+    """Return what is in hand and what stands, for people and peers.
+
+    Args:
+        machine: The decider.
+        now: The monotonic clock's seconds.
+    """
+    return {
+        "machine": machine.name,
+        "ready": ready(machine),
+        "events": [_case(case, machine, now) for case in machine.ledger.cases.values()],
+        "standing": [_effect(effect) for effect in machine.ledger.effects.values()],
+    }
+
+
+def agreeing(answer: bytes, event_id: str) -> str | None:
+    """Return the name of a peer that is prepared for an event, from its `/status`.
+
+    Returns:
+        The name as names are compared; None if it is not prepared for this very event, or what it
+        says is no status.
+    """
+    try:
+        told = msgspec.json.decode(answer, type=_Told)
+    except msgspec.DecodeError:
+        return None
+    ids = {each.event_id.upper() for each in told.events if each.agrees}
+    return consent.name_of(told.machine) if told.machine and event_id.upper() in ids else None
+
+
+class _ToldEvent(msgspec.Struct):
+    event_id: str
+    agrees: bool
+
+
+class _Told(msgspec.Struct):
+    """What matters of a peer's status; what else it says is its own business."""
+
+    machine: str | None
+    events: list[_ToldEvent]
+
+
+def _case(case: Case, machine: Machine, now: float) -> dict[str, Any]:
+    event = machine.events.get(case.event_id, case.event)
+    rule = case.rule
+    assert rule is not None
+    left = None if event.starts_by is None else round(max(0.0, event.starts_by - now), 1)
+    return {
+        "event_id": event.event_id,
+        "event_type": str(event.event_type),
+        "event_status": str(event.status),
+        "resources": list(event.resources),
+        "concerns_me": event.concerns_me,
+        "notice_left_seconds": left,
+        "rule": rule.name,
+        "approve": rule.approve,
+        "phase": case.phase.value,
+        "agrees": consent.agrees(case),
+        "actions": [
+            {"kind": step.kind, "result": None if result is None else result.value}
+            for step, result in zip(rule.prepare, case.results, strict=True)
+        ],
+    }
+
+
+def _effect(effect: Effect) -> dict[str, Any]:
+    return {
+        "effect": effect.key,
+        "event_id": effect.event_id,
+        "rule": effect.rule,
+        "doing": effect.doing,
+        "undoing": effect.undoing,
+        "stuck": effect.stuck is not None,
+    }

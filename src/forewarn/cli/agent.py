@@ -1,0 +1,290 @@
+"""`forewarn agent`: prepares a machine for maintenance, approves, and brings it back."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forewarn.cli import output
+from forewarn.cli.exits import ExitStatus, Failed
+
+if TYPE_CHECKING:
+    from forewarn.agent.rules import Rule
+    from forewarn.agent.settings import Loaded
+    from forewarn.client.event import Event
+
+app = typer.Typer(
+    help="Prepare this machine for maintenance, approve, and bring it back.", no_args_is_help=True
+)
+
+ANSWER_SECONDS = 5.0
+"""For a local agent's answer: it gives it at once."""
+
+MAX_ANSWER = 16 * 1024 * 1024
+"""The longest answer that is read: a thousand events with a hundred actions."""
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        show_default=False,
+        help="The settings, TOML, with the drop-ins beside them. Left out: FOREWARN_AGENT_CONFIG, "
+        "the user's own agent.toml, or /etc/forewarn/agent.toml.",
+    ),
+]
+
+
+@app.callback()
+def _agent() -> None:
+    """Prepare this machine for maintenance, approve, and bring it back."""
+
+
+@app.command()
+def check(*, config: ConfigOption = None) -> None:
+    """Judge the settings, and say which rule takes which kind of event."""
+    from forewarn.agent.rules import BUILT_IN, Match
+    from forewarn.vocabulary import EventType
+
+    loaded = _load(config)
+    rules = loaded.settings.rule
+    read = ", ".join(str(file) for file in loaded.files)
+    output.say(read or "There is no settings file: these are the defaults.")
+    for number, rule in enumerate(rules, 1):
+        output.say(f"{number:>3}. {_told(rule)}  ({loaded.origins[rule.name].name})")
+    output.say(f"{len(rules) + 1:>3}. {BUILT_IN.name}")
+    output.say("An event of this machine is offered to:")
+    for kind in EventType:
+        offered = []
+        for number, rule in enumerate((*rules, BUILT_IN), 1):
+            if _offered(rule, kind):
+                offered.append(f"{number}. {rule.name}")
+                if rule.match in {Match(), Match(types=rule.match.types)}:
+                    break  # it takes every one
+        output.say(f"  {kind.value:<10} {'; then '.join(offered)}")
+    for warning in _warnings(loaded):
+        output.note(f"note: {warning}")
+
+
+@app.command()
+def explain(
+    *,
+    config: ConfigOption = None,
+    event_type: Annotated[str, typer.Option("--type", help="Its type, such as Reboot.")],
+    source: Annotated[str, typer.Option("--source", help="Platform or User.")] = "Platform",
+    status: Annotated[str, typer.Option("--status", help="Scheduled or Started.")] = "Scheduled",
+    duration_seconds: Annotated[
+        int, typer.Option("--duration-seconds", help="How long it interrupts; -1 is unknown.")
+    ] = -1,
+    notice_seconds: Annotated[
+        float, typer.Option("--notice-seconds", min=0, help="How much notice is left.")
+    ] = 900.0,
+    description: Annotated[str, typer.Option("--description", help="Its text.")] = "",
+    others: Annotated[
+        bool, typer.Option("--others", help="It names other machines, and not this one.")
+    ] = False,
+    machines: Annotated[
+        int, typer.Option("--machines", min=1, help="How many machines it names.")
+    ] = 1,
+) -> None:
+    """Say what would happen for an event."""
+    from forewarn.agent import rules
+    from forewarn.client.event import Event
+    from forewarn.vocabulary import EventSource, EventStatus, EventType
+
+    kind = _one_of("--type", event_type, [each.value for each in EventType])
+    loaded = _load(config)
+    state = _one_of("--status", status, [EventStatus.SCHEDULED.value, EventStatus.STARTED.value])
+    started = state == EventStatus.STARTED
+    event = Event(
+        event_id="",
+        status=state,
+        event_type=kind,
+        resource_type="VirtualMachine",
+        resources=("",) * machines,
+        not_before=None,
+        description=description,
+        source=_one_of("--source", source, [each.value for each in EventSource]),
+        duration_seconds=duration_seconds,
+        concerns_me=not others,
+    )
+    left = 0.0 if started else notice_seconds
+    rule = rules.choose(loaded.settings.rule, event, left)
+    output.say(f"Rule: {rule.name}")
+    for line in _plan(rule, event, left - loaded.settings.margin_seconds):
+        output.say(line)
+
+
+@app.command()
+def run(
+    *,
+    config: ConfigOption = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Do nothing and approve nothing: say what would be done."),
+    ] = False,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="End when what the first document asks for is done."),
+    ] = False,
+) -> None:
+    """Run the agent until SIGTERM or Ctrl-C."""
+    from forewarn.agent import daemon, logs
+    from forewarn.agent.journal import JournalUnusable
+    from forewarn.client.errors import Misuse
+
+    loaded = _load(config)
+    logs.set_up(loaded.settings.log)
+
+    def reload() -> "tuple[Rule, ...]":
+        from forewarn.agent import settings
+
+        return settings.load(config, os.environ).settings.rule
+
+    try:
+        daemon.serve(loaded.settings, reload, dry_run=dry_run, once=once)
+    except JournalUnusable as error:
+        raise Failed(ExitStatus.UNAVAILABLE, str(error)) from error
+    except Misuse as error:
+        raise Failed(ExitStatus.USAGE, str(error)) from error
+    except OSError as error:
+        message = f"status.listen {loaded.settings.status.listen} cannot be used: {error.strerror}"
+        raise Failed(ExitStatus.SOCKET_UNUSABLE, message) from error
+
+
+@app.command()
+def status(
+    *,
+    config: ConfigOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what the agent answers, as JSON.")
+    ] = False,
+) -> None:
+    """Ask the agent that runs here what is in hand and what stands."""
+    tree = _ask(_load(config).settings.status.listen)
+    if as_json:
+        output.document(tree)
+        return
+    ready = "ready" if tree["ready"] else "being taken out"
+    output.say(f"{tree['machine'] or 'a machine whose name is not known'}: {ready}")
+    if tree["trouble"]:
+        output.say(f"trouble: {tree['trouble']}")
+    for event in tree["events"]:
+        left = event["notice_left_seconds"]
+        notice = "" if left is None else f", {left:g} s of notice left"
+        output.say(
+            f"{event['event_id']} {event['event_type']} {event['event_status']}{notice}: "
+            f"{event['phase']} by rule {event['rule']!r}"
+        )
+        for action in event["actions"]:
+            output.say(f"  {action['kind']}: {action['result'] or 'not yet'}")
+    for effect in tree["standing"]:
+        how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
+        output.say(f"{how}: {effect['effect']}")
+
+
+def _load(config: Path | None) -> "Loaded":
+    from forewarn.agent import settings
+    from forewarn.configuration import SettingsError
+
+    try:
+        return settings.load(config, os.environ)
+    except SettingsError as error:
+        raise Failed(ExitStatus.USAGE, str(error)) from error
+
+
+def _told(rule: "Rule") -> str:
+    actions = ", ".join(step.kind for step in rule.prepare) or "nothing"
+    off = "" if rule.enabled else " (not enabled)"
+    return f"{rule.name}{off}: {actions}; approve {rule.approve}"
+
+
+def _offered(rule: "Rule", kind: str) -> bool:
+    """Tell whether a rule may take an event of this machine of one type, all else left open."""
+    types = rule.match.types
+    return rule.enabled and rule.match.machine != "others" and (not types or kind in types)
+
+
+def _warnings(loaded: "Loaded") -> list[str]:
+    from forewarn.agent.actions import notify
+    from forewarn.agent.settings import OFF
+
+    settings = loaded.settings
+    steps = [step for rule in settings.rule if rule.enabled for step in rule.prepare]
+    found = []
+    if any(step.notify for step in steps) and not notify.installed():
+        found.append(notify.MISSING)
+    together = [r.name for r in settings.rule if r.approve in {"when-prepared", "when-all-ready"}]
+    if together and not settings.peers:
+        found.append(
+            f"there are no peers: an event of several machines is not approved by {together[0]!r}"
+        )
+    if any(step.ready for step in steps) and settings.status.listen == OFF:
+        found.append("a rule has ready, and status.listen is off: no balancer will see it")
+    return found
+
+
+def _plan(rule: "Rule", event: "Event", left: float) -> list[str]:
+    """Return what a rule would do, line by line, with the time that each action has."""
+    lines = []
+    gone = event.started and not rule.even_if_started
+    for number, step in enumerate(rule.prepare, 1):
+        terms = step.terms
+        if terms.tells:
+            fate = f"at most {terms.time_limit_seconds:g} s"
+        elif gone:
+            fate = "not done: the event has started"
+        elif not event.started and (left <= 0 or left < terms.needs_seconds):
+            fate = "not done: too little notice is left"
+        else:
+            limit = (
+                terms.time_limit_seconds if event.started else min(terms.time_limit_seconds, left)
+            )
+            fate = f"at most {limit:g} s"
+        what = f" {terms.effect}" if terms.effect else ""
+        lines.append(f"  {number}. {step.kind}: {fate};{what} on failure {terms.on_failure}")
+    return [*lines, f"Approve: {_approval(rule, event)}", "Undo: the last first, when it is over"]
+
+
+def _approval(rule: "Rule", event: "Event") -> str:
+    if event.started or rule.approve == "never":
+        return "no" if rule.approve == "never" else "no, it has started"
+    if rule.approve == "at-once":
+        return "at once"
+    if len(event.resources) == 1:
+        return "when prepared"
+    return "when all of its machines are prepared, by the first of them"
+
+
+def _one_of(option: str, given: str, choices: list[str]) -> str:
+    for choice in choices:
+        if choice.casefold() == given.casefold():
+            return choice
+    message = f"{option} {given!r} is none: give one of {', '.join(choices)}"
+    raise Failed(ExitStatus.USAGE, message)
+
+
+def _ask(listen: str) -> "dict[str, Any]":
+    """Return the status of the agent at an address."""
+    import http.client
+    import json
+
+    from forewarn import configuration
+    from forewarn.agent.settings import OFF
+
+    if listen == OFF:
+        raise Failed(ExitStatus.USAGE, "status.listen is off: the agent shows nothing")
+    host, port = configuration.split_address(listen, "status.listen")
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
+    try:
+        connection.request("GET", "/status")
+        tree = json.loads(connection.getresponse().read(MAX_ANSWER))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        message = f"no agent answers at {listen}: {error}"
+        raise Failed(ExitStatus.UNREACHABLE, message) from error
+    finally:
+        connection.close()
+    if not isinstance(tree, dict) or "standing" not in tree:
+        raise Failed(ExitStatus.UNREACHABLE, f"what answers at {listen} is no agent")
+    return tree

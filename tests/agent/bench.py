@@ -1,0 +1,170 @@
+"""The decider on a bench: its time, its document and its actions' ends are the test's."""
+
+from typing import Any
+
+import msgspec
+
+from forewarn.agent.machine import Machine
+from forewarn.agent.messages import (
+    Answered,
+    Approve,
+    Ask,
+    Begin,
+    Cause,
+    Command,
+    Finished,
+    Found,
+    Heard,
+    Looked,
+    Reloaded,
+    Resumed,
+    Stop,
+    Woken,
+    Write,
+)
+from forewarn.agent.records import Fact, Outcome
+from forewarn.agent.rules import Rule
+from forewarn.client.event import Event
+
+ME = "web-0"
+MARGIN = 5.0
+START = 1000.0
+NOTICE = 900.0
+
+
+def event(event_id: str = "E1", *, resources: tuple[str, ...] = (ME,), **given: Any) -> Event:
+    """Return a Reboot with fifteen minutes' notice, but for what is given."""
+    names = {name.removeprefix("_").casefold() for name in resources}
+    values: dict[str, Any] = {
+        "event_id": event_id,
+        "status": "Scheduled",
+        "event_type": "Reboot",
+        "resource_type": "VirtualMachine",
+        "resources": resources,
+        "not_before": None,
+        "source": "Platform",
+        "concerns_me": ME in names,
+        "starts_by": START + NOTICE,
+    }
+    values |= given
+    if values["status"] == "Started":
+        values["starts_by"] = None
+    return Event(**values)
+
+
+def rule(*prepare: dict[str, Any], **given: Any) -> Rule:
+    """Return a rule as the settings would give it."""
+    values: dict[str, Any] = {
+        "name": "r",
+        "match": {},
+        "prepare": list(prepare),
+        "approve": "when-prepared",
+    }
+    return msgspec.convert(values | given, Rule)
+
+
+def service(unit: str = "web", **terms: Any) -> dict[str, Any]:
+    return {"service": {"stop": unit, **terms}}
+
+
+def command(program: str, **terms: Any) -> dict[str, Any]:
+    return {"command": {"run": [program], "undo": [f"un{program}"], **terms}}
+
+
+def name(step: Any) -> str:
+    """Return a step in a word."""
+    if step.service is not None:
+        return step.service.unit
+    return step.command.run[0] if step.command is not None else step.kind
+
+
+class Bench:
+    """Runs a decider, and keeps what it writes as a journal would."""
+
+    def __init__(self, *rules: Rule, boot: str = "boot-1", me: str | None = ME) -> None:
+        self.now = START
+        self.rules = rules
+        self.me = me
+        self.journal: list[Fact] = []
+        self.runs: dict[str, Begin] = {}
+        self.approvals: list[Approve] = []
+        self.asked: list[Ask] = []
+        self.document: tuple[Event, ...] = ()
+        self.start(boot)
+
+    def start(self, boot: str = "boot-1") -> list[str]:
+        """Begin a process of its own from the journal, as after a kill."""
+        self.runs = {}
+        self.machine = Machine(self.rules, MARGIN, read_again(self.journal))
+        return self.tell(Resumed(boot))
+
+    def tell(self, cause: Cause) -> list[str]:
+        """Tell one cause, and return what followed in words, the records left out."""
+        said = []
+        for told in self.machine.handle(cause, self.now):
+            said += self._take(told)
+        return said
+
+    def _take(self, told: Command) -> list[str]:
+        match told:
+            case Write():
+                self.journal.append(told.record)
+                return []
+            case Begin():
+                word = f"{'undo' if told.undo else 'do'} {name(told.step)}"
+                self.runs[name(told.step)] = told
+                return [word]
+            case Stop():
+                (stopped,) = [key for key, run in self.runs.items() if run.run == told.run]
+                return [f"stop {stopped}"]
+            case Approve():
+                self.approvals.append(told)
+                return [f"approve {told.event.event_id}"]
+            case Ask():
+                self.asked.append(told)
+                return [f"ask {' '.join(told.machines)}"]
+            case _:
+                return [type(told).__name__.lower()]
+
+    def see(self, *events: Event) -> list[str]:
+        self.document = events
+        return self.tell(Looked(events, self.me))
+
+    def end(self, which: str, outcome: Outcome = Outcome.DONE) -> list[str]:
+        return self.tell(Finished(self.runs[which].run, outcome, "said so"))
+
+    def find(self, which: str, **facts: Any) -> list[str]:
+        return self.tell(Found(self.runs[which].run, facts))
+
+    def wait(self, seconds: float) -> list[str]:
+        """Let time pass, waking the decider whenever it asked for it."""
+        said, until = [], self.now + seconds
+        while self.machine.wake_at is not None and self.machine.wake_at <= until:
+            self.now = max(self.now, self.machine.wake_at)
+            said += self.tell(Woken())
+        self.now = until
+        return said + self.tell(Woken())
+
+    def answer(self, *, taken: bool | None) -> list[str]:
+        return self.tell(Answered(self.approvals[-1].request, taken))
+
+    def hear(self, *prepared: str) -> list[str]:
+        return self.tell(Heard(self.asked[-1].round, frozenset(prepared)))
+
+    def reload(self, *rules: Rule) -> list[str]:
+        self.rules = rules
+        return self.tell(Reloaded(rules))
+
+    @property
+    def phase(self) -> str:
+        (case,) = self.machine.ledger.cases.values()
+        return case.phase
+
+    @property
+    def standing(self) -> list[str]:
+        return [name(effect.step) for effect in self.machine.ledger.effects.values()]
+
+
+def read_again(journal: list[Fact]) -> list[Fact]:
+    """Return records as a journal gives them back: through their bytes."""
+    return [msgspec.json.decode(msgspec.json.encode(record), type=Fact) for record in journal]

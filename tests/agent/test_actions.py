@@ -1,0 +1,374 @@
+"""What actions do, to real programs, processes, units and servers."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent import workplace
+from agent.workplace import Done, Site, Units
+from forewarn.agent.actions import notify
+from forewarn.agent.actions.work import Cut, Failed
+
+TELLER = """
+import json, os, sys
+told = {k: v for k, v in os.environ.items() if k.startswith("FOREWARN_")}
+out = {"argv": sys.argv[1:], "event": json.load(sys.stdin), "variables": told}
+open(sys.argv[1], "w").write(json.dumps(out))
+print("all is well")
+"""
+
+FAMILY = """
+import os, signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+open(sys.argv[1] + ".part", "w").write(f"{os.getpid()} {child.pid}")
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+signal.pause()
+"""
+
+CHECKPOINTER = """
+import os, signal, sys
+def save(number, frame):
+    open(sys.argv[1] + ".part", "w").write("saved")
+    os.rename(sys.argv[1] + ".part", sys.argv[1])
+signal.signal(signal.SIGUSR1, save)
+signal.signal(signal.SIGUSR2, lambda number, frame: sys.exit(0))
+print("set", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Units:
+    made = Units(tmp_path)
+    monkeypatch.setenv("PATH", f"{made.bin}:{os.environ['PATH']}")
+    return made
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with workplace.site() as server:
+        yield server
+
+
+# command
+
+
+def test_a_program_gets_the_event_on_its_input_and_in_variables(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    program = workplace.python(tmp_path, "tell", TELLER)
+    done = Done(command={"run": [program, str(out)], "undo": [program, str(out), "undo"]})
+    assert done.prepare() == "all is well"
+    told = workplace.read_json(out)
+    assert told["event"]["event_id"] == "E1"
+    assert told["event"]["resources"] == ["web-0"]
+    assert told["event"]["seconds_left"] == 30
+    assert told["variables"]["FOREWARN_EVENT_TYPE"] == "Reboot"
+    assert told["variables"]["FOREWARN_PHASE"] == "prepare"
+    assert told["variables"]["FOREWARN_SECONDS_LEFT"] == "30"
+    done.recover()
+    told = workplace.read_json(out)
+    assert told["argv"][1:] == ["undo"]
+    assert told["variables"]["FOREWARN_PHASE"] == "undo"
+
+
+def test_no_shell_reads_a_programs_arguments(tmp_path: Path) -> None:
+    program = workplace.python(tmp_path, "tell", TELLER)
+    strange = str(tmp_path / "a b; touch c $HOME")
+    Done(command={"run": [program, strange]}).prepare()
+    assert Path(strange).is_file()
+
+
+def test_a_program_that_fails_says_how_and_what_it_said_last() -> None:
+    script = "echo begun; yes long line | head -c 9000; echo the end >&2; exit 7"
+    with pytest.raises(Failed, match=r"(?s)^sh ended with 7: .*the end$") as failed:
+        Done(command={"run": ["sh", "-c", script]}).prepare()
+    assert len(str(failed.value)) < 4200
+    with pytest.raises(Failed, match="sh was ended by signal 9"):
+        Done(command={"run": ["sh", "-c", "kill -9 $$"]}).prepare()
+
+
+def test_a_program_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="there is no program '/no/such' that may be run"):
+        Done(command={"run": ["/no/such"]}).prepare()
+    (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "broken").chmod(0o755)
+    with pytest.raises(Failed, match="broken cannot be run: No such file"):
+        Done(command={"run": [str(tmp_path / "broken")]}).prepare()
+
+
+def test_a_command_without_undo_has_nothing_to_undo() -> None:
+    assert Done(command={"run": ["false"]}).recover() == ""
+
+
+def test_a_program_that_is_told_to_stop_ends_with_all_that_it_began(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    program = workplace.python(tmp_path, "family", FAMILY)
+    begun = Done(command={"run": [program, str(pids)]}).begin()
+    while not pids.exists():
+        begun.work.wait(0.01)
+    assert begun.stop() == "cut"
+    assert not [pid for pid in pids.read_text().split() if workplace.alive(int(pid))]
+
+
+def test_what_a_program_leaves_behind_in_its_group_ends_with_it(tmp_path: Path) -> None:
+    pids = tmp_path / "pid"
+    script = f"sleep 1000 & echo $! > {pids}"
+    Done(command={"run": ["sh", "-c", script]}).prepare()
+    assert not workplace.alive(int(pids.read_text()))
+
+
+def test_an_action_that_is_stopped_before_it_begins_is_cut() -> None:
+    done = Done(command={"run": ["true"]})
+    done.work.stop()
+    with pytest.raises(Cut):
+        done.prepare()
+
+
+def test_a_program_need_not_read_what_it_is_told() -> None:
+    assert Done(command={"run": ["true"]}).prepare() == ""
+
+
+# ready, log
+
+
+def test_ready_waits_and_can_be_cut() -> None:
+    assert Done(ready={"wait_seconds": 0.01}).prepare() == ""
+    assert Done(ready={"wait_seconds": 50}).begin().stop() == "cut"
+    assert Done(ready={}).recover() == ""
+
+
+def test_log_writes_a_line_with_the_event_beside_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    done = Done(log={"message": "$event_type of $machine", "level": "warning"})
+    done.prepare()
+    done.recover()
+    first, second = caplog.records
+    assert (first.levelname, first.getMessage()) == ("WARNING", "Reboot of web-0")
+    assert first.__dict__["facts"]["event_id"] == "E1"
+    assert second.getMessage() == "Reboot of web-0 is over"
+    Done(log={"undo_message": ""}).recover()
+    assert len(caplog.records) == 2
+
+
+# service
+
+
+def test_a_unit_that_ran_is_stopped_and_started_again(units: Units) -> None:
+    units.put("web", "active")
+    done = Done(service={"stop": "web"})
+    assert done.prepare() == ""
+    assert (units.word("web"), done.facts) == ("inactive", {"ran": True})
+    done.recover()
+    assert units.word("web") == "active"
+    assert [line for line in units.asked if not line.startswith("show")] == [
+        "stop -- web",
+        "start -- web",
+    ]
+
+
+def test_a_unit_that_did_not_run_is_left_as_it_is(units: Units) -> None:
+    units.put("web", "inactive")
+    done = Done(service={"stop": "web"})
+    assert done.prepare() == "web does not run already"
+    assert done.recover() == "web was as the rule wanted it, and is left so"
+    assert units.word("web") == "inactive"
+
+
+def test_a_unit_that_is_started_is_stopped_again(units: Units) -> None:
+    units.put("page", "inactive")
+    done = Done(service={"start": "page"})
+    done.prepare()
+    assert units.word("page") == "active"
+    done.recover()
+    assert units.word("page") == "inactive"
+
+
+def test_what_was_never_noted_was_never_changed(units: Units) -> None:
+    units.put("web", "inactive")
+    Done(service={"stop": "web"}).recover()
+    assert units.word("web") == "inactive"
+
+
+def test_a_unit_that_does_not_exist_is_a_failure(units: Units) -> None:
+    with pytest.raises(Failed, match="systemd has no unit wbe"):
+        Done(service={"stop": "wbe"}).prepare()
+
+
+def test_a_unit_that_does_not_stop_is_a_failure(units: Units) -> None:
+    units.put("web", "active")
+    units.break_("web")
+    with pytest.raises(Failed, match="systemctl stop web ended with 1: Job for web failed"):
+        Done(service={"stop": "web"}).prepare()
+
+
+# signal
+
+
+@pytest.fixture
+def checkpointer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, "-c", CHECKPOINTER, str(tmp_path / "saved")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "set\n"
+        (tmp_path / "pid").write_text(f"{process.pid}\n")
+        yield process
+        process.kill()
+
+
+def test_a_signal_brings_a_checkpoint_about(
+    tmp_path: Path, checkpointer: subprocess.Popen[str]
+) -> None:
+    (tmp_path / "saved").write_text("old")
+    done = Done(
+        signal={
+            "pid_file": str(tmp_path / "pid"),
+            "signal": "SIGUSR1",
+            "wait": "file",
+            "file": str(tmp_path / "saved"),
+            "undo_signal": "SIGUSR2",
+        }
+    )
+    assert done.prepare() == f"SIGUSR1 to process {checkpointer.pid}"
+    assert (tmp_path / "saved").read_text() == "saved"
+    done.recover()
+    assert checkpointer.wait(10) == 0
+
+
+def test_a_signal_is_waited_for_until_the_process_has_ended(
+    units: Units, checkpointer: subprocess.Popen[str]
+) -> None:
+    units.put("batch", f"active {checkpointer.pid}")
+    Done(signal={"unit": "batch"}).prepare()
+    assert checkpointer.wait(10) == -signal.SIGTERM
+
+
+def test_a_signal_without_a_wait_is_done_when_it_is_sent(
+    tmp_path: Path, checkpointer: subprocess.Popen[str]
+) -> None:
+    terms = {"pid_file": str(tmp_path / "pid"), "signal": "SIGUSR1", "wait": "nothing"}
+    Done(signal=terms).prepare()
+    assert Done(signal=terms).recover() == ""
+    assert checkpointer.poll() is None
+
+
+def test_a_process_that_ends_without_its_file_has_failed(
+    tmp_path: Path, checkpointer: subprocess.Popen[str]
+) -> None:
+    terms = {"pid_file": str(tmp_path / "pid"), "wait": "file", "file": str(tmp_path / "never")}
+    with pytest.raises(Failed, match="ended and has not written"):
+        Done(signal=terms).prepare()
+
+
+def test_waiting_for_a_signals_effect_can_be_cut(
+    tmp_path: Path, checkpointer: subprocess.Popen[str]
+) -> None:
+    terms = {"pid_file": str(tmp_path / "pid"), "signal": "SIGUSR1"}
+    assert Done(signal=terms).begin().stop() == "cut"
+    assert checkpointer.poll() is None
+
+
+@pytest.mark.parametrize("text", ["", "0", "1", "-1", "web", "12 13"])
+def test_a_pid_file_that_names_no_process_is_a_failure(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pid").write_text(text)
+    with pytest.raises(Failed, match="which is no process's number"):
+        Done(signal={"pid_file": str(tmp_path / "pid")}).prepare()
+
+
+def test_a_process_that_is_gone_is_a_failure(tmp_path: Path, units: Units) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (tmp_path / "pid").write_text(str(ended.pid))
+    with pytest.raises(Failed, match="does not run"):
+        Done(signal={"pid_file": str(tmp_path / "pid")}).prepare()
+    units.put("batch", "inactive")
+    with pytest.raises(Failed, match="batch has no main process"):
+        Done(signal={"unit": "batch"}).prepare()
+    with pytest.raises(Failed, match="cannot be read"):
+        Done(signal={"pid_file": str(tmp_path / "none")}).prepare()
+
+
+# http, notify
+
+
+def test_a_request_is_made_from_templates_and_secrets_from_files(
+    site: Site, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("Bearer s3cret\n")
+    done = Done(
+        http={
+            "url": f"{site.url}/hook?x=1",
+            "headers": {"Content-Type": "application/json"},
+            "header_files": {"Authorization": str(tmp_path / "token")},
+            "body": '{"text": "$event_type of $machine costs $$5"}',
+            "undo_url": f"{site.url}/over",
+            "undo_method": "DELETE",
+        }
+    )
+    assert done.prepare() == "answered 200"
+    assert done.recover() == "answered 200"
+    first, second = site.asked
+    assert first[:2] == ("POST", "/hook?x=1")
+    assert first[2]["authorization"] == "Bearer s3cret"
+    assert first[3] == b'{"text": "Reboot of web-0 costs $5"}'
+    assert second[:2] == ("DELETE", "/over")
+    assert Done(http={"url": site.url}).recover() == ""
+
+
+@pytest.mark.parametrize("status", [301, 404, 503])
+def test_an_answer_that_is_no_success_is_a_failure(site: Site, status: int) -> None:
+    site.status = status
+    with pytest.raises(Failed, match=rf"was answered {status}: said"):
+        Done(http={"url": site.url}).prepare()
+    assert len(site.asked) == 1  # a redirect is not followed
+
+
+def test_nobody_there_is_a_failure() -> None:
+    with pytest.raises(Failed, match="Connection refused"):
+        Done(http={"url": f"http://127.0.0.1:{workplace.free_port()}/"}).prepare()
+
+
+def test_a_request_without_its_secret_is_not_sent(site: Site) -> None:
+    with pytest.raises(Failed, match="the value of A in /no/such cannot be read"):
+        Done(http={"url": site.url, "header_files": {"A": "/no/such"}}).prepare()
+    assert site.asked == []
+
+
+def test_a_request_that_waits_for_its_answer_can_be_cut(site: Site) -> None:
+    site.hold.clear()
+    begun = Done(http={"url": site.url}).begin()
+    assert site.arrived.wait(10)
+    assert begun.stop() == "cut"
+
+
+def test_a_proxy_of_the_environment_is_not_asked(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert Done(http={"url": site.url}).prepare() == "answered 200"
+
+
+@pytest.mark.skipif(not notify.installed(), reason="apprise is not installed")
+def test_people_are_told_by_apprise_in_a_process_of_its_own(site: Site, tmp_path: Path) -> None:
+    urls = tmp_path / "urls"
+    urls.write_text(f"# ours\njson://127.0.0.1:{site.server_port}/hook\n")
+    done = Done(notify={"urls_file": str(urls), "body": "$event_type, $description"})
+    assert done.prepare() == "told 1"
+    (asked,) = site.asked
+    assert b'"message": "Reboot, It\'s so."' in asked[3]
+    assert "apprise" not in sys.modules
+    assert done.recover() == ""
+    site.status = 500
+    with pytest.raises(Failed, match="the message was not delivered"):
+        done.prepare()
+
+
+def test_a_file_of_addresses_that_is_not_there_is_a_failure() -> None:
+    with pytest.raises(Failed, match="/no/such cannot be read" if notify.installed() else "needs"):
+        Done(notify={"urls_file": "/no/such"}).prepare()

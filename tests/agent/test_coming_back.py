@@ -1,0 +1,264 @@
+"""Kills and boots: what had finished is not repeated, what is over is undone."""
+
+import pytest
+
+from agent.bench import Bench, command, event, rule, service
+from forewarn.agent.ledger import Ledger
+from forewarn.agent.records import Outcome
+
+STARTED = event(status="Started")
+
+
+def results(bench: Bench) -> list[Outcome | None]:
+    (case,) = bench.machine.ledger.cases.values()
+    return case.results
+
+
+def test_what_had_finished_is_not_repeated() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.see(event())
+    bench.end("web")
+    bench.end("drain")
+    assert bench.start() == []
+    assert bench.see(event()) == ["approve E1"]  # nobody knows whether it was sent
+    bench.answer(taken=True)
+    bench.start()
+    assert bench.see(event()) == []
+    assert bench.see() == ["undo drain"]
+
+
+def test_what_was_cut_in_the_middle_runs_again_if_it_may() -> None:
+    bench = Bench(rule(service("web")))
+    bench.see(event())
+    assert bench.start() == []
+    assert bench.see(event()) == ["do web"]
+    assert bench.runs["web"].attempt == 2
+    assert bench.end("web") == ["approve E1"]
+
+
+def test_what_was_cut_in_the_middle_and_may_not_run_again_holds() -> None:
+    bench = Bench(rule(command("drain"), service()))
+    bench.see(event())
+    bench.start()
+    assert bench.see(event()) == []
+    assert results(bench) == [Outcome.INTERRUPTED, None]
+    assert bench.phase == "Held"
+    assert bench.see() == ["undo drain"]
+
+
+def test_what_was_cut_in_the_middle_and_does_not_matter_is_passed() -> None:
+    bench = Bench(rule(command("drain", on_failure="continue"), service()))
+    bench.see(event())
+    bench.start()
+    assert bench.see(event()) == ["do web"]
+
+
+def test_what_was_held_stays_held() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    bench.end("web", Outcome.FAILED)
+    bench.start("boot-2")
+    assert bench.see(event()) == []
+    assert bench.phase == "Held"
+
+
+def test_what_was_over_meanwhile_is_undone_as_it_was_said_then() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.see(event())
+    bench.find("web", active=True)
+    bench.end("web")
+    bench.rules = ()
+    bench.start()
+    assert bench.see() == ["undo drain"]
+    assert bench.end("drain") == ["undo web"]
+    assert bench.runs["web"].facts == {"active": True}
+    assert bench.runs["web"].event.event_id == "E1"
+
+
+def test_undoing_that_was_cut_runs_again_if_it_may() -> None:
+    bench = Bench(rule(service("web")))
+    bench.see(event())
+    bench.end("web")
+    bench.see()
+    bench.start()
+    assert bench.see() == ["undo web"]
+    assert bench.runs["web"].attempt == 2
+
+
+def test_undoing_that_was_cut_and_may_not_run_again_waits_for_somebodys_word() -> None:
+    bench = Bench(rule({"ready": {}}, command("drain")))
+    bench.see(event())
+    bench.end("ready")
+    bench.end("drain")
+    bench.see()
+    bench.start()
+    assert bench.see() == []
+    bench.start()
+    assert bench.see() == []
+    assert bench.standing == ["ready", "drain"]
+    assert bench.reload() == ["undo drain"]
+    assert bench.runs["drain"].attempt == 1
+
+
+def test_undoing_that_was_cut_and_does_not_matter_is_given_up() -> None:
+    bench = Bench(rule(command("drain", on_failure="continue")))
+    bench.see(event())
+    bench.end("drain")
+    bench.see()
+    bench.start()
+    bench.see()
+    assert bench.machine.ledger.idle
+
+
+def test_undoing_that_failed_for_good_is_tried_again_by_the_next_process() -> None:
+    bench = Bench(rule(service(undo_retries=0)))
+    bench.see(event())
+    bench.end("web")
+    bench.see()
+    bench.end("web", Outcome.FAILED)
+    bench.start()
+    assert bench.see() == ["undo web"]
+
+
+# Boots
+
+
+def test_after_a_boot_nothing_is_undone_before_the_event_is_over() -> None:
+    bench = Bench(rule({"ready": {}}, command("drain")))
+    bench.see(event())
+    bench.end("ready")
+    bench.end("drain")
+    bench.answer(taken=True)
+    bench.start("boot-2")
+    assert bench.see(STARTED) == []
+    assert bench.standing == ["ready", "drain"]
+    assert bench.see() == ["undo drain"]
+    assert bench.end("drain") == ["undo ready"]
+
+
+def test_what_a_boot_has_undone_is_not_undone() -> None:
+    bench = Bench(rule(service("web", after_boot="forget"), command("drain")))
+    bench.see(event())
+    bench.end("web")
+    bench.end("drain")
+    bench.start("boot-2")
+    assert bench.standing == ["drain"]
+    bench.see()
+    assert bench.end("drain") == []
+    assert bench.machine.ledger.idle
+
+
+def test_what_is_wanted_until_the_end_is_done_again_after_a_boot() -> None:
+    bench = Bench(rule(service("web", after_boot="again"), command("drain")))
+    bench.see(event())
+    bench.end("web")
+    bench.end("drain")
+    bench.answer(taken=True)
+    bench.start("boot-2")
+    assert bench.phase == "Preparing"
+    assert bench.see(STARTED) == ["do web"]
+    assert bench.end("web") == []
+    assert bench.phase == "Prepared"
+    assert bench.see() == ["undo web"]
+    assert bench.end("web") == ["undo drain"]
+
+
+def test_after_a_boot_nothing_is_approved_before_it_is_done_again() -> None:
+    bench = Bench(rule(service("web", after_boot="again")))
+    bench.see(event())
+    bench.end("web")
+    bench.start("boot-2")
+    assert bench.see(event()) == ["do web"]
+    assert bench.end("web", Outcome.FAILED) == []
+    assert bench.phase == "Held"
+
+
+def test_what_is_held_is_done_again_after_a_boot_and_stays_held() -> None:
+    bench = Bench(rule(service("web", after_boot="again"), command("drain")))
+    bench.see(event())
+    bench.end("web")
+    bench.end("drain", Outcome.FAILED)
+    bench.start("boot-2")
+    assert bench.see(event()) == ["do web"]
+    assert bench.end("web") == []
+    assert bench.phase == "Held"
+    assert bench.see() == ["undo web"]  # it was begun last
+    assert bench.end("web") == ["undo drain"]
+
+
+def test_what_is_wanted_again_is_not_done_for_an_event_that_is_over() -> None:
+    bench = Bench(rule(service("web", after_boot="again")))
+    bench.see(event())
+    bench.end("web")
+    bench.start("boot-2")
+    assert bench.see() == []
+    assert bench.machine.ledger.idle
+
+
+@pytest.mark.parametrize(
+    ("after_boot", "expected"),
+    [("forget", Outcome.INTERRUPTED), ("again", None), ("undo", Outcome.INTERRUPTED)],
+)
+def test_a_boot_in_the_middle_of_an_action_interrupts_it(
+    after_boot: str, expected: Outcome | None
+) -> None:
+    bench = Bench(rule(command("drain", after_boot=after_boot)))
+    bench.see(event())
+    bench.start("boot-2")
+    assert results(bench) == [expected]
+    said = bench.see(STARTED)
+    assert said == (["do drain"] if after_boot == "again" else [])
+
+
+def test_a_boot_interrupts_no_action_that_had_not_begun() -> None:
+    first = rule(command("a", after_boot="forget"), command("b"), match={"types": ["Reboot"]})
+    bench = Bench(first, rule(service(), command("a", after_boot="forget"), name="second"))
+    bench.see(event())
+    bench.end("a")
+    bench.see(event(), event("E2", event_type="Redeploy"))
+    bench.start("boot-2")
+    assert bench.machine.ledger.cases["E1"].results == [Outcome.DONE, Outcome.INTERRUPTED]
+    assert bench.machine.ledger.cases["E2"].results == [None, None]
+
+
+def test_the_same_boot_is_no_boot() -> None:
+    bench = Bench(rule(service("web", after_boot="forget")))
+    bench.see(event())
+    bench.end("web")
+    bench.start("boot-1")
+    assert bench.standing == ["web"]
+
+
+def test_a_platform_that_tells_no_boot_is_taken_never_to_boot() -> None:
+    bench = Bench(rule(service("web", after_boot="forget")), boot="")
+    bench.see(event())
+    bench.end("web")
+    bench.start("")
+    assert bench.standing == ["web"]
+
+
+def test_a_journal_made_short_says_the_same() -> None:
+    bench = Bench(rule({"ready": {}}, command("drain"), service()))
+    bench.see(event(), event("E2"))
+    bench.end("ready")
+    bench.find("drain", was=1)
+    before = bench.machine.ledger
+    short = Ledger([before.kept()])
+    assert (short.boot, short.cases, short.effects) == (before.boot, before.cases, before.effects)
+    bench.journal = [before.kept()]
+    bench.start()
+    bench.see(event(), event("E2"))
+    assert [e.order for e in bench.machine.ledger.effects.values()] == [1, 2]
+    assert bench.see() == ["undo drain"]
+    assert bench.runs["drain"].facts == {"was": 1}
+
+
+def test_what_may_not_run_again_does_not_for_another_event_either() -> None:
+    bench = Bench(rule(command("drain")))
+    bench.see(event(), event("E2"))
+    bench.start()
+    assert bench.see(event(), event("E2")) == []
+    assert [case.results for case in bench.machine.ledger.cases.values()] == [
+        [Outcome.INTERRUPTED],
+        [Outcome.INTERRUPTED],
+    ]

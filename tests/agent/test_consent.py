@@ -1,0 +1,163 @@
+"""Who approves: the only machine of an event, or the first of them when all are prepared."""
+
+from agent.bench import ME, NOTICE, START, Bench, event, rule, service
+from forewarn.agent import consent
+from forewarn.agent.consent import APPROVAL_SECONDS, PEERS_LIMIT_SECONDS, PEERS_SECONDS
+from forewarn.agent.messages import Answered, Heard, Woken
+
+OURS = (ME, "web-1", "web-2")
+
+
+def prepared(*resources: str, approve: str = "when-prepared") -> Bench:
+    bench = Bench(rule(service(), approve=approve))
+    bench.see(event(resources=resources))
+    return bench
+
+
+def test_the_first_machine_asks_the_others_and_approves_when_all_are_prepared() -> None:
+    bench = prepared(*OURS)
+    assert bench.end("web") == ["ask web-1 web-2"]
+    assert bench.hear("web-1") == []
+    assert bench.machine.wake_at == START + PEERS_SECONDS
+    assert bench.wait(PEERS_SECONDS) == ["ask web-1 web-2"]
+    assert bench.hear("web-1", "web-2", "stranger") == ["approve E1"]
+    assert bench.answer(taken=True) == []
+    assert bench.wait(NOTICE) == []
+    assert len(bench.approvals) == 1
+
+
+def test_all_must_be_prepared_in_one_round() -> None:
+    bench = prepared(*OURS)
+    bench.end("web")
+    bench.hear("web-1")
+    bench.wait(PEERS_SECONDS)
+    assert bench.hear("web-2") == []
+    assert bench.approvals == []
+
+
+def test_a_machine_that_is_not_the_first_asks_and_approves_nothing() -> None:
+    bench = prepared("web-1", ME)
+    assert bench.end("web") == []
+    assert bench.wait(NOTICE) == []
+
+
+def test_peers_are_not_asked_before_the_own_machine_is_prepared() -> None:
+    assert "ask web-1 web-2" not in prepared(*OURS).wait(1)
+
+
+def test_the_only_machine_of_an_event_has_nobody_to_ask() -> None:
+    bench = prepared(ME, approve="when-all-ready")
+    assert bench.end("web") == ["approve E1"]
+
+
+def test_names_compare_without_case_and_without_the_previews_underscore() -> None:
+    bench = prepared("_WEB-0", "_Web-1")
+    assert bench.end("web") == ["ask web-1"]
+    assert bench.hear("web-1") == ["approve E1"]
+
+
+def test_a_round_that_nobody_answers_is_lost_and_another_begun() -> None:
+    bench = prepared(*OURS)
+    bench.end("web")
+    lost = bench.asked[-1].round
+    assert bench.machine.wake_at == START + PEERS_LIMIT_SECONDS
+    assert bench.wait(PEERS_LIMIT_SECONDS - 1) == []
+    assert bench.wait(1) == ["ask web-1 web-2"]
+    late = Heard(lost, frozenset({"web-1", "web-2"}))
+    assert bench.tell(late) == []  # what is true of a round is not true of the next
+    assert bench.hear("web-1", "web-2") == ["approve E1"]
+    assert bench.hear() == []
+
+
+def test_an_approval_that_nobody_knows_the_fate_of_is_sent_again() -> None:
+    bench = prepared(ME)
+    bench.end("web")
+    assert bench.answer(taken=None) == []
+    assert bench.machine.wake_at == START + APPROVAL_SECONDS
+    assert bench.wait(APPROVAL_SECONDS - 1) == []
+    assert bench.wait(1) == ["approve E1"]
+
+
+def test_peers_are_asked_again_before_an_approval_is_sent_again() -> None:
+    bench = prepared(*OURS)
+    bench.end("web")
+    bench.hear("web-1", "web-2")
+    bench.answer(taken=None)
+    assert bench.wait(PEERS_SECONDS) == ["ask web-1 web-2"]
+    assert bench.hear("web-1", "web-2") == []
+    assert bench.wait(APPROVAL_SECONDS) == ["approve E1"]
+
+
+def test_an_approval_that_is_refused_is_not_sent_again() -> None:
+    bench = prepared(ME)
+    bench.end("web")
+    assert bench.answer(taken=False) == []
+    assert bench.wait(NOTICE) == []
+    assert bench.phase == "Prepared"
+
+
+def test_a_late_answer_to_an_approval_counts_and_one_to_nothing_does_not() -> None:
+    bench = prepared(ME)
+    bench.end("web")
+    assert bench.tell(Answered(bench.approvals[-1].request + 1, taken=True)) == []
+    assert bench.phase == "Prepared"
+    bench.see(event(status="Started"))
+    bench.answer(taken=True)
+    assert bench.phase == "Approved"
+
+
+def test_an_answer_for_an_event_that_is_over_is_forgotten() -> None:
+    bench = prepared(ME)
+    bench.end("web")
+    bench.see()
+    assert bench.answer(taken=True) == []
+    bench.end("web")
+    assert bench.machine.ledger.idle
+
+
+def test_nothing_is_approved_that_has_started() -> None:
+    bench = prepared(*OURS)
+    bench.end("web")
+    bench.see(event(resources=OURS, status="Started"))
+    assert bench.hear("web-1", "web-2") == []
+    assert bench.wait(60) == []
+
+
+def test_a_name_that_is_learnt_late_makes_the_first_machine_the_first() -> None:
+    bench = Bench(rule(approve="at-once", match={"machine": "any"}), me=None)
+    assert bench.see(event(concerns_me=None)) == ["approve E1"]
+    bench = Bench(rule(match={"machine": "any"}), me=None)
+    assert bench.see(event(concerns_me=None, resources=OURS)) == []
+    bench.me = ME
+    assert bench.see(event(resources=OURS)) == ["ask web-1 web-2"]
+
+
+def test_a_peer_agrees_when_it_is_prepared_and_its_rule_approves_at_all() -> None:
+    bench = prepared("web-1", ME)
+    (case,) = bench.machine.ledger.cases.values()
+    assert not consent.agrees(case)
+    bench.end("web")
+    assert consent.agrees(case)
+    bench = Bench(rule(approve="never"))
+    bench.see(event())
+    (case,) = bench.machine.ledger.cases.values()
+    assert case.phase == "Seen"
+    assert not consent.agrees(case)
+
+
+def test_an_event_that_has_been_approved_is_agreed_with() -> None:
+    bench = prepared(ME)
+    bench.end("web")
+    bench.answer(taken=True)
+    (case,) = bench.machine.ledger.cases.values()
+    assert consent.agrees(case)
+    assert bench.tell(Woken()) == []
+
+
+def test_an_approval_takes_more_than_one_round_only_as_long_as_needed() -> None:
+    bench = prepared(*OURS)
+    bench.end("web")
+    for _ in range(3):
+        bench.hear()
+        bench.wait(PEERS_SECONDS)
+    assert len(bench.asked) == 4

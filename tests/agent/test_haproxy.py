@@ -1,0 +1,129 @@
+"""Draining a server of a real HAProxy."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent import workplace
+from agent.workplace import Done, Site
+from forewarn.agent.actions.haproxy import Haproxy
+from forewarn.agent.actions.work import Failed
+from forewarn.agent.steps import Haproxy as Terms
+
+pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
+
+SETTINGS = """
+global
+    stats socket {socket} level admin
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+frontend in
+    bind 127.0.0.1:{port}
+    default_backend web
+backend web
+    server one 127.0.0.1:{first}
+    server two 127.0.0.1:{first} disabled
+"""
+
+
+class Balancer:
+    def __init__(self, folder: Path, first: int) -> None:
+        self.socket, self.port = str(folder / "api"), workplace.free_port()
+        (folder / "cfg").write_text(
+            SETTINGS.format(socket=self.socket, port=self.port, first=first)
+        )
+        self.process = subprocess.Popen(["haproxy", "-db", "-q", "-f", str(folder / "cfg")])
+
+    def state(self, server: str = "one") -> str:
+        done = self.done(server)
+        return Haproxy(Terms(socket=self.socket, server=f"web/{server}"))._state(done.work)
+
+    def done(self, server: str = "one", **terms: object) -> Done:
+        return Done(haproxy={"socket": self.socket, "server": f"web/{server}", **terms})
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with workplace.site() as server:
+        yield server
+
+
+@pytest.fixture
+def balancer(tmp_path: Path, site: Site) -> Iterator[Balancer]:
+    made = Balancer(tmp_path, site.server_port)
+    patience = made.done().work
+    while not Path(made.socket).exists():
+        assert made.process.poll() is None
+        patience.wait(0.01)
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+def test_a_server_is_drained_and_made_ready_again(balancer: Balancer) -> None:
+    done = balancer.done()
+    done.prepare()
+    assert done.facts == {"state": "ready"}
+    assert balancer.state() == "drain"
+    assert done.recover() == "web/one is set to ready again"
+    assert balancer.state() == "ready"
+
+
+def test_a_server_that_was_in_maintenance_stays_so(balancer: Balancer) -> None:
+    done = balancer.done("two")
+    done.prepare()
+    assert done.facts == {"state": "maint"}
+    done.recover()
+    assert balancer.state("two") == "maint"
+
+
+def test_draining_waits_for_the_last_session(balancer: Balancer, site: Site) -> None:
+    site.hold.clear()
+    argv = ["curl", "-s", f"http://127.0.0.1:{balancer.port}/"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as asking:
+        assert site.arrived.wait(10)
+        begun = balancer.done().begin()
+        while balancer.state() != "drain":
+            begun.work.wait(0.01)
+        assert begun.outcome == ""
+        site.hold.set()
+        assert begun.end() == "done "
+        assert asking.communicate()[0] == b"said"
+
+
+def test_draining_that_is_cut_says_how_many_sessions_were_left(
+    balancer: Balancer, site: Site
+) -> None:
+    site.hold.clear()
+    argv = ["curl", "-s", f"http://127.0.0.1:{balancer.port}/"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as asking:
+        assert site.arrived.wait(10)
+        begun = balancer.done().begin()
+        while balancer.state() != "drain":
+            begun.work.wait(0.01)
+        assert begun.stop() == "cut 1 sessions were left"
+        site.hold.set()
+        asking.communicate()
+
+
+def test_a_server_that_there_is_not_is_a_failure(balancer: Balancer) -> None:
+    with pytest.raises(Failed, match="HAProxy has no server web/three"):
+        balancer.done("three").prepare()
+
+
+def test_an_api_that_does_not_answer_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=r"HAProxy's API at .* does not answer: .*No such file"):
+        Done(haproxy={"socket": str(tmp_path / "none"), "server": "a/b"}).prepare()
+    nobody = f"127.0.0.1:{workplace.free_port()}"
+    with pytest.raises(Failed, match=r"does not answer: .*Connection refused"):
+        Done(haproxy={"socket": nobody, "server": "a/b"}).prepare()
+
+
+def test_what_was_never_noted_is_not_set() -> None:
+    assert Done(haproxy={"socket": "/no/such", "server": "a/b"}).recover() == ""

@@ -1,0 +1,427 @@
+"""The decider, case by case: prepare, approve, undo."""
+
+import pytest
+
+from agent.bench import ME, NOTICE, START, Bench, command, event, rule, service
+from forewarn.agent.machine import GRACE_SECONDS, LONGEST_PAUSE_SECONDS
+from forewarn.agent.messages import Closing, Finished, Woken
+from forewarn.agent.records import Ended, Outcome
+
+FAILED, DONE, CUT = Outcome.FAILED, Outcome.DONE, Outcome.CUT
+
+
+def results(bench: Bench) -> list[Outcome | None]:
+    (case,) = bench.machine.ledger.cases.values()
+    return case.results
+
+
+def test_actions_are_done_one_after_the_other_and_then_it_approves() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    assert bench.see(event()) == ["do web"]
+    assert bench.tell(Woken()) == []
+    assert bench.end("web") == ["do drain"]
+    assert bench.phase == "Preparing"
+    assert bench.end("drain") == ["approve E1"]
+    assert bench.phase == "Prepared"
+    assert bench.answer(taken=True) == []
+    assert bench.phase == "Approved"
+    assert bench.machine.wake_at is None
+
+
+def test_what_was_done_is_undone_last_first_when_the_event_is_gone() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.see(event())
+    bench.end("web")
+    bench.end("drain")
+    assert bench.see() == ["undo drain"]
+    assert bench.end("drain") == ["undo web"]
+    assert bench.end("web") == []
+    assert bench.machine.ledger.idle
+
+
+def test_an_event_that_stays_started_for_an_hour_is_acted_on_once() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    bench.end("web")
+    bench.answer(taken=True)
+    for _ in range(60):
+        bench.wait(60)
+        assert bench.see(event(status="Started")) == []
+    assert bench.see() == ["undo web"]
+
+
+def test_a_rule_that_never_approves_prepares_and_undoes_all_the_same() -> None:
+    bench = Bench(rule(service(), approve="never"))
+    bench.see(event())
+    assert bench.end("web") == []
+    assert bench.phase == "Prepared"
+    assert bench.see() == ["undo web"]
+
+
+def test_at_once_waits_for_nothing() -> None:
+    bench = Bench(rule({"log": {}}, approve="at-once"))
+    assert bench.see(event(resources=("web-1", ME))) == ["do log", "approve E1"]
+    assert bench.end("log", FAILED) == []
+    assert bench.answer(taken=True) == []
+    assert bench.phase == "Approved"
+
+
+def test_a_rule_without_actions_approves_at_once_where_it_alone_is_concerned() -> None:
+    assert Bench(rule()).see(event()) == ["approve E1"]
+
+
+def test_no_rule_means_a_line_and_no_approval() -> None:
+    bench = Bench()
+    assert bench.see(event(event_type="Freeze")) == ["do log"]
+    assert bench.end("log") == []
+    assert bench.phase == "Seen"
+    assert bench.see() == ["undo log"]
+    bench.end("log")
+    assert bench.machine.ledger.idle
+
+
+def test_another_machines_event_is_nobodys_business_unless_a_rule_says_so() -> None:
+    other = event(resources=("web-1",))
+    assert Bench(rule(service())).see(other) == ["do log"]
+    watchman = rule(service(), match={"machine": "others"}, approve="never")
+    assert Bench(watchman).see(other) == ["do web"]
+
+
+def test_an_event_is_nobodys_while_the_own_name_is_not_known() -> None:
+    bench = Bench(rule(service()), me=None)
+    assert bench.see(event(concerns_me=None)) == ["do log"]
+    bench.me = ME
+    assert bench.see(event()) == ["do web"]
+
+
+# Failures
+
+
+def test_a_failure_holds_what_is_left_and_the_approval() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.see(event())
+    assert bench.end("web", FAILED) == []
+    assert bench.phase == "Held"
+    assert bench.wait(NOTICE) == []
+    assert bench.see() == ["undo web"]  # it may be half done
+
+
+def test_a_failure_that_does_not_matter_goes_on() -> None:
+    bench = Bench(rule(service("web", on_failure="continue"), command("drain")))
+    bench.see(event())
+    assert bench.end("web", FAILED) == ["do drain"]
+    assert bench.end("drain") == ["approve E1"]
+    assert results(bench) == [FAILED, DONE]
+
+
+def test_an_action_is_tried_again_after_a_pause_as_often_as_it_may() -> None:
+    bench = Bench(rule(service("web", retries=2, retry_seconds=10)))
+    bench.see(event())
+    assert bench.runs["web"].attempt == 1
+    assert bench.end("web", FAILED) == []
+    assert bench.machine.wake_at == START + 10
+    assert bench.wait(9) == []
+    assert bench.wait(1) == ["do web"]
+    assert bench.runs["web"].attempt == 2
+    bench.end("web", FAILED)
+    assert bench.wait(10) == ["do web"]
+    assert bench.end("web", FAILED) == []
+    assert bench.phase == "Held"
+    assert bench.wait(NOTICE) == []
+
+
+def test_a_retry_that_does_not_fit_is_not_waited_for() -> None:
+    bench = Bench(rule(service("web", retries=9, retry_seconds=10)))
+    bench.see(event(starts_by=START + 15))
+    bench.end("web", FAILED)
+    assert results(bench) == [FAILED]
+
+
+def test_a_retry_that_the_notice_overtakes_is_a_failure_and_no_cut() -> None:
+    bench = Bench(rule(service("web", retries=9, retry_seconds=10), when_cut="approve"))
+    bench.see(event())
+    bench.end("web", FAILED)
+    bench.see(event(starts_by=START + 6))
+    assert bench.wait(10) == []
+    assert results(bench) == [FAILED]
+    assert bench.phase == "Held"
+
+
+def test_undoing_is_tried_again_with_pauses_that_double_up_to_a_minute() -> None:
+    bench = Bench(rule(service("web", retry_seconds=4, undo_retries=6)))
+    bench.see(event())
+    bench.end("web")
+    bench.see()
+    waited = []
+    for _ in range(6):
+        bench.end("web", FAILED)
+        assert bench.machine.wake_at is not None
+        waited.append(bench.machine.wake_at - bench.now)
+        assert bench.wait(waited[-1] - 1) == []
+        assert bench.wait(1) == ["undo web"]
+    assert waited == [4, 8, 16, 32, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
+    assert bench.runs["web"].attempt == 7
+    bench.end("web", FAILED)
+    assert bench.machine.wake_at is None
+    assert bench.standing == ["web"]
+
+
+def test_what_cannot_be_undone_keeps_what_was_done_before_it_until_somebody_looks() -> None:
+    bench = Bench(rule({"ready": {}}, service("web", undo_retries=0)))
+    bench.see(event())
+    bench.end("ready")
+    bench.end("web")
+    bench.see()
+    assert bench.end("web", FAILED) == []  # or the balancer would send people to a dead machine
+    assert bench.standing == ["ready", "web"]
+    assert bench.reload(*bench.rules) == ["undo web"]
+    assert bench.end("web") == ["undo ready"]
+
+
+def test_what_need_not_be_undone_lets_the_rest_be_undone() -> None:
+    bench = Bench(rule({"ready": {}}, service("web", undo_retries=0, on_failure="continue")))
+    bench.see(event())
+    bench.end("ready")
+    bench.end("web")
+    bench.see()
+    assert bench.end("web", FAILED) == ["undo ready"]
+    assert bench.standing == ["ready"]
+
+
+def test_what_an_action_said_last_is_kept() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    bench.tell(Finished(bench.runs["web"].run, FAILED, "x" * 600 + "end"))
+    last = bench.journal[-1]
+    assert isinstance(last, Ended)
+    assert last.text == "x" * 497 + "end"
+
+
+# Time
+
+
+def test_what_does_not_fit_is_cut_and_nothing_is_approved() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.see(event(starts_by=START + 30))
+    assert bench.runs["web"].until == START + 25
+    assert bench.wait(24) == []
+    assert bench.wait(1) == ["stop web"]
+    assert bench.end("web", CUT) == []
+    assert results(bench) == [CUT, None]
+    assert bench.phase == "Held"
+
+
+def test_what_does_not_fit_may_be_approved_all_the_same() -> None:
+    bench = Bench(rule(service("web"), command("drain"), when_cut="approve"))
+    bench.see(event(starts_by=START + 30))
+    bench.wait(25)
+    assert bench.end("web", FAILED) == ["approve E1"]
+    assert results(bench) == [CUT, Outcome.NO_TIME]
+    assert bench.see() == ["undo web"]
+
+
+def test_an_action_that_ends_well_although_it_was_stopped_has_ended_well() -> None:
+    bench = Bench(rule(service("web")))
+    bench.see(event(starts_by=START + 30))
+    assert bench.wait(25) == ["stop web"]
+    assert bench.end("web") == ["approve E1"]
+
+
+def test_an_action_that_needs_more_than_is_left_is_not_begun() -> None:
+    long, short = command("long", needs_seconds=60), command("short", needs_seconds=25)
+    bench = Bench(rule(long, short, when_cut="approve"))
+    assert bench.see(event(starts_by=START + 30)) == ["do short"]
+    assert bench.end("short") == ["approve E1"]
+    assert results(bench) == [Outcome.NO_TIME, DONE]
+
+
+def test_an_event_whose_notice_is_nearly_over_begins_nothing() -> None:
+    bench = Bench(rule(service()))
+    assert bench.see(event(starts_by=START + 5)) == []
+    assert results(bench) == [Outcome.NO_TIME]
+    assert bench.see(event(status="Started")) == []
+    assert bench.see() == []
+
+
+def test_an_action_that_takes_longer_than_its_own_limit_has_failed() -> None:
+    bench = Bench(rule(service(time_limit_seconds=20), when_cut="approve"))
+    bench.see(event())
+    assert bench.runs["web"].until == START + 20
+    assert bench.wait(20) == ["stop web"]
+    bench.end("web", CUT)
+    assert results(bench) == [FAILED]
+    assert bench.phase == "Held"
+
+
+def test_an_action_that_says_itself_that_it_was_cut_was_cut() -> None:
+    bench = Bench(rule(service(), when_cut="approve"))
+    bench.see(event())
+    assert bench.end("web", CUT) == ["approve E1"]
+
+
+def test_an_action_that_never_ends_is_waited_for_no_more() -> None:
+    bench = Bench(rule(service(time_limit_seconds=20), command("drain")))
+    bench.see(event())
+    bench.wait(20)
+    assert bench.wait(GRACE_SECONDS - 1) == []
+    assert bench.wait(1) == []
+    assert results(bench) == [FAILED, None]
+    assert bench.end("web") == []  # too late: it says nothing any more
+    assert bench.phase == "Held"
+
+
+def test_undoing_has_the_actions_own_limit_and_no_deadline() -> None:
+    bench = Bench(rule(service(time_limit_seconds=20)))
+    bench.see(event())
+    bench.end("web")
+    assert bench.see() == ["undo web"]
+    assert bench.runs["web"].until == START + 20
+    assert bench.wait(19) == []
+    assert bench.wait(1) == ["stop web"]
+    assert bench.end("web", CUT) == []
+    assert bench.wait(1) == ["undo web"]
+
+
+def test_a_notice_that_is_prolonged_prolongs_what_is_under_way() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event(starts_by=START + 30))
+    bench.wait(20)
+    assert bench.see(event(starts_by=START + 60)) == []
+    assert bench.wait(34) == []
+    assert bench.wait(1) == ["stop web"]
+
+
+def test_an_event_that_started_without_notice_is_not_prepared_for() -> None:
+    bench = Bench(rule(service()))
+    assert bench.see(event(status="Started")) == []
+    assert results(bench) == [Outcome.STARTED]
+    assert bench.see() == []
+
+
+def test_an_event_that_started_without_notice_is_prepared_for_if_the_rule_says_so() -> None:
+    bench = Bench(rule(service(), even_if_started=True))
+    assert bench.see(event(status="Started")) == ["do web"]
+    assert bench.end("web") == []
+    assert bench.see() == ["undo web"]
+
+
+def test_what_is_under_way_when_an_event_starts_keeps_its_deadline() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.see(event(starts_by=START + 30))
+    bench.wait(10)
+    assert bench.see(event(status="Started")) == []
+    assert bench.wait(14) == []
+    assert bench.wait(1) == ["stop web"]
+    bench.end("web")
+    assert results(bench) == [DONE, Outcome.STARTED]
+
+
+def test_a_rule_that_prepares_even_if_started_goes_on_after_the_start() -> None:
+    bench = Bench(rule(service("web"), command("drain"), even_if_started=True))
+    bench.see(event(starts_by=START + 30))
+    bench.see(event(status="Started"))
+    assert bench.wait(30) == []
+    assert bench.end("web") == ["do drain"]
+
+
+def test_a_cancelled_event_ends_what_is_under_way_and_undoes_it() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.see(event())
+    bench.end("web")
+    assert bench.see() == ["stop drain"]
+    assert bench.end("drain", CUT) == ["undo drain"]
+    assert bench.end("drain") == ["undo web"]
+
+
+def test_an_agent_that_is_to_end_finishes_what_is_under_way_and_begins_nothing() -> None:
+    bench = Bench(rule(service("web", time_limit_seconds=20), command("drain")))
+    bench.see(event())
+    assert bench.tell(Closing()) == []
+    assert bench.machine.busy
+    assert bench.wait(20) == ["stop web"]
+    assert bench.end("web") == []
+    assert not bench.machine.busy
+    bench.start()
+    assert bench.see(event()) == ["do drain"]
+
+
+def test_an_agent_that_is_to_end_neither_approves_nor_undoes() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    bench.tell(Closing())
+    assert bench.end("web") == []
+    assert bench.see() == []
+
+
+def test_it_is_busy_while_it_waits_for_an_answer_or_a_retry() -> None:
+    bench = Bench(rule(service(retries=1)))
+    assert not bench.machine.busy
+    bench.see(event())
+    bench.end("web", FAILED)
+    assert bench.machine.busy
+    bench.wait(1)
+    bench.end("web")
+    assert bench.machine.busy
+    bench.answer(taken=True)
+    assert not bench.machine.busy
+
+
+# Rules that wait
+
+
+def test_a_rule_for_little_notice_takes_the_event_when_it_is_so() -> None:
+    near = rule(service(), match={"max_notice_seconds": 120})
+    bench = Bench(near)
+    assert bench.see(event()) == ["do log"]
+    bench.end("log")
+    assert bench.machine.wake_at == START + NOTICE - 120
+    assert bench.wait(NOTICE - 121) == []
+    assert bench.wait(1) == ["do web"]
+    assert bench.end("web") == ["approve E1"]
+    assert bench.see() == ["undo web"]
+    assert bench.end("web") == ["undo log"]
+
+
+def test_a_rule_that_has_taken_an_event_keeps_it() -> None:
+    bench = Bench(rule(service("web")))
+    bench.see(event())
+    assert bench.reload(rule(service("other"), name="new")) == []
+    assert bench.end("web") == ["approve E1"]
+    bench.see()
+    assert bench.runs["web"].undo
+
+
+def test_new_rules_take_what_only_the_built_in_one_has_noted() -> None:
+    bench = Bench()
+    bench.see(event())
+    bench.end("log")
+    assert bench.reload(rule(service())) == ["do web"]
+
+
+def test_nothing_is_decided_before_the_first_look() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    bench.end("web")
+    bench.start()
+    assert bench.tell(Woken()) == []
+    assert bench.see() == ["undo web"]
+
+
+@pytest.mark.parametrize("again", ["e1", "E1"])
+def test_an_event_is_the_same_however_its_id_is_written(again: str) -> None:
+    bench = Bench(rule(service()))
+    bench.see(event("e1"))
+    bench.end("web")
+    assert bench.see(event(again)) == []
+    assert bench.see() == ["undo web"]
+
+
+def test_what_nobody_began_changes_nothing() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    length = len(bench.journal)
+    assert bench.tell(Finished(99, DONE)) == []
+    assert len(bench.journal) == length
+    bench.end("web")
+    assert bench.end("web", FAILED) == []
+    assert results(bench) == [DONE]

@@ -1,0 +1,151 @@
+"""Two events at once on one machine: what both want is done once, and undone after both."""
+
+from agent.bench import START, Bench, command, event, rule, service
+from forewarn.agent.records import Outcome
+
+SECOND = event("E2", event_type="Redeploy")
+PREEMPT = event("E2", event_type="Preempt", starts_by=START + 30)
+
+
+def test_what_both_want_is_done_once_and_undone_when_both_are_over() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    assert bench.see(event(), SECOND) == []
+    assert bench.end("web") == ["approve E1", "approve E2"]
+    assert bench.see(SECOND) == []
+    assert bench.see() == ["undo web"]
+    assert bench.end("web") == []
+    assert bench.machine.ledger.idle
+
+
+def test_what_stands_for_one_event_serves_a_later_one() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.see(event())
+    bench.end("web")
+    bench.end("drain")
+    assert bench.see(event(), SECOND) == ["approve E2"]
+
+
+def test_an_event_that_supersedes_another_takes_over_what_stands() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    bench.end("web")
+    assert bench.see(PREEMPT) == ["approve E2"]
+    assert bench.see() == ["undo web"]
+
+
+def test_an_event_that_supersedes_another_takes_over_what_is_under_way() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.see(event())
+    assert bench.see(PREEMPT) == []
+    assert bench.wait(24) == []
+    assert bench.end("web") == ["do drain"]
+    assert bench.runs["drain"].until == START + 25
+    assert bench.wait(1) == ["stop drain"]
+
+
+def test_what_one_does_for_itself_alone_is_undone_when_that_one_is_over() -> None:
+    first = rule(service("web"), command("a"), match={"types": ["Reboot"]}, name="first")
+    second = rule(service("web"), command("b"), name="second")
+    bench = Bench(first, second)
+    bench.see(event(), SECOND)
+    assert bench.end("web") == ["do a", "do b"]
+    bench.end("a")
+    bench.end("b")
+    assert bench.see(SECOND) == ["undo a"]
+    assert bench.end("a") == []
+    assert bench.see() == ["undo b", "undo web"]
+
+
+def test_a_program_that_is_not_shared_runs_for_each_event() -> None:
+    bench = Bench(rule(command("a", shared=False)))
+    assert bench.see(event(), SECOND) == ["do a", "do a"]
+
+
+def test_a_short_notice_does_not_end_what_another_event_has_time_for() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    assert bench.see(event(), PREEMPT) == []
+    assert bench.wait(25) == []
+    second = bench.machine.ledger.cases["E2"]
+    assert second.results == [Outcome.NO_TIME]
+    assert bench.end("web") == ["approve E1"]
+
+
+def test_what_was_begun_for_a_short_notice_goes_on_for_a_longer_one() -> None:
+    bench = Bench(rule(service()))
+    bench.see(PREEMPT)
+    bench.see(PREEMPT, event())
+    assert bench.wait(25) == []
+    assert bench.machine.ledger.cases["E2"].results == [Outcome.CUT]
+    assert bench.end("web") == ["approve E1"]
+    assert bench.machine.ledger.cases["E2"].results == [Outcome.CUT]
+    assert bench.machine.ledger.cases["E2"].phase == "Held"
+
+
+def test_the_shorter_notice_is_served_first() -> None:
+    preempted = rule(command("b"), match={"types": ["Preempt"]}, name="preempted")
+    bench = Bench(preempted, rule(service()))
+    assert bench.see(event(), PREEMPT) == ["do b", "do web"]
+    assert bench.see(PREEMPT, event(event_id="E0", status="Started")) == ["stop web"]
+
+
+def test_what_failed_for_one_event_is_tried_for_another() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    bench.end("web", Outcome.FAILED)
+    assert bench.see(event(), SECOND) == ["do web"]
+    assert bench.runs["web"].attempt == 1
+    assert bench.end("web") == ["approve E2"]
+    assert bench.machine.ledger.cases["E1"].phase == "Held"
+
+
+def test_what_waits_while_another_ends_badly_is_tried_after_it() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event(), SECOND)
+    assert bench.end("web", Outcome.FAILED) == ["do web"]
+    assert bench.end("web") == ["approve E2"]
+
+
+def test_what_is_being_undone_is_waited_for_and_done_anew() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    bench.find("web", active=True)
+    bench.end("web")
+    bench.see()
+    assert bench.see(SECOND) == []
+    assert bench.end("web") == ["do web"]
+    assert bench.runs["web"].facts is None
+
+
+def test_what_is_being_undone_for_too_long_is_not_waited_for() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    bench.end("web")
+    bench.see()
+    bench.see(PREEMPT)
+    assert bench.wait(25) == []
+    assert bench.machine.ledger.cases["E2"].results == [Outcome.NO_TIME]
+
+
+def test_what_could_not_be_undone_is_done_anew_and_knows_how_things_were() -> None:
+    bench = Bench(rule(service(undo_retries=0)))
+    bench.see(event())
+    bench.find("web", active=True)
+    bench.end("web")
+    bench.see()
+    bench.end("web", Outcome.FAILED)
+    assert bench.see(SECOND) == ["do web"]
+    bench.find("web", active=False)  # after the half undone: not how things were
+    bench.end("web")
+    assert bench.see() == ["undo web"]
+    assert bench.runs["web"].facts == {"active": True}
+
+
+def test_a_rule_that_names_an_action_twice_has_it_done_once() -> None:
+    bench = Bench(rule(service(), service()))
+    bench.see(event())
+    assert bench.end("web") == ["approve E1"]
+    bench.see()
+    assert bench.end("web") == []
+    assert bench.machine.ledger.idle

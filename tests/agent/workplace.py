@@ -1,0 +1,204 @@
+"""Real things for actions to work upon: programs, units, a web server."""
+
+import contextlib
+import http.server
+import json
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agent.bench import event
+from forewarn.agent.actions import catalog
+from forewarn.agent.actions.work import Cut, Failed, Work
+from forewarn.agent.steps import Step
+
+SYSTEMCTL = """#!{python}
+# What the agent asks of systemctl, for units that are files of one word: active or inactive.
+import sys
+from pathlib import Path
+
+units = Path({units!r})
+verb, unit = sys.argv[1], sys.argv[-1]
+with (units / "asked").open("a") as asked:
+    asked.write(" ".join(sys.argv[1:]) + "\\n")
+path = units / unit
+found = path.is_file()
+if verb == "show":
+    word, _, pid = (path.read_text() if found else "inactive").partition(" ")
+    print("LoadState=" + ("loaded" if found else "not-found"))
+    print("ActiveState=" + word)
+    print("MainPID=" + (pid or "0"))
+elif path.with_suffix(".broken").exists():
+    sys.exit("Job for " + unit + " failed.")
+else:
+    path.write_text("active" if verb == "start" else "inactive")
+"""
+
+
+class Units:
+    """Units that a program named `systemctl` on the PATH tells of, starts and stops."""
+
+    def __init__(self, folder: Path) -> None:
+        self._units = folder / "units"
+        self._units.mkdir()
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        program = self.bin / "systemctl"
+        program.write_text(SYSTEMCTL.format(python=sys.executable, units=str(self._units)))
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+    def put(self, unit: str, word: str) -> None:
+        (self._units / unit).write_text(word)
+
+    def word(self, unit: str) -> str:
+        return (self._units / unit).read_text()
+
+    def break_(self, unit: str) -> None:
+        (self._units / unit).with_suffix(".broken").touch()
+
+    @property
+    def asked(self) -> list[str]:
+        return (self._units / "asked").read_text().splitlines()
+
+
+class Done:
+    """One action on its own, with its notes kept."""
+
+    def __init__(self, **step: Any) -> None:
+        self.step = msgspec.convert(step, Step)
+        self.facts: dict[str, Any] | None = None
+        self.work = self._work(undo=False)
+
+    def _work(self, *, undo: bool) -> Work:
+        return Work(
+            self.step,
+            event(description="It's so."),
+            rule="r",
+            machine="web-0",
+            undo=undo,
+            seconds_left=30.0,
+            facts=self.facts,
+            note=self._note,
+        )
+
+    def _note(self, facts: dict[str, Any]) -> None:
+        self.facts = facts
+
+    def prepare(self) -> str:
+        return catalog.action(self.step).prepare(self.work)
+
+    def recover(self) -> str:
+        return catalog.action(self.step).recover(self._work(undo=True))
+
+    def begin(self) -> "Begun":
+        return Begun(self)
+
+
+class Begun:
+    """An action under way in a thread of its own."""
+
+    def __init__(self, done: Done) -> None:
+        self.work = done.work
+        self.outcome = ""
+        self._thread = threading.Thread(target=self._run, args=(done,))
+        self._thread.start()
+
+    def _run(self, done: Done) -> None:
+        try:
+            self.outcome = f"done {done.prepare()}"
+        except Failed as failed:
+            self.outcome = f"failed {failed}"
+        except Cut as cut:
+            self.outcome = f"cut {cut}".strip()
+
+    def end(self) -> str:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self.outcome
+
+    def stop(self) -> str:
+        self.work.stop()
+        return self.end()
+
+
+class Site(http.server.ThreadingHTTPServer):
+    """A web server that keeps what it was asked and answers as it is told."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Page)
+        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.status = 200
+        self.hold = threading.Event()
+        self.hold.set()
+        self.arrived = threading.Event()
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    server: Site
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.asked.append((self.command, self.path, headers, body))
+        self.server.arrived.set()
+        self.server.hold.wait(30)
+        with contextlib.suppress(OSError):
+            self.send_response(self.server.status)
+            self.send_header("Content-Length", "4")
+            self.end_headers()
+            self.wfile.write(b"said")
+
+    do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - the library's names
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def site() -> Iterator[Site]:
+    server = Site()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.hold.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and nobody has reaped does not."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def python(folder: Path, name: str, text: str) -> str:
+    """Write a program and return its path."""
+    path = folder / name
+    path.write_text(f"#!{sys.executable}\n{text}")
+    path.chmod(0o755)
+    return str(path)
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())

@@ -1,0 +1,201 @@
+"""Agents as processes of their own, and an endpoint whose document is the test's."""
+
+import contextlib
+import http.client
+import http.server
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from end_to_end.running import free_port
+
+PATIENCE_SECONDS = 40.0
+
+ACTION = """#!{python}
+# Leaves a line in the log for each run; with a file `hold` beside the log it waits for its end.
+import os, pathlib, sys, time
+log = pathlib.Path({log!r})
+def say(word):
+    with log.open("a") as file:
+        file.write(word + "\\n")
+        file.flush()
+        os.fsync(file.fileno())
+say(sys.argv[1] + " begins")
+while (log.parent / "hold").exists():
+    time.sleep(0.02)
+say(sys.argv[1] + " ends")
+"""
+
+
+def until(holds: Callable[[], object], why: Callable[[], object] = lambda: "") -> None:
+    """Wait until something holds; say `why` it should where it never does."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.02)
+
+
+class Endpoint(http.server.ThreadingHTTPServer):
+    """Serves a document of the test's; keeps what is approved."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Asked)
+        self.incarnation = 1
+        self.events: list[dict[str, Any]] = []
+        self.approved: list[str] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def show(self, *events: dict[str, Any]) -> None:
+        self.events = list(events)
+        self.incarnation += 1
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that was killed has hung up; that is what the tests do."""
+
+
+class _Asked(http.server.BaseHTTPRequestHandler):
+    server: Endpoint
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if "/instance" in self.path:
+            machine = self.path.split("/vm/")[1].split("/")[0]
+            self._answer(machine, "text/plain; charset=utf-8")
+            return
+        document = {"DocumentIncarnation": self.server.incarnation, "Events": self.server.events}
+        self._answer(json.dumps(document))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.approved += [each["EventId"] for each in body["StartRequests"]]
+        self._answer("")
+
+    def _answer(self, body: str, kind: str = "application/json; charset=utf-8") -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def endpoint() -> Iterator[Endpoint]:
+    server = Endpoint()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def event(event_id: str = "E1", **given: Any) -> dict[str, Any]:
+    """Return an event as the wire has it: a Reboot of web-0 with fifteen minutes' notice."""
+    at = time.gmtime(time.time() + given.pop("notice", 900))
+    return {
+        "EventId": event_id,
+        "EventStatus": "Scheduled",
+        "EventType": "Reboot",
+        "ResourceType": "VirtualMachine",
+        "Resources": ["web-0"],
+        "NotBefore": time.strftime("%a, %d %b %Y %H:%M:%S GMT", at),
+        "Description": "",
+        "EventSource": "User",
+        "DurationInSeconds": -1,
+    } | given
+
+
+def started(event_id: str = "E1", **given: Any) -> dict[str, Any]:
+    return event(event_id, EventStatus="Started", NotBefore="", **given)
+
+
+class Agent:
+    """One machine's agent, with a log that its actions write."""
+
+    def __init__(self, folder: Path, endpoint: str, rules: str, *, machine: str = "web-0") -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.machine = folder, machine
+        self.port = free_port()
+        self.log = folder / "actions.log"
+        self.said = folder / "agent.log"
+        self.settings = folder / "agent.toml"
+        self.action = folder / "action"
+        self.action.write_text(ACTION.format(python=sys.executable, log=str(self.log)))
+        self.action.chmod(0o755)
+        self.head = (
+            f'[client]\nendpoint = "{endpoint}/vm/{machine}"\n'
+            f'[status]\nlisten = "127.0.0.1:{self.port}"\n'
+            f'[state]\nfolder = "state"\n[log]\nformat = "json"\n'
+        )
+        self.write(rules)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def write(self, rules: str) -> None:
+        """Write the settings; `ACTION` in them is the program that leaves lines."""
+        self.settings.write_text(rules.replace("ACTION", str(self.action)) + self.head)
+
+    def start(self, *options: str, by: tuple[str, ...] = ()) -> "Agent":
+        """Start it; `by` is what is run in the place of the command line."""
+        program = by or ("-m", "forewarn", "agent", "run")
+        argv = [sys.executable, *program, "--config", str(self.settings), *options]
+        with self.said.open("ab") as said:
+            self.process = subprocess.Popen(argv, stdout=said, stderr=said)
+        return self
+
+    @property
+    def done(self) -> list[str]:
+        """What the actions have left."""
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def page(self, path: str) -> tuple[int, str]:
+        """Ask the status port; 0 where nobody answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            connection.close()
+
+    def status(self) -> dict[str, Any]:
+        status, body = self.page("/status")
+        return json.loads(body) if status == 200 else {}
+
+    def phase(self, event_id: str = "E1") -> str:
+        for each in self.status().get("events", []):
+            if each["event_id"] == event_id:
+                return str(each["phase"])
+        return ""
+
+    def expect(self, *lines: str) -> None:
+        """Wait until the actions have left exactly these lines."""
+        until(lambda: self.done == list(lines), lambda: (self.done, self.said.read_text()[-3000:]))
+
+    def until(self, holds: Callable[[], object]) -> None:
+        until(holds, lambda: (self.done, self.status(), self.said.read_text()[-3000:]))
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()

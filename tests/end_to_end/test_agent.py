@@ -1,0 +1,307 @@
+"""`forewarn agent run` as people run it: its actions, its journal, its signals, its port."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
+
+TWO = """
+[[rule]]
+name = "two"
+match = { types = ["Reboot"] }
+prepare = [
+  { command = { run = ["ACTION", "a"], undo = ["ACTION", "un-a"] } },
+  { command = { run = ["ACTION", "b"], undo = ["ACTION", "un-b"], repeatable = true } },
+]
+approve = "when-prepared"
+"""
+DONE = ["a begins", "a ends", "b begins", "b ends"]
+UNDONE = ["un-b begins", "un-b ends", "un-a begins", "un-a ends"]
+
+
+@pytest.fixture
+def cloud() -> Iterator[Endpoint]:
+    with endpoint() as server:
+        yield server
+
+
+@pytest.fixture
+def agents(tmp_path: Path, cloud: Endpoint) -> Iterator[Callable[..., Agent]]:
+    made: list[Agent] = []
+
+    def make(rules: str = TWO, machine: str = "web-0") -> Agent:
+        made.append(Agent(tmp_path / machine, cloud.url, rules, machine=machine))
+        return made[-1]
+
+    yield make
+    for agent in made:
+        agent.close()
+
+
+def test_it_prepares_approves_and_undoes(cloud: Endpoint, agents: Callable[..., Agent]) -> None:
+    agent = agents().start()
+    cloud.show(event())
+    agent.expect(*DONE)
+    agent.until(lambda: agent.phase() == "Approved")
+    assert cloud.approved == ["E1"]
+    cloud.show(started())
+    agent.until(lambda: agent.status()["events"][0]["event_status"] == "Started")
+    cloud.show()
+    agent.expect(*DONE, *UNDONE)
+    agent.until(lambda: not agent.status()["standing"])
+    assert cloud.approved == ["E1"]
+    assert agent.kill(signal.SIGTERM) == 0
+
+
+def test_a_killed_agent_undoes_what_was_over_meanwhile(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    agent = agents().start()
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Approved")
+    agent.kill()
+    cloud.show()
+    agent.start()
+    agent.expect(*DONE, *UNDONE)
+
+
+def test_sigterm_finishes_what_is_under_way_and_leaves_the_rest_in_the_journal(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    agent = agents()
+    (agent.folder / "hold").touch()
+    agent.start()
+    cloud.show(event())
+    agent.expect("a begins")
+    assert agent.process is not None
+    agent.process.send_signal(signal.SIGTERM)
+    (agent.folder / "hold").unlink()
+    assert agent.process.wait(30) == 0
+    assert agent.done == DONE[:2]
+    agent.start()
+    agent.expect(*DONE)
+
+
+def test_sighup_reads_the_rules_again_and_keeps_the_old_ones_where_it_cannot(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    agent = agents("").start()
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Seen")
+    assert agent.process is not None
+    agent.write("[[rule]]\nnam = 'two'\n")
+    agent.process.send_signal(signal.SIGHUP)
+    agent.until(lambda: "the rules stay as they were" in agent.said.read_text())
+    assert "there is no setting rule[0].nam; did you mean" in agent.said.read_text()
+    agent.write(TWO)
+    agent.process.send_signal(signal.SIGHUP)
+    agent.expect(*DONE)
+
+
+def test_readyz_turns_while_the_machine_is_taken_out(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    rules = (
+        '[[rule]]\nname = "pool"\napprove = "when-prepared"\n'
+        'prepare = [{ ready = { wait_seconds = 0.2 } }, { command = { run = ["ACTION", "a"] } }]\n'
+    )
+    agent = agents(rules).start()
+    agent.until(lambda: agent.page("/readyz") == (200, "ready\n"))
+    cloud.show(event())
+    agent.expect(*DONE[:2])
+    assert agent.page("/readyz") == (503, "being taken out\n")
+    agent.kill()
+    agent.start()
+    agent.until(lambda: agent.page("/readyz")[0])
+    assert agent.page("/readyz")[0] == 503
+    cloud.show()
+    agent.until(lambda: agent.page("/readyz")[0] == 200)
+
+
+def test_the_port_shows_health_status_and_metrics(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    agent = agents().start()
+    cloud.show(event(notice=600))
+    agent.until(lambda: agent.phase() == "Approved")
+    assert agent.page("/healthz") == (200, "ok\n")
+    assert agent.page("/nothing")[0] == 404
+    (told,) = agent.status()["events"]
+    assert told["rule"] == "two"
+    assert told["agrees"] is True
+    assert 500 < told["notice_left_seconds"] < 600
+    assert [each["result"] for each in told["actions"]] == ["done", "done"]
+    metrics = agent.page("/metrics")[1]
+    assert 'forewarn_agent_events{type="Reboot",phase="Approved"} 1' in metrics
+    done = 'forewarn_agent_actions_total{kind="command",phase="prepare",outcome="done"} 2'
+    assert done in metrics
+    assert "forewarn_agent_approvals_total 1" in metrics
+    shown = subprocess.run(
+        [sys.executable, "-m", "forewarn", "agent", "status", "--config", str(agent.settings)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "web-0: ready\nE1 Reboot Scheduled, " in shown.stdout
+    assert "Approved by rule 'two'\n  command: done\n" in shown.stdout
+
+
+def test_a_dry_run_says_and_does_nothing(cloud: Endpoint, agents: Callable[..., Agent]) -> None:
+    agent = agents()
+    cloud.show(event())
+    agent.start("--dry-run", "--once")
+    assert agent.process is not None
+    assert agent.process.wait(30) == 0
+    said = [json.loads(line)["message"] for line in agent.said.read_text().splitlines()]
+    assert [line for line in said if line.startswith("would")] == [
+        "would do command",
+        "would do command",
+        "would approve E1",
+    ]
+    assert agent.done == cloud.approved == []
+    assert not (agent.folder / "state").exists()
+
+
+def test_once_ends_when_what_the_document_asks_for_is_done(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    agent = agents()
+    cloud.show(event())
+    agent.start("--once")
+    assert agent.process is not None
+    assert agent.process.wait(30) == 0
+    assert (agent.done, cloud.approved) == (DONE, ["E1"])
+    cloud.show()
+    agent.start("--once")
+    assert agent.process.wait(30) == 0
+    assert agent.done == [*DONE, *UNDONE]
+
+
+def test_a_second_agent_on_the_same_journal_is_refused(agents: Callable[..., Agent]) -> None:
+    agent = agents().start()
+    agent.until(lambda: agent.page("/healthz")[0])
+    second = subprocess.run(
+        [sys.executable, "-m", "forewarn", "agent", "run", "--config", str(agent.settings)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert second.returncode == 6
+    assert "another agent has" in second.stderr
+
+
+def test_systemd_is_told(tmp_path: Path, cloud: Endpoint, agents: Callable[..., Agent]) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        heard.settimeout(30)
+        given = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+        os.environ.update(given)
+        try:
+            agent = agents().start()
+        finally:
+            for name in given:
+                del os.environ[name]
+        assert heard.recv(1000) == b"READY=1"
+        assert heard.recv(1000) == b"WATCHDOG=1"
+        assert agent.process is not None
+        agent.process.send_signal(signal.SIGHUP)
+        told = set()
+        while not any(line.startswith(b"RELOADING=1\nMONOTONIC_USEC=") for line in told):
+            told.add(heard.recv(1000))
+        agent.process.send_signal(signal.SIGTERM)
+        while b"STOPPING=1" not in told:
+            told.add(heard.recv(1000))
+        assert agent.process.wait(30) == 0
+
+
+# Several machines
+
+
+def test_of_two_machines_the_first_approves_when_both_are_prepared(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    first, second = agents(), agents(machine="web-1")
+    for agent, other in ((first, second), (second, first)):
+        agent.write(f'peers = ["http://127.0.0.1:{other.port}"]\n{TWO}')
+    (second.folder / "hold").touch()
+    first.start()
+    cloud.show(event(Resources=["web-0", "web-1"]))
+    first.expect(*DONE)
+    second.start()
+    second.expect("a begins")
+    assert cloud.approved == []
+    (second.folder / "hold").unlink()
+    first.until(lambda: first.phase() == "Approved")
+    assert cloud.approved == ["E1"]
+    until(lambda: second.phase() == "Prepared")
+
+
+KILLER = """
+import os, signal, sys
+from forewarn.agent import journal
+from forewarn.cli import main
+
+at, how = int(os.environ["KILL_AT"]), os.environ["KILL_HOW"]
+count = 0
+plain = journal.Journal.append
+
+def append(self, record):
+    global count
+    count += 1
+    if count == at and how == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if count == at and how == "during":
+        line = journal._line(record)
+        os.lseek(self._file, 0, os.SEEK_END)
+        os.write(self._file, line[: len(line) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    plain(self, record)
+    if count == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+journal.Journal.append = append
+main.execute(["agent", "run", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("how", ["before", "during", "after"])
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_kill_at_any_record_leaves_the_machine_as_it_should_be(
+    how: str, at: int, cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    """Records: booted, taken, a begun, a ended, b begun, b ended, approved."""
+    agent = agents()
+    (agent.folder / "killer.py").write_text(KILLER)
+    cloud.show(event())
+    given = {"KILL_AT": str(at), "KILL_HOW": how}
+    os.environ.update(given)
+    try:
+        agent.start(by=(str(agent.folder / "killer.py"),))
+    finally:
+        for name in given:
+            del os.environ[name]
+    assert agent.process is not None
+    assert agent.process.wait(40) == -signal.SIGKILL
+    agent.start()
+    agent.until(lambda: agent.phase() in {"Approved", "Held"})
+    log = agent.done
+    assert log.count("a begins") <= 1  # it may not be begun again
+    if agent.phase() == "Held":
+        assert log.count("a ends") in {0, 1}
+        assert (at, how) in {(3, "after"), (4, "before"), (4, "during")}
+        assert cloud.approved == []
+    else:
+        assert log[:2] == DONE[:2]
+        assert log[-2:] == DONE[2:]
+    cloud.show()
+    agent.until(lambda: not agent.status()["standing"])
+    undone = [line for line in agent.done[len(log) :] if line.endswith("ends")]
+    assert undone == (["un-b ends", "un-a ends"] if "b begins" in log else ["un-a ends"])

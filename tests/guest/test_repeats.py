@@ -1,0 +1,326 @@
+"""The fast path answers as the long way does, in every byte, and does all else that it does."""
+
+import ipaddress
+import itertools
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from forewarn.maintenance.model import Changes
+from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.protocol import identity
+from forewarn.server.guest import repeats
+from forewarn.server.guest.asking import ALWAYS_ON, Asking
+from forewarn.server.guest.callers import Source
+from forewarn.server.guest.limits import Limits
+from forewarn.server.guest.listener import Listener
+from forewarn.server.guest.proxies import Proxies
+from forewarn.server.guest.rate import UNLIMITED, Rate
+from forewarn.server.guest.repeats import Place, Repeat, Repeats
+from forewarn.server.guest.wire import Connection, Stage
+from guest import room
+from guest.room import Peer, Room, get, post
+
+SECRET = b"a secret of theirs"
+PROXY = "10.0.0.50"
+PROXIES = Proxies([ipaddress.ip_network(f"{PROXY}/32")])
+PROXIES.secrets = (SECRET,)
+PLAIN = Listener(host="169.254.169.254", proxies=PROXIES)
+BLUE = Listener(host="169.254.169.254", name="blue")
+LOOPBACK = Listener(host="127.0.0.1", loopback=True, default_vm="web-1")
+PLACES = [
+    (PLAIN, "10.0.0.10"),
+    (PLAIN, "10.0.0.11"),
+    (PLAIN, PROXY),
+    (PLAIN, "10.0.0.99"),
+    (BLUE, "10.0.0.10"),
+    (BLUE, "10.0.0.11"),
+    (LOOPBACK, "127.0.0.1"),
+    (LOOPBACK, "127.0.0.7"),
+]
+WEIGHTS = [9, 9, 1, 1, 9, 1, 9, 5] * 2
+"""How often each place is asked from, on either of two connections; most are a machine's."""
+SCOPES = [room.scope("shop", incarnation=5), room.scope("front")]
+MACHINES = [
+    room.machine("shop", "10.0.0.10", listener="blue"),
+    room.machine("front", PROXY),
+]
+SIGNED = (
+    "X-Instance-ID: web-0",
+    f"X-Instance-ID-Signature: {identity.sign(b'web-0', SECRET).decode()}",
+)
+ANSWER = b"x-ms-request-id: "
+REQUEST_ID = re.compile(ANSWER + rb"([0-9a-f-]{36})\r\n")
+OLD = room.EVENTS.replace("2020-07-01", "2017-08-01")
+COMMON = [
+    get(),
+    get(OLD),
+    get(room.EVENTS, "Accept: */*"),
+    get(room.EVENTS, "If-None-Match: 2"),
+    get(room.EVENTS, "If-None-Match: 5, 0"),
+]
+RARE = [
+    get(room.EVENTS, *SIGNED),
+    get(room.EVENTS, *SIGNED, "X-Forwarded-For: 10.0.0.10"),
+    get(room.EVENTS, "X-Forwarded-For: 10.0.0.10"),
+    get(room.EVENTS, "X-Instance-ID: web-0"),
+    get(f"/vm/web-0{room.EVENTS}"),
+    get(room.EVENTS, "If-None-Match: 2", "Prefer: wait=1"),
+    get(room.EVENTS, "If-None-Match: 7", "Prefer: wait=60"),
+    get(room.EVENTS, "Connection: close"),
+    get(room.EVENTS, "Connection: Upgrade", "Upgrade: h2c"),
+    get(room.EVENTS, "Expect: 100-continue"),
+    get(room.EVENTS, "Content-Length: 5") + b"hello",
+    get(room.EVENTS, "Transfer-Encoding: chunked") + b"0\r\n\r\n",
+    get(room.EVENTS, "X: " + "x" * repeats.MAX_BYTES),
+    get(version="1.0"),
+    get(room.EVENTS, "Connection: keep-alive", version="1.0"),
+    get().replace(b"GET", b"HEAD", 1),
+    get().replace(b"Metadata: true\r\n", b""),
+    get(room.EVENTS + "&api-version=2020-07-01"),
+    get("/metadata/versions"),
+    get("/metadata/instance?api-version=2021-02-01"),
+    get("/nowhere"),
+    post(),
+    post(b"not json"),
+    b"\r\n" + get(),
+    b"garbage\r\n\r\n",
+]
+
+
+class Counting(Repeats):
+    """Counts what it answered."""
+
+    hits = 0
+
+    def answer(self, repeat: Repeat, now: float) -> bytes | None:
+        answer = super().answer(repeat, now)
+        self.hits += answer is not None
+        return answer
+
+
+class Never(Repeats):
+    """Remembers nothing: everything goes the long way."""
+
+    def find(self, place: Place, address: str, data: bytes) -> Repeat | None:
+        del place, address, data
+
+
+class WithoutListener(Counting):
+    def key(self, source: Source) -> object:
+        return super().key(msgspec.structs.replace(source, listener=""))
+
+
+class WithoutTrust(Counting):
+    def key(self, source: Source) -> object:
+        return super().key(msgspec.structs.replace(source, trusted_proxy=False))
+
+
+class NeverForgets(Counting):
+    """Takes what was so for what is so."""
+
+    def learn(self) -> None:
+        pass
+
+
+class WithoutState(Connection):
+    """Looks bytes up whatever the parser has read before them."""
+
+    __slots__ = ()
+
+    def data_received(self, data: bytes) -> None:
+        if self._stage is not Stage.HEAD or not self._answer_again(data):
+            super().data_received(data)
+
+
+class Pair:
+    """The same connections to two rooms: one with the fast path, one without."""
+
+    def __init__(self, fast: Room, slow: Room, turns: list[Callable[[], None]]) -> None:
+        self.rooms = (fast, slow)
+        self.turns = turns
+        self.peers: dict[int, tuple[Peer, Peer]] = {}
+        self.gone: list[bytes] = []
+        for each in self.rooms:
+            each.registry.fill((), MACHINES)
+            each.documents.fill(SCOPES)
+
+    def connection(self, number: int) -> tuple[Peer, Peer]:
+        if number in self.peers:
+            if not self.peers[number][0].closing:
+                return self.peers[number]
+            self.gone += REQUEST_ID.findall(self.peers[number][0].got)
+        listener, address = PLACES[number % len(PLACES)]
+        fast, slow = (each.connect(address, listener) for each in self.rooms)
+        self.peers[number] = fast, slow
+        return fast, slow
+
+    @property
+    def answered(self) -> int:
+        """Count the answers, each with an id of its own."""
+        live = [REQUEST_ID.findall(peer.got) for peer, _ in self.peers.values()]
+        ids = [*self.gone, *itertools.chain.from_iterable(live)]
+        assert len(set(ids)) == len(ids)
+        return len(ids)
+
+    def step(self, chance: random.Random) -> None:
+        kind = chance.random()
+        if kind < 0.05:
+            self.learn(change(chance, self.rooms[1]))
+        elif kind < 0.13:
+            seconds = chance.choice([0.01, 0.3, 1.0, 5.0, 21.0])
+            for each in self.rooms:
+                each.pass_time(seconds)
+        else:
+            peers = self.connection(*chance.choices(range(len(WEIGHTS)), WEIGHTS))
+            for part in bytes_of(chance):
+                for peer in peers:
+                    peer.send(part)
+            if chance.random() < 0.02:
+                for peer in peers:
+                    peer.end()
+
+    def learn(self, changes: Changes) -> None:
+        for each in self.rooms:
+            each.learn(changes)
+
+    def judge(self) -> None:
+        """Compare all that can be told from outside, and what is kept for later."""
+        for turn in self.turns:
+            turn()
+        fast, slow = (state(each) for each in self.rooms)
+        assert fast == slow
+        for fast_peer, slow_peer in self.peers.values():
+            assert REQUEST_ID.sub(b"", fast_peer.got) == REQUEST_ID.sub(b"", slow_peer.got)
+            assert shape(fast_peer) == shape(slow_peer)
+
+
+def state(plane: Room) -> dict[str, Any]:
+    return {
+        "asked": {
+            key: (asked.full_at, asked.sighting) for key, asked in plane.registry._asked.items()
+        },
+        "tally": dict(plane.tally),
+        "approved": plane.approvals.book,
+        "turned": plane.approvals.turned,
+        "answers": plane.connections.answers.counts,
+        "waiting": len(plane.connections.waiting),
+    }
+
+
+def shape(peer: Peer) -> tuple[Any, ...]:
+    connection = peer.connection
+    return peer.closing, peer.ended, peer.aborted, connection._stage, connection.deadline
+
+
+def change(chance: random.Random, plane: Room) -> Changes:
+    """Something that happens to the fleet."""
+    scopes = {key: plane.documents._scopes[key] for key in sorted(plane.documents._scopes)}
+    name = chance.choice(list(scopes))
+    moved = msgspec.structs.replace(scopes[name], incarnation=scopes[name].incarnation + 1)
+    address = chance.choice(["10.0.0.10", "10.0.0.11", PROXY, "127.0.0.1", ""])
+    match chance.randrange(6):
+        case 0:
+            event = room.event(f"E{chance.randrange(3)}", scope=name, published=moved.incarnation)
+            return Changes(scopes=(moved,), operations=(room.operation(event, id="7.1"),))
+        case 1:
+            machine = room.machine(
+                chance.choice(["web-0", "web-1", "late"]),
+                address,
+                scope=name,
+                listener=chance.choice(["", "blue"]),
+            )
+            return Changes(machines=(machine,))
+        case 2:
+            return Changes(removed_machines=(chance.choice(["web-0", "late"]),))
+        case 3:
+            machines = [room.machine("web-0", "10.0.0.10", scope="web")]
+            return Changes(machines=(*machines, *MACHINES))
+        case _:
+            return Changes(scopes=(moved,))
+
+
+def bytes_of(chance: random.Random) -> list[bytes]:
+    """What is sent on one connection next: mostly what pollers send."""
+    kind = chance.random()
+    if kind < 0.94:
+        return [chance.choice(COMMON)]
+    if kind < 0.96:
+        whole = chance.choice(COMMON)
+        return [whole[: chance.randrange(1, len(whole))], chance.choice(COMMON)]
+    data = b"".join(
+        chance.choice(RARE if chance.random() < 0.7 else COMMON)
+        for _ in range(chance.randrange(1, 4))
+    )
+    edges = sorted({0, len(data), *(chance.randrange(len(data) + 1) for _ in range(3))})
+    return [data[a:b] for a, b in itertools.pairwise(edges)]
+
+
+def play(
+    seed: int,
+    kind: type[Counting] = Counting,
+    connection: type[Connection] = Connection,
+    asking: Asking = ALWAYS_ON,
+    rate: Rate = UNLIMITED,
+) -> tuple[int, int]:
+    """Play a random story; return how many answers there were, and how many were fast."""
+    chance = random.Random(seed)
+    limits = Limits(idle_seconds=20.0)
+    with (
+        room.opened(limits, asking, rate, kind) as (fast, turn),
+        room.opened(limits, asking, rate, Never) as (slow, other_turn),
+    ):
+        fast.connection = connection
+        pair = Pair(fast, slow, [turn, other_turn])
+        for _ in range(300):
+            pair.step(chance)
+            try:
+                pair.judge()
+            except AssertionError as error:
+                error.add_note(f"play({seed}, ...) repeats it")
+                raise
+        assert isinstance(fast.repeats, Counting)
+        return pair.answered, fast.repeats.hits
+
+
+FIRST = Asking(policy=Policy(enablement=Enablement.FIRST_REQUEST))
+ANY_SEED = random.SystemRandom().getrandbits(32)
+
+
+@pytest.mark.parametrize("asking", [ALWAYS_ON, FIRST], ids=["always on", "first request"])
+@pytest.mark.parametrize("rate", [UNLIMITED, Rate(per_second=3, burst=6)], ids=["any", "rated"])
+def test_both_ways_answer_and_do_the_same(asking: Asking, rate: Rate) -> None:
+    total = fast = 0
+    for seed in range(ANY_SEED, ANY_SEED + 8):
+        answered, hits = play(seed, asking=asking, rate=rate)
+        total += answered
+        fast += hits
+    least = total / 2 if rate is UNLIMITED else 0  # over the rate all go the long way
+    assert fast > least, f"{fast} of {total} answers were fast from seed {ANY_SEED} on"
+
+
+@pytest.mark.parametrize(
+    ("kind", "connection"),
+    [
+        (WithoutListener, Connection),
+        (WithoutTrust, Connection),
+        (NeverForgets, Connection),
+        (Counting, WithoutState),
+    ],
+    ids=["no listener", "no trust", "no change", "no state"],
+)
+def test_a_fast_path_that_looks_at_less_is_found_out(
+    kind: type[Counting], connection: type[Connection]
+) -> None:
+    found = 0
+    for seed in range(100):
+        try:
+            play(seed, kind, connection)
+        except AssertionError:
+            found += 1
+            break
+    assert found
