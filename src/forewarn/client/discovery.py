@@ -153,15 +153,16 @@ def find(
     return candidates(given, environment, () if named else (read or lease_files)(), now)
 
 
-# Patterns are compiled when they are first used: most clients start without a lease to read.
+# Patterns are texts, which re compiles at their first use and keeps: importing this costs nothing,
+# and most machines never read a lease.
 _URL: Final = (
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?"
     r"(?:\[(?P<v6>[^\]/]*)\]|(?P<host>[^/?#:@\[\]]*))"
     r"(?::(?P<port>[^/?#@]*))?"
     r"(?P<path>/[^?#]*)?"
 )
-_NAME: Final = r"(?a)[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?\.?"
-_PATH: Final = r"(?a)[A-Za-z0-9/._~!$&'()*+,;=:@%-]*"
+_NAME: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?\.?"
+_PATH: Final = r"[A-Za-z0-9/._~!$&'()*+,;=:@%-]*"
 _NUMBERS: Final = r"[0-9.]+"
 _WANTED: Final = (
     "give it as http://169.254.169.254, with a port or a path before /metadata where it has one"
@@ -238,17 +239,16 @@ def _newest(leases: Iterable[LeaseFile], now: datetime) -> tuple[str, str] | Non
     return found
 
 
-# A quoted text: an option has 255 bytes, each of four characters at most.
-_WORD: Final = (
-    r'(?s)"(?P<text>(?:[^"\\]|\\.){0,2048}+)"'
-    r'|(?P<comment>#[^\n]*)|(?P<mark>[{};])|(?P<word>[^\s{};"#]+)'
-)
+_TEXT: Final = r'"(?P<text>(?:[^"\\]|\\.){0,2048}+)"'
+"""Quoted text: an option has 255 bytes at most, and each takes four characters at most."""
+
+_TOKEN: Final = _TEXT + r'|(?P<comment>#[^\n]*)|(?P<mark>[{};])|(?P<word>[^\s{};"#]+)'
 
 
 def _statements(text: str) -> Iterator[list[str]]:
     """Give dhclient's statements as words; a block's end is `}`, quoted texts keep a `"`."""
     words: list[str] = []
-    for token in re.finditer(_WORD, text):
+    for token in re.finditer(_TOKEN, text, re.DOTALL):
         if token["comment"] is not None:
             continue
         if token["mark"] is None:
@@ -308,7 +308,7 @@ def _address(octets: Sequence[int]) -> str | None:
     return ".".join(map(str, octets))
 
 
-_WHEN: Final = r"(?a)(\d{4})/(\d\d?)/(\d\d?) (\d\d?):(\d\d):(\d\d)(?: UTC)?"
+_WHEN: Final = r"(\d{4})/(\d\d?)/(\d\d?) (\d\d?):(\d\d):(\d\d)(?: UTC)?"
 
 
 def _is_ahead(when: Sequence[str], now: datetime) -> bool:
@@ -318,7 +318,7 @@ def _is_ahead(when: Sequence[str], now: datetime) -> bool:
             return True
         case ["epoch", seconds] if re.fullmatch(r"[0-9]{1,12}", seconds):
             return timedelta(seconds=int(seconds)) > now - datetime(1970, 1, 1, tzinfo=UTC)
-        case [_, *date] if date_match := re.fullmatch(_WHEN, " ".join(date)):
+        case [_, *date] if date_match := re.fullmatch(_WHEN, " ".join(date), re.ASCII):
             year, month, day, hour, minute, second = map(int, date_match.groups())
             try:
                 return datetime(year, month, day, hour, minute, second, tzinfo=UTC) > now
