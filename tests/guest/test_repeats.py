@@ -247,8 +247,10 @@ def change(chance: random.Random, plane: Room) -> Changes:
 def bytes_of(chance: random.Random) -> list[bytes]:
     """What is sent on one connection next: mostly what pollers send."""
     kind = chance.random()
-    if kind < 0.94:
+    if kind < 0.92:
         return [chance.choice(COMMON)]
+    if kind < 0.95:
+        return [chance.choice(RARE)] * 2
     if kind < 0.96:
         whole = chance.choice(COMMON)
         return [whole[: chance.randrange(1, len(whole))], chance.choice(COMMON)]
@@ -349,3 +351,16 @@ def test_a_long_request_is_answered_and_not_remembered() -> None:
             peer.send(get(room.EVENTS, "X: " + "x" * repeats.MAX_BYTES))
         assert peer.got.count(ANSWER) == 3
         assert peer.connection._place.known == {}
+
+
+def test_a_plane_that_stops_remembers_nothing() -> None:
+    with room.opened(repeats=Counting) as (plane, _):
+        peer = plane.connect()
+        for _ in range(3):
+            peer.send(get())
+        assert isinstance(plane.repeats, Counting)
+        assert plane.repeats.hits == 2
+        plane.repeats.close()
+        peer.send(get())
+        assert peer.got.count(ANSWER) == 4
+        assert plane.repeats.hits == 2
