@@ -253,6 +253,30 @@ def test_a_journal_made_short_says_the_same() -> None:
     assert bench.runs["drain"].facts == {"was": 1}
 
 
+def test_only_somebodys_word_lets_what_was_cut_run_again() -> None:
+    bench = Bench(rule(command("drain")))
+    bench.see(event())
+    bench.start()
+    bench.see(event())
+    bench.start()
+    assert bench.see(event(), event("E2")) == []
+    bench.reload(*bench.rules)
+    assert bench.see(event(), event("E2"), event("E3")) == ["do drain"]
+    assert bench.end("drain") == ["approve E3"]
+
+
+def test_a_journal_made_short_in_the_middle_begins_what_follows_in_order() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.see(event())
+    bench.journal = [bench.machine.ledger.kept()]
+    bench.start()
+    bench.see(event())
+    assert bench.end("web") == ["do drain"]
+    bench.end("drain")
+    assert bench.see() == ["undo drain"]
+    assert bench.end("drain") == ["undo web"]
+
+
 def test_what_may_not_run_again_does_not_for_another_event_either() -> None:
     bench = Bench(rule(command("drain")))
     bench.see(event(), event("E2"))

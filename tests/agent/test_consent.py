@@ -138,11 +138,26 @@ def test_a_peer_agrees_when_it_is_prepared_and_its_rule_approves_at_all() -> Non
     assert not consent.agrees(case)
     bench.end("web")
     assert consent.agrees(case)
-    bench = Bench(rule(approve="never"))
+    bench = Bench(rule(service(), approve="never"))
     bench.see(event())
+    bench.end("web")
     (case,) = bench.machine.ledger.cases.values()
-    assert case.phase == "Seen"
+    assert case.phase == "Prepared"
     assert not consent.agrees(case)
+
+
+def test_each_event_has_its_own_questions_and_its_own_approval() -> None:
+    bench = Bench(rule())
+    first, second = event("E1", resources=OURS), event("E2", resources=OURS)
+    assert bench.see(first, second) == ["ask web-1 web-2"] * 2
+    assert [ask.event_id for ask in bench.asked] == ["E1", "E2"]
+    assert bench.hear("web-1", "web-2") == ["approve E2"]
+    bench.tell(Heard(bench.asked[0].round, frozenset({"web-1", "web-2"})))
+    assert bench.tell(Answered(bench.approvals[0].request, taken=True)) == []
+    phases = {case.event_id: case.phase for case in bench.machine.ledger.cases.values()}
+    assert phases == {"E1": "Prepared", "E2": "Approved"}
+    bench.tell(Answered(bench.approvals[1].request, taken=True))
+    assert {case.phase for case in bench.machine.ledger.cases.values()} == {"Approved"}
 
 
 def test_an_event_that_has_been_approved_is_agreed_with() -> None:

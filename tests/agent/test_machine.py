@@ -5,7 +5,7 @@ import pytest
 from agent.bench import ME, NOTICE, START, Bench, command, event, rule, service
 from forewarn.agent.machine import GRACE_SECONDS, LONGEST_PAUSE_SECONDS
 from forewarn.agent.messages import Closing, Finished, Woken
-from forewarn.agent.records import Ended, Outcome
+from forewarn.agent.records import Ended, Noted, Outcome
 
 FAILED, DONE, CUT = Outcome.FAILED, Outcome.DONE, Outcome.CUT
 
@@ -364,6 +364,48 @@ def test_it_is_busy_while_it_waits_for_an_answer_or_a_retry() -> None:
     assert bench.machine.busy
     bench.answer(taken=True)
     assert not bench.machine.busy
+
+
+def test_an_event_that_has_started_has_no_notice_left() -> None:
+    late = rule({"log": {}}, match={"max_notice_seconds": 0}, name="late", approve="never")
+    bench = Bench(late, rule(match={"min_notice_seconds": 0.5}, approve="at-once"))
+    assert bench.see(event(status="Started")) == ["do log"]
+    assert bench.runs["log"].rule == "late"
+    assert bench.see(event(status="Started"), event("E2")) == ["approve E2"]
+
+
+def test_an_event_without_a_known_notice_is_served_last() -> None:
+    urgent = rule(command("b"), match={"types": ["Preempt"]}, name="urgent")
+    bench = Bench(urgent, rule(service()))
+    unknown, known = event(starts_by=None), event("E2", event_type="Preempt")
+    assert bench.see(unknown, known) == ["do b", "do web"]
+    assert bench.runs["web"].until == START + 90  # no deadline: its own limit alone
+
+
+def test_an_action_is_told_its_rule_and_the_event_as_it_is_now() -> None:
+    bench = Bench(rule(service("web"), command("drain"), even_if_started=True))
+    bench.see(event())
+    bench.see(event(status="Started"))
+    bench.end("web")
+    assert bench.runs["drain"].rule == "r"
+    assert bench.runs["drain"].event.status == "Started"
+    bench.find("drain", was=1)
+    noted = bench.journal[-1]
+    assert isinstance(noted, Noted)
+    assert noted.facts == {"was": 1}
+
+
+def test_what_cannot_be_undone_for_one_event_keeps_no_other_from_being_undone() -> None:
+    first = rule(service("web", undo_retries=0), match={"types": ["Reboot"]}, name="first")
+    bench = Bench(first, rule(command("drain")))
+    bench.see(event("E2", event_type="Redeploy"))
+    bench.end("drain")
+    bench.see(event("E2", event_type="Redeploy"), event())
+    bench.end("web")
+    assert bench.see() == ["undo web", "undo drain"]
+    bench.end("web", FAILED)
+    bench.end("drain")
+    assert bench.standing == ["web"]
 
 
 # Rules that wait

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
+from end_to_end.running import Running
 
 TWO = """
 [[rule]]
@@ -222,6 +223,17 @@ def test_systemd_is_told(tmp_path: Path, cloud: Endpoint, agents: Callable[..., 
         assert agent.process.wait(30) == 0
 
 
+def test_the_process_carries_neither_command_line_nor_drawing() -> None:
+    looked = subprocess.run(
+        [sys.executable, "-c", "import sys, forewarn.agent.__main__\nprint(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    heavy = {"typer", "click", "rich", "structlog", "asyncio", "pydantic", "sqlalchemy", "litestar"}
+    assert not heavy & {name.partition(".")[0] for name in looked.stdout.split()}
+
+
 # Several machines
 
 
@@ -244,10 +256,54 @@ def test_of_two_machines_the_first_approves_when_both_are_prepared(
     until(lambda: second.phase() == "Prepared")
 
 
+def test_a_peer_that_hangs_and_one_that_speaks_of_another_event_are_not_prepared(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    other = agents(machine="web-1").start()
+    with socket.socket() as hanging:
+        hanging.bind(("127.0.0.1", 0))
+        hanging.listen()  # and nobody ever answers
+        ports = other.port, hanging.getsockname()[1]
+        peers = [f"http://127.0.0.1:{port}" for port in ports]
+        first = agents()
+        first.write(f"peers = {peers}\n{TWO}")
+        first.start()
+        cloud.show(event("E0", Resources=["web-1"]), event(Resources=["web-0", "web-1", "web-2"]))
+        first.expect(*DONE)
+        other.until(lambda: other.phase("E1") == "Prepared" and other.phase("E0") == "Approved")
+        hanging.settimeout(30)
+        asked = [hanging.accept()[0] for _ in range(3)]  # three rounds, none of them answered
+        assert cloud.approved == ["E0"]
+        assert first.phase() == "Prepared"
+        for connection in asked:
+            connection.close()
+
+
+FLEET = '[[machine]]\nname = "web-0"\n'
+
+
+def test_with_the_service_itself_the_event_starts_when_the_machine_is_prepared(
+    tmp_path: Path,
+) -> None:
+    service = Running(tmp_path, connector="reboot_seconds = 2")
+    service.start()
+    agent = Agent(tmp_path / "agent", f"http://127.0.0.1:{service.guest_port}", TWO)
+    try:
+        assert service.call("fleet", "apply", "-", stdin=FLEET).returncode == 0
+        agent.start()
+        assert service.call("schedule", "reboot", "web-0").returncode == 0
+        agent.expect(*DONE, *UNDONE)
+        (record,) = service.document("history")["operations"]
+        assert record["status"] == "Completed"
+    finally:
+        agent.close()
+        assert service.stop() == 0
+
+
 KILLER = """
 import os, signal, sys
 from forewarn.agent import journal
-from forewarn.cli import main
+from forewarn.agent import __main__ as program
 
 at, how = int(os.environ["KILL_AT"]), os.environ["KILL_HOW"]
 count = 0
@@ -268,7 +324,7 @@ def append(self, record):
         os.kill(os.getpid(), signal.SIGKILL)
 
 journal.Journal.append = append
-main.execute(["agent", "run", *sys.argv[1:]])
+program.main(sys.argv[1:])
 """
 
 

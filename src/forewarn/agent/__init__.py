@@ -18,7 +18,8 @@
     port        the status port; shell
     systemd     what systemd is told, and which boot this is; shell
     logs        the form of the log
-    daemon      the process
+    daemon      the process: one thread decides, all others tell it
+    __main__    `python -m forewarn.agent`: the daemon and nothing of the command line
     consent     the decider's part that speaks with peers and the endpoint; pure
 
 It stands on the client and never reaches the service's rooms: maintenance, store, connectors,

@@ -1,6 +1,7 @@
 """`forewarn agent`: prepares a machine for maintenance, approves, and brings it back."""
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Prepare this machine for maintenance, approve, and bring it back.", no_args_is_help=True
 )
+
+PROGRAM = "forewarn.agent"
+"""The module that is the agent's process."""
 
 ANSWER_SECONDS = 5.0
 """For a local agent's answer: it gives it at once."""
@@ -130,27 +134,16 @@ def run(
     ] = False,
 ) -> None:
     """Run the agent until SIGTERM or Ctrl-C."""
-    from forewarn.agent import daemon, logs
-    from forewarn.agent.journal import JournalUnusable
-    from forewarn.client.errors import Misuse
+    options = [*["--dry-run"] * dry_run, *["--once"] * once]
+    options += [] if config is None else ["--config", str(config)]
+    if os.name == "posix":
+        # The same process, without the command line's memory; -P: not the current folder's modules.
+        os.execv(  # noqa: S606 - no shell is the point
+            sys.executable, [sys.executable, "-P", "-m", PROGRAM, *options]
+        )
+    from forewarn.agent import __main__ as program
 
-    loaded = _load(config)
-    logs.set_up(loaded.settings.log)
-
-    def reload() -> "tuple[Rule, ...]":
-        from forewarn.agent import settings
-
-        return settings.load(config, os.environ).settings.rule
-
-    try:
-        daemon.serve(loaded.settings, reload, dry_run=dry_run, once=once)
-    except JournalUnusable as error:
-        raise Failed(ExitStatus.UNAVAILABLE, str(error)) from error
-    except Misuse as error:
-        raise Failed(ExitStatus.USAGE, str(error)) from error
-    except OSError as error:
-        message = f"status.listen {loaded.settings.status.listen} cannot be used: {error.strerror}"
-        raise Failed(ExitStatus.SOCKET_UNUSABLE, message) from error
+    raise typer.Exit(program.main(options))
 
 
 @app.command()

@@ -118,7 +118,7 @@ class Repeats:
         self._count = 0
         self._is_closed = False
         self.generation = 0
-        """Grows with every change of the fleet."""
+        """Grows with every change of the fleet; what is of an older one is found anew."""
 
     def place(self, source: Source) -> Place:
         """Return where a connection's requests are judged."""
@@ -169,6 +169,7 @@ class Repeats:
         """Put one in; what nobody asked for since twice MAX_KNOWN others came is forgotten."""
         if self._count >= MAX_KNOWN:
             self._count = 0
+            self.generation += 1  # connections ask anew, and so what they use stays remembered
             for each in self._places.values():
                 each.earlier, each.known = each.known, {}
         self._count += 1

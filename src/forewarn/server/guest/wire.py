@@ -395,7 +395,9 @@ class Connection(asyncio.Protocol):
         if keep:
             reader.next()
         else:
-            self._close()
+            # Behind a whole request with `Connection: close` nothing more comes.
+            whole = reader.request is not None and reader.method != b"CONNECT"
+            self._close(lingers=last or reader.keeps_alive or not whole)
 
     def _end(self) -> None:
         """Close after the peer has: with a word if that was in the middle of a request."""
@@ -405,14 +407,18 @@ class Connection(asyncio.Protocol):
         else:
             self._close_quietly()
 
-    def _close(self) -> None:
-        """Close in stages, so that no reset takes the answer away (RFC 9112 section 9.6)."""
+    def _close(self, *, lingers: bool = True) -> None:
+        """Close behind the last answer, in stages where the peer may still be sending.
+
+        Args:
+            lingers: Whether it may: a reset would then take the answer away (RFC 9112 section 9.6).
+        """
         limits = self._shared.limits
         transport = self._transport
         self._unread = b""
         is_taken = transport.get_write_buffer_size() == 0
         self._wait(Stage.CLOSING, limits.linger_seconds if is_taken else limits.write_seconds)
-        if self._at_end or not transport.can_write_eof():
+        if not lingers or self._at_end or not transport.can_write_eof():
             transport.close()
         else:
             transport.write_eof()
