@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import client
 import growth
 import hostile
 import machine
@@ -21,6 +22,7 @@ CASES: dict[str, ModuleType] = {
     "news": news,
     "growth": growth,
     "hostile": hostile,
+    "client": client,
     "rules": rules,
 }
 

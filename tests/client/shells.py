@@ -14,9 +14,9 @@ from forewarn.client.pace import Pace
 T = TypeVar("T")
 
 QUICK = Pace(
-    first_answer_seconds=5.0,
-    answer_seconds=2.0,
-    connect_seconds=2.0,
+    first_answer_seconds=20.0,
+    answer_seconds=10.0,
+    connect_seconds=10.0,
     poll_seconds=0.02,
     wait_seconds=1,
     backoff_seconds=0.01,

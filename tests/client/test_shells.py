@@ -250,6 +250,12 @@ def test_nobody_there_is_unreachable(connect: Connect) -> None:
         connect(f"http://127.0.0.1:{port}").document()
 
 
+def test_a_name_that_nobody_has_or_can_have_is_unreachable(connect: Connect) -> None:
+    for host in ("no-such-machine.invalid", "a" * 70, "a..b"):
+        with pytest.raises(Unreachable, match="no connection"):
+            connect(f"http://{host}", name="web-0").document()
+
+
 def test_silence_is_unreachable_after_its_time(connect: Connect) -> None:
     pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.1)
     with Silent() as server, pytest.raises(Unreachable, match=r"no answer from .* in 0.1 s"):

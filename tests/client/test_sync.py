@@ -108,6 +108,25 @@ def test_a_closed_client_makes_no_watch() -> None:
         client.document()
 
 
+def test_a_watch_lives_through_a_time_without_files() -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving(lambda *_: message(200, document(listed()))) as server:
+        client = Client(server.url, name="web-0", pace=QUICK)
+        watch = client.watch(on_trouble=lambda trouble: told.append(trouble.reason))
+        told: list[str] = []
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+            give_back = threading.Timer(0.3, resource.setrlimit, (resource.RLIMIT_NOFILE, before))
+            give_back.start()
+            assert next(watch).appeared
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        give_back.join()
+        client.close()
+    assert told == ["no-connection", "over"]
+
+
 def open_files() -> int:
     gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))

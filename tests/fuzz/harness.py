@@ -55,6 +55,9 @@ MAX_SENT: Final = 60_000
 MAX_TURNS: Final = 100_000
 """Of the loop in one step: MAX_SENT of the shortest requests take far fewer."""
 
+MAX_WAITS: Final = MAX_SENT // 100
+"""Requests that a program can pipeline and that wait, one after the other; each is longer."""
+
 MAX_PEERS: Final = 10
 STATUSES: Final = {
     *(100, 200, 304, 400, 403, 404, 405, 408, 413, 417, 429, 431, 501, 503, 505),
@@ -331,18 +334,17 @@ class Play:
         plane = self.plane
         plane.approvals.waits = False
         plane.approvals.decide_all()
-        for _ in range(4):
+        for times in range(MAX_WAITS):
             for peer in self.peers:
                 peer.takes = True
                 peer.take()
             self.turn()
             self.judge()
+            if times > 3 and all(peer.lost for peer in self.peers):
+                break
             plane.pass_time(OVER_SECONDS)
             self.turn()
             self.judge()
-        for peer in self.peers:
-            if peer.connection._stage is Stage.WAITING:  # each of many pipelined ones waits
-                peer.lose()
         assert all(peer.lost for peer in self.peers), [p.connection._stage for p in self.peers]
         assert not len(plane.connections)
         assert not len(plane.connections.waiting)

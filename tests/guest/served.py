@@ -18,14 +18,24 @@ Reading = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Play = Callable[[Coroutine[Any, Any, None]], None]
 
 
+PLAY_SECONDS = 100
+"""A play ends by then. pytest's own alarm raises in whatever callback runs, which uvloop logs and
+goes on from."""
+
+
+async def in_time(play: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.timeout(PLAY_SECONDS):
+        await play
+
+
 def run_by_asyncio(play: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(play)
+    asyncio.run(in_time(play))
 
 
 def run_by_uvloop(play: Coroutine[Any, Any, None]) -> None:
     uvloop = pytest.importorskip("uvloop", reason="uvloop is not for this platform")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(play)
+        runner.run(in_time(play))
 
 
 class Served:

@@ -131,7 +131,10 @@ class WithoutState(Connection):
     """Looks bytes up whatever the parser has read before them."""
 
     __slots__ = ()
-    BETWEEN = Connection.BETWEEN | {Stage.HEAD}
+
+    def data_received(self, data: bytes) -> None:
+        if self._stage is not Stage.HEAD or not self._answer_again(data):
+            super().data_received(data)
 
 
 class Pair:
@@ -321,3 +324,28 @@ def test_a_fast_path_that_looks_at_less_is_found_out(
             found += 1
             break
     assert found
+
+
+def test_what_is_remembered_has_a_bound_and_keeps_what_is_asked_for() -> None:
+    with room.opened(repeats=Counting) as (plane, _):
+        poller, guest = plane.connect(), plane.connect("10.0.0.11")
+        assert isinstance(plane.repeats, Counting)
+        for number in range(3 * repeats.MAX_KNOWN):
+            guest.send(get(room.EVENTS, f"X: {number}"))
+            if number % 1000 == 0:
+                poller.send(get())
+        place = guest.connection._place
+        assert repeats.MAX_KNOWN <= len(place.known) + len(place.earlier) <= 2 * repeats.MAX_KNOWN
+        before = plane.repeats.hits
+        other = plane.connect()
+        other.send(get())
+        assert plane.repeats.hits == before + 1
+
+
+def test_a_long_request_is_answered_and_not_remembered() -> None:
+    with room.opened(repeats=Counting) as (plane, _):
+        peer = plane.connect()
+        for _ in range(3):
+            peer.send(get(room.EVENTS, "X: " + "x" * repeats.MAX_BYTES))
+        assert peer.got.count(ANSWER) == 3
+        assert peer.connection._place.known == {}

@@ -105,6 +105,7 @@ def test_a_request_that_waits_keeps_nothing_of_what_it_said_but_its_answers_form
     reader = peer.connection._reader
     assert len(plane.connections.waiting) == 1
     assert (reader.request, reader.head.headers, reader.head.target) == (None, (), b"")
+    assert reader._parser is None
     plane.publish(3)
     turn()
     (answer,) = answers(peer.got)

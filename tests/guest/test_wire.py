@@ -230,7 +230,7 @@ def test_http_1_0_expects_nothing_and_is_answered_after_its_body() -> None:
     answer, peer = one(request)
     assert answer.status == 200
     assert answer.headers["connection"] == "close"
-    assert peer.ended
+    assert peer.closing
 
 
 def test_no_100_is_sent_for_a_request_without_a_body() -> None:
@@ -247,16 +247,28 @@ def test_any_other_expectation_fails() -> None:
 def test_http_1_0_is_served_and_kept_only_if_it_asks() -> None:
     answer, peer = one(get(version="1.0"))
     assert (answer.status, answer.headers["connection"]) == (200, "close")
-    assert peer.ended
+    assert peer.closing
     answer, peer = one(get(room.EVENTS, "Connection: Keep-Alive", version="1.0"))
     assert (answer.status, answer.headers["connection"]) == (200, "keep-alive")
-    assert not peer.ended
+    assert not peer.closing
 
 
 def test_connection_close_is_echoed_and_nothing_after_it_is_answered() -> None:
     answer, peer = one(get(room.EVENTS, "Connection: close") + get())
     assert answer.headers["connection"] == "close"
-    assert peer.ended
+    assert peer.closing
+
+
+def test_a_close_that_was_asked_for_waits_for_a_peer_that_takes_its_answers_slowly() -> None:
+    with room.opened() as (plane, _):
+        peer = plane.connect()
+        peer.takes = False
+        peer.send(get(room.EVENTS, "Connection: close"))
+        assert peer.closing
+        plane.pass_time(29.9)
+        assert not peer.aborted
+        plane.pass_time(0.2)
+        assert peer.aborted
 
 
 def test_a_head_gets_no_body_and_the_length_of_the_one_that_it_would_get() -> None:

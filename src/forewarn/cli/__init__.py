@@ -9,12 +9,14 @@
     holds        `forewarn hold` and `release`
     attention    `forewarn attention`, `note` and `resolve`
     history      `forewarn history`
+    watch        `forewarn watch`
     clock        `forewarn clock`
     restore_check `forewarn restore-check`
     agent        `forewarn agent`
     simulate     `forewarn simulate`
     demo         `forewarn demo`
     operator     the operator plane as a client
+    guest        the metadata endpoint as a client
     operations   operations as tables
     output       tables, text, JSON
     times        times and spans as people type and read them

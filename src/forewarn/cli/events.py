@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli import operations, output, times
+from forewarn.cli import guest, operations, output, times
 from forewarn.cli.operator import JsonOption, OperatorOption, Service, who
 
 if TYPE_CHECKING:
@@ -19,14 +19,20 @@ def events(
     machine: Annotated[
         str, typer.Option("--machine", metavar="NAME", help="Only events of this machine.")
     ] = "",
+    endpoint: guest.EndpointOption = None,
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
     """List the events that guests see now.
 
-    In the order in which they may start. SHOWN TO counts the machines whose last request was by a
+    In the order in which they may start. With --endpoint they are those that this machine sees,
+    asked of any server of the protocol. SHOWN TO counts the machines whose last request was by a
     version of the protocol that shows the event.
     """
+    if endpoint is not None:
+        guest.alone(scope=scope, machine=machine)
+        guest.events(endpoint, as_json=as_json)
+        return
     from forewarn.server.operator import schemas
 
     answer = Service(operator).get("/v1/events", scope=scope, machine=machine)
@@ -76,13 +82,18 @@ def approve(
         typer.Argument(metavar="REF", help="Events' ids, operations (12.1) or maintenances (12)."),
     ],
     *,
+    endpoint: guest.EndpointOption = None,
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
     """Approve events on the guests' behalf.
 
-    All of them or, if one is unknown, none; history keeps that it was an operator's word.
+    All of them or, if one is unknown, none; history keeps that it was an operator's word. With
+    --endpoint it is this machine's own word, at any server of the protocol: REF is an event's id.
     """
+    if endpoint is not None:
+        guest.approve(endpoint, references, as_json=as_json)
+        return
     from forewarn.server.operator import schemas
 
     body = {"references": references, "by": who()}

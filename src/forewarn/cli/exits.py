@@ -20,7 +20,8 @@ class ExitStatus(IntEnum):
     REFUSED = 3
     """The rules do not allow it; the message says which, and what to do."""
     UNREACHABLE = 4
-    """Nothing that is Forewarn answers at the operator plane's address."""
+    """Nothing that is Forewarn answers at the operator plane's address; or nothing that speaks the
+    protocol at the endpoint's."""
     UNAUTHORIZED = 5
     """The operator plane wants another token."""
     UNAVAILABLE = 6
@@ -42,7 +43,7 @@ class ExitStatus(IntEnum):
     BROKEN_PIPE = 141
     """Whoever read the output stopped reading, as shells count it."""
     TERMINATED = 143
-    """A second SIGTERM: `serve` ended at once, as shells count it."""
+    """SIGTERM ended `watch` at once, or a second one `serve`; as shells count it."""
 
 
 OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = MappingProxyType(

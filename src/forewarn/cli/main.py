@@ -23,6 +23,7 @@ from forewarn.cli import (
     schedule,
     serve,
     simulate,
+    watch,
 )
 from forewarn.cli.demo import command as demo
 from forewarn.cli.exits import ExitStatus, Failed
@@ -35,7 +36,7 @@ TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 ORDER: Final = (
     *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "postpone"),
     *("hold", "release", "attention", "note", "resolve", "history"),
-    *("clock", "restore-check", "agent", "simulate", "demo"),
+    *("watch", "clock", "restore-check", "agent", "simulate", "demo"),
 )
 """The commands as --help lists them, in the order of their use; Typer puts all groups last."""
 
@@ -64,6 +65,7 @@ app.command()(attention.resolve)
 app.command()(history.history)
 app.add_typer(clock.app, name="clock")
 app.command("restore-check")(restore_check.restore_check)
+app.command()(watch.watch)
 app.add_typer(agent.app, name="agent")
 app.command()(simulate.simulate)
 app.command()(demo.demo)

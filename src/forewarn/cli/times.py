@@ -83,6 +83,13 @@ def shown(at: datetime | None) -> str:
     return "-" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def precise(at: datetime) -> str:
+    """Return a time as programs read it, such as `2026-03-01T12:00:00Z`, with its milliseconds."""
+    whole = at.astimezone(UTC)
+    milliseconds = f".{whole.microsecond // 1000:03}" if whole.microsecond else ""
+    return f"{whole:%Y-%m-%dT%H:%M:%S}{milliseconds}Z"
+
+
 def hour(at: datetime) -> str:
     """Return the time of day alone, such as `12:00:00Z`."""
     return at.astimezone(UTC).strftime("%H:%M:%SZ")

@@ -43,6 +43,11 @@ class AsyncClient:
         self._idle: list[Line] = []
         self._closed = False
 
+    @property
+    def endpoint(self) -> str:
+        """The address that is asked, as a URL; the first of several until one has answered."""
+        return str(self._terms.endpoint)
+
     async def document(self) -> event.Document:
         """Return what the endpoint says now.
 

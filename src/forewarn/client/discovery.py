@@ -153,15 +153,17 @@ def find(
     return candidates(given, environment, () if named else (read or lease_files)(), now)
 
 
-_URL: Final = re.compile(
+# Patterns are texts, which re compiles at their first use and keeps: importing this costs nothing,
+# and most machines never read a lease.
+_URL: Final = (
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?"
     r"(?:\[(?P<v6>[^\]/]*)\]|(?P<host>[^/?#:@\[\]]*))"
     r"(?::(?P<port>[^/?#@]*))?"
     r"(?P<path>/[^?#]*)?"
 )
-_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?\.?", re.ASCII)
-_PATH: Final = re.compile(r"[A-Za-z0-9/._~!$&'()*+,;=:@%-]*", re.ASCII)
-_NUMBERS: Final = re.compile(r"[0-9.]+", re.ASCII)
+_NAME: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?\.?"
+_PATH: Final = r"[A-Za-z0-9/._~!$&'()*+,;=:@%-]*"
+_NUMBERS: Final = r"[0-9.]+"
 _WANTED: Final = (
     "give it as http://169.254.169.254, with a port or a path before /metadata where it has one"
 )
@@ -173,13 +175,13 @@ def parse(address: str) -> Endpoint:
     Raises:
         BadAddress: It is none: the message names what is wrong.
     """
-    match = _URL.fullmatch(address) if len(address) <= MAX_ADDRESS else None
+    match = re.fullmatch(_URL, address) if len(address) <= MAX_ADDRESS else None
     if match is None:
         raise _bad(address, "is no address")
     if (match["scheme"] or "http").lower() != "http":
         raise _bad(address, f"asks for {match['scheme']}, and the protocol is plain HTTP")
     path = (match["path"] or "").rstrip("/")
-    if not _PATH.fullmatch(path):
+    if not re.fullmatch(_PATH, path):
         raise _bad(address, "has a path with characters that no URL has")
     if "/metadata/" in f"{path.lower()}/":
         raise _bad(address, "names a page of the endpoint, and not the endpoint")
@@ -192,9 +194,9 @@ def _host(address: str, match: re.Match[str]) -> str:
             raise _bad(address, "has no IPv6 address in its brackets")
         return inner
     host = match["host"]
-    if not _NAME.fullmatch(host):
+    if not re.fullmatch(_NAME, host):
         raise _bad(address, "names no host" if not host else "has a host that is no name")
-    if _NUMBERS.fullmatch(host) and not _is_address(socket.AF_INET, host):
+    if re.fullmatch(_NUMBERS, host) and not _is_address(socket.AF_INET, host):
         raise _bad(address, "has a host that is no IPv4 address")
     return host
 
@@ -237,17 +239,16 @@ def _newest(leases: Iterable[LeaseFile], now: datetime) -> tuple[str, str] | Non
     return found
 
 
-_TOKEN: Final = re.compile(
-    r'"(?P<text>(?:[^"\\]|\\.){0,2048}+)"'  # an option has 255 bytes, each four characters at most
-    r'|(?P<comment>#[^\n]*)|(?P<mark>[{};])|(?P<word>[^\s{};"#]+)',
-    re.DOTALL,
-)
+_TEXT: Final = r'"(?P<text>(?:[^"\\]|\\.){0,2048}+)"'
+"""Quoted text: an option has 255 bytes at most, and each takes four characters at most."""
+
+_TOKEN: Final = _TEXT + r'|(?P<comment>#[^\n]*)|(?P<mark>[{};])|(?P<word>[^\s{};"#]+)'
 
 
 def _statements(text: str) -> Iterator[list[str]]:
     """Give dhclient's statements as words; a block's end is `}`, quoted texts keep a `"`."""
     words: list[str] = []
-    for token in _TOKEN.finditer(text):
+    for token in re.finditer(_TOKEN, text, re.DOTALL):
         if token["comment"] is not None:
             continue
         if token["mark"] is None:
@@ -307,7 +308,7 @@ def _address(octets: Sequence[int]) -> str | None:
     return ".".join(map(str, octets))
 
 
-_WHEN: Final = re.compile(r"(\d{4})/(\d\d?)/(\d\d?) (\d\d?):(\d\d):(\d\d)(?: UTC)?", re.ASCII)
+_WHEN: Final = r"(\d{4})/(\d\d?)/(\d\d?) (\d\d?):(\d\d):(\d\d)(?: UTC)?"
 
 
 def _is_ahead(when: Sequence[str], now: datetime) -> bool:
@@ -317,7 +318,7 @@ def _is_ahead(when: Sequence[str], now: datetime) -> bool:
             return True
         case ["epoch", seconds] if re.fullmatch(r"[0-9]{1,12}", seconds):
             return timedelta(seconds=int(seconds)) > now - datetime(1970, 1, 1, tzinfo=UTC)
-        case [_, *date] if date_match := _WHEN.fullmatch(" ".join(date)):
+        case [_, *date] if date_match := re.fullmatch(_WHEN, " ".join(date), re.ASCII):
             year, month, day, hour, minute, second = map(int, date_match.groups())
             try:
                 return datetime(year, month, day, hour, minute, second, tzinfo=UTC) > now

@@ -86,7 +86,8 @@ class Line:
 
     def __del__(self) -> None:
         """Close what was forgotten."""
-        self.close()
+        with contextlib.suppress(AttributeError):  # there were no files left to make it of
+            self.close()
 
     def _ask_once(self, ask: Ask) -> Turn:
         if self._exchange.endpoint != self._terms.endpoint:
@@ -118,13 +119,13 @@ class Line:
         endpoint = self._terms.endpoint
         deadline = clock.monotonic() + self._terms.pace.connect_seconds
         error: OSError = TimeoutError("it was not made in time")
-        try:
+        try:  # a name that has to be looked up is looked up to the end: the system offers no other
             places = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-        except OSError as unknown:
+        except (OSError, UnicodeError) as unknown:  # UnicodeError: a name that no resolver takes
             raise http.Broken(http.no_connection(endpoint, unknown)) from unknown
         for family, kind, protocol, _, place in places:
-            made = self._socket = socket.socket(family, kind, protocol)
             try:
+                made = self._socket = socket.socket(family, kind, protocol)
                 made.setblocking(False)  # noqa: FBT003 - the socket module takes it so
                 with contextlib.suppress(BlockingIOError):
                     made.connect(place)

@@ -97,11 +97,11 @@ class Line:
                 streams = await asyncio.open_connection(
                     endpoint.host, endpoint.port, limit=http.READ_BYTES
                 )
-        except OSError as error:
+            self._streams = streams
+            self._loop = asyncio.get_running_loop()
+            opening.tune(streams[1].get_extra_info("socket"))
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
             raise http.Broken(http.no_connection(endpoint, error)) from error
-        self._streams = streams
-        self._loop = asyncio.get_running_loop()
-        opening.tune(streams[1].get_extra_info("socket"))
         self._exchange = http.Exchange(endpoint)
         return streams
 

@@ -46,6 +46,11 @@ class Client:
         self._idle: list[Line] = []
         self._closed = False
 
+    @property
+    def endpoint(self) -> str:
+        """The address that is asked, as a URL; the first of several until one has answered."""
+        return str(self._terms.endpoint)
+
     def document(self) -> event.Document:
         """Return what the endpoint says now.
 

@@ -320,11 +320,11 @@ def applied_seconds(reply: Reply, otherwise: float) -> float:
         reply: Its answer.
         otherwise: What is returned where it does not say so.
     """
-    match = _WAIT.search(answers.header(reply, b"preference-applied") or b"")
+    match = re.search(_WAIT, answers.header(reply, b"preference-applied") or b"")
     return float(match[1]) if match else otherwise
 
 
-_WAIT: Final = re.compile(rb"\bwait *= *\"?(\d{1,6})\b", re.IGNORECASE)
+_WAIT: Final = rb"(?i)\bwait *= *\"?(\d{1,6})\b"
 
 
 def _change(step: Step, before: Known | None) -> event.Change | None:

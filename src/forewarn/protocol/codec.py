@@ -171,13 +171,14 @@ _MONTHS: Final = (
     *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
     *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
 )
-_RFC_1123: Final = re.compile(r"\w{3}, (\d\d) (\w{3}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT", re.ASCII)
-_ISO_8601: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z", re.ASCII)
-_ANY_RFC_1123: Final = re.compile(
-    r"(?:[a-z]+,? +)?(\d{1,2})[ -]([a-z]{3})[ -](\d{4}) +(\d\d):(\d\d):(\d\d)(?: *(?:GMT|UTC|Z))?",
-    re.ASCII | re.IGNORECASE,
+# Patterns are compiled when they are first used: a client that starts has no date to read yet.
+_RFC_1123: Final = r"(?a)\w{3}, (\d\d) (\w{3}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT"
+_ISO_8601: Final = r"(?a)(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z"
+_ANY_RFC_1123: Final = (
+    r"(?ai)(?:[a-z]+,? +)?(\d{1,2})[ -]([a-z]{3})[ -](\d{4})"
+    r" +(\d\d):(\d\d):(\d\d)(?: *(?:GMT|UTC|Z))?"
 )
-_ANY_ISO_8601: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d\S{0,24}", re.ASCII)
+_ANY_ISO_8601: Final = r"(?a)\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d\S{0,24}"
 MAX_DATE_LENGTH: Final = 64
 """Characters of a date that are looked at: the longest that anybody writes has 35."""
 
@@ -216,7 +217,7 @@ def _written(not_before: datetime | None, version: Version) -> str:
 def _read(not_before: str, version: Version) -> datetime | None:
     if not not_before:
         return None
-    match = (_ISO_8601 if version.iso_dates else _RFC_1123).fullmatch(not_before)
+    match = re.fullmatch(_ISO_8601 if version.iso_dates else _RFC_1123, not_before)
     if match is not None:
         moment = _moment(match.groups(), iso=version.iso_dates)
         if _written(moment, version) == not_before:  # the day's name is that of the date
@@ -244,12 +245,12 @@ def any_date(written: str) -> datetime:
     """
     stripped = written.strip()
     if len(stripped) <= MAX_DATE_LENGTH:
-        match = _ANY_RFC_1123.fullmatch(stripped)
+        match = re.fullmatch(_ANY_RFC_1123, stripped)
         if match is not None:
             day, month, *others = match.groups()
             if month.title() in _MONTHS:
                 return _moment((day, month.title(), *others), iso=False)
-        elif _ANY_ISO_8601.fullmatch(stripped):
+        elif re.fullmatch(_ANY_ISO_8601, stripped):
             moment = datetime.fromisoformat(stripped.upper())
             return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     message = f"{text.shown(written)!r} is no date of RFC 1123 or ISO 8601"

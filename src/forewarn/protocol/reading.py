@@ -61,7 +61,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """Each event once, in the answer's order."""
 
 
-_WHOLE_NUMBER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
+_WHOLE_NUMBER: Final = r"(?a)-?\d{1,19}"
 """A number that is written as text: no counter of 64 bits has more digits."""
 
 _STATUSES: Final[dict[str, str]] = {text.lower(each): each for each in EventStatus}
@@ -167,7 +167,7 @@ def _names(value: object) -> tuple[str, ...]:
 
 def _whole(value: object) -> int | None:
     """Return a whole number, also of one that is written as text or with a fraction of nothing."""
-    if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value):
+    if isinstance(value, str) and re.fullmatch(_WHOLE_NUMBER, value):
         return int(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)

@@ -95,6 +95,7 @@ class GuestPlane:
         watch: The service's time, which no jump goes through; what scopes are on by.
         asking: What it means that a machine asks.
         rate: How often a machine may ask.
+        scale: The service's seconds in a real one.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class GuestPlane:
         watch: Clock,
         asking: Asking = ALWAYS_ON,
         rate: Rate = UNLIMITED,
+        scale: float = 1.0,
     ) -> None:
         self._wanted = wanted
         self._tally: Tally = Counter()
@@ -126,7 +128,7 @@ class GuestPlane:
             limiter=limiter,
             monotonic=loop.time,
         )
-        writer = Writer(clock, mint())
+        writer = Writer(clock, mint(), scale)
         self._connections = Connections(
             endpoint,
             writer,

@@ -229,6 +229,7 @@ def _guests(settings: Settings, plane: Plane, watch: Watch) -> Guests:
             first_response_delay=settings.rules.first_response_delay_seconds,
         ),
         rate=Rate(per_second=settings.rules.rate_per_second, burst=settings.rules.rate_burst),
+        scale=settings.clock.scale,
     )
 
 

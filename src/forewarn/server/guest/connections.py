@@ -12,7 +12,7 @@ from forewarn.server.guest.callers import Source
 from forewarn.server.guest.endpoint import Endpoint
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.repeats import Repeats
-from forewarn.server.guest.tally import Answers, Reason, Tally
+from forewarn.server.guest.tally import EVENTS, Answers, Reason, Tally
 from forewarn.server.guest.waiting import Waiting
 from forewarn.server.guest.writing import Writer
 
@@ -76,6 +76,8 @@ class Connections:
         self.monotonic = monotonic or loop.time
         self.repeats = repeats
         self.answers = Answers()
+        self.event_answers = self.answers.counts[EVENTS]
+        """Those of them that were asked for events."""
         self.accepted = 0
         """How many connections there were so far."""
         self.waiting = Waiting(endpoint, limits.waiters, tally, loop)

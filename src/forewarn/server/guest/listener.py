@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import functools
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
@@ -21,6 +22,10 @@ BACKLOG: Final = 1024
 
 MAX_LISTENERS: Final = 64
 """One for each bridge of a host, and some to spare."""
+
+MAX_SOURCES: Final = 4096
+"""Addresses of one listener that are kept as they were judged, a few hundred bytes each: machines
+that poll by a new connection each time come from the same ones again and again."""
 
 _log = structlog.get_logger(__name__)
 
@@ -55,6 +60,7 @@ def source_of(listener: Listener) -> SourceOf:
     """Return what tells where this listener's connections come from."""
     default_vm = model.key(listener.default_vm)
 
+    @functools.lru_cache(maxsize=MAX_SOURCES)
     def source(host: str) -> Source:
         address = normalised(host)
         proxies = listener.proxies

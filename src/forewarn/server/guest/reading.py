@@ -11,7 +11,7 @@ head, and takes the body for the next request: Java's own client asks so on ever
 it calls `on_header` for trailers too.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import httptools
 
@@ -78,7 +78,8 @@ class Reader:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = None
+        """Made when it is needed: it is the half of a connection's memory."""
         self._reading_body = False
         self.fault: Reply | None = None
         self.next()
@@ -104,8 +105,10 @@ class Reader:
     def shed(self) -> None:
         """Let go of a request that was read: of 9,000 that wait, all that they said is 9 MB.
 
-        What its answer's form needs is kept. Nothing more is read until `next`.
+        What its answer's form needs is kept. Nothing more is read until `next`, and the next
+        message is another parser's as well as this one's.
         """
+        self._parser = None
         self.request = None
         self.target = b""
         self._headers = []
@@ -148,6 +151,8 @@ class Reader:
 
     def _feed(self, part: bytes) -> None:
         self._reading_body = self.in_body
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
         try:
             self._parser.feed_data(part)
         except httptools.HttpParserUpgrade:

@@ -118,7 +118,7 @@ class Repeats:
         self._count = 0
         self._is_closed = False
         self.generation = 0
-        """Grows with every change of the fleet."""
+        """Grows with every change of the fleet; what is of an older one is found anew."""
 
     def place(self, source: Source) -> Place:
         """Return where a connection's requests are judged."""
@@ -169,6 +169,7 @@ class Repeats:
         """Put one in; what nobody asked for since twice MAX_KNOWN others came is forgotten."""
         if self._count >= MAX_KNOWN:
             self._count = 0
+            self.generation += 1  # connections ask anew, and so what they use stays remembered
             for each in self._places.values():
                 each.earlier, each.known = each.known, {}
         self._count += 1
@@ -215,13 +216,15 @@ class Repeats:
         askings = self._askings
         if askings is not None and not askings.is_noted(repeat.scope):
             return None
-        if not self._limiter.allows(repeat.asked, now):
+        asked = repeat.asked
+        if not self._limiter.allows(asked, now):
             return None
         writer = self._writer
-        second = writer.second()
+        if now >= writer.until:
+            writer.tick(now)
         known = repeat.known
         sighting = known.sighting
-        if sighting is None or sighting[0] is not second:
-            sighting = known.sighting = (second, known.wanted.version.name)
-        repeat.asked.sighting = sighting
-        return writer.begin(repeat.status) + repeat.ending
+        if sighting is None or sighting[0] is not writer.second:
+            sighting = known.sighting = (writer.second, known.wanted.version.name)
+        asked.sighting = sighting
+        return writer.put(repeat.status, repeat.ending)

@@ -22,7 +22,7 @@ import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import IntEnum, auto
-from typing import Any, ClassVar, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import structlog
 
@@ -64,6 +64,10 @@ class Stage(IntEnum):
     LOST = auto()
 
 
+_IDLE: Final = Stage.IDLE
+_FRESH: Final = Stage.FRESH
+
+
 class Connection(asyncio.Protocol):
     """Speaks HTTP/1.1 and HTTP/1.0 with one peer.
 
@@ -91,9 +95,6 @@ class Connection(asyncio.Protocol):
         "_yielded",
         "deadline",
     )
-
-    BETWEEN: ClassVar[frozenset[Stage]] = frozenset({Stage.FRESH, Stage.IDLE})
-    """Where it is between two requests: nothing is half read, waited for or half sent."""
 
     _transport: asyncio.Transport
     _source: Source
@@ -144,9 +145,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on, unless something must be over first."""
-        if self._stage in self.BETWEEN and self._answer_again(data):
+        stage = self._stage
+        if (stage is _IDLE or stage is _FRESH) and self._answer_again(data):
             return
-        if self._stage >= Stage.CLOSING:
+        if stage >= Stage.CLOSING:
             self._discard(len(data))
         elif self._held() or self._unread:
             self._unread += data  # it was on its way when reading was paused
@@ -168,12 +170,12 @@ class Connection(asyncio.Protocol):
         answer = repeats.answer(repeat, now)
         if answer is None:
             return False
-        shared.answers.note(tally.EVENTS, repeat.status)
+        shared.event_answers[repeat.status] += 1
         self._transport.write(answer)
         if self._choked:
             self._settle_down(began_anew=True)
         else:
-            self._stage = Stage.IDLE
+            self._stage = _IDLE
             self.deadline = now + shared.limits.idle_seconds
         return True
 
@@ -383,13 +385,19 @@ class Connection(asyncio.Protocol):
         keep = reader.keeps_alive and not last and not self._shared.retiring
         self._transport.write(
             self._shared.writer.render(
-                reply, to_head=reader.method == b"HEAD", keep=keep, is_http_1_0=reader.is_http_1_0
+                reply,
+                self._shared.monotonic(),
+                to_head=reader.method == b"HEAD",
+                keep=keep,
+                is_http_1_0=reader.is_http_1_0,
             )
         )
         if keep:
             reader.next()
         else:
-            self._close()
+            # Behind a whole request with `Connection: close` nothing more comes.
+            whole = reader.request is not None and reader.method != b"CONNECT"
+            self._close(lingers=last or reader.keeps_alive or not whole)
 
     def _end(self) -> None:
         """Close after the peer has: with a word if that was in the middle of a request."""
@@ -399,14 +407,18 @@ class Connection(asyncio.Protocol):
         else:
             self._close_quietly()
 
-    def _close(self) -> None:
-        """Close in stages, so that no reset takes the answer away (RFC 9112 section 9.6)."""
+    def _close(self, *, lingers: bool = True) -> None:
+        """Close behind the last answer, in stages where the peer may still be sending.
+
+        Args:
+            lingers: Whether it may: a reset would then take the answer away (RFC 9112 section 9.6).
+        """
         limits = self._shared.limits
         transport = self._transport
         self._unread = b""
         is_taken = transport.get_write_buffer_size() == 0
         self._wait(Stage.CLOSING, limits.linger_seconds if is_taken else limits.write_seconds)
-        if self._at_end or not transport.can_write_eof():
+        if not lingers or self._at_end or not transport.can_write_eof():
             transport.close()
         else:
             transport.write_eof()

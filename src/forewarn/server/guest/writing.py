@@ -1,7 +1,7 @@
 """Replies to bytes: the status line, the headers that every answer has, and the body."""
 
-import itertools
-from datetime import datetime, timedelta
+import math
+from datetime import timedelta
 from typing import Final
 
 from forewarn.clock import Clock
@@ -15,6 +15,9 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SECOND: Final = timedelta(seconds=1)
 _LAST_PART: Final = len("a3c5e7091b2d")
 """Of a GUID, in characters."""
+BLOCK: Final = 256
+"""Answers whose numbers differ in their last two digits alone."""
+_DIGITS: Final = tuple(b"%02x" % number for number in range(BLOCK))
 _STATUS_LINES: Final = {
     status: b"HTTP/1.1 %d %s\r\nServer: %s\r\nDate: " % (status, reason, exchange.SERVER)
     for status, reason in (exchange.REASONS | refusals.REASONS).items()
@@ -70,44 +73,71 @@ class Writer:
         guid: A new GUID. All but its last part begins the GUID that names an answer, its
             `x-ms-request-id`, and the answer's number ends it: no other start has these, and a new
             GUID for each answer would cost more than all the rest of it.
+        scale: The clock's seconds in a real one.
     """
 
-    __slots__ = ("_beginnings", "_clock", "_monotonic", "_numbers", "_prefix", "_second", "_until")
+    __slots__ = (
+        "_beginnings",
+        "_block",
+        "_clock",
+        "_date",
+        "_number",
+        "_prefix",
+        "_scale",
+        "second",
+        "until",
+    )
 
-    def __init__(self, clock: Clock, guid: str) -> None:
+    def __init__(self, clock: Clock, guid: str, scale: float = 1.0) -> None:
         self._clock = clock
-        self._monotonic = clock.monotonic
+        self._scale = scale
         self._prefix = b"\r\nx-ms-request-id: " + guid[:-_LAST_PART].encode()
-        self._numbers = itertools.count()
+        self._block = 0
+        self._number = 0
         self._beginnings: dict[int, bytes] = {}
-        self._begin_second()
+        """By status, for this block and second: all of an answer up to its number's last digits."""
+        self._date = b""
+        self.until = -math.inf
+        """When to `tick`, in monotonic seconds, real ones."""
+        self.second = clock.now().replace(microsecond=0)
+        """The time of day in whole seconds, as of the last `tick`: one object for a second."""
 
-    def _begin_second(self) -> None:
-        now = self._clock.now()
-        self._second = now.replace(microsecond=0)
-        self._until = self._monotonic() + (self._second + _SECOND - now).total_seconds()
+    def tick(self, now: float) -> None:
+        """Begin a second; a clock that is set anew shows with the next.
+
+        Args:
+            now: Monotonic seconds, real ones.
+        """
+        time = self._clock.now()
+        self.second = time.replace(microsecond=0)
+        self.until = now + (self.second + _SECOND - time).total_seconds() / self._scale
+        self._date = codec.http_date(self.second)
         self._beginnings.clear()
 
-    def second(self) -> datetime:
-        """Return the time of day in whole seconds, one object for all who ask in a second.
-
-        A clock that is set anew shows within a second.
-        """
-        if self._monotonic() >= self._until:
-            self._begin_second()
-        return self._second
-
-    def begin(self, status: int) -> bytes:
-        """Return an answer's bytes up to its `x-ms-request-id`, by the second last asked for."""
+    def put(self, status: int, end: bytes) -> bytes:
+        """Return an answer's bytes: the next one's beginning, and what `ending` gave."""
+        number = self._number
         beginning = self._beginnings.get(status)
         if beginning is None:
-            date = codec.http_date(self._second)
-            beginning = self._beginnings[status] = _STATUS_LINES[status] + date + self._prefix
-        return b"%b%012x" % (beginning, next(self._numbers))
+            beginning = self._beginnings[status] = b"%b%b%b%010x" % (
+                _STATUS_LINES[status],
+                self._date,
+                self._prefix,
+                self._block,
+            )
+        if number < BLOCK - 1:
+            self._number = number + 1
+        else:
+            self._number = 0
+            self._block += 1
+            self._beginnings.clear()
+        return b"".join((beginning, _DIGITS[number], end))
 
-    def render(self, reply: Reply, *, to_head: bool, keep: bool, is_http_1_0: bool) -> bytes:
-        """Return the bytes of an answer; the arguments are those of `ending`."""
-        self.second()
-        return self.begin(reply.status) + ending(
-            reply, to_head=to_head, keep=keep, is_http_1_0=is_http_1_0
-        )
+    def render(
+        self, reply: Reply, now: float, *, to_head: bool, keep: bool, is_http_1_0: bool
+    ) -> bytes:
+        """Return the bytes of an answer; the arguments are those of `tick` and `ending`."""
+        if now >= self.until:
+            self.tick(now)
+        end = ending(reply, to_head=to_head, keep=keep, is_http_1_0=is_http_1_0)
+        return self.put(reply.status, end)

@@ -1,0 +1,136 @@
+// Runs DRAIN before this machine goes down, approves, and runs RECOVER when it is over.
+// Usage: Handle.exe DRAIN RECOVER
+using System;
+using System.Collections.Generic;
+using System.Diagnostics;
+using System.IO;
+using System.Linq;
+using System.Net;
+using System.Text;
+using System.Threading;
+using Newtonsoft.Json;
+using Newtonsoft.Json.Linq;
+
+static class Handle
+{
+    const int FirstAnswerSeconds = 150; // the cloud may take two minutes to turn events on
+    const int AnswerSeconds = 10;
+    const int ApprovalTries = 60;
+
+    static readonly string Endpoint =
+        Environment.GetEnvironmentVariable("FOREWARN_ENDPOINT") ?? "http://169.254.169.254";
+    static readonly string Events =
+        Endpoint + "/metadata/scheduledevents?api-version=2020-07-01";
+    static readonly string Name =
+        Endpoint + "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
+
+    static string Ask(string url, int seconds, string body = null)
+    {
+        var request = (HttpWebRequest)WebRequest.Create(url);
+        request.Proxy = null;
+        request.AllowAutoRedirect = false;
+        request.Timeout = request.ReadWriteTimeout = seconds * 1000;
+        request.Headers["Metadata"] = "true";
+        if (body != null)
+        {
+            request.Method = "POST";
+            request.ContentType = "application/json";
+            request.ServicePoint.Expect100Continue = false;
+            var bytes = Encoding.UTF8.GetBytes(body);
+            using (var stream = request.GetRequestStream())
+                stream.Write(bytes, 0, bytes.Length);
+        }
+        using (var response = (HttpWebResponse)request.GetResponse())
+        using (var reader = new StreamReader(response.GetResponseStream()))
+        {
+            if (response.StatusCode != HttpStatusCode.OK)
+                throw new WebException("status " + (int)response.StatusCode);
+            return reader.ReadToEnd();
+        }
+    }
+
+    static T Until<T>(Func<T> attempt, int tries = int.MaxValue)
+    {
+        for (var number = 1; ; number++)
+        {
+            try
+            {
+                return attempt();
+            }
+            catch (Exception error)
+            {
+                if (!(error is WebException || error is IOException || error is JsonException)
+                    || number >= tries)
+                    throw;
+                Console.Error.WriteLine(error.Message);
+                Thread.Sleep(1000);
+            }
+        }
+    }
+
+    // What is no document, such as a proxy's own page, says nothing: least of all that it is over.
+    static JArray Listed(int seconds)
+    {
+        var listed = JObject.Parse(Ask(Events, seconds))["Events"] as JArray;
+        if (listed == null)
+            throw new JsonReaderException("the answer has no Events");
+        return listed;
+    }
+
+    static string Id(JToken listed)
+    {
+        return ((string)listed["EventId"]).ToUpperInvariant();
+    }
+
+    static void Approve(string id)
+    {
+        var request = new { StartRequests = new[] { new { EventId = id } } };
+        try
+        {
+            // Sent again until it is confirmed; however often it arrives, it counts once.
+            Until(() => Ask(Events, AnswerSeconds, JsonConvert.SerializeObject(request)),
+                ApprovalTries);
+        }
+        catch (WebException error)
+        {
+            Console.Error.WriteLine("it starts when its notice is over: " + error.Message);
+        }
+    }
+
+    static void Run(string command, string id)
+    {
+        using (var process = Process.Start(new ProcessStartInfo(command, id)
+            { UseShellExecute = false }))
+            process.WaitForExit();
+    }
+
+    static void Main(string[] arguments)
+    {
+        // The name that events use: the host's own name may be another.
+        var name = Until(() => Ask(Name, FirstAnswerSeconds));
+        var handled = new HashSet<string>();
+        var patience = FirstAnswerSeconds;
+        while (true)
+        {
+            var seconds = patience;
+            var listed = Until(() => Listed(seconds));
+            patience = AnswerSeconds;
+            foreach (var each in listed.Where(each => (string)each["EventStatus"] == "Scheduled"
+                && each["Resources"].Any(machine => string.Equals(
+                    (string)machine, name, StringComparison.OrdinalIgnoreCase))))
+            {
+                if (!handled.Add(Id(each)))
+                    continue;
+                Run(arguments[0], Id(each));
+                Approve(Id(each));
+            }
+            var present = new HashSet<string>(listed.Select(Id));
+            foreach (var id in handled.Where(id => !present.Contains(id)).ToList())
+            {
+                handled.Remove(id);
+                Run(arguments[1], id);
+            }
+            Thread.Sleep(1000);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+"""A worker that takes no new job while its machine is about to go down, or is down."""
+
+import logging
+import queue
+import signal
+import threading
+
+import forewarn
+
+log = logging.getLogger("worker")
+
+
+class Worker:
+    """Does jobs in a thread of its own, one after the other."""
+
+    def __init__(self) -> None:
+        self.jobs: queue.Queue[str] = queue.Queue()
+        self._working = threading.Lock()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            job = self.jobs.get()
+            with self._working:  # whoever holds it keeps the next job from beginning
+                log.info("done: %s", job)
+
+    def drain(self, seconds: float | None) -> bool:
+        """Let the job that is under way end, and begin no other; tell whether it did in time."""
+        return self._working.acquire(timeout=-1 if seconds is None else seconds)
+
+    def resume(self) -> None:
+        self._working.release()
+
+
+def main() -> None:
+    worker = Worker()
+    drained_for: set[str] = set()
+    client = forewarn.Client()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: client.close())  # ends the watch below, at once
+    with client:
+        for change in client.watch(mine=True):
+            event = change.event
+            if change.appeared and not event.started:
+                left = event.notice_left
+                log.info("%s in %s", event.event_type, left)
+                if drained_for or worker.drain(left.total_seconds() if left else None):
+                    drained_for.add(event.event_id)
+                    try:
+                        client.approve(event)
+                        log.info("approved")
+                    except forewarn.ClientError as error:
+                        log.warning("not approved, so it starts by its notice: %s", error)
+            elif change.gone and event.event_id in drained_for:
+                drained_for.remove(event.event_id)
+                if not drained_for:
+                    worker.resume()
+                    log.info("back at work")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    main()

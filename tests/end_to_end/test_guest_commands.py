@@ -1,0 +1,310 @@
+"""`forewarn watch`, and `events` and `approve` with --endpoint, against a real service."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.running import Running, free_port
+from forewarn.cli.exits import ExitStatus
+
+FLEET = """
+[[availability_set]]
+name = "web"
+update_domains = 2
+machines = [{ name = "web-0", update_domain = 0 }, { name = "web-1", update_domain = 1 }]
+[[machine]]
+name = "bastion"
+[[machine]]
+name = "lonely"
+"""
+WAIT_SECONDS = 20.0
+APPROVE = (
+    'test "$FOREWARN_CHANGE/$FOREWARN_CONCERNS_ME" != appeared/yes || '
+    f'{sys.executable} -m forewarn approve "$FOREWARN_EVENT_ID" --endpoint "$FOREWARN_ENDPOINT"'
+)
+WITHOUT_EXTRAS = """
+import importlib.abc, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from forewarn.cli import main
+sys.exit(main.execute(sys.argv[2:]))
+"""
+SERVER_EXTRA = "alembic,filelock,httptools,litestar,sqlalchemy,structlog,uvicorn,uvloop,aiosqlite"
+
+
+@pytest.fixture(scope="module")
+def service(shared_folder: Path) -> Generator[Running]:
+    running = Running(shared_folder, connector="reboot_seconds = 3")  # a command is to see it
+    running.start()
+    try:
+        applied = running.call("fleet", "apply", "-", stdin=FLEET)
+        assert applied.returncode == 0, applied.stderr
+        yield running
+    finally:
+        assert running.stop() == 0
+
+
+def place(service: Running, machine: str = "web-0") -> str:
+    return f"http://127.0.0.1:{service.guest_port}/vm/{machine}"
+
+
+def scheduled(service: Running, *arguments: str) -> str:
+    """The EventId of a maintenance of one machine."""
+    asked = service.document("schedule", *arguments)
+    event_id: str = asked["operations"][0]["events"][0]["id"]
+    return event_id
+
+
+class Watching:
+    """One `forewarn watch`, read by a program."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "forewarn", "watch", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        self._rest = b""
+
+    def line(self) -> Any:
+        assert self.process.stdout is not None
+        source = self.process.stdout.fileno()
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([source], [], [], WAIT_SECONDS)
+            assert ready, self.end(signal.SIGTERM)
+            data = os.read(source, 65536)
+            assert data, self.end(signal.SIGTERM)
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+    def end(self, by: signal.Signals) -> tuple[int, str]:
+        """The exit status and what was said on stderr, after a signal."""
+        self.process.send_signal(by)
+        return self.over()
+
+    def over(self) -> tuple[int, str]:
+        """The same, once it has ended by itself."""
+        _, stderr = self.process.communicate(timeout=WAIT_SECONDS)
+        return self.process.returncode, stderr
+
+
+def test_a_watch_tells_runs_a_command_that_approves_and_goes_on_from_its_file(
+    service: Running, tmp_path: Path
+) -> None:
+    state, seen = tmp_path / "state", tmp_path / "seen"
+    command = f"cat >> {seen}; {APPROVE}"
+    given = ("--endpoint", place(service), "--since", str(state))
+    watching = Watching(*given, "--exec", command)
+    event_id = scheduled(service, "reboot", "web-0", "--description", 'New; kernel\'s "$HOME"')
+    lines = [watching.line() for _ in range(3)]
+    assert [line["change"] for line in lines] == ["appeared", "started", "gone"]
+    first = lines[0]["event"]
+    assert (first["event_id"], first["event_type"], first["status"]) == (
+        *(event_id, "Reboot", "Scheduled"),
+    )
+    assert first["resources"] == ["web-0"]
+    assert first["concerns_me"] is True
+    assert first["description"] == 'New; kernel\'s "$HOME"'
+    assert 890 < first["notice_left_seconds"] <= 901
+    assert first["not_before"].endswith("Z")
+    assert lines[1]["event"]["not_before"] is None
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not json.loads(state.read_text())["ended"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    status, stderr = watching.end(signal.SIGTERM)
+    assert (status, stderr) == (ExitStatus.TERMINATED, f"{event_id} is approved\n")
+    assert [json.loads(line) for line in seen.read_text().splitlines()] == lines
+    freeze = scheduled(service, "freeze", "web-1")
+    again = service.call("watch", *given, "--once")
+    assert again.returncode == 0, again.stderr
+    (line,) = again.stdout.splitlines()
+    assert (json.loads(line)["change"], json.loads(line)["event"]["event_id"]) == (
+        *("appeared", freeze),
+    )
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("state")] == ["state"]
+    service.call("cancel", freeze)
+
+
+def test_a_watch_may_leave_out_what_concerns_others(service: Running) -> None:
+    other = scheduled(service, "freeze", "web-1")
+    watching = Watching("--endpoint", place(service), "--mine", "--once")
+    ours = scheduled(service, "freeze", "web-0")
+    assert watching.line()["event"]["event_id"] == ours
+    assert watching.over() == (0, "")
+    for each in (ours, other):
+        service.call("cancel", each)
+
+
+def test_the_endpoint_may_stand_in_the_environment(service: Running) -> None:
+    event_id = scheduled(service, "freeze", "bastion")
+    found = service.call("watch", "--once", FOREWARN_ENDPOINT=place(service, "bastion"))
+    assert json.loads(found.stdout)["event"]["event_id"] == event_id
+    service.call("cancel", event_id)
+
+
+@pytest.mark.parametrize(
+    ("by", "status"),
+    [(signal.SIGINT, ExitStatus.INTERRUPTED), (signal.SIGTERM, ExitStatus.TERMINATED)],
+)
+def test_a_signal_ends_a_watch_at_once_and_quietly_whatever_its_command_does(
+    service: Running, tmp_path: Path, by: signal.Signals, status: ExitStatus
+) -> None:
+    begun = tmp_path / "begun"
+    slow = f"touch {begun}; exec sleep 600"
+    event_id = scheduled(service, "freeze", "bastion")
+    watching = Watching("--endpoint", place(service, "bastion"), "--exec", slow)
+    watching.line()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not begun.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    asked = time.monotonic()
+    assert watching.end(by) == (status, "")
+    assert time.monotonic() - asked < 5
+    service.call("cancel", event_id)
+
+
+def test_a_reader_that_goes_away_ends_a_watch_quietly(service: Running) -> None:
+    watching = Watching("--endpoint", place(service, "bastion"))
+    first = scheduled(service, "freeze", "bastion")
+    watching.line()
+    assert watching.process.stdout is not None
+    watching.process.stdout.close()
+    service.call("cancel", first)
+    assert watching.process.wait(WAIT_SECONDS) == ExitStatus.BROKEN_PIPE
+    assert watching.process.stderr is not None
+    assert watching.process.stderr.read() == ""
+    watching.process.stderr.close()
+
+
+def test_a_command_that_fails_is_told_and_the_watch_goes_on(service: Running) -> None:
+    event_id = scheduled(service, "freeze", "bastion")
+    watching = Watching("--endpoint", place(service, "bastion"), "--exec", "exit 3")
+    assert watching.line()["change"] == "appeared"
+    service.call("cancel", event_id)
+    assert watching.line()["change"] == "gone"
+    _, stderr = watching.end(signal.SIGTERM)
+    assert f"forewarn: the command ended with 3 for appeared of {event_id}\n" in stderr
+
+
+def test_trouble_is_told_in_one_line_and_the_watch_goes_on(tmp_path: Path) -> None:
+    port = free_port()
+    watching = Watching("--endpoint", f"127.0.0.1:{port}")
+    assert watching.process.stderr is not None
+    said = watching.process.stderr.readline()
+    assert said.startswith("forewarn: ")
+    assert f"no connection to http://127.0.0.1:{port}" in said
+    assert watching.process.poll() is None
+    status, more = watching.end(signal.SIGTERM)
+    assert status == ExitStatus.TERMINATED
+    assert all(line.startswith("forewarn: ") for line in more.splitlines())
+
+
+def test_on_a_terminal_a_change_is_a_line_for_people(service: Running) -> None:
+    event_id = scheduled(service, "reboot", "bastion")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "forewarn", "watch", "--once"]
+    with subprocess.Popen([*command, "--endpoint", place(service, "bastion")], stdout=theirs):
+        os.close(theirs)
+        text = b""
+        try:
+            while part := os.read(ours, 65536):
+                text += part
+        except OSError:
+            pass  # Linux tells so that the other end is closed
+        os.close(ours)
+    line = text.decode()
+    assert line.count("\n") == 1
+    for part in ("appeared", "Reboot", "Scheduled", "bastion", "(this machine)", event_id):
+        assert part in line
+    service.call("cancel", event_id)
+
+
+def test_events_and_approve_ask_an_endpoint_as_a_guest(service: Running) -> None:
+    empty = service.call("events", "--endpoint", place(service, "lonely"))
+    assert (empty.stdout, empty.stderr) == ("", "No event is scheduled or started.\n")
+    event_id = scheduled(service, "reboot", "lonely", "--not-before", "+1h")
+    heading, row = service.call("events", "--endpoint", place(service, "lonely")).stdout.split(
+        "\n", 1
+    )
+    assert heading.split("  ")[0] == "EVENT"
+    for part in (event_id, "Reboot", "Scheduled", "lonely", "Platform", "yes"):
+        assert part in row
+    listed = service.document("events", "--endpoint", place(service, "lonely"))
+    assert [event["event_id"] for event in listed["events"]] == [event_id]
+    assert isinstance(listed["incarnation"], int)
+    approved = service.document(
+        *("approve", event_id.lower(), "--endpoint", place(service, "lonely"))
+    )
+    assert approved == {"approved": [event_id.lower()]}
+    kept = service.document("history", "--machine", "lonely", "--limit", "1")
+    assert kept["operations"][0]["start_cause"] == "approved"
+
+
+def test_each_kind_of_failure_has_its_exit_status_and_its_line(
+    service: Running, tmp_path: Path
+) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    (tmp_path / "state").write_text("{")
+    unknown = "00000000-0000-0000-0000-000000000000"
+    cases = [
+        (("events", "--endpoint", nobody), ExitStatus.UNREACHABLE, "no connection to"),
+        (("events", "--endpoint", "https://x"), ExitStatus.USAGE, "plain HTTP"),
+        (("events", "--endpoint", place(service, "stranger")), ExitStatus.REFUSED, "403"),
+        (
+            ("events", "--endpoint", nobody, "--scope", "web"),
+            *(ExitStatus.USAGE, "--scope is for the operator plane"),
+        ),
+        (("approve", unknown, "--endpoint", place(service)), ExitStatus.REFUSED, "400"),
+        (("watch", "--endpoint", "a b"), ExitStatus.USAGE, "is no"),
+        (("watch", "--since", str(tmp_path / "state")), ExitStatus.USAGE, "since"),
+        (("watch", "--since", str(tmp_path)), ExitStatus.USAGE, "cannot be read"),
+        (
+            ("watch", "--since", str(tmp_path / "no" / "state"), "--endpoint", place(service)),
+            *(ExitStatus.USAGE, "cannot be kept"),
+        ),
+    ]
+    event_id = scheduled(service, "freeze", "web-1")
+    for arguments, status, said in cases:
+        called = service.call(*arguments)
+        assert called.returncode == status, (arguments, called)
+        assert len(called.stderr.splitlines()) == 1
+        assert said in called.stderr, called.stderr
+    service.call("cancel", event_id)
+
+
+@pytest.mark.parametrize("command", ["events", "watch"])
+def test_a_guests_commands_need_nothing_of_the_server(service: Running, command: str) -> None:
+    event_id = scheduled(service, "freeze", "bastion")
+    arguments = ("--json",) if command == "events" else ("--once",)
+    called = subprocess.run(
+        [
+            *(sys.executable, "-c", WITHOUT_EXTRAS, SERVER_EXTRA, command),
+            *("--endpoint", place(service, "bastion"), *arguments),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert called.returncode == 0, called.stderr
+    assert event_id in called.stdout
+    service.call("cancel", event_id)
