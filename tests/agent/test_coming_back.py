@@ -4,7 +4,8 @@ import pytest
 
 from agent.bench import Bench, command, event, rule, service
 from forewarn.agent.ledger import Ledger
-from forewarn.agent.records import Outcome
+from forewarn.agent.phases import Impossible
+from forewarn.agent.records import Approved, Outcome, Taken
 
 STARTED = event(status="Started")
 
@@ -286,3 +287,64 @@ def test_what_may_not_run_again_does_not_for_another_event_either() -> None:
         [Outcome.INTERRUPTED],
         [Outcome.INTERRUPTED],
     ]
+
+
+def test_undoing_that_was_cut_keeps_the_action_from_a_later_event_too() -> None:
+    bench = Bench(rule(command("drain")))
+    bench.see(event())
+    bench.end("drain")
+    bench.see()
+    bench.start()
+    assert bench.see(event("E2")) == []
+    assert results(bench) == [Outcome.INTERRUPTED]
+    bench.start()
+    assert bench.see(event("E2"), event("E3")) == []
+
+
+def test_undoing_that_failed_for_good_keeps_the_action_from_no_later_event() -> None:
+    bench = Bench(rule(command("drain", undo_retries=0)))
+    bench.see(event())
+    bench.end("drain")
+    bench.see()
+    bench.end("drain", Outcome.FAILED)
+    bench.start()
+    assert bench.see(event("E2")) == ["do drain"]
+
+
+def test_every_effect_that_a_boot_has_undone_is_forgotten() -> None:
+    bench = Bench(rule(command("drain"), service("web", after_boot="forget")))
+    bench.see(event())
+    bench.end("drain")
+    bench.end("web")
+    bench.start("boot-2")
+    assert bench.standing == ["drain"]
+    assert results(bench) == [Outcome.DONE, Outcome.DONE]
+
+
+def test_the_journal_holds_no_time_of_one_boots_clock() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    (taken,) = [record for record in bench.journal if isinstance(record, Taken)]
+    assert taken.event.starts_by is None
+    assert bench.machine.events["E1"].starts_by is not None
+
+
+def test_a_journal_made_short_to_nothing_goes_on() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.journal = [bench.machine.ledger.kept()]
+    bench.start()
+    bench.see(event())
+    bench.end("web")
+    assert [effect.order for effect in bench.machine.ledger.effects.values()] == [1, 2]
+
+
+def test_records_that_contradict_one_another_are_refused_by_the_event() -> None:
+    bench = Bench(rule(service(), approve="never"))
+    bench.see(event())
+    ledger = bench.machine.ledger
+    (taken,) = [record for record in bench.journal if isinstance(record, Taken)]
+    with pytest.raises(Impossible, match="event E1 is Preparing and cannot take"):
+        ledger.apply(taken)
+    with pytest.raises(Impossible, match="event E1 is Preparing and cannot approve"):
+        ledger.apply(Approved(event_id="E1"))
+    assert ledger.cases["E1"].phase == "Preparing"

@@ -331,3 +331,14 @@ def test_a_state_of_nothing_is_a_state() -> None:
     again = Run(one_by_one(document(listed())), since=run.watcher.since)
     assert kinds(again.ask()) == ["appeared"]
     assert state.read("{}", at()).known == {}
+
+
+def test_what_is_listed_is_known_from_the_first_document_on() -> None:
+    run = Run(one_by_one(document(), document(listed()), document()))
+    assert run.watcher.listed is None
+    run.ask()
+    assert run.watcher.listed == ()
+    run.ask()
+    assert [event.event_id for event in run.watcher.listed or ()] == [EVENT_ID]
+    run.ask()
+    assert run.watcher.listed == ()

@@ -13,6 +13,7 @@ import pytest
 
 from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
 from end_to_end.running import Running
+from forewarn.agent.looking import Looking
 
 TWO = """
 [[rule]]
@@ -298,6 +299,21 @@ def test_with_the_service_itself_the_event_starts_when_the_machine_is_prepared(
     finally:
         agent.close()
         assert service.stop() == 0
+
+
+def test_looking_goes_on_after_a_fault_of_its_own(cloud: Endpoint) -> None:
+    told: list[object] = []
+
+    def tell(cause: object) -> None:
+        told.append(cause)
+        if len(told) == 1:
+            raise RuntimeError
+
+    looking = Looking(f"{cloud.url}/vm/web-0", "web-0", tell)
+    looking.begin()
+    until(lambda: len(told) > 1)
+    assert looking.trouble == ""
+    looking.close()
 
 
 KILLER = """

@@ -4,6 +4,7 @@ Beside the client's `Watch`, which tells change after change, the agent wants th
 once: what supersedes an event must be seen before that event's end is acted on.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -13,9 +14,13 @@ from forewarn.agent.messages import Answered, Approve, Cause, Looked
 from forewarn.client import errands, opening, watch
 from forewarn.client.errors import ClientError, Refused
 from forewarn.client.sockets import Closed, Line
+from forewarn.client.terms import Pause
 from forewarn.client.watch import Watcher
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
+
+FAULT_SECONDS: Final = 1.0
+"""Before looking is begun anew after a fault of our own: as long as between two polls."""
 
 
 class Looking:
@@ -35,8 +40,6 @@ class Looking:
     ) -> None:
         self.trouble = ""
         """Why no good answer comes; `""` while they do."""
-        self.looks = 0
-        """How many answers there were."""
         self._terms = opening.terms(None, endpoint, machine)
         self._tell = tell
         self._line = Line(self._terms)
@@ -56,6 +59,20 @@ class Looking:
         self._line.close()
 
     def _look(self) -> None:
+        """Look until it is closed, whatever happens: an agent that sees nothing is none."""
+        with contextlib.suppress(Closed):
+            while True:
+                try:
+                    self._watch()
+                except Closed:
+                    raise
+                except Exception as error:
+                    LOGGER.exception("a fault in looking, the agent's own; it is begun anew")
+                    self.trouble = f"a fault of the agent's own: {error}"
+                self._line.do(Pause(FAULT_SECONDS))
+
+    def _watch(self) -> None:
+        self.trouble = ""
         watcher = Watcher(self._terms, watch.wishes(None, mine=False), None, opening.moment())
         while True:
             while (trouble := watcher.tell()) is not None:
@@ -63,15 +80,11 @@ class Looking:
                 opening.tell(trouble, self._terms, None)
             while watcher.take() is not None:
                 pass  # the document is told whole
-            try:
-                turn = self._line.do(watcher.step(opening.moment()))
-            except Closed:
-                return
+            turn = self._line.do(watcher.step(opening.moment()))
             watcher.heard(turn)
             while watcher.take() is not None:
                 pass
             if turn.outcome is not None and (listed := watcher.listed) is not None:
-                self.looks += 1
                 self._tell(Looked(listed, self._terms.name))
 
     def _approve(self, command: Approve) -> None:
