@@ -140,8 +140,8 @@ def test_a_connection_that_the_server_closed_meanwhile_is_replaced_in_silence(
 ) -> None:
     def script(talk: Talk) -> None:
         asked = talk.request()
-        assert asked is not None
-        talk.answer(200, document() if asked.method == "GET" else b"")
+        if asked is not None:  # the watch may end between its connection and its question
+            talk.answer(200, document() if asked.method == "GET" else b"")
 
     with Scripted(script) as server:
         client = connect(server.url, name="web-0")

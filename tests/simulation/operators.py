@@ -74,7 +74,8 @@ class Operators:
         operation = self._town.some_operation()
         if operation is not None:
             to = self._town.now + timedelta(seconds=self._chance.randint(-60, 7200))
-            self._town.ask("postpone", self._town.plane.postpone, operation.id, to)
+            by = self.someone()
+            self._town.ask("postpone", self._town.plane.postpone, operation.id, to, by=by)
 
     def approve_for_guests(self) -> None:
         operation = self._town.some_operation()
@@ -99,13 +100,13 @@ class Operators:
     def release(self) -> None:
         if self._town.memory.all_holds:
             hold = self._chance.choice(self._town.memory.all_holds)
-            self._town.ask("release", self._town.plane.release, hold.kind, hold.name)
+            by = self.someone()
+            self._town.ask("release", self._town.plane.release, hold.kind, hold.name, by=by)
 
     def resume(self) -> None:
         if self._town.memory.open:
-            self._town.ask(
-                "resume", self._town.plane.resume, self._town.some(self._town.memory.open)
-            )
+            number = self._town.some(self._town.memory.open)
+            self._town.ask("resume", self._town.plane.resume, number, by=self.someone())
 
     def note(self) -> None:
         if self._town.reported:

@@ -26,7 +26,9 @@ from simulation import run
 from simulation.memory import Answered, MemoryWriter
 from simulation.town import Town
 
-SEEDS = range(1, 25)
+SEEDS = (*range(1, 25), 179)
+"""Of these, 179 removes a scope that had events and adds it again, as one seed in thirty does."""
+
 STEPS = 1200
 
 

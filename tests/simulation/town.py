@@ -343,7 +343,7 @@ class Town:
         memory = self.memory
         self.writer.dying = False
         for hold in memory.all_holds:
-            self.ask("release", self.plane.release, hold.kind, hold.name)
+            self.ask("release", self.plane.release, hold.kind, hold.name, by="anna")
         self.settle_clock()
         self.carry_on()
         self.listed()
