@@ -114,8 +114,8 @@ class Scripted:
             talk = Talk(connection, self.connections)
             self._open.append(talk)
             thread = threading.Thread(target=self._serve, args=(talk,), daemon=True)
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)  # started first: who waits for it may be looking
 
     def _serve(self, talk: Talk) -> None:
         try:
@@ -139,6 +139,8 @@ class Scripted:
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
+        for thread in self._threads[:1]:
+            thread.join(WAIT_SECONDS)  # from then on none is added
         for talk in self._open:
             talk.close()
         for thread in self._threads:
