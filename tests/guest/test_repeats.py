@@ -364,3 +364,27 @@ def test_a_plane_that_stops_remembers_nothing() -> None:
         peer.send(get())
         assert peer.got.count(ANSWER) == 4
         assert plane.repeats.hits == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "where", "address"),
+    [
+        (get(f"/vm/front{room.EVENTS}"), LOOPBACK, "127.0.0.1"),
+        (get(room.EVENTS, *SIGNED), PLAIN, PROXY),
+        (get(room.EVENTS, "Connection: keep-alive", version="1.0"), PLAIN, "10.0.0.10"),
+    ],
+    ids=["by a path", "by a proxy", "by HTTP/1.0"],
+)
+def test_who_is_named_and_what_is_old_goes_the_long_way_each_time(
+    data: bytes, where: Listener, address: str
+) -> None:
+    with room.opened(repeats=Counting) as (plane, _):
+        plane.documents.fill(SCOPES)
+        plane.registry.fill((), MACHINES)
+        peer = plane.connect(address, where)
+        for _ in range(3):
+            peer.send(data)
+        assert peer.got.count(b"HTTP/1.1 200 OK") == 3
+        assert peer.connection._place.known == {}
+        assert isinstance(plane.repeats, Counting)
+        assert plane.repeats.hits == 0
