@@ -8,7 +8,7 @@ import pytest
 from builders import FLEET, MINUTE, NOW, Bench, applied, mint
 from forewarn.maintenance import dealing, fleet
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Snapshot
+from forewarn.maintenance.model import Profile, Snapshot
 from forewarn.vocabulary import ErrorCode, EventType, ScopeKind
 
 MINT = mint("d")
@@ -87,6 +87,40 @@ def test_fault_domains_are_dealt_among_three_and_kept_where_given() -> None:
     assert [m.fault_domain for m in snapshot.machines.values()] == [0, 1, 0, 1, 2]
 
 
+def places(snapshot: Snapshot) -> dict[str, tuple[int, int]]:
+    return {m.name: (m.update_domain, m.fault_domain) for m in snapshot.machines.values()}
+
+
+def test_of_the_two_domains_only_the_one_that_is_not_given_is_dealt() -> None:
+    _, snapshot = apply(
+        Snapshot(),
+        set_of(
+            {"name": "a", "update_domain": 1},
+            {"name": "b", "update_domain": 1},
+            {"name": "c", "fault_domain": 2},
+            {"name": "d", "fault_domain": 2},
+        ),
+    )
+    assert places(snapshot) == {"a": (1, 0), "b": (1, 1), "c": (0, 2), "d": (2, 2)}
+
+
+def test_a_host_shares_its_domains_whether_they_were_dealt_or_given() -> None:
+    on_one = [{"name": "a", "host": "h1"}, {"name": "b", "host": "h2"}, {"name": "c", "host": "h1"}]
+    _, dealt = apply(Snapshot(), set_of(*on_one))
+    assert places(dealt) == {"a": (0, 0), "b": (1, 1), "c": (0, 0)}
+    first = {"name": "a", "host": "h", "update_domain": 0, "fault_domain": 0}
+    _, given = apply(Snapshot(), set_of(first, {"name": "b", "host": "h"}))
+    assert places(given) == {"a": (0, 0), "b": (0, 0)}
+
+
+def test_a_machine_takes_its_profile_from_the_file_and_its_role_from_its_service() -> None:
+    _, snapshot = apply(Snapshot(), FLEET)
+    roles = {m.name: m.role for m in snapshot.machines.values() if m.role != ""}
+    assert roles == {f"FrontEnd_IN_{n}": "FrontEnd" for n in range(3)}
+    _, other = apply(Snapshot(), set_of({"name": "a", "location": "westeurope", "zone": "2"}))
+    assert other.machines["a"].profile == Profile(location="westeurope", zone="2")
+
+
 def test_a_dealt_domain_stays_when_the_file_is_applied_again() -> None:
     _, first = apply(Snapshot(), set_of("a", "b", "c"))
     outcome, second = apply(first, set_of("c", "b", "a"))
@@ -109,6 +143,7 @@ def test_a_host_of_a_machine_that_is_left_out_still_decides() -> None:
     _, first = apply(Snapshot(), set_of("x", {"name": "a", "host": "h"}))
     _, second = apply(first, set_of({"name": "b", "host": "h"}))
     assert domains(second)["b"] == domains(second)["a"] == 1
+    assert second.machines["b"].fault_domain == second.machines["a"].fault_domain == 1
 
 
 def test_pruning_removes_machines_and_emptied_scopes() -> None:
@@ -152,6 +187,21 @@ def test_a_machine_that_moves_never_meets_an_equal_incarnation() -> None:
     assert after.machines["web-0"].scope == "other"
     assert after.scopes["other"].incarnation == 3
     assert after.scopes["web"].incarnation == 2
+
+
+def test_a_machine_that_moves_behind_one_that_stays_raises_the_number_all_the_same() -> None:
+    bench = Bench(read(availability_set=[
+        {"name": "s", "machines": [{"name": "a"}, {"name": "b"}, {"name": "c"}]},
+        {"name": "t", "machines": [{"name": "d"}]}]))  # fmt: skip
+    for number, machine in enumerate(("a", "d"), 1):
+        bench.ask(EventType.REBOOT, machine)
+        bench.cancel(f"{number}.1")
+    assert (bench.scope("s").incarnation, bench.scope("t").incarnation) == (2, 2)
+    outcome, after = apply(bench.snapshot, read(availability_set=[
+        {"name": "s", "machines": [{"name": "a", "host": "h9"}]},
+        {"name": "t", "machines": [{"name": "b"}]}]))  # fmt: skip
+    assert outcome.changed == ("a", "b")
+    assert (after.scopes["s"].incarnation, after.scopes["t"].incarnation) == (2, 3)
 
 
 def test_moving_from_a_scope_that_never_had_an_event_moves_nothing() -> None:
@@ -258,6 +308,13 @@ def test_fewer_domains_than_machines_stand_in_are_refused() -> None:
     outcome, second = apply(first, set_of("a", "b", update_domains=2), prune=True)
     assert outcome.removed == ("c",)
     assert second.scopes["s"].update_domains == 2
+
+
+def test_a_machine_of_a_scope_that_the_file_leaves_out_hides_no_collision() -> None:
+    _, lone = apply(Snapshot(), read(machine=[{"name": "lone"}]))
+    _, first = apply(lone, set_of("a", "b", "c"))
+    assert next(iter(first.machines)) == "lone"
+    assert refusal_of(first, set_of("a", "b", update_domains=2)).facts == {"machine": "c"}
 
 
 def test_more_domains_are_taken() -> None:

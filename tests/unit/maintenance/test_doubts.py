@@ -9,7 +9,7 @@ from builders import MINUTE, SECOND, Bench
 from forewarn.maintenance import causes, invariants
 from forewarn.maintenance.bench import MAX_OUTCOME
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Deed, Verdict
+from forewarn.maintenance.model import Deed, Intervention, Verdict
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -51,7 +51,7 @@ def test_what_is_in_doubt_stays_started_and_nobody_claims_it() -> None:
     assert (operation.doubt, operation.lease_until) == ("its runner was lost", None)
     assert bench.scope("web").incarnation == incarnation
     bench.now += MINUTE + SECOND
-    with pytest.raises(Refused, match="in doubt") as refused:
+    with pytest.raises(Refused, match="1 is Started and in doubt: only") as refused:
         bench.claim("1.1")
     assert refused.value.code is ErrorCode.CONFLICT
 
@@ -105,21 +105,34 @@ def test_what_is_to_be_repeated_can_be_claimed_again_at_once() -> None:
     operation = bench.operation("1.1")
     assert (operation.status, operation.doubt) == (EventStatus.STARTED, "")
     assert (operation.attempt, operation.repeat_after) == (1, 1)
-    (said,) = operation.interventions
-    assert (said.deed, said.at) == (Deed.REPEAT, bench.now)
+    assert operation.interventions == (
+        Intervention(deed=Deed.REPEAT, by="ann", at=bench.now, note="its runner was lost"),
+    )
     bench.claim("1.1")
     assert bench.operation("1.1").attempt == 2
     assert bench.operation("1.1").repeat_after == 1
 
 
+def test_a_lease_that_was_renewed_in_doubt_does_not_hold_the_repetition_up() -> None:
+    bench = started()
+    doubt(bench)
+    bench.decide(causes.Renewed(operation="1.1", attempt=1, lease=MINUTE))
+    resolve(bench, Verdict.REPEAT)
+    assert bench.operation("1.1").lease_until is None
+    bench.claim("1.1")
+    assert bench.operation("1.1").attempt == 2
+
+
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_where_there_is_no_doubt_there_is_nothing_to_resolve(verdict: Verdict) -> None:
     bench = started()
-    with pytest.raises(
-        Refused, match=r"no doubt about operation 1\.1, which is Started"
-    ) as refused:
+    with pytest.raises(Refused) as refused:
         resolve(bench, verdict)
     assert refused.value.code is ErrorCode.CONFLICT
+    assert refused.value.facts == {"operation": "1.1"}
+    assert refused.value.message == (
+        "there is no doubt about operation 1.1, which is Started: only one in doubt can be resolved"
+    )
     doubt(bench)
     resolve(bench, Verdict.FAILED)
     with pytest.raises(Refused, match="which is Failed"):
@@ -159,7 +172,9 @@ def test_a_doubt_about_what_has_not_started_breaks_an_invariant() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0")
     doubtful = msgspec.structs.replace(bench.operation("1.1"), doubt="why")
-    with pytest.raises(invariants.InvariantBroken, match="in doubt although it is not Started"):
+    with pytest.raises(
+        invariants.InvariantBroken, match=r" it is in doubt although it is not Started$"
+    ):
         invariants.check_operation(doubtful)
 
 

@@ -65,7 +65,9 @@ def test_every_kind_of_scope_becomes_a_group_with_its_machines() -> None:
     assert bastion.where == bastion.members[0].where == "machine[0]"
 
 
-@pytest.mark.parametrize("name", ["", "_x", "a b", "x" * 81, "zoë", "a/b", "web\n", "a:b"])
+@pytest.mark.parametrize(
+    "name", ["", "_x", "a b", "x" * 81, "/" * 80, "zoë", "a/b", "web\n", "a:b"]
+)
 def test_a_name_that_is_none_is_refused_with_its_place(name: str) -> None:
     refused = refusal_of(availability_set=[{"name": "s", "machines": [{"name": name}]}])
     assert refused.code is ErrorCode.INVALID

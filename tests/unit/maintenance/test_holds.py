@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import schedule
+from forewarn.maintenance import causes, schedule
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import MAX_INTERVENTIONS, Deed, HoldKind
+from forewarn.maintenance.model import MAX_INTERVENTIONS, Deed, Hold, HoldKind, Intervention
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -103,6 +103,53 @@ def test_what_two_holds_cover_is_released_by_the_last() -> None:
     assert bench.operation("1.1").held_at is None
 
 
+def test_a_second_hold_leaves_the_notice_that_the_first_found() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.let_pass(5 * MINUTE)
+    bench.hold(HoldKind.EVERYTHING)
+    bench.let_pass(5 * MINUTE)
+    bench.hold(HoldKind.MACHINE, "web-0")
+    operation = bench.operation("1.1")
+    assert (operation.held_at, operation.notice_left_seconds) == (NOW + 5 * MINUTE, 600)
+
+
+def test_what_is_left_of_a_notice_is_rounded_up_to_whole_seconds() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.now += 5 * MINUTE + timedelta(microseconds=1)
+    bench.hold(HoldKind.EVERYTHING)
+    assert bench.operation("1.1").notice_left_seconds == 600
+    bench.postpone("1.1", to=NOW + 65 * MINUTE)
+    assert bench.operation("1.1").notice_left_seconds == 3600
+
+
+def test_who_held_postponed_and_released_is_written_down() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    later = NOW + 60 * MINUTE
+    bench.decide(causes.Postponed(operations=("1.1",), not_before=later, by="cid"))
+    bench.now += MINUTE
+    bench.hold(HoldKind.SCOPE, "web")
+    bench.now += MINUTE
+    bench.release(HoldKind.SCOPE, "web")
+    assert bench.operation("1.1").interventions == (
+        Intervention(deed=Deed.POSTPONE, by="cid", at=NOW, note=f"not before {later.isoformat()}"),
+        Intervention(deed=Deed.HOLD, by="ann", at=NOW + MINUTE, note="scope web: storm"),
+        Intervention(deed=Deed.RELEASE, by="bob", at=NOW + 2 * MINUTE, note="scope web"),
+    )
+
+
+def test_a_hold_needs_no_reason_and_no_name() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    unsigned = causes.Held(Hold(kind=HoldKind.SCOPE, name="web", reason="", by="", at=NOW))
+    bench.decide(unsigned)
+    assert [said.note for said in bench.operation("1.1").interventions] == ["scope web"]
+    with pytest.raises(Refused, match="scope web is held already, by somebody since"):
+        bench.decide(unsigned)
+
+
 def test_what_is_announced_under_a_hold_is_held_from_the_start() -> None:
     bench = Bench()
     bench.hold(HoldKind.EVERYTHING)
@@ -195,6 +242,7 @@ def test_what_waits_for_another_domain_can_be_postponed() -> None:
     bench.ask_each_domain()
     bench.let_pass(15 * MINUTE)
     bench.postpone("2.1", to=bench.now + 5 * MINUTE)
+    assert bench.operation("2.1").waits_for == ""
     bench.finish("1.1")
     assert bench.operation("2.1").status is EventStatus.SCHEDULED
     assert bench.operation("3.1").status is EventStatus.STARTED

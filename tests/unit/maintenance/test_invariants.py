@@ -8,7 +8,7 @@ import pytest
 
 from builders import MINUTE, NOW, Bench
 from forewarn.maintenance import invariants
-from forewarn.maintenance.model import Event, Operation, Snapshot, StartCause
+from forewarn.maintenance.model import Changes, Event, Operation, Snapshot, StartCause
 from forewarn.vocabulary import EventStatus, EventType
 
 replace = msgspec.structs.replace
@@ -50,6 +50,14 @@ DAMAGES: list[tuple[Damage, str]] = [
         "it started before its NotBefore",
     ),
     (lambda o: replace(o, start_cause=StartCause.APPROVED), "it started as approved and is not"),
+    (
+        lambda o: replace(o, start_cause=StartCause.SILENT),
+        "it started as silent, and guests see it",
+    ),
+    (
+        lambda o: replace(o, held_at=NOW),
+        "it is held although it is not Scheduled, or waits besides",
+    ),
     (lambda o: with_event(o, published=3), "was published at 3, and its scope is at 2"),
     (lambda o: with_event(o, published=0), "was published at 0, and its scope is at 2"),
 ]
@@ -60,9 +68,20 @@ def test_a_damaged_operation_is_noticed(damage: Damage, told: str) -> None:
     snapshot = started().snapshot
     invariants.check(snapshot)
     damaged = damage(snapshot.operations["1.1"])
-    with pytest.raises(invariants.InvariantBroken, match=told) as broken:
-        invariants.check(replace(snapshot, operations={"1.1": damaged}))
-    assert str(broken.value).startswith("operation 1.1: ")
+    broken_one = replace(snapshot, operations={"1.1": damaged})
+    for changed in (None, [damaged]):
+        with pytest.raises(invariants.InvariantBroken, match=rf"\b{told}$") as broken:
+            invariants.check(broken_one, changed)
+        assert str(broken.value).startswith("operation 1.1: ")
+
+
+def test_what_is_scheduled_is_not_held_and_waiting_at_once() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0")
+    scheduled = bench.operation("1.1")
+    invariants.check_operation(replace(scheduled, held_at=NOW))
+    with pytest.raises(invariants.InvariantBroken, match="or waits besides"):
+        invariants.check_operation(replace(scheduled, held_at=NOW, waits_for="2.1"))
 
 
 def test_a_started_one_without_notice_may_be_as_early_as_it_was() -> None:
@@ -95,6 +114,36 @@ def test_two_domains_of_a_scope_down_at_once_are_noticed() -> None:
         invariants.check(replace(both(first, harmless, snapshot), scopes=scopes))
 
 
+def test_a_scheduled_one_before_them_hides_no_two_domains() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-2")
+    bench.ask(EventType.REBOOT, "web-0", no_notice=True)
+    due = replace(bench.operation("2.1"), start_cause=StartCause.NOTICE_OVER, not_before=NOW)
+    other = with_event(replace(due, id="3.1"), update_domain=1, machines=("web-1",))
+    snapshot = replace(
+        bench.snapshot, operations={"1.1": bench.operation("1.1"), "2.1": due, "3.1": other}
+    )
+    with pytest.raises(invariants.InvariantBroken, match="update domains 0 and 1 of web are down"):
+        invariants.check(snapshot)
+
+
+def test_what_changed_is_judged_with_all_that_shares_its_scopes_and_nothing_else() -> None:
+    snapshot = started().snapshot
+    first = snapshot.operations["1.1"]
+    second = with_event(replace(first, id="2.1"), update_domain=1, machines=("web-1",), id="OTHER")
+    shared = both(first, second, snapshot)
+    for changed in (first, second):
+        with pytest.raises(invariants.InvariantBroken, match="0 and 1 of web are down"):
+            invariants.check(shared, [changed])
+    elsewhere = with_event(replace(first, id="3.1"), scope="batch", machines=("batch_0",))
+    apart = replace(
+        shared,
+        operations=shared.operations | {"3.1": elsewhere},
+        scopes=snapshot.scopes | {"batch": replace(snapshot.scopes["batch"], incarnation=2)},
+    )
+    invariants.check(apart, [elsewhere])
+
+
 def test_a_machine_in_two_live_events_is_noticed() -> None:
     snapshot = started().snapshot
     first = snapshot.operations["1.1"]
@@ -120,11 +169,41 @@ def test_a_step_back_is_noticed() -> None:
         invariants.check_succession(after, middle)
 
 
+def test_a_not_before_that_goes_back_is_noticed() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0")
+    before = bench.snapshot
+    earlier = replace(bench.operation("1.1"), not_before=NOW + 14 * MINUTE)
+    with pytest.raises(invariants.InvariantBroken) as broken:
+        invariants.check_succession(before, replace(before, operations={"1.1": earlier}))
+    assert str(broken.value) == (
+        f"operation 1.1: its NotBefore went from {NOW + 15 * MINUTE} back to {NOW + 14 * MINUTE}"
+    )
+
+
+def test_of_a_succession_only_what_the_changes_name_is_looked_at() -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0")
+    before = bench.snapshot
+    bench.let_pass(15 * MINUTE)
+    (new,) = bench.snapshot.operations.values()
+    web, still = bench.scope("web"), before.scopes["web"]
+    whole = Changes(operations=(new,), scopes=(web,))
+    invariants.check_succession(before, bench.snapshot, whole)
+    unmoved = replace(bench.snapshot, scopes=bench.snapshot.scopes | {"web": still})
+    with pytest.raises(invariants.InvariantBroken, match="web: its events changed and"):
+        invariants.check_succession(before, unmoved, Changes(operations=(new,)))
+    moved = replace(before, scopes=before.scopes | {"web": web})
+    with pytest.raises(invariants.InvariantBroken, match="web: its events did not change and"):
+        invariants.check_succession(before, moved, Changes(scopes=(web,)))
+    invariants.check_succession(before, unmoved, Changes())
+
+
 def test_a_fencing_number_that_goes_back_is_noticed() -> None:
     bench = started()
     before = bench.snapshot
     bench.claim("1.1")
-    with pytest.raises(invariants.InvariantBroken, match="its fencing number went back"):
+    with pytest.raises(invariants.InvariantBroken, match=r" its fencing number went back$"):
         invariants.check_succession(bench.snapshot, before)
 
 

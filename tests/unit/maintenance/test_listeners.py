@@ -114,6 +114,7 @@ def test_a_link_local_address_may_name_its_interface(address: str) -> None:
 @pytest.mark.parametrize("address", ["fd00::10%br0", "fe80::10%a b", "fe80::10%" + "x" * 16])
 def test_no_other_address_names_an_interface(address: str) -> None:
     refused = refusal_of(machines({"address": address}))
+    assert (refused.code, refused.facts) == (ErrorCode.INVALID, {"where": "machine[0]"})
     assert "names an interface: only a link-local address may, as fe80::10%br0" in refused.message
 
 
@@ -130,8 +131,10 @@ def test_a_vm_id_is_the_files_or_kept_or_given_once() -> None:
 @pytest.mark.parametrize("vm_id", ["x", VM_ID[:-1], f"{{{VM_ID}}}", VM_ID.replace("-", "")])
 def test_what_is_no_guid_is_refused_with_its_place(vm_id: str) -> None:
     refused = refusal_of(machines({"vm_id": vm_id}))
-    assert refused.facts == {"where": "machine[0]"}
-    assert "is no GUID: give one such as" in refused.message
+    assert (refused.code, refused.facts) == (ErrorCode.INVALID, {"where": "machine[0]"})
+    assert refused.message.endswith(
+        f"is no GUID: give one such as {VM_ID}, or leave it out to be given one"
+    )
 
 
 def test_a_vm_id_is_one_machines_alone() -> None:
@@ -152,4 +155,5 @@ def test_a_vm_id_is_no_other_machines_name() -> None:
     assert "is taken by machine[0]" in refused.message
     before = after(machines({"vm_id": VM_ID}))
     later = refusal_of(read(machine=[{"name": VM_ID}]), before)
+    assert (later.code, later.facts) == (ErrorCode.CONFLICT, {"machine": "m-0", "other": VM_ID})
     assert later.message == f"m-0 would have the vm_id {VM_ID}, which is a machine's name"

@@ -6,7 +6,14 @@ import pytest
 from builders import MINUTE, NOW, Bench, applied
 from forewarn.maintenance import causes, dealing, fleet
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Maintenance, StartCause, Walk, WalkState
+from forewarn.maintenance.model import (
+    Deed,
+    Intervention,
+    Maintenance,
+    StartCause,
+    Walk,
+    WalkState,
+)
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -143,9 +150,50 @@ def test_a_stopped_walk_is_resumed_with_the_next_domain() -> None:
         with pytest.raises(Refused) as refusal:
             bench.decide(causes.Resumed(nothing))
         assert refusal.value.code is ErrorCode.TOO_LATE
+        assert refusal.value.facts == {"maintenance": nothing}
         assert refusal.value.message == (
             f"nothing of maintenance {nothing} has stopped: nothing to resume"
         )
+
+
+def test_who_resumed_a_walk_and_why_it_had_stopped_is_written_down() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    said = []
+    for step, by in (("1.1", "ann"), ("1.2", "bob")):
+        carry_out(bench, step, succeeded=False)
+        bench.now += MINUTE
+        bench.decide(causes.Resumed(1, by=by))
+        said.append(
+            Intervention(deed=Deed.RESUME, by=by, at=bench.now, note=f"{step} is Failed: no power")
+        )
+        assert bench.snapshot.maintenances[1].interventions == tuple(said)
+
+
+@pytest.mark.parametrize(
+    ("message", "told"), [("", "1.1 is Failed"), ("rack X", "1.1 is Failed: rack X")]
+)
+def test_a_walk_tells_what_stopped_it_in_whole_words(message: str, told: str) -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    bench.approve(bench.event("1.1").id)
+    bench.finish("1.1", succeeded=False, message=message)
+    assert walk_of(bench).reason == told
+
+
+def test_of_two_walks_that_the_same_end_frees_the_first_takes_the_machine() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "web-1")
+    bench.ask(REBOOT, "web-3", "web-1")
+    bench.ask(EventType.FREEZE, "web-1")
+    carry_out(bench, "1.1")
+    carry_out(bench, "2.1")
+    assert list(bench.snapshot.operations) == ["1.1", "2.1", "3.1"]
+    bench.cancel("3.1")
+    assert shown(bench)["1.2"] == ("web-1",)
+    assert "2.2" not in bench.snapshot.operations
+    carry_out(bench, "1.2")
+    assert shown(bench)["2.2"] == ("web-1",)
 
 
 @pytest.mark.parametrize("stopped", [True, False])
