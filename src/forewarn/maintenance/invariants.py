@@ -133,8 +133,10 @@ def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None 
             new,
             f"its NotBefore went from {old.not_before} back to {new.not_before}",
         )
+        _hold(_fixed(old) == _fixed(new), new, "its events or their machines are others")
+        kept = zip(old.events, new.events, strict=True)
         _hold(
-            all(e.approval is None or f.approval == e.approval for e, f in _pairs(old, new)),
+            all(e.approval is None or f.approval == e.approval for e, f in kept),
             new,
             "an approval was lost",
         )
@@ -184,8 +186,9 @@ def _check_machines(operations: Iterable[Operation]) -> None:
             _hold(other == operation.id, operation, f"{name} is also in operation {other}")
 
 
-def _pairs(old: Operation, new: Operation) -> Iterable[tuple]:  # type: ignore[type-arg] # events
-    return zip(old.events, new.events, strict=True)
+def _fixed(operation: Operation) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return what of an operation's events never changes, in their order."""
+    return [(event.id, event.scope, event.machines) for event in operation.events]
 
 
 def _scopes_changed(old: Operation | None, new: Operation) -> set[str]:

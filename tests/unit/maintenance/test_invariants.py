@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -205,6 +206,18 @@ def test_a_fencing_number_that_goes_back_is_noticed() -> None:
     bench.claim("1.1")
     with pytest.raises(invariants.InvariantBroken, match=r" its fencing number went back$"):
         invariants.check_succession(bench.snapshot, before)
+
+
+@pytest.mark.parametrize("changes", [{"id": "another"}, {"machines": ("web-1",)}, None])
+def test_an_event_that_becomes_another_is_noticed(changes: dict[str, Any] | None) -> None:
+    bench = Bench()
+    bench.ask(EventType.REBOOT, "web-0")
+    before = bench.snapshot
+    was = bench.operation("1.1")
+    now = replace(was, events=()) if changes is None else with_event(was, **changes)
+    after = replace(before, operations={"1.1": now})
+    with pytest.raises(invariants.InvariantBroken, match="its events or their machines are others"):
+        invariants.check_succession(before, after)
 
 
 def test_a_lost_approval_is_noticed() -> None:
