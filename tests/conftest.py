@@ -1,12 +1,23 @@
-"""What holds for every test: with FOREWARN_TESTS_MUST_RUN set, a skipped test is a failure."""
+"""What holds for every test: none is skipped where all must run, and signals mean what they do.
+
+With FOREWARN_TESTS_MUST_RUN set, a skipped test is a failure. A shell's background job and nohup
+hand down ignored signals, which processes that tests start would inherit and ignore as well.
+"""
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
 MUST_RUN = "FOREWARN_TESTS_MUST_RUN"
+
+for number in ("SIGINT", "SIGHUP"):
+    known = getattr(signal, number, None)
+    if known is not None and signal.getsignal(known) is signal.SIG_IGN:
+        usual = signal.default_int_handler if number == "SIGINT" else signal.SIG_DFL
+        signal.signal(known, usual)
 
 settings.register_profile("house", deadline=None, print_blob=True)
 settings.load_profile("house")
