@@ -2,8 +2,6 @@
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,8 +15,7 @@ from forewarn.maintenance import attention
 from forewarn.server import settings
 from forewarn.server.guest.tally import RESOURCES, Figures, Reason
 from forewarn.store import sql
-from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
-from server.running import NOON, Client, Running, fleet, request_reboot, settings_in
+from server.running import NOON, Client, Flaky, Running, fleet, request_reboot, settings_in
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md").read_text()
 COUNTED = Figures(
@@ -158,35 +155,8 @@ def test_the_service_tells_how_it_is(client: Client) -> None:
         assert told["process_open_fds"] > 3
 
 
-class Away:
-    """A real store that is away when it is told to be."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.away = False
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        self._fail()
-        with self._store.write() as transaction:
-            yield transaction
-
-    @contextmanager
-    def read(self) -> Iterator[Reading]:
-        self._fail()
-        with self._store.read() as reading:
-            yield reading
-
-    def close(self) -> None:
-        self._store.close()
-
-    def _fail(self) -> None:
-        if self.away:
-            raise StoreUnavailable("the disk is full")
-
-
 def test_a_scrape_does_without_the_store(tmp_path: Path) -> None:
-    store = Away(sql.in_memory())
+    store = Flaky(sql.in_memory())
     with Running(settings_in(tmp_path), store) as running:
         running.client().ask("PUT", "/v1/fleet", fleet())
         store.away = True

@@ -7,7 +7,8 @@ import itertools
 import json
 import socket
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,7 @@ from forewarn.maintenance.model import Changes, Machine, Operation, Scope
 from forewarn.server import settings
 from forewarn.server.guest.tally import Figures
 from forewarn.server.service import Addresses, Service
-from forewarn.store.port import Store
+from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 
 WAIT_SECONDS = 30
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -261,3 +262,30 @@ def request_reboot(client: Client, **more: Any) -> Any:
     )
     assert answer.status == 201, answer.body
     return answer.json
+
+
+class Flaky:
+    """A real store that is away when it is told to be."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.away = False
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        self._fail()
+        with self._store.write() as transaction:
+            yield transaction
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        self._fail()
+        with self._store.read() as reading:
+            yield reading
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _fail(self) -> None:
+        if self.away:
+            raise StoreUnavailable("the disk is full: make room")

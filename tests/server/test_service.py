@@ -21,36 +21,9 @@ from forewarn.server import settings
 from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.server.service import Crashed, clock_of
 from forewarn.store import sql
-from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
+from forewarn.store.port import Transaction
 from forewarn.vocabulary import EventType
-from server.running import NOON, Running, fleet, guids, request_reboot, settings_in
-
-
-class Flaky:
-    """A real store that is away when it is told to be."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.away = False
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        self._fail()
-        with self._store.write() as transaction:
-            yield transaction
-
-    @contextmanager
-    def read(self) -> Iterator[Reading]:
-        self._fail()
-        with self._store.read() as reading:
-            yield reading
-
-    def close(self) -> None:
-        self._store.close()
-
-    def _fail(self) -> None:
-        if self.away:
-            raise StoreUnavailable("the disk is full: make room")
+from server.running import NOON, Flaky, Running, fleet, guids, request_reboot, settings_in
 
 
 def quick(folder: Path) -> settings.Settings:
