@@ -136,7 +136,9 @@ class Agent:
         self.action = folder / "action"
         self.action.write_text(ACTION.format(python=sys.executable, log=str(self.log)))
         self.action.chmod(0o755)
-        self.head = (
+        place = folder / "agent.d"
+        place.mkdir(exist_ok=True)
+        (place / "here.toml").write_text(
             f'[client]\nendpoint = "{endpoint}/vm/{machine}"\n'
             f'[status]\nlisten = "127.0.0.1:{self.port}"\n'
             f'[state]\nfolder = "state"\n[log]\nformat = "json"\n'
@@ -145,8 +147,11 @@ class Agent:
         self.process: subprocess.Popen[bytes] | None = None
 
     def write(self, rules: str) -> None:
-        """Write the settings; `ACTION` in them is the program that leaves lines."""
-        self.settings.write_text(rules.replace("ACTION", str(self.action)) + self.head)
+        """Write the settings; `ACTION` in them is the program that leaves lines.
+
+        Where the endpoint, the port and the journal are stands in a drop-in beside them.
+        """
+        self.settings.write_text(rules.replace("ACTION", str(self.action)))
 
     def start(self, *options: str, by: tuple[str, ...] = ()) -> "Agent":
         """Start it; `by` is what is run in the place of the command line."""
