@@ -41,7 +41,9 @@ SECOND: Final = 12
 ROW: Final = 18
 LEFT: Final = 70
 CHART: Final = 60
-"""The SVG's sizes, in its units: of a second, a machine's row, the names, the failures' chart."""
+RIGHT: Final = 60
+"""The SVG's sizes, in its units: of a second, a machine's row, the names, the failures' chart, and
+what stands right of it."""
 
 
 def text(played: Round, width: int = WIDTH) -> list[str]:
@@ -80,7 +82,7 @@ def failures(played: Round, bins: int) -> list[int]:
 def svg(rounds: Sequence[Round]) -> str:
     """Return rounds below one another as one SVG document."""
     longest = max(played.seconds for played in rounds)
-    width = LEFT + math.ceil(longest * SECOND) + 20
+    width = LEFT + math.ceil(longest * SECOND) + RIGHT
     height, panels = 10, []
     for played in rounds:
         panels.append(f'<g transform="translate(0 {height})">{_panel(played)}</g>')
@@ -136,7 +138,7 @@ def _panel(played: Round) -> str:
     end = LEFT + played.seconds * SECOND
     parts.append(f'<path d="M{LEFT} {base}H{end:.1f}" stroke="{INK}"/>')
     if most:
-        parts.append(f'<text x="{end:.1f}" y="{base - CHART + 10}">{most * 2:,}/s</text>')
+        parts.append(f'<text x="{end + 4:.1f}" y="{base - CHART + 20}">{most * 2:,}/s</text>')
     parts += [
         f'<text x="{LEFT + second * SECOND}" y="{base + 16}">{second} s</text>'
         for second in range(0, int(played.seconds) + 1, TICK_SECONDS)
@@ -167,7 +169,7 @@ def _ruler(seconds: float, width: int) -> str:
     """Return a line with the seconds above their columns."""
     line = ""
     for second in range(0, int(seconds) + 1, TICK_SECONDS):
-        column = round(second / seconds * width)
-        if column >= len(line):
-            line = f"{line:<{column}}{second} s"
+        column, label = round(second / seconds * width), f"{second} s"
+        if (not line or column > len(line)) and column + len(label) <= width:
+            line = f"{line:<{column}}{label}"
     return line
