@@ -190,6 +190,16 @@ def test_where_there_is_no_haproxy_it_says_how_to_get_it(tmp_path: Path) -> None
     assert "apt-get install haproxy" in ended.stderr
 
 
+@needs_haproxy
+def test_where_the_server_is_not_installed_it_says_what_to_install(folder: Path) -> None:
+    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['structlog'] = None\n")
+    searched = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": searched}
+    ended = subprocess.run(COMMAND, capture_output=True, text=True, env=environment, check=False)
+    assert ended.returncode == ExitStatus.MISSING_EXTRA
+    assert "pip install 'forewarn[server]'" in ended.stderr
+
+
 # The page
 
 

@@ -18,7 +18,6 @@ from forewarn.cli.operator import Service
 from forewarn.cli.pool import place
 from forewarn.cli.pool.place import Place
 from forewarn.cli.pool.results import Change, Failure, Machine, State, follow
-from forewarn.connectors import runs
 from forewarn.server.operator import vitals
 
 BALANCER: Final = "haproxy"
@@ -171,10 +170,13 @@ class World:
 
     def _await_runners(self) -> None:
         """Wait for the connector's runs: without the host they end at once, but by themselves."""
+        alive = list(self.place.folder.glob("commands/*/*/alive"))
+        if not alive:
+            return
+        from forewarn.connectors import runs
+
         nap, deadline = threading.Event(), clock.monotonic() + RUNS_SECONDS
-        while clock.monotonic() < deadline:
-            if not any(map(runs.lives, self.place.folder.glob("commands/*/*/alive"))):
-                return
+        while any(map(runs.lives, alive)) and clock.monotonic() < deadline:
             nap.wait(0.02)
 
     def _start(self, name: str, command: list[str], *, reads: bool) -> None:
@@ -182,8 +184,11 @@ class World:
 
     def _ended(self, name: str, process: Process) -> Failed:
         log = processes.tail(self.place.log(name)) or "it said nothing"
+        last = log.splitlines()[-1]
+        if name == "forewarn" and process.status == ExitStatus.MISSING_EXTRA:
+            return Failed(ExitStatus.MISSING_EXTRA, last.removeprefix("forewarn: "))
         output.note(log)
-        message = f"{name} ended with status {process.status}: {log.splitlines()[-1]}"
+        message = f"{name} ended with status {process.status}: {last}"
         return Failed(ExitStatus.DEMO_FAILED, f"the demo went wrong: {message}")
 
     def _hear_host(self) -> None:
@@ -228,10 +233,11 @@ class World:
     def _ask_agent(self, seen: Seen) -> None:
         told = self._told_by(seen.machine.name) if seen.on else None
         seen.ready = bool(told and told["machine"] and told["ready"])
+        mine = [event for event in told["events"] if event["concerns_me"]] if told else []
         if told is None:
             seen.agent = ""
-        elif told["events"]:
-            seen.agent = str(told["events"][0]["phase"])
+        elif mine:
+            seen.agent = str(mine[0]["phase"])
         else:
             seen.agent = "ready" if seen.ready else "not ready"
 
