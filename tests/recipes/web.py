@@ -4,7 +4,10 @@
 each twentieth of a second, for as long as the file `long` lies in its folder.
 """
 
+import contextlib
 import http.client
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -110,12 +113,19 @@ class Web:
         assert self._process is not None
         return self._process.poll()
 
-    def close(self) -> None:
-        """End it at once."""
-        self.release()
+    def kill(self) -> None:
+        """End it at once; its pid file stays."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def close(self) -> None:
+        """End it, whoever has started it last."""
+        self.release()
+        self.kill()
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(int(self.pid_file.read_text()), signal.SIGKILL)
+        self.pid_file.unlink(missing_ok=True)
 
 
 def asked(port: int) -> str:
