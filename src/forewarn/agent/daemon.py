@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn import clock, configuration
-from forewarn.agent import metrics, systemd, view
+from forewarn import clock, configuration, systemd
+from forewarn.agent import boot, metrics, view
 from forewarn.agent.hands import Hands
 from forewarn.agent.journal import SHORTEN_AT, Journal, JournalUnusable
 from forewarn.agent.looking import Looking
@@ -115,7 +115,7 @@ class Daemon:
 
     def run(self) -> None:
         """Run until it is told to end, and then until what is under way has ended."""
-        self._handle(Resumed(systemd.boot()))
+        self._handle(Resumed(boot.name()))
         self._publish()
         self._looking.begin()
         LOGGER.info("the agent is up", extra={"facts": {"status_port": self.port}})
