@@ -126,10 +126,18 @@ def started(event_id: str = "E1", **given: Any) -> dict[str, Any]:
 class Agent:
     """One machine's agent, with a log that its actions write."""
 
-    def __init__(self, folder: Path, endpoint: str, rules: str, *, machine: str = "web-0") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        endpoint: str,
+        rules: str,
+        *,
+        machine: str = "web-0",
+        listen: tuple[str, int] | None = None,
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.machine = folder, machine
-        self.port = free_port()
+        self.address, self.port = listen or ("127.0.0.1", free_port())
         self.log = folder / "actions.log"
         self.said = folder / "agent.log"
         self.settings = folder / "agent.toml"
@@ -140,7 +148,7 @@ class Agent:
         place.mkdir(exist_ok=True)
         (place / "here.toml").write_text(
             f'[client]\nendpoint = "{endpoint}/vm/{machine}"\n'
-            f'[status]\nlisten = "127.0.0.1:{self.port}"\n'
+            f'[status]\nlisten = "{self.address}:{self.port}"\n'
             f'[state]\nfolder = "state"\n[log]\nformat = "json"\n'
         )
         self.write(rules)
@@ -168,7 +176,7 @@ class Agent:
 
     def page(self, path: str) -> tuple[int, str]:
         """Ask the status port; 0 where nobody answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=10)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
