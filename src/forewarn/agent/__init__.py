@@ -16,6 +16,7 @@
     view        what is shown of all this; pure
     metrics     what is counted of it
     port        the status port; shell
+    deadline    one time limit for all that comes on a socket; shell
     systemd     what systemd is told, and which boot this is; shell
     logs        the form of the log
     daemon      the process: one thread decides, all others tell it
