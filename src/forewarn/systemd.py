@@ -31,6 +31,11 @@ class Notifier:
         if self._address and mine and microseconds.isdigit() and int(microseconds):
             self.every = int(microseconds) / 2_000_000
 
+    def alive(self) -> None:
+        """Tell the watchdog, if it wants a word."""
+        if self.every:
+            self.tell("WATCHDOG=1")
+
     def tell(self, *lines: str) -> None:
         """Tell some lines, such as `READY=1`; what cannot be told is left."""
         family = getattr(socket, "AF_UNIX", None)  # there is none on Windows
