@@ -20,22 +20,13 @@ from typing import Any
 import pytest
 
 from end_to_end.playing import playing
-from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.cli.pool import backend, place, results
-from recipes import pages
+from recipes import commands, pages
 
 needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
 ROUNDS_SECONDS = 280
 COMMAND = [sys.executable, "-m", "forewarn", "demo-pool"]
-TEXT = (pages.GUIDES / "pool.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"(?m)^    forewarn (agent (?:check|explain).*)$", TEXT)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="fw-") as made:
-        yield Path(made)
 
 
 @pytest.fixture(scope="module")
@@ -234,18 +225,14 @@ def test_the_round_changes_nothing_of_the_page_but_addresses_and_paths(tmp_path:
         assert numbers.sub("*", ours) == numbers.sub("*", written)
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("line", commands.named("pool"))
 def test_every_command_of_the_page_runs(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "agent.toml").write_text(pages.block("pool", "toml", "[[rule]]"))
     (tmp_path / "agent.d").mkdir()
     (tmp_path / "agent.d" / "machine.toml").write_text(pages.block("pool", "toml", "[status]"))
-    assert main.execute([*line.split(), "--config", str(tmp_path / "agent.toml")]) == 0
-    said = capsys.readouterr()
-    assert "leave the pool" in said.out
-    assert "note:" not in said.err  # nothing that the agent would warn of
-    assert len(COMMANDS) == 3
+    rules = pages.block("pool", "toml", "[[rule]]")
+    assert "leave the pool" in commands.run(line, rules, tmp_path, capsys)
 
 
 def test_the_wait_covers_the_probes_and_the_longest_request() -> None:
