@@ -157,19 +157,22 @@ def test_a_round_that_is_interrupted_leaves_nothing_behind(folder: Path) -> None
 
 
 @needs_haproxy
-def test_a_balancer_that_dies_is_told_of(folder: Path) -> None:
+@pytest.mark.parametrize(("name", "word"), [("haproxy", b"haproxy"), ("host", b"host.py")])
+def test_a_process_that_dies_is_told_of_and_leaves_nothing_behind(
+    name: str, word: bytes, folder: Path
+) -> None:
     with playing(folder, command="demo-pool", terminal=True) as demo:
-        demo.read_until(lambda text: "requests/s" in text)
+        demo.read_until(lambda text: re.search("[1-9] answered", text))
         ours = Path(f"/proc/{demo.process.pid}/task/{demo.process.pid}/children").read_text()
-        (balancer,) = (
+        (process,) = (
             int(child)
             for child in ours.split()
-            if Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"haproxy")
+            if word in Path(f"/proc/{child}/cmdline").read_bytes()
         )
-        os.kill(balancer, signal.SIGKILL)
+        os.kill(process, signal.SIGKILL)
         demo.read_to_the_end()
         assert demo.status == ExitStatus.DEMO_FAILED, demo.text
-        assert "the demo went wrong: haproxy ended with status -9" in demo.text
+        assert f"the demo went wrong: {name} ended with status -9" in demo.text
         assert demo.leftovers() == []
 
 

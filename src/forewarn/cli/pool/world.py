@@ -1,12 +1,16 @@
 """A round's processes, and what is seen of them: machines, agents, balancer, client."""
 
+import contextlib
 import csv
 import http.client
 import json
+import os
+import signal
 import socket
 import sys
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any, Final
 
 from forewarn import clock
@@ -46,6 +50,8 @@ class Seen:
     def __init__(self, name: str) -> None:
         self.machine = Machine(name, place.domain(name), boots=[], changes=[])
         self.on = False
+        self.pids: list[int] = []
+        """Its processes, of which its host has told."""
         self.balancer = ""
         """What the balancer says of it."""
         self.agent = ""
@@ -119,6 +125,7 @@ class World:
             process.ask_to_stop()
         for process in running:
             process.stop()
+        self._end_orphans()
         self._await_runners()
 
     def look(self) -> None:
@@ -168,6 +175,14 @@ class World:
         """Return when a moment of the monotonic clock was, in seconds since the first request."""
         return moment - (self.began or moment)
 
+    def _end_orphans(self) -> None:
+        """End agents whose host somebody has killed: they know nothing of a host."""
+        folder = str(self.place.folder).encode()
+        for pid in [pid for seen in self.seen.values() for pid in seen.pids]:
+            with contextlib.suppress(OSError):  # nearly always it has ended with its host
+                if folder in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+
     def _await_runners(self) -> None:
         """Wait for the connector's runs: without the host they end at once, but by themselves."""
         alive = list(self.place.folder.glob("commands/*/*/alive"))
@@ -196,6 +211,7 @@ class World:
             told = json.loads(line)
             seen = self.seen[told["machine"]]
             seen.on = told["power"] == "on"
+            seen.pids = told["pids"]
             if seen.on:
                 seen.machine.boots.append(told["pids"][0])
             self._follow(seen, told["at"])  # its own time is more exact than that of the next look
