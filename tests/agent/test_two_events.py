@@ -1,6 +1,7 @@
 """Two events at once on one machine: what both want is done once, and undone after both."""
 
 from agent.bench import START, Bench, command, event, rule, service
+from forewarn.agent.machine import OTHERS_AT_ONCE
 from forewarn.agent.records import Outcome
 
 SECOND = event("E2", event_type="Redeploy")
@@ -149,3 +150,18 @@ def test_a_rule_that_names_an_action_twice_has_it_done_once() -> None:
     bench.see()
     assert bench.end("web") == []
     assert bench.machine.ledger.idle
+
+
+def test_this_machines_event_does_not_wait_for_a_thousand_of_others() -> None:
+    """Each of others' is three synced records; a preemption leaves no time for them all."""
+    bench = Bench(rule(command("drain")))
+    others = [event(f"X{number}", resources=(f"o{number}",)) for number in range(1000)]
+    said = bench.see(*others, event())
+    assert said[0] == "do drain"
+    assert len(said) == 1 + OTHERS_AT_ONCE
+    assert len(bench.machine.ledger.cases) == 1 + OTHERS_AT_ONCE
+    assert bench.machine.wake_at == bench.now, "the rest is soon taken up"
+    bench.wait(0)
+    while bench.machine.wake_at == bench.now:
+        bench.wait(0)
+    assert len(bench.machine.ledger.cases) == 1001
