@@ -2,6 +2,7 @@
 
 from agent.bench import START, Bench, command, event, rule, service
 from forewarn.agent.machine import OTHERS_AT_ONCE
+from forewarn.agent.messages import Finished, Woken
 from forewarn.agent.records import Outcome
 
 SECOND = event("E2", event_type="Redeploy")
@@ -160,8 +161,18 @@ def test_this_machines_event_does_not_wait_for_a_thousand_of_others() -> None:
     assert said[0] == "do drain"
     assert len(said) == 1 + OTHERS_AT_ONCE
     assert len(bench.machine.ledger.cases) == 1 + OTHERS_AT_ONCE
-    assert bench.machine.wake_at == bench.now, "the rest is soon taken up"
-    bench.wait(0)
-    while bench.machine.wake_at == bench.now:
-        bench.wait(0)
-    assert len(bench.machine.ledger.cases) == 1001
+    assert bench.wait(1) == [], "the rest is taken up as these end"
+    bench.tell(Finished(bench.runs["log"].run, Outcome.DONE))
+    assert len(bench.machine.ledger.cases) == 2 + OTHERS_AT_ONCE
+
+
+def test_events_of_others_for_which_nothing_is_done_are_taken_up_one_turn_after_the_other() -> None:
+    silent = rule(match={"machine": "others"}, approve="never", name="silent")
+    bench = Bench(rule(command("drain")), silent)
+    others = [event(f"X{number}", resources=(f"o{number}",)) for number in range(50)]
+    assert bench.see(*others, event()) == ["do drain"]
+    for taken in (40, 50):
+        assert bench.machine.wake_at == bench.now
+        bench.tell(Woken())
+        assert len(bench.machine.ledger.cases) == 1 + taken
+    assert bench.machine.wake_at != bench.now

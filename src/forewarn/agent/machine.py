@@ -225,13 +225,15 @@ class Machine:
 
     def _choose_all(self, now: float) -> None:
         """Let rules take the events: this machine's at once, others' a few at a time."""
-        left = OTHERS_AT_ONCE
+        effects = self.ledger.effects
+        telling = sum(effects[key].step.terms.tells for key in self._runs)
+        left = OTHERS_AT_ONCE - telling
         for event_id, event in self.events.items():
             new = event_id not in self.ledger.cases
             if new and not event.concerns_me and not self._rule(event, now)[0].acts:
                 left -= 1
                 if left < 0:
-                    self._wakes.append(now)
+                    self._wakes += [] if telling else [now]  # else when one of those has ended
                     continue
             self._choose(event_id, event, now)
 
