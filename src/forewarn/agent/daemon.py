@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn import clock, configuration
-from forewarn.agent import metrics, systemd, view
+from forewarn import clock, configuration, systemd
+from forewarn.agent import boot, metrics, view
 from forewarn.agent.hands import Hands
 from forewarn.agent.journal import SHORTEN_AT, Journal, JournalUnusable
 from forewarn.agent.looking import Looking
@@ -130,7 +130,7 @@ class Daemon:
             JournalUnusable: It was told to end while the journal could not be written.
         """
         self._publish()
-        self._handle(Resumed(systemd.boot()))
+        self._handle(Resumed(boot.name()))
         self._publish()
         self._looking.begin()
         LOGGER.info("the agent is up", extra={"facts": {"status_port": self.port}})

@@ -1,16 +1,18 @@
-"""What the agent tells systemd, over NOTIFY_SOCKET; and which boot this is.
+"""What a process tells the systemd that started it, and whether it speaks to its journal.
 
-sd_notify(3) is a datagram of lines. Where there is no systemd nothing is told.
+sd_notify(3) is a datagram of lines to NOTIFY_SOCKET; JOURNAL_STREAM names the stream that journald
+reads (systemd.exec(5)). Where there is no systemd nothing is told. The service and the agent are
+both its clients.
 """
 
 import contextlib
 import os
 import socket
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+ANSWER_SECONDS: Final = 1.0
+"""How long a datagram may wait for a place in the manager's queue: it is news, and no promise."""
 
 
 class Notifier:
@@ -35,19 +37,27 @@ class Notifier:
             self.tell("WATCHDOG=1")
 
     def tell(self, *lines: str) -> None:
-        """Tell some lines, such as `READY=1`."""
-        family = getattr(socket, "AF_UNIX", None)
+        """Tell some lines, such as `READY=1`; what cannot be told is left."""
+        family = getattr(socket, "AF_UNIX", None)  # there is none on Windows
         if not self._address or family is None:
             return
         name = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as datagrams:
-            datagrams.settimeout(1.0)
+            datagrams.settimeout(ANSWER_SECONDS)
             datagrams.sendto("\n".join(lines).encode(), name)
 
 
-def boot() -> str:
-    """Return what names this boot of the machine; `""` where the platform does not tell."""
+def reads(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Tell whether journald reads a stream of this process.
+
+    The variable alone does not say so: it is handed down to processes whose output goes elsewhere.
+
+    Args:
+        stream: Such as standard error.
+        environment: The process's variables.
+    """
     try:
-        return BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+        found = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # a stream of no file, such as one in memory
+        return False
+    return environment.get("JOURNAL_STREAM", "") == f"{found.st_dev}:{found.st_ino}"

@@ -1,0 +1,106 @@
+"""The switch by which the service really stops machines and starts them again.
+
+The service's own `command` connector runs the program below, which asks this process to throw the
+switch and waits until it has.
+"""
+
+import contextlib
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+ANSWER_SECONDS = 60.0
+
+PROGRAM = """#!{python}
+import os, socket, sys
+with socket.socket(socket.AF_UNIX) as switch:
+    switch.settimeout({seconds})
+    switch.connect({path!r})
+    event = os.environ["FOREWARN_EVENT_TYPE"]
+    switch.sendall((event + " " + os.environ["FOREWARN_MACHINE"] + "\\n").encode())
+    said = switch.makefile().read()
+sys.exit(0 if said == "done" else said or "the switch is gone")
+"""
+
+
+class Machine(Protocol):
+    """What can be stopped without being asked, and started."""
+
+    def stop(self) -> None:
+        """Kill whatever runs on it."""
+        ...
+
+    def start(self) -> None:
+        """Start what a boot starts."""
+        ...
+
+
+class Power:
+    """Carries a service's acts out upon machines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.machines: Mapping[str, Machine] = {}
+        self.acts: list[str] = []
+        """What was carried out, as `Reboot db-0`."""
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(folder / "power.sock"))
+        self._socket.listen()
+        self._program = folder / "power"
+        self._program.write_text(
+            PROGRAM.format(
+                python=sys.executable, seconds=ANSWER_SECONDS, path=str(folder / "power.sock")
+            )
+        )
+        self._program.chmod(0o755)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    @property
+    def settings(self) -> str:
+        """The connector's, to follow those of the simulated one."""
+        program = f'program = ["{self._program}"]'
+        return f'[connector]\nkind = "command"\n[connector.command]\n{program}'
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                event, name = connection.makefile().readline().split()
+                said = _tried(lambda event=event, name=name: self._act(event, name))
+                connection.sendall(said.encode())
+
+    def _act(self, event: str, name: str) -> None:
+        machine = self.machines[name]
+        machine.stop()
+        if event not in {"Preempt", "Terminate"}:
+            machine.start()
+        self.acts.append(f"{event} {name}")
+
+
+def _tried(act: Callable[[], None]) -> str:
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - whatever it was is the operation's outcome
+        return f"{type(error).__name__}: {error}"
+    return "done"
+
+
+@contextlib.contextmanager
+def power(folder: Path) -> Iterator[Power]:
+    switch = Power(folder)
+    try:
+        yield switch
+    finally:
+        switch.close()

@@ -1,0 +1,326 @@
+"""The failover page: a pair of PostgreSQL servers, and the events of their machines."""
+
+import json
+import os
+import random
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.agents import Agent, until
+from end_to_end.running import Running
+from recipes import pages, postgres
+from recipes.postgres import PAGE, Pair, Server, Writer
+from recipes.power import Power, power
+
+pytestmark = pytest.mark.skipif(not postgres.found(), reason="PostgreSQL is not installed")
+
+FLEET = """
+[[availability_set]]
+name = "db"
+machines = [{ name = "db-0" }, { name = "db-1" }]
+"""
+SWITCHED = ["stopped", "the standby has everything", "the standby is promoted"]
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Pair]:
+    with tempfile.TemporaryDirectory(prefix="fw-") as folder:
+        yield Pair(Path(folder))
+
+
+@pytest.fixture
+def pair(made: Pair) -> Iterator[Pair]:
+    try:
+        made.restore()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def writer(pair: Pair) -> Iterator[Writer]:
+    made = Writer(pair.writers)
+    try:
+        until(lambda: len(made.acknowledged) > 20)
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def switch(folder: Path, pair: Pair) -> Iterator[Power]:
+    with power(folder) as made:
+        made.machines = {server.name: server for server in (pair.first, pair.second)}
+        yield made
+
+
+@pytest.fixture
+def service(folder: Path, switch: Power) -> Iterator[Running]:
+    made = Running(folder, connector=switch.settings)
+    made.start()
+    try:
+        applied = made.call("fleet", "apply", "-", stdin=FLEET)
+        assert applied.returncode == 0, applied.stderr
+        yield made
+    finally:
+        assert made.stop() == 0
+
+
+def agent(server: Server, service: Running) -> Agent:
+    """Start the page's agent on a server's machine."""
+    rules = pages.placed(
+        pages.block(PAGE, "toml"),
+        {
+            "/usr/local/lib/forewarn/switchover.sh": str(postgres.SCRIPT),
+            "/etc/forewarn/switchover.conf": str(server.settings),
+        },
+    )
+    endpoint = f"http://127.0.0.1:{service.guest_port}"
+    made = Agent(server.folder / "agent", endpoint, rules, machine=server.name)
+    server.run(made)
+    return made
+
+
+def said(agent: Agent) -> list[str]:
+    return [json.loads(line)["message"] for line in agent.said.read_text().splitlines()]
+
+
+def completed(service: Running, maintenance: int) -> Any:
+    """Return a maintenance's one operation once it has succeeded."""
+    records: list[Any] = []
+
+    def over() -> bool:
+        kept = service.document("history")["operations"]
+        records[:] = [each for each in kept if each["maintenance"] == maintenance]
+        return bool(records) and records[0]["status"] == "Completed"
+
+    until(over, lambda: records)
+    (record,) = records
+    return record
+
+
+def event_id(service: Running) -> str:
+    (event,) = service.document("events")["events"]
+    return str(event["id"])
+
+
+def approved_at(record: Any) -> datetime:
+    """Return when an operation's one event was approved, by the service's record."""
+    (event,) = record["events"]
+    return datetime.fromisoformat(event["approval"]["at"])
+
+
+def promoted_at(server: Server, timeline: int) -> datetime:
+    """Return when a server took over and opened a timeline, by its own log."""
+    line = rf"(?m)^(\S+ \S+) UTC LOG:  selected new timeline ID: {timeline}$"
+    (time,) = re.findall(line, server.log)
+    return datetime.fromisoformat(time).replace(tzinfo=UTC)
+
+
+def more(writer: Writer) -> None:
+    """Wait until writes go on."""
+    count = len(writer.acknowledged)
+    until(lambda: len(writer.acknowledged) > count + 20)
+
+
+def approvals(service: Running) -> int:
+    """Return how many approvals were answered with 200."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.connect(str(service.socket))
+        asked.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        page = asked.makefile().read()
+    name = 'forewarn_guest_requests_total{code="200",resource="approvals"}'
+    counts = re.findall(rf"(?m)^{re.escape(name)} (\S+)$", page)
+    assert len(counts) <= 1
+    return int(float(counts[0])) if counts else 0
+
+
+def over(agent: Agent) -> None:
+    """Wait until an event is over for an agent, and everything is undone."""
+    agent.until(lambda: agent.status().get("events") == [] and not agent.status()["standing"])
+
+
+def judge(pair: Pair, writer: Writer, primary: Server, standby: Server) -> None:
+    """Nothing acknowledged is lost, there is one primary, and the other follows it."""
+    more(writer)
+    writer.close()
+    assert [server.standby for server in (primary, standby)] == [False, True]
+    until(lambda: standby.streams, lambda: standby.log)
+    lost = set(writer.acknowledged) - primary.rows
+    assert not lost
+    until(lambda: standby.rows == primary.rows)
+
+
+def test_each_reboot_waits_for_the_standby_to_be_promoted_and_loses_no_write(
+    pair: Pair, writer: Writer, service: Running, switch: Power
+) -> None:
+    both = [pair.first, pair.second]
+    agents = [agent(server, service) for server in both]
+    for turn, (old, new) in enumerate([both, both[::-1]]):
+        assert service.call("schedule", "reboot", old.name).returncode == 0
+        record = completed(service, turn + 1)
+        assert record["start_cause"] == "approved"
+        assert promoted_at(new, turn + 2) < approved_at(record)
+        over(agents[turn])
+        assert approvals(service) == turn + 1
+        assert said(agents[turn])[-1].endswith("done this is the standby, and streams")
+        more(writer)
+        assert (new.standby, old.standby, old.streams) == (False, True, True)
+    assert switch.acts == ["Reboot db-0", "Reboot db-1"]
+    judge(pair, writer, pair.first, pair.second)
+
+
+def test_without_a_standby_nothing_is_stopped_and_nothing_approved(
+    pair: Pair, writer: Writer, service: Running
+) -> None:
+    pair.second.stop()
+    pid = pair.first.pid
+    first = agent(pair.first, service)
+    assert service.call("schedule", "reboot", "db-0").returncode == 0
+    first.until(lambda: first.phase(event_id(service)) == "Held")
+    assert "refused: the standby cannot be asked" in said(first)[-1]
+    more(writer)
+    assert (pair.first.pid, writer.sessions, approvals(service)) == (pid, 1, 0)
+    assert service.call("cancel", "1").returncode == 0
+    over(first)
+    assert said(first)[-1].endswith("done nothing was switched here")
+    more(writer)
+    assert (pair.first.pid, writer.sessions) == (pid, 1)
+
+
+def test_the_standbys_own_reboot_switches_nothing_and_is_approved(
+    pair: Pair, writer: Writer, service: Running, switch: Power
+) -> None:
+    pid = pair.first.pid
+    second = agent(pair.second, service)
+    assert service.call("schedule", "reboot", "db-1").returncode == 0
+    assert completed(service, 1)["start_cause"] == "approved"
+    over(second)
+    assert "done no primary runs here: nothing is switched" in "".join(said(second))
+    assert (pair.first.pid, writer.sessions) == (pid, 1)
+    assert (switch.acts, approvals(service)) == (["Reboot db-1"], 1)
+    judge(pair, writer, pair.first, pair.second)
+
+
+def test_a_cancelled_event_leaves_a_pair_whose_roles_are_changed(
+    pair: Pair, writer: Writer, service: Running
+) -> None:
+    assert service.call("hold", "everything").returncode == 0
+    first = agent(pair.first, service)
+    assert service.call("schedule", "reboot", "db-0").returncode == 0
+    first.until(lambda: first.phase(event_id(service)) == "Approved")
+    assert pair.first.pid == 0
+    assert service.call("cancel", "1").returncode == 0
+    over(first)
+    judge(pair, writer, pair.second, pair.first)
+
+
+# The script by hand
+
+
+def test_a_second_run_of_either_half_changes_nothing(pair: Pair, writer: Writer) -> None:
+    old, new = pair.first, pair.second
+    assert old.switchover("recover") == (0, "nothing was switched here\n")
+    status, text = old.switchover("prepare")
+    assert status == 0
+    assert re.sub(r" up to 0/.*", "", text).splitlines() == SWITCHED
+    assert old.switchover("prepare") == (0, "the other server is the primary already\n")
+    assert old.switchover("recover") == (0, "this is the standby, and streams\n")
+    assert old.switchover("recover") == (0, "nothing was switched here\n")
+    judge(pair, writer, new, old)
+
+
+def test_a_run_that_is_killed_anywhere_is_ended_by_the_next(pair: Pair, writer: Writer) -> None:
+    seed = int(os.environ.get("SEED", "0")) or secrets.randbits(32)
+    chance = random.Random(seed)
+    old, new = pair.first, pair.second
+    for _ in range(6):
+        with old.begin("prepare") as script:
+            try:
+                script.wait(chance.uniform(0.0, 1.2))
+            except subprocess.TimeoutExpired:
+                os.killpg(script.pid, signal.SIGKILL)
+        status, text = old.switchover("prepare")
+        assert status == 0, f"SEED={seed}: {text}"
+        assert not new.standby, f"SEED={seed}"
+        status, text = old.switchover("recover")
+        assert status == 0, f"SEED={seed}: {text}"
+        assert text == "this is the standby, and streams\n"
+        more(writer)
+        old, new = new, old
+    judge(pair, writer, old, new)
+
+
+def test_a_standby_that_goes_away_while_the_primary_stops_leaves_the_primary_as_it_was(
+    pair: Pair, writer: Writer
+) -> None:
+    old, new = pair.first, pair.second
+    kill = f"kill -9 {new.pid}"
+    old.hinder(f"{kill}\n{old.folder}/systemctl stop postgresql@15-main", REPLAY_SECONDS=1)
+    status, text = old.switchover("prepare")
+    assert (status, text) == (
+        1,
+        "stopped\nthe standby has not received everything: this stays the primary\n",
+    )
+    more(writer)
+    assert old.switchover("recover") == (0, "nothing was switched here\n")
+    until(lambda: new.pid == 0)
+    new.start()
+    judge(pair, writer, old, new)
+
+
+def test_a_run_that_is_told_to_stop_goes_back_while_it_can(pair: Pair, writer: Writer) -> None:
+    old, new = pair.first, pair.second
+    old.hinder(f"{old.folder}/systemctl stop postgresql@15-main\nexec sleep 60")
+    with old.begin("prepare") as script:
+        until(lambda: old.pid == 0)
+        os.killpg(script.pid, signal.SIGTERM)
+        text, _ = script.communicate(timeout=postgres.COMMAND_SECONDS)
+    assert (script.returncode, text.splitlines()[-1]) == (1, "told to stop: this stays the primary")
+    judge(pair, writer, old, new)
+
+
+def test_an_old_primary_that_crashed_is_not_started_beside_the_new_one(pair: Pair) -> None:
+    old, new = pair.first, pair.second
+    old.begun.touch()
+    old.stop()  # as a machine that dies before its server has stopped
+    status, text = old.switchover("recover")
+    assert (status, text) == (0, "this is the primary again\n")
+    old.begun.touch()
+    old.stop()
+    assert new.ask("SELECT pg_promote()") == "t"
+    status, text = old.switchover("recover")
+    assert (status, old.pid) == (1, 0)
+    assert "rewind it (pg_rewind)" in text
+    assert old.begun.exists()
+    new.stop()
+    status, text = old.switchover("recover")
+    assert (status, old.pid) == (1, 0)
+    assert "may be the primary: nothing is started" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("REVOKE EXECUTE ON FUNCTION pg_promote FROM switchover", "this role may not promote"),
+        ("REVOKE pg_monitor FROM switchover", "the standby does not stream"),
+    ],
+)
+def test_a_standby_that_cannot_be_promoted_is_refused(pair: Pair, change: str, why: str) -> None:
+    pid = pair.first.pid
+    pair.first.ask(change)
+    pair.catch_up()
+    status, text = pair.first.switchover("prepare")
+    assert (status, text.startswith(f"refused: {why}")) == (1, True), text
+    assert pair.first.pid == pid
+    assert not pair.first.begun.exists()
