@@ -7,13 +7,16 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test kill check simulate format mutants bench lock clean
+.PHONY: help demo demo-pool serve test kill check simulate format mutants bench lock clean
 
 help: ## Show what there is to make
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.server ## See it whole: a fleet, its guests, maintenance, in under 90 seconds
 	@$(BIN)/forewarn demo $(ARGS)
+
+demo-pool: $(VENV)/.server ## See a pool lose no request while its machines are rebooted (needs haproxy; ARGS="--repeat 10")
+	@$(BIN)/forewarn demo-pool $(ARGS)
 
 serve: $(VENV)/.server ## Run the service with its defaults (ARGS="--config FILE" for yours)
 	@$(BIN)/forewarn serve $(ARGS)

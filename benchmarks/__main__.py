@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import agent
 import client
 import growth
 import hostile
@@ -23,6 +24,7 @@ CASES: dict[str, ModuleType] = {
     "growth": growth,
     "hostile": hostile,
     "client": client,
+    "agent": agent,
     "rules": rules,
 }
 

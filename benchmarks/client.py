@@ -78,9 +78,7 @@ class Program:
         return machine.cpu_seconds(self._process.pid)
 
     def memory_mib(self) -> float:
-        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-        return int(line.split()[1]) / 1024
+        return machine.memory_kib(self._process.pid) / 1024
 
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -105,7 +103,7 @@ def imports(rounds: int) -> list[Row]:
             command = [sys.executable, "-c", TIMED.format(statement)]
             ran = subprocess.run(command, capture_output=True, text=True, check=True)
             seconds, processor, kib = map(float, ran.stdout.split())
-            if number:  # the first round writes the byte code
+            if number:  # the first round fills the caches
                 took[name].append(seconds * 1e3)
                 cost[name].append(processor * 1e3)
                 held[name].append(kib / 1024)

@@ -1,5 +1,6 @@
 """This machine: its cores, what is installed, and what stands beside every figure."""
 
+import compileall
 import contextlib
 import os
 import platform
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forewarn
+
 CORES = sorted(os.sched_getaffinity(0))
 SERVER_CORE = CORES[0]
 LOAD_CORES = set(CORES[1:]) or {SERVER_CORE}
@@ -18,7 +21,12 @@ LOAD_CORES = set(CORES[1:]) or {SERVER_CORE}
 
 
 def prepare() -> None:
-    """Put this process and its children beside the server, with all the files it may have."""
+    """Put this process and its children beside the server, with all the files it may have.
+
+    Byte code is written first, as an installation does, whatever the environment says: without it
+    a start is mostly the compiler's.
+    """
+    compileall.compile_dir(Path(forewarn.__file__).parent, quiet=1)
     os.sched_setaffinity(0, LOAD_CORES)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -49,6 +57,12 @@ def cpu_seconds(session: int) -> float:
                 for thread in stat.parent.glob("task/[0-9]*/schedstat"):
                     used += int(thread.read_text(encoding="utf-8").split()[0])
     return used / 1e9
+
+
+def memory_kib(pid: int, field: str = "VmRSS") -> int:
+    """The memory that a process holds; `VmHWM` is the most that it ever did."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith(field)))
 
 
 def free_port() -> int:

@@ -127,8 +127,7 @@ class Service:
     def memory_kib(self, field: str = "VmRSS") -> int:
         """The memory that the process holds; `VmHWM` is the most that it ever did."""
         assert self._process is not None
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(next(line.split()[1] for line in status.splitlines() if line.startswith(field)))
+        return machine.memory_kib(self._process.pid, field)
 
     def memory_mib(self, field: str = "VmRSS") -> float:
         return self.memory_kib(field) / 1024

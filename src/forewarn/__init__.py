@@ -12,7 +12,8 @@ contracts in pyproject.toml keep this):
     store | connectors         the memory; what carries maintenance out
     maintenance | protocol     the rules; the wire. Both decide and neither does: no I/O in them
     vocabulary | clock         the enums that every room shares; the only reader of a clock
-    configuration              settings files, judged against what may be in them
+    configuration | systemd    settings files, judged against what may be in them; what systemd
+                               is told
 """
 
 import importlib

@@ -114,14 +114,14 @@ def test_a_program_that_is_told_to_stop_ends_with_all_that_it_began(tmp_path: Pa
     while not pids.exists():
         begun.work.wait(0.01)
     assert begun.stop() == "cut"
-    assert not [pid for pid in pids.read_text().split() if workplace.alive(int(pid))]
+    assert all(workplace.ended(int(pid)) for pid in pids.read_text().split())
 
 
 def test_what_a_program_leaves_behind_in_its_group_ends_with_it(tmp_path: Path) -> None:
     pids = tmp_path / "pid"
     script = f"sleep 1000 & echo $! > {pids}"
     Done(command={"run": ["sh", "-c", script]}).prepare()
-    assert not workplace.alive(int(pids.read_text()))
+    assert workplace.ended(int(pids.read_text()))
 
 
 def test_an_action_that_is_stopped_before_it_begins_is_cut() -> None:

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agent.bench import MARGIN, ME, START, event, read_again, service
 from agent.bench import command as program
 from agent.bench import rule as made
+from forewarn.agent.consent import REFUSED_SECONDS
 from forewarn.agent.ledger import Ledger
 from forewarn.agent.machine import Machine
 from forewarn.agent.messages import (
@@ -100,7 +101,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.asked: dict[int, Ask] = {}
         self.requests: dict[int, Approve] = {}
         self.agreed: set[str] = set()
-        self.refused: set[str] = set()
+        self.refused: dict[str, float] = {}
         self.cut_after: int | None = None
         self.resume()
 
@@ -110,7 +111,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.machine = Machine(RULES, MARGIN, read_again(self.journal))
         self.stale += self.runs.values()
         self.runs, self.asked, self.requests, self.stopped = {}, {}, {}, {}
-        self.agreed, self.refused = set(), set()
+        self.agreed, self.refused = set(), {}
         self.shown = {}
         self.tell(Resumed(f"boot-{self.boot}"))
 
@@ -198,7 +199,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert shown.status == "Scheduled"
         assert shown.concerns_me, "never another machine's"
         assert governing.approve != "never"
-        assert shown.event_id not in self.refused
+        assert self.now >= self.refused.get(shown.event_id, 0.0) + REFUSED_SECONDS
         assert all(shown.event_id != r.event.event_id for r in self.requests.values())
         if governing.approve == "at-once":
             return
@@ -315,8 +316,8 @@ class AnyOrder(RuleBasedStateMachine):
         request = list(self.requests)[which % len(self.requests)]
         told = self.requests.pop(request)
         if taken is False:
-            self.refused.add(told.event.event_id)
-        if taken is None:
+            self.refused[told.event.event_id] = self.now
+        if not taken:
             self.agreed.discard(told.event.event_id)
         self.tell(Answered(request, taken))
 

@@ -1,8 +1,15 @@
 """Who approves: the only machine of an event, or the first of them when all are prepared."""
 
+import pytest
+
 from agent.bench import ME, NOTICE, START, Bench, event, rule, service
 from forewarn.agent import consent
-from forewarn.agent.consent import APPROVAL_SECONDS, PEERS_LIMIT_SECONDS, PEERS_SECONDS
+from forewarn.agent.consent import (
+    APPROVAL_SECONDS,
+    PEERS_LIMIT_SECONDS,
+    PEERS_SECONDS,
+    REFUSED_SECONDS,
+)
 from forewarn.agent.messages import Answered, Heard, Woken
 
 OURS = (ME, "web-1", "web-2")
@@ -83,17 +90,29 @@ def test_peers_are_asked_again_before_an_approval_is_sent_again() -> None:
     bench.end("web")
     bench.hear("web-1", "web-2")
     bench.answer(taken=None)
-    assert bench.wait(PEERS_SECONDS) == ["ask web-1 web-2"]
-    assert bench.hear("web-1", "web-2") == []
-    assert bench.wait(APPROVAL_SECONDS) == ["approve E1"]
+    assert bench.wait(APPROVAL_SECONDS - 1) == []
+    assert bench.wait(1) == ["ask web-1 web-2"], "and not before: what they said would be old"
+    assert bench.hear("web-1", "web-2") == ["approve E1"]
 
 
-def test_an_approval_that_is_refused_is_not_sent_again() -> None:
-    bench = prepared(ME)
+@pytest.mark.parametrize("resources", [(ME,), OURS])
+def test_an_approval_that_is_refused_is_sent_again_a_minute_later(
+    resources: tuple[str, ...],
+) -> None:
+    """The endpoint may refuse for a while: 403 as long as nobody knows the machine's address."""
+    bench = prepared(*resources)
     bench.end("web")
+    others = resources[1:]
+    if others:
+        bench.hear(*others)
     assert bench.answer(taken=False) == []
-    assert bench.wait(NOTICE) == []
     assert bench.phase == "Prepared"
+    assert bench.wait(REFUSED_SECONDS - 1) == []
+    assert bench.wait(1) == (["ask web-1 web-2"] if others else ["approve E1"])
+    if others:
+        assert bench.hear(*others) == ["approve E1"]
+    bench.answer(taken=True)
+    assert bench.phase == "Approved"
 
 
 def test_a_late_answer_to_an_approval_counts_and_one_to_nothing_does_not() -> None:

@@ -79,8 +79,17 @@ def test_a_server_that_was_in_maintenance_stays_so(balancer: Balancer) -> None:
     done = balancer.done("two")
     done.prepare()
     assert done.facts == {"state": "maint"}
-    done.recover()
     assert balancer.state("two") == "maint"
+    assert done.recover() == "web/two was set to maint, and is left so"
+    assert balancer.state("two") == "maint"
+
+
+def test_what_an_administrator_changed_meanwhile_is_left_so(balancer: Balancer) -> None:
+    done = balancer.done("two")
+    done.prepare()
+    Haproxy(Terms(socket=balancer.socket, server="web/two"))._set("ready", done.work)
+    done.recover()
+    assert balancer.state("two") == "ready"
 
 
 def test_draining_waits_for_the_last_session(balancer: Balancer, site: Site) -> None:
@@ -107,7 +116,7 @@ def test_draining_that_is_cut_says_how_many_sessions_were_left(
         begun = balancer.done().begin()
         while balancer.state() != "drain":
             begun.work.wait(0.01)
-        assert begun.stop() == "cut 1 sessions were left"
+        assert begun.stop() == "cut sessions left: 1"
         site.hold.set()
         asking.communicate()
 

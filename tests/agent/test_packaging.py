@@ -5,12 +5,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from forewarn.agent import steps
+from forewarn import configuration
+from forewarn.agent import settings, steps
 from forewarn.agent.machine import GRACE_SECONDS
+from forewarn.agent.settings import Settings
+from forewarn.cli import main
 from house import tree
 
+SETTINGS = tree.ROOT / "packaging" / "agent.toml"
 UNIT = tree.ROOT / "packaging" / "forewarn-agent.service"
 
 
@@ -43,3 +48,64 @@ def test_stopping_waits_longer_than_any_action_of_the_defaults_takes() -> None:
         )
     )
     assert int(seconds) > longest + GRACE_SECONDS
+
+
+def loaded(folder: Path, text: str) -> Settings:
+    (folder / "agent.toml").write_text(text, encoding="utf-8")
+    return settings.load(folder / "agent.toml", {"STATE_DIRECTORY": str(folder)}).settings
+
+
+def turned_on(text: str) -> str:
+    """Return the file with everything on that it shows; its prose has a space after the sign."""
+    lines = [re.sub(r"^#(?=\S|  )", "", line) for line in text.splitlines()]
+    return "\n".join(lines)
+
+
+def test_the_packaged_settings_are_the_defaults_and_approve_nothing(tmp_path: Path) -> None:
+    told = loaded(tmp_path, SETTINGS.read_text(encoding="utf-8"))
+    (rule,) = told.rule
+    assert (rule.approve, rule.acts, rule.match.machine) == ("never", False, "any")
+    assert msgspec.structs.replace(told, rule=()) == loaded(tmp_path, "")
+
+
+def test_what_the_packaged_settings_show_is_so_without_them(tmp_path: Path) -> None:
+    text = SETTINGS.read_text(encoding="utf-8")
+    told = loaded(tmp_path, turned_on(text))
+    assert msgspec.structs.replace(told, rule=()) == loaded(tmp_path, "")
+    for path, _ in configuration.each_setting(Settings):
+        if not path.startswith("rule"):
+            assert re.search(rf"(?m)^#{path.rpartition('.')[2]} = ", text), path
+
+
+def test_the_packaged_examples_are_rules_and_the_last_word_stays_with_the_last(
+    tmp_path: Path,
+) -> None:
+    text = SETTINGS.read_text(encoding="utf-8")
+    *examples, last = loaded(tmp_path, turned_on(text)).rule
+    assert len(examples) == text.count("#[[rule]]") == 3
+    assert all(rule.acts and rule.when_cut == "hold" for rule in examples)
+    assert (last.name, last.acts) == ("write down what nothing else takes", False)
+
+
+TAKEN = ("1. write down what nothing else takes", "2. what half a minute is enough for")
+
+
+def test_the_packaged_settings_are_judged_in_sensible_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SETTINGS.read_text(encoding="utf-8")
+    for number, shown in enumerate((text, turned_on(text))):
+        (tmp_path / "agent.toml").write_text(shown, encoding="utf-8")
+        argv = ["agent", "check", "--config", str(tmp_path / "agent.toml")]
+        assert main.execute(argv) == 0
+        said = capsys.readouterr()
+        assert "write down what nothing else takes: log; approve never" in said.out
+        (line,) = [one for one in said.out.splitlines() if one.startswith("  Preempt ")]
+        assert line == "  Preempt    " + TAKEN[number]
+        assert ("note: there are no peers" in said.err) is bool(number)
+
+
+def test_the_unit_and_the_guide_name_the_packaged_settings() -> None:
+    guide = (tree.ROOT / "docs" / "guides" / "agent.md").read_text(encoding="utf-8")
+    assert "agent.toml beside this unit" in UNIT.read_text(encoding="utf-8")
+    assert "`packaging/agent.toml`" in guide

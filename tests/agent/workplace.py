@@ -3,6 +3,8 @@
 import contextlib
 import http.server
 import json
+import os
+import select
 import socket
 import stat
 import sys
@@ -183,13 +185,16 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and nobody has reaped does not."""
+def ended(pid: int) -> bool:
+    """Whether a process has ended, or does within five seconds: a kill takes a moment."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] not in {"Z", "X"}
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([process], [], [], 5)[0])
+    finally:
+        os.close(process)
 
 
 def python(folder: Path, name: str, text: str) -> str:

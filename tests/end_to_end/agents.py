@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import http.server
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from end_to_end.running import free_port
 
@@ -52,6 +53,8 @@ class Endpoint(http.server.ThreadingHTTPServer):
         self.incarnation = 1
         self.events: list[dict[str, Any]] = []
         self.approved: list[str] = []
+        self.at_approval: Callable[[], object] = lambda: None
+        """Called when an approval has come, before it is answered."""
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def show(self, *events: dict[str, Any]) -> None:
@@ -77,6 +80,7 @@ class _Asked(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.approved += [each["EventId"] for each in body["StartRequests"]]
+        self.server.at_approval()
         self._answer("")
 
     def _answer(self, body: str, kind: str = "application/json; charset=utf-8") -> None:
@@ -126,10 +130,18 @@ def started(event_id: str = "E1", **given: Any) -> dict[str, Any]:
 class Agent:
     """One machine's agent, with a log that its actions write."""
 
-    def __init__(self, folder: Path, endpoint: str, rules: str, *, machine: str = "web-0") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        endpoint: str,
+        rules: str,
+        *,
+        machine: str = "web-0",
+        listen: tuple[str, int] | None = None,
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.machine = folder, machine
-        self.port = free_port()
+        self.address, self.port = listen or ("127.0.0.1", free_port())
         self.log = folder / "actions.log"
         self.said = folder / "agent.log"
         self.settings = folder / "agent.toml"
@@ -140,10 +152,12 @@ class Agent:
         place.mkdir(exist_ok=True)
         (place / "here.toml").write_text(
             f'[client]\nendpoint = "{endpoint}/vm/{machine}"\n'
-            f'[status]\nlisten = "127.0.0.1:{self.port}"\n'
+            f'[status]\nlisten = "{self.address}:{self.port}"\n'
             f'[state]\nfolder = "state"\n[log]\nformat = "json"\n'
         )
         self.write(rules)
+        self.environment: dict[str, str] = {}
+        """Variables beside the test's own."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def write(self, rules: str) -> None:
@@ -153,13 +167,28 @@ class Agent:
         """
         self.settings.write_text(rules.replace("ACTION", str(self.action)))
 
-    def start(self, *options: str, by: tuple[str, ...] = ()) -> "Agent":
-        """Start it; `by` is what is run in the place of the command line."""
+    def start(self, *options: str, by: tuple[str, ...] = (), piped: bool = False) -> "Agent":
+        """Start it.
+
+        Args:
+            options: Of `forewarn agent run`.
+            by: What is run in the place of the command line.
+            piped: Whether it writes its log to a pipe, which a thread copies, and not to the file.
+        """
         program = by or ("-m", "forewarn", "agent", "run")
         argv = [sys.executable, *program, "--config", str(self.settings), *options]
+        environment = {**os.environ, **self.environment}
         with self.said.open("ab") as said:
-            self.process = subprocess.Popen(argv, stdout=said, stderr=said)
+            to = subprocess.PIPE if piped else said
+            self.process = subprocess.Popen(argv, stdout=said, stderr=to, env=environment)
+        if piped:
+            threading.Thread(target=self._copy, args=(self.process.stderr,), daemon=True).start()
         return self
+
+    def _copy(self, pipe: IO[bytes]) -> None:
+        with pipe, self.said.open("ab", buffering=0) as said:
+            for line in pipe:
+                said.write(line)
 
     @property
     def done(self) -> list[str]:
@@ -168,7 +197,7 @@ class Agent:
 
     def page(self, path: str) -> tuple[int, str]:
         """Ask the status port; 0 where nobody answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=10)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

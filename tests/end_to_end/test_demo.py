@@ -1,18 +1,11 @@
 """The demo as a whole: what it shows, what it leaves, and what a guest that is stopped changes."""
 
-import fcntl
 import json
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
-import sys
-import termios
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -20,83 +13,9 @@ from typing import Any
 
 import pytest
 
+from end_to_end.playing import DEMO_SECONDS, playing
 from forewarn.cli.demo import cast
 from forewarn.cli.exits import ExitStatus
-
-DEMO_SECONDS = 90
-DEMO = [sys.executable, "-m", "forewarn", "demo"]
-COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
-
-
-class Playing:
-    """A demo under way, and all that it has written."""
-
-    def __init__(self, arguments: list[str], folder: Path, *, terminal: bool = False) -> None:
-        self.folder = folder
-        self.text = ""
-        self.status: int | None = None
-        self._deadline = time.monotonic() + DEMO_SECONDS
-        if terminal:
-            self._source, written = pty.openpty()
-            fcntl.ioctl(written, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
-        else:
-            self._source, written = os.pipe()
-        environment = {**os.environ, "TMPDIR": str(folder), "TERM": "xterm"}
-        environment.pop("COLUMNS", None)  # which would be believed before the terminal itself
-        self.process = subprocess.Popen(
-            [*DEMO, *arguments], stdout=written, stderr=written, env=environment
-        )
-        os.close(written)
-
-    def read_until(self, there: Callable[[str], object]) -> str:
-        """Read on until the text is as wanted, or it is over."""
-        while not there(self.text):
-            assert time.monotonic() < self._deadline, self.text
-            try:
-                part = os.read(self._source, 65536)
-            except OSError:
-                part = b""  # so a terminal tells that nobody writes to it any more
-            if not part:
-                break
-            self.text = COLOURS.sub("", self.text + part.decode(errors="replace"))
-        return self.text
-
-    def read_to_the_end(self) -> str:
-        self.read_until(lambda _: False)
-        self.status = self.process.wait(20)
-        return self.text
-
-    def interrupt(self, number: int) -> None:
-        self.process.send_signal(number)
-        self.read_to_the_end()
-
-    def leftovers(self) -> list[str]:
-        """What is left of it: its files, and processes that know its folder."""
-        left = [str(path) for path in self.folder.iterdir()]
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                environment = (entry / "environ").read_bytes().decode(errors="replace")
-            except OSError:
-                continue  # it has ended meanwhile, or is another user's
-            if f"TMPDIR={self.folder}" in environment.split("\0"):
-                left.append(command)
-        return left
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            self.process.wait(20)
-        os.close(self._source)
-
-
-@contextmanager
-def playing(folder: Path, *arguments: str, terminal: bool = False) -> Generator[Playing]:
-    demo = Playing(list(arguments), folder, terminal=terminal)
-    try:
-        yield demo
-    finally:
-        demo.close()
 
 
 def history(socket: str) -> list[dict[str, Any]]:

@@ -126,12 +126,14 @@ def test_the_signatures_map_is_what_nginx_reads_and_nobody_else(tmp_path: Path) 
     assert made.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.timeout(300)  # two starts, two ends and six commands, beside whatever else runs
 def test_a_backup_of_a_running_service_can_be_put_back(folder: Path) -> None:
     service = Running(folder)
     service.start()
     copy = folder / "copy.db"
     try:
-        service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "web-0"\n')
+        applied = service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "web-0"\n')
+        assert applied.returncode == 0, applied.stderr
         service.document("schedule", "reboot", "web-0")
         command = by_this_python(example("sh", "live.backup"))
         command = command.replace("/var/lib/forewarn/forewarn.db", str(folder / "forewarn.db"))

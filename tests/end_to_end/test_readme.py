@@ -97,5 +97,7 @@ def test_the_tour_prints_what_the_readme_says(service: Running) -> None:
 
 def test_the_two_commands_are_there() -> None:
     makefile = (tree.ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"^    make (\w+)", README.read_text(encoding="utf-8"), re.MULTILINE):
+    for target in re.findall(
+        r"^    make ([\w-]+)", README.read_text(encoding="utf-8"), re.MULTILINE
+    ):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

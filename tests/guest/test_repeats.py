@@ -62,6 +62,8 @@ COMMON = [
     get(room.EVENTS, "Accept: */*"),
     get(room.EVENTS, "If-None-Match: 2"),
     get(room.EVENTS, "If-None-Match: 5, 0"),
+    get(room.EVENTS, "Connection: close"),
+    get(room.EVENTS, "If-None-Match: 5", version="1.0"),
 ]
 RARE = [
     get(room.EVENTS, *SIGNED),
@@ -71,8 +73,8 @@ RARE = [
     get(f"/vm/web-0{room.EVENTS}"),
     get(room.EVENTS, "If-None-Match: 2", "Prefer: wait=1"),
     get(room.EVENTS, "If-None-Match: 7", "Prefer: wait=60"),
-    get(room.EVENTS, "Connection: close"),
     get(room.EVENTS, "Connection: Upgrade", "Upgrade: h2c"),
+    get(room.EVENTS, "Connection: Upgrade, close", "Upgrade: h2c"),
     get(room.EVENTS, "Expect: 100-continue"),
     get(room.EVENTS, "Content-Length: 5") + b"hello",
     get(room.EVENTS, "Transfer-Encoding: chunked") + b"0\r\n\r\n",
@@ -118,6 +120,14 @@ class WithoutListener(Counting):
 class WithoutTrust(Counting):
     def key(self, source: Source) -> object:
         return super().key(msgspec.structs.replace(source, trusted_proxy=False))
+
+
+class WithoutLast(Counting):
+    """Takes each request for one whose connection stays."""
+
+    def remember(self, *args: Any, is_last: bool) -> None:
+        del is_last
+        super().remember(*args, is_last=False)
 
 
 class NeverForgets(Counting):
@@ -310,10 +320,11 @@ def test_both_ways_answer_and_do_the_same(asking: Asking, rate: Rate) -> None:
     [
         (WithoutListener, Connection),
         (WithoutTrust, Connection),
+        (WithoutLast, Connection),
         (NeverForgets, Connection),
         (Counting, WithoutState),
     ],
-    ids=["no listener", "no trust", "no change", "no state"],
+    ids=["no listener", "no trust", "no end", "no change", "no state"],
 )
 def test_a_fast_path_that_looks_at_less_is_found_out(
     kind: type[Counting], connection: type[Connection]

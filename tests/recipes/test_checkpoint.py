@@ -20,7 +20,7 @@ from agent.workplace import Units
 from end_to_end.agents import Agent, Endpoint, endpoint, event, until
 from end_to_end.running import Running
 from house.tree import ROOT
-from recipes import pages
+from recipes import commands, pages
 from recipes.power import Power, power
 
 PAGE = "checkpoint"
@@ -195,6 +195,14 @@ def end_of(service: Running) -> dict[str, object]:
 
 def test_the_page_shows_the_programs_own_lines() -> None:
     assert pages.block(PAGE, "python") in PROGRAM.read_text()
+
+
+@pytest.mark.parametrize("line", commands.named(PAGE))
+def test_the_pages_commands_run_on_its_settings(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = commands.run(line, pages.block(PAGE, "toml"), tmp_path, capsys)
+    assert "checkpoint before anything that stops us" in said
 
 
 def test_after_a_reboot_the_computation_goes_on_from_its_checkpoint(

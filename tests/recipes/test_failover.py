@@ -18,7 +18,7 @@ import pytest
 
 from end_to_end.agents import Agent, until
 from end_to_end.running import Running
-from recipes import pages, postgres
+from recipes import commands, pages, postgres
 from recipes.postgres import PAGE, Pair, Server, Writer
 from recipes.power import Power, power
 
@@ -159,6 +159,14 @@ def judge(pair: Pair, writer: Writer, primary: Server, standby: Server) -> None:
     lost = set(writer.acknowledged) - primary.rows
     assert not lost
     until(lambda: standby.rows == primary.rows)
+
+
+@pytest.mark.parametrize("line", commands.named(PAGE))
+def test_the_pages_commands_run_on_its_settings(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = commands.run(line, pages.block(PAGE, "toml"), tmp_path, capsys)
+    assert "hand the primary over before anything that stops us" in said
 
 
 def test_each_reboot_waits_for_the_standby_to_be_promoted_and_loses_no_write(

@@ -16,7 +16,8 @@
     view        what is shown of all this; pure
     metrics     what is counted of it
     port        the status port; shell
-    systemd     what systemd is told, and which boot this is; shell
+    boot        which boot of the machine this is; shell
+    deadline    one time limit for all that comes on a socket; shell
     logs        the form of the log
     daemon      the process: one thread decides, all others tell it
     __main__    `python -m forewarn.agent`: the daemon and nothing of the command line

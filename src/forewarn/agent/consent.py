@@ -25,6 +25,10 @@ PEERS_LIMIT_SECONDS: Final = 10.0
 APPROVAL_SECONDS: Final = 5.0
 """Before an approval is sent again that nobody knows the fate of."""
 
+REFUSED_SECONDS: Final = 60.0
+"""Before an approval is sent again that the endpoint refused: what refuses may pass, as a machine's
+registration does that is renewed, and one request a minute disturbs nobody where it does not."""
+
 
 class _Talk(msgspec.Struct):
     """What goes on about one event's approval in this process."""
@@ -40,9 +44,7 @@ class _Talk(msgspec.Struct):
     request: int | None = None
     """The approval that is under way."""
     approve_at: float = 0.0
-    """When the next may be sent."""
-    refused: bool = False
-    """The endpoint will not have it: the same again would fare no better."""
+    """When the next may be sent. Peers are not asked before: their word would be old by then."""
 
 
 def name_of(machine: str) -> str:
@@ -88,10 +90,8 @@ class Consent:
             talk.request = None
             if answered.taken:
                 return event_id
-            if answered.taken is None:
-                talk.agreed, talk.approve_at = False, now + APPROVAL_SECONDS
-            else:
-                talk.refused = True
+            pause = APPROVAL_SECONDS if answered.taken is None else REFUSED_SECONDS
+            talk.agreed, talk.approve_at = False, now + pause
         return None
 
     def decide(
@@ -118,12 +118,12 @@ class Consent:
         others = frozenset(names) - {me}
         talk = self._talks.setdefault(case.event_id, _Talk(others=others))
         talk.others = others  # the own name may be known since
-        if talk.refused or talk.request is not None:
+        if talk.request is not None:
             return None, None
-        if rule.approve != "at-once" and others and not talk.agreed:
-            return self._ask(case.event_id, talk, now) if names[0] == me else (None, None)
         if talk.approve_at > now:
             return None, talk.approve_at
+        if rule.approve != "at-once" and others and not talk.agreed:
+            return self._ask(case.event_id, talk, now) if names[0] == me else (None, None)
         self._number += 1
         talk.request = self._number
         return Approve(request=self._number, event=event), None

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn import clock, configuration
-from forewarn.agent import metrics, systemd, view
+from forewarn import clock, configuration, systemd
+from forewarn.agent import boot, metrics, view
 from forewarn.agent.hands import Hands
 from forewarn.agent.journal import SHORTEN_AT, Journal, JournalUnusable
 from forewarn.agent.looking import Looking
@@ -60,6 +60,14 @@ IDLE_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0
 """Before a record is written again that could not be."""
 
+LAST_TRIES: Final = 3
+"""How often that is tried by an agent that was told to end: what is in the journal is true anyhow,
+and what is not in it was not acted on."""
+
+SHORTEN_SECONDS: Final = 60.0
+"""Before the journal is made short again that could not be: it wants a new file, and what is to be
+done meanwhile does not."""
+
 
 class Daemon:
     """One agent.
@@ -98,6 +106,8 @@ class Daemon:
         self._endings = 0
         self._ended = threading.Event()
         self._trouble = ""
+        self._shorten_at = clock.monotonic()
+        self._told: dict[str, Any] = {}
         self._heard_at = clock.monotonic()
         self._pages: dict[str, tuple[int, str, bytes]] = {}
         self._looking = Looking(
@@ -114,8 +124,13 @@ class Daemon:
         return self._port.number if self._port else None
 
     def run(self) -> None:
-        """Run until it is told to end, and then until what is under way has ended."""
-        self._handle(Resumed(systemd.boot()))
+        """Run until it is told to end, and then until what is under way has ended.
+
+        Raises:
+            JournalUnusable: It was told to end while the journal could not be written.
+        """
+        self._publish()
+        self._handle(Resumed(boot.name()))
         self._publish()
         self._looking.begin()
         LOGGER.info("the agent is up", extra={"facts": {"status_port": self.port}})
@@ -164,8 +179,7 @@ class Daemon:
             cause = self._causes.get(timeout=min(seconds, IDLE_SECONDS))
         except queue.Empty:
             cause = Woken()
-        if self._notifier.every:
-            self._notifier.tell("WATCHDOG=1")
+        self._notifier.alive()
         return cause
 
     def _handle(self, cause: Cause) -> None:
@@ -176,13 +190,19 @@ class Daemon:
             self._metrics.looks += 1
         for command in self._machine.handle(cause, clock.monotonic()):
             self._carry_out(command)
-        journal = self._journal
-        if journal is not None and self._long(journal):
-            self._insist(lambda: journal.shorten(self._machine.ledger.kept()))
+        if self._journal is not None:
+            self._shorten(self._journal)
 
-    def _long(self, journal: Journal) -> bool:
-        """Tell whether the journal is worth making short: long, or of nothing that still is."""
-        return journal.lines > (1 if self._machine.ledger.idle else SHORTEN_AT)
+    def _shorten(self, journal: Journal) -> None:
+        """Make the journal short where that is worth it: it is long, or of nothing still so."""
+        long = journal.lines > (1 if self._machine.ledger.idle else SHORTEN_AT)
+        if not long or clock.monotonic() < self._shorten_at:
+            return
+        try:
+            journal.shorten(self._machine.ledger.kept())
+        except JournalUnusable as error:
+            LOGGER.warning("%s; it goes on as it is", error)
+            self._shorten_at = clock.monotonic() + SHORTEN_SECONDS
 
     def _reread(self) -> None:
         self._notifier.tell("RELOADING=1", f"MONOTONIC_USEC={int(clock.monotonic() * 1e6)}")
@@ -202,7 +222,7 @@ class Daemon:
                 self._write(command.record, now)
             case Begin():
                 self._metrics.began(command, now)
-                self._publish()  # /readyz changes before a ready action counts its wait
+                self._show_ready()  # before a ready action counts its wait
                 self._hands.begin(command, self._machine.name or "", now)
             case Proceed():
                 self._hands.proceed(command.run)
@@ -225,33 +245,47 @@ class Daemon:
 
     def _insist(self, write: Callable[[], None]) -> None:
         """Write until it is written: nothing may follow what is not in the journal."""
+        tries = 0
         while True:
+            self._ended.clear()
             try:
                 write()
             except JournalUnusable as error:
                 if not self._trouble:
                     LOGGER.critical("%s; nothing is done until it can be", error)
-                self._trouble = str(error)
+                self._show_trouble(str(error))
+                tries += bool(self._endings)
+                if tries > LAST_TRIES or self._endings > 1:
+                    raise
             else:
-                self._trouble = ""
+                if self._trouble:
+                    LOGGER.info("the journal is written again")
+                    self._show_trouble("")
                 return
             self._heard_at = clock.monotonic()
-            if self._endings > 1:
-                raise SystemExit(1)
-            self._ended.wait(RETRY_SECONDS)
+            self._notifier.alive()
+            self._ended.wait(min(RETRY_SECONDS, self._notifier.every or RETRY_SECONDS))
+
+    def _show_trouble(self, trouble: str) -> None:
+        """Show that the journal cannot be written, beside what was so before: that is written."""
+        self._trouble = trouble
+        told = self._told | {"trouble": trouble or self._looking.trouble}
+        self._pages = {**self._pages, "/status": (200, JSON, msgspec.json.encode(told))}
+
+    def _show_ready(self) -> None:
+        ready = view.ready(self._machine)
+        page = (200, TEXT, b"ready\n") if ready else (503, TEXT, b"being taken out\n")
+        self._pages = {**self._pages, "/readyz": page}
 
     def _publish(self) -> None:
         """Render what the port shows: a fifth of a millisecond after each cause."""
         now = clock.monotonic()
-        ready = view.ready(self._machine)
-        told: dict[str, Any] = view.status(self._machine, now)
-        told["trouble"] = self._trouble or self._looking.trouble
-        told["dry_run"] = self._journal is None
-        self._pages = {
-            "/readyz": (200, TEXT, b"ready\n") if ready else (503, TEXT, b"being taken out\n"),
-            "/status": (200, JSON, msgspec.json.encode(told)),
-            "/metrics": (200, METRICS, self._metrics.page(self._machine, now).encode()),
-        }
+        self._told = view.status(self._machine, now)
+        self._told["dry_run"] = self._journal is None
+        metrics = self._metrics.page(self._machine, now).encode()
+        self._pages = {**self._pages, "/metrics": (200, METRICS, metrics)}
+        self._show_ready()
+        self._show_trouble(self._trouble)
 
 
 class _Reread(Cause, frozen=True):
@@ -302,7 +336,7 @@ def serve(
         once: Whether to end when what the first document asks for is done.
 
     Raises:
-        JournalUnusable: Its journal cannot be had.
+        JournalUnusable: Its journal cannot be had, or not be written at the end.
         OSError: Its status port cannot.
         Misuse: The endpoint's address or the machine's name is none.
     """

@@ -62,7 +62,10 @@ class Hands:
             note=note,
         )
         thread = threading.Thread(target=self._run, args=(told, work), daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives no more threads
+            self._end(Finished(told.run, Outcome.FAILED, str(error)))
 
     def proceed(self, run: int) -> None:
         """Let an action go on that has noted how things were."""
@@ -88,8 +91,11 @@ class Hands:
         except Exception as error:
             LOGGER.exception("a fault in %s, the agent's own", told.step.kind)
             ended = Finished(told.run, Outcome.FAILED, f"{type(error).__name__}: {error}")
-        del self._works[told.run]
-        del self._noted[told.run]
+        self._end(ended)
+
+    def _end(self, ended: Finished) -> None:
+        del self._works[ended.run]
+        del self._noted[ended.run]
         self._tell(ended)
 
 

@@ -70,6 +70,7 @@ class Journal:
             raise
         self.lines = len(self.records)
         """How many records it holds now."""
+        self._renamed = False
 
     def append(self, record: Fact) -> None:
         """Write a record, and return when it is on the disk.
@@ -79,6 +80,7 @@ class Journal:
         """
         line = _line(record)
         try:
+            self._sync_name()
             _write(self._file, line, self._size)
             os.fsync(self._file)
         except OSError as error:
@@ -93,28 +95,42 @@ class Journal:
         """Put one record in the place of all: what is still so.
 
         Raises:
-            JournalUnusable: It could not be done; the journal is as before.
+            JournalUnusable: It could not be done; what the journal says is as before.
         """
         line = _line(kept)
         beside = self._path.with_suffix(".new")
         try:
             file = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | _BINARY, 0o600)
-            try:
+            with contextlib.ExitStack() as opened:
+                opened.callback(os.close, file)
                 _write(file, line, 0)
                 os.fsync(file)
-                if _BINARY:
-                    os.close(self._file)  # Windows renames over no open file
-                beside.replace(self._path)
-            except OSError:
-                os.close(file)
-                raise
-            _sync_folder(self._path.parent)
+                if not _BINARY:
+                    beside.replace(self._path)
+                    opened.pop_all()
+                    os.close(self._file)
+                    self._file = file
+            if _BINARY:
+                self._replace_closed(beside)
+            self._size, self.lines, self._renamed = len(line), 1, True
+            self._sync_name()
         except OSError as error:
             message = f"{self._path} cannot be made short: {error.strerror}"
             raise JournalUnusable(message) from error
-        if not _BINARY:
-            os.close(self._file)
-        self._file, self._size, self.lines = file, len(line), 1
+
+    def _replace_closed(self, beside: Path) -> None:
+        """Let the new file take the old one's place where neither may be open: on Windows."""
+        os.close(self._file)
+        try:
+            beside.replace(self._path)
+        finally:
+            self._file = os.open(self._path, os.O_RDWR | _BINARY)
+
+    def _sync_name(self) -> None:
+        """Bring the new name to the disk, before anything counts that is written under it."""
+        if self._renamed:
+            _sync_folder(self._path.parent)
+            self._renamed = False
 
     def close(self) -> None:
         """Let go of it."""

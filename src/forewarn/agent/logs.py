@@ -1,7 +1,8 @@
 """What the agent says on its standard error: the standard library's logging, and no more memory.
 
 On a terminal a line for people; otherwise one JSON object a line, which journald and the Windows
-Event Log take as it is. Under journald each line begins with its priority, as sd-daemon(3) has it.
+Event Log take as it is. Where journald reads it each line begins with its priority, as sd-daemon(3)
+has it.
 """
 
 import logging
@@ -12,6 +13,7 @@ from typing import Final, TextIO
 
 import msgspec
 
+from forewarn import systemd
 from forewarn.configuration import Log
 
 PRIORITIES: Final = {
@@ -33,8 +35,7 @@ def set_up(settings: Log, stream: TextIO | None = None) -> None:
     to = sys.stderr if stream is None else stream
     as_json = settings.format == "json" or (settings.format == "auto" and not to.isatty())
     handler = logging.StreamHandler(to)
-    journald = "JOURNAL_STREAM" in os.environ and stream is None
-    handler.setFormatter(_Lines(journald=journald) if as_json else _Words())
+    handler.setFormatter(_Lines(journald=systemd.reads(to, os.environ)) if as_json else _Words())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.level.upper())

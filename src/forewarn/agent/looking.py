@@ -13,6 +13,7 @@ from typing import Final
 from forewarn.agent.messages import Answered, Approve, Cause, Looked
 from forewarn.client import errands, opening, watch
 from forewarn.client.errors import ClientError, Refused
+from forewarn.client.event import Trouble
 from forewarn.client.sockets import Closed, Line
 from forewarn.client.terms import Pause
 from forewarn.client.watch import Watcher
@@ -21,6 +22,13 @@ LOGGER: Final = logging.getLogger("forewarn.agent")
 
 FAULT_SECONDS: Final = 1.0
 """Before looking is begun anew after a fault of our own: as long as between two polls."""
+
+PASSING: Final = frozenset({watch.NO_NAME, watch.CAME_BACK})
+"""Troubles that are a word about one moment, and whose end nobody tells."""
+
+APPROVAL_SECONDS: Final = 10.0
+"""How long one approval is tried. Then the decider is told, which asks the other machines anew:
+what they said may no longer be so when an endpoint that was away is back."""
 
 
 class Looking:
@@ -52,7 +60,11 @@ class Looking:
     def approve(self, command: Approve) -> None:
         """Approve an event in a thread of its own; the answer is told."""
         thread = threading.Thread(target=self._approve, args=(command,), daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives no more threads
+            LOGGER.warning("approving %s: %s", command.event.event_id, error)
+            self._tell(Answered(command.request, None))
 
     def close(self) -> None:
         """End at once."""
@@ -72,26 +84,34 @@ class Looking:
                 self._line.do(Pause(FAULT_SECONDS))
 
     def _watch(self) -> None:
+        """Look until an event is listed again that was gone: that is one to be seen anew."""
         self.trouble = ""
         watcher = Watcher(self._terms, watch.wishes(None, mine=False), None, opening.moment())
+        looks = 0
         while True:
-            while (trouble := watcher.tell()) is not None:
-                self.trouble = "" if trouble.over else trouble.message
-                opening.tell(trouble, self._terms, None)
-            while watcher.take() is not None:
-                pass  # the document is told whole
             turn = self._line.do(watcher.step(opening.moment()))
             watcher.heard(turn)
             while watcher.take() is not None:
-                pass
-            if turn.outcome is not None and (listed := watcher.listed) is not None:
-                self._tell(Looked(listed, self._terms.name))
+                pass  # the document is told whole
+            while (trouble := watcher.tell()) is not None:
+                self._say(trouble)
+                if trouble.reason == watch.CAME_BACK:
+                    return
+            if watcher.looks > looks and watcher.listed is not None:
+                looks = watcher.looks
+                self._tell(Looked(watcher.listed, self._terms.name))
+
+    def _say(self, trouble: Trouble) -> None:
+        opening.tell(trouble, self._terms, None)
+        if trouble.reason not in PASSING:
+            self.trouble = "" if trouble.over else trouble.message
 
     def _approve(self, command: Approve) -> None:
-        line = Line(self._terms)
         taken: bool | None = None
-        errand = errands.approval(self._terms, (command.event,), None, opening.moment())
+        errand = errands.approval(self._terms, (command.event,), APPROVAL_SECONDS, opening.moment())
+        line = None
         try:
+            line = Line(self._terms)
             wanted = next(errand)
             while True:
                 wanted = errand.send(line.do(wanted))
@@ -102,6 +122,9 @@ class Looking:
             LOGGER.warning("approving %s was refused: %s", command.event.event_id, refused)
         except ClientError as error:
             LOGGER.warning("approving %s: %s", command.event.event_id, error)
+        except OSError as error:  # there are no files left to make a line of
+            LOGGER.warning("approving %s: %s", command.event.event_id, error)
         finally:
-            line.close()
+            if line is not None:
+                line.close()
             self._tell(Answered(command.request, taken))

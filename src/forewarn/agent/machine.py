@@ -117,8 +117,12 @@ class Machine:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way or about to be: an action, a retry, a word with others."""
-        return bool(self._runs or self._retries) or self._consent.busy
+        """Whether anything is under way or about to be: an action, a retry, a word with others.
+
+        An agent that is to end tries nothing again.
+        """
+        tries = bool(self._retries) and not self._closing
+        return bool(self._runs) or tries or self._consent.busy
 
     def handle(self, cause: Cause, now: float) -> list[Command]:
         """Return what follows from one cause.
@@ -198,6 +202,7 @@ class Machine:
                 self._write(Gone(event_id=event_id))
                 self._consent.drop(event_id)
                 self._deadlines.pop(event_id, None)
+        self._retries = {k: at for k, at in self._retries.items() if self._tries_again(*k)}
         for run in list(self._runs.values()):
             run.deadline = self._latest(run)
             if run.stopped is not None and now >= run.stopped + GRACE_SECONDS:
@@ -277,6 +282,13 @@ class Machine:
             for case in self.ledger.cases.values()
             if any(case.effect(index) == key for index in self._missing(case))
         ]
+
+    def _tries_again(self, key: str, undo: bool) -> bool:  # noqa: FBT001 - a retry's own name
+        """Tell whether anybody still waits for what is to be tried again."""
+        effect = self.ledger.effects.get(key)
+        if effect is None or not undo:
+            return bool(self._waiting(key))
+        return effect.stuck is None and not self.ledger.wanted(effect)
 
     def _latest(self, run: _Run) -> float | None:
         """Return when the last event that waits for an action has no more use of it."""

@@ -19,7 +19,7 @@ from typing import Final
 from forewarn.agent import view
 from forewarn.agent.machine import Machine
 from forewarn.agent.messages import Begin
-from forewarn.agent.records import Approved, Ended, Fact, Taken
+from forewarn.agent.records import Approved, Ended, Fact, Gone, Taken
 
 PREFIX: Final = "forewarn_agent_"
 Labels = tuple[tuple[str, str], ...]
@@ -57,6 +57,8 @@ class Metrics:
             case Approved():
                 self._approvals += 1
                 self._delay = now - self._taken_at.get(record.event_id, now)
+            case Gone():
+                self._taken_at.pop(record.event_id, None)
 
     def page(self, machine: Machine, now: float) -> str:
         """Return all of it as text."""

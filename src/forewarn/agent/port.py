@@ -8,6 +8,9 @@ import socket
 import threading
 from typing import Final, Protocol, TypeAlias
 
+from forewarn import clock
+from forewarn.agent import deadline
+
 CONNECTIONS: Final = 64
 """At once: probes and peers ask for milliseconds; who is over it is hung up on."""
 
@@ -67,10 +70,14 @@ class _Server(http.server.ThreadingHTTPServer):
 
     def process_request(self, request: Request, client_address: object) -> None:
         """Answer in a thread, if there is a place for one."""
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the system gives no more threads; whoever asked is hung up on
+            self._places.release()
+            raise
 
     def process_request_thread(self, request: Request, client_address: object) -> None:
         """Answer, and give the place back."""
@@ -88,6 +95,12 @@ class _Page(http.server.BaseHTTPRequestHandler):
     timeout = SECONDS
     server_version = "forewarn-agent"
     sys_version = ""
+
+    def setup(self) -> None:
+        """Have the whole request come within its time, however slowly its bytes do."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = deadline.reader(self.connection, clock.monotonic() + SECONDS)
 
     def do_GET(self) -> None:
         """Answer one request."""

@@ -62,9 +62,10 @@ def check(*, config: ConfigOption = None) -> None:
     for kind in EventType:
         offered = []
         for number, rule in enumerate((*rules, BUILT_IN), 1):
+            types = rule.match.types
             if _offered(rule, kind):
                 offered.append(f"{number}. {rule.name}")
-                if rule.match in {Match(), Match(types=rule.match.types)}:
+                if rule.match in {Match(types=types, machine=m) for m in ("mine", "any")}:
                     break  # it takes every one
         output.say(f"  {kind.value:<10} {'; then '.join(offered)}")
     for warning in _warnings(loaded):

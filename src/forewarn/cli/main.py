@@ -27,6 +27,7 @@ from forewarn.cli import (
 )
 from forewarn.cli.demo import command as demo
 from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.pool import command as pool
 
 NAME: Final = "forewarn"
 
@@ -36,7 +37,7 @@ TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 ORDER: Final = (
     *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "postpone"),
     *("hold", "release", "attention", "note", "resolve", "history"),
-    *("watch", "clock", "restore-check", "agent", "simulate", "demo"),
+    *("watch", "clock", "restore-check", "agent", "simulate", "demo", "demo-pool"),
 )
 """The commands as --help lists them, in the order of their use; Typer puts all groups last."""
 
@@ -69,6 +70,7 @@ app.command()(watch.watch)
 app.add_typer(agent.app, name="agent")
 app.command()(simulate.simulate)
 app.command()(demo.demo)
+app.command("demo-pool")(pool.demo_pool)
 
 
 def _version(given: bool) -> None:  # noqa: FBT001 - Typer calls it with the flag

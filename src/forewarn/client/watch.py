@@ -92,6 +92,8 @@ class Watcher:
     """
 
     def __init__(self, terms: Terms, wanted: Wishes, since: str | None, moment: Moment) -> None:
+        self.looks = 0
+        """How many good answers came: documents, and the word that nothing is new."""
         self._terms = terms
         self._wishes = wanted
         self._state = state.State() if since is None else state.read(since, moment)
@@ -219,6 +221,7 @@ class Watcher:
         self._next_at = turn.moment.monotonic + pause
 
     def _fine(self) -> None:
+        self.looks += 1
         self._failures = 0
         if self._reason != event.OVER:
             self._reason = event.OVER

@@ -217,7 +217,7 @@ class Runs:
             operation, at, _ = place.name.partition("@")
             if not at or operation in live:
                 continue
-            if any(_lives(folder / "alive") for folder in place.iterdir()):
+            if any(lives(folder / "alive") for folder in place.iterdir()):
                 _log.warning("a program is under way for an operation that is over", at=str(place))
                 continue
             _remove(place)
@@ -311,7 +311,12 @@ def _living(alive: Path) -> int | None:
     return pipe
 
 
-def _lives(alive: Path) -> bool:
+def lives(alive: Path) -> bool:
+    """Tell whether the runner of a run lives.
+
+    Args:
+        alive: The run's pipe of that name.
+    """
     pipe = _living(alive)
     if pipe is None:
         return False

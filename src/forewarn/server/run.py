@@ -18,7 +18,6 @@ import functools
 import gc
 import os
 import signal
-import socket
 import sys
 import uuid
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from typing import Final, NoReturn
 
 import structlog
 
-from forewarn import configuration
+from forewarn import configuration, systemd
 from forewarn.clock import SystemClock
 from forewarn.connectors.command import CommandUnusable
 from forewarn.control.plane import Plane
@@ -128,7 +127,7 @@ async def _run(settings: Settings, store: Store) -> int:
         return BAD_SETTINGS
     _follow_reload(service)
     status = await _until_stopped(service, settings, stop)
-    _notify("STOPPING=1")
+    systemd.Notifier(os.environ).tell("STOPPING=1")
     try:
         await service.close()
     except TimeoutError:
@@ -169,20 +168,7 @@ def _announce(settings: Settings, addresses: Addresses) -> None:
         operators=list(addresses.operators),
         guests=list(addresses.guests),
     )
-    _notify("READY=1")
-
-
-def _notify(state: str) -> None:
-    """Tell systemd, if it asked to be told (sd_notify(3))."""
-    place = os.environ.get("NOTIFY_SOCKET", "")
-    if not place or not hasattr(socket, "AF_UNIX"):
-        return
-    address = "\0" + place[1:] if place.startswith("@") else place
-    with (
-        contextlib.suppress(OSError),
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifying,
-    ):
-        notifying.sendto(state.encode("ascii"), address)
+    systemd.Notifier(os.environ).tell("READY=1")
 
 
 def _follow_signals(stop: asyncio.Event) -> None:

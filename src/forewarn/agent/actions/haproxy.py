@@ -1,5 +1,8 @@
 """A server of HAProxy that is drained by the runtime API; afterwards it is as it was.
 
+A server that an administrator has set to `maint` or `drain` is left so: it gets no new sessions
+already, and `drain` would let those in again that are bound to it by a cookie.
+
 The API takes one line a connection and answers with text; `set server` answers nothing when it was
 done. What is asked for and how the answers look is in HAProxy's Management Guide, section 9.3.
 """
@@ -22,6 +25,7 @@ ANSWER_BYTES: Final = 16 * 1024 * 1024
 LOOK_SECONDS: Final = 0.5
 """Between two looks at the sessions that are left."""
 
+READY: Final = "ready"
 MAINTENANCE: Final = 0x01
 DRAINED: Final = 0x08
 """Of a server's administrative state: what an administrator forced by the API or the page."""
@@ -40,23 +44,27 @@ class Haproxy:
 
     def prepare(self, work: Work) -> str:
         """Note how the server is, drain it, and wait for its last session."""
-        work.note({"state": self._state(work)})
-        self._set("drain", work)
+        state = self._state(work)
+        work.note({"state": state})
+        if state == READY:
+            self._set("drain", work)
         while self._terms.wait_sessions and (left := self._sessions(work)):
             try:
                 work.wait(LOOK_SECONDS)
             except Cut as cut:
-                message = f"{left} sessions were left"
+                message = f"sessions left: {left}"
                 raise Cut(message) from cut
         return ""
 
     def recover(self, work: Work) -> str:
-        """Set the server to what it was; where nothing was noted nothing was changed."""
+        """Make the server ready if it was; where nothing was noted nothing was changed."""
         before = (work.facts or {}).get("state", "")
         if not before:
             return ""
-        self._set(before, work)
-        return f"{self._terms.server} is set to {before} again"
+        if before != READY:
+            return f"{self._terms.server} was set to {before}, and is left so"
+        self._set(READY, work)
+        return f"{self._terms.server} is set to {READY} again"
 
     def _state(self, work: Work) -> str:
         """Return what the server is set to: `ready`, `drain` or `maint`."""
@@ -66,7 +74,7 @@ class Haproxy:
             row = dict(zip(names, line.split(), strict=False))
             if row.get("srv_name") == self._server:
                 admin = int(row["srv_admin_state"])
-                return "maint" if admin & MAINTENANCE else "drain" if admin & DRAINED else "ready"
+                return "maint" if admin & MAINTENANCE else "drain" if admin & DRAINED else READY
         message = f"HAProxy has no server {self._terms.server}"
         raise Failed(message)
 

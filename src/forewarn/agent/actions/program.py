@@ -67,8 +67,6 @@ def run(
     tail: deque[bytes] = deque()
     reader = threading.Thread(target=_read, args=(process.stdout, tail), daemon=True)
     writer = threading.Thread(target=_write, args=(process.stdin, told), daemon=True)
-    reader.start()
-    writer.start()
     last = threading.Timer(GRACE_SECONDS, _kill, (process,))
     last.daemon = True
 
@@ -77,6 +75,8 @@ def run(
         last.start()
 
     try:
+        reader.start()
+        writer.start()
         with work.ending(end):
             status = process.wait()
     except Cut:  # it was told before it had begun to wait
@@ -86,7 +86,8 @@ def run(
     finally:
         last.cancel()
         _kill(process)  # what it left behind in its group
-        reader.join(LEFT_OVER_SECONDS)
+        if reader.ident is not None:  # it was begun
+            reader.join(LEFT_OVER_SECONDS)
     if work.stopped:
         raise Cut
     return status, b"".join(tail)[-TAIL_BYTES:].decode("utf-8", "replace").strip()

@@ -1,6 +1,7 @@
 """The demonstration: the real service, guests as processes of their own, a story of a minute.
 
-command    `forewarn demo`, and what its signals do
+command    `forewarn demo`
+ground     the folder of its own, and what signals do
 show       starts everything, plays the story, ends everything
 cast       the fleet, the guests' roles, the service's settings
 story      the acts, and what must have come of them

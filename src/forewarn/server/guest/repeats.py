@@ -7,9 +7,10 @@ held to its machine's rate, turns its scope on, and the machine was seen.
 
 Remembered is one whole GET of the events without a body, which came alone on a connection between
 two requests (so no parser has half a head), was answered with 200 or 304, and named nobody: no path
-of a machine, no proxy's claim. Where it was judged is part of what it is remembered by: the
-listener, and what that listener trusts its peer with. Anything else, and any doubt, goes the long
-way through `exchange`, which decides alone what is right.
+of a machine, no proxy's claim. Whether its answer ends the connection is remembered as well. Where
+it was judged is part of what it is remembered by: the listener, and what that listener trusts its
+peer with. Anything else, and any doubt, goes the long way through `exchange`, which decides alone
+what is right.
 """
 
 from typing import Final
@@ -37,13 +38,15 @@ class Known:
     Args:
         data: The bytes.
         wanted: What they were judged to be.
+        is_last: Whether the answer ends the connection.
     """
 
-    __slots__ = ("data", "sighting", "wanted")
+    __slots__ = ("data", "is_last", "sighting", "wanted")
 
-    def __init__(self, data: bytes, wanted: DocumentWanted) -> None:
+    def __init__(self, data: bytes, wanted: DocumentWanted, *, is_last: bool) -> None:
         self.data = data
         self.wanted = wanted
+        self.is_last = is_last
         self.sighting: Sighting | None = None
         """When they came last, and by which version: one object for all that ask in a second."""
 
@@ -75,17 +78,18 @@ class Repeat:
         generation: As of which change of the fleet.
     """
 
-    __slots__ = ("asked", "data", "ending", "generation", "known", "scope", "status")
+    __slots__ = ("asked", "data", "ending", "generation", "is_last", "known", "scope", "status")
 
     def __init__(
         self, known: Known, asked: Asked, scope: str, ending: "writing.Ending", generation: int
     ) -> None:
         self.known = known
         self.data = known.data
+        self.is_last = known.is_last
         self.asked = asked
         self.scope = scope
         self.status = ending.status
-        self.ending = ending.data
+        self.ending = ending.last if known.is_last else ending.stays
         self.generation = generation
 
 
@@ -147,14 +151,17 @@ class Repeats:
         self._is_closed = True
         self.generation += 1
 
-    def remember(self, place: Place, data: bytes, wanted: Wanted | Reply, reply: Reply) -> None:
+    def remember(
+        self, place: Place, data: bytes, wanted: Wanted | Reply, reply: Reply, *, is_last: bool
+    ) -> None:
         """Remember a request, if it is one to be remembered.
 
         Args:
             place: Where it came to.
-            data: Its bytes: one whole request without a body, whose connection stays open.
+            data: Its bytes: one whole request without a body.
             wanted: What it was judged to be.
             reply: What it was answered with.
+            is_last: Whether its connection ends with the answer.
         """
         if (
             len(data) <= MAX_BYTES
@@ -163,7 +170,7 @@ class Repeats:
             and not wanted.wait_seconds
             and reply.status in {200, 304}
         ):
-            self._put(place, Known(data, wanted))
+            self._put(place, Known(data, wanted, is_last=is_last))
 
     def _put(self, place: Place, known: Known) -> None:
         """Put one in; what nobody asked for since twice MAX_KNOWN others came is forgotten."""

@@ -172,7 +172,9 @@ class Connection(asyncio.Protocol):
             return False
         shared.event_answers[repeat.status] += 1
         self._transport.write(answer)
-        if self._choked:
+        if repeat.is_last:
+            self._close(lingers=False)
+        elif self._choked:
             self._settle_down(began_anew=True)
         else:
             self._stage = _IDLE
@@ -306,9 +308,12 @@ class Connection(asyncio.Protocol):
         reader = self._reader
         wanted = shared.endpoint.judge(request, self._source)
         outcome = shared.endpoint.answer(wanted, request.body, self._source)
-        stays = reader.keeps_alive and not reader.is_http_1_0 and not reader.in_body
-        if data is not None and stays and isinstance(outcome, Reply):
-            shared.repeats.remember(self._place, data, wanted, outcome)
+        # By HTTP/1.0 an answer reads otherwise where the connection stays.
+        is_usual = not reader.in_body and not (reader.is_http_1_0 and reader.keeps_alive)
+        if data is not None and is_usual and isinstance(outcome, Reply):
+            shared.repeats.remember(
+                self._place, data, wanted, outcome, is_last=not reader.keeps_alive
+            )
         self._give(outcome)
 
     def _give(self, outcome: Outcome) -> None:

@@ -52,17 +52,20 @@ def ending(reply: Reply, *, to_head: bool, keep: bool, is_http_1_0: bool) -> byt
 
 
 class Ending:
-    """An answer by HTTP/1.1 on a connection that stays, but for its beginning.
+    """An answer but for its beginning, to a GET by HTTP/1.1 or one behind which it closes.
 
     Args:
         reply: The answer with its own headers.
     """
 
-    __slots__ = ("data", "status")
+    __slots__ = ("last", "status", "stays")
 
     def __init__(self, reply: Reply) -> None:
         self.status = reply.status
-        self.data = ending(reply, to_head=False, keep=True, is_http_1_0=False)
+        self.stays = ending(reply, to_head=False, keep=True, is_http_1_0=False)
+        """On a connection that stays open."""
+        self.last = ending(reply, to_head=False, keep=False, is_http_1_0=False)
+        """On one that it ends."""
 
 
 class Writer:

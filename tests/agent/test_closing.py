@@ -1,0 +1,84 @@
+"""An agent that is to end, and one with nothing more to do: neither waits for what never comes."""
+
+from agent.bench import Bench, command, event, rule, service
+from forewarn.agent.messages import Closing
+from forewarn.agent.records import Outcome
+
+FAILED = Outcome.FAILED
+
+
+def test_an_agent_that_is_to_end_waits_for_no_retry() -> None:
+    bench = Bench(rule(service("web", retries=3, retry_seconds=60)))
+    bench.see(event())
+    bench.end("web", FAILED)
+    assert bench.machine.busy
+    assert bench.tell(Closing()) == []
+    assert not bench.machine.busy
+    bench.start()
+    assert bench.see(event()) == ["do web"]
+
+
+def test_an_agent_that_is_to_end_waits_for_no_retry_of_undoing() -> None:
+    bench = Bench(rule(service("web"), approve="never"))
+    bench.see(event())
+    bench.end("web")
+    bench.see()
+    bench.end("web", FAILED)
+    assert bench.machine.busy
+    bench.tell(Closing())
+    assert not bench.machine.busy
+    bench.start()
+    assert bench.see() == ["undo web"]
+
+
+def test_what_failed_while_it_was_to_end_is_not_waited_for() -> None:
+    bench = Bench(rule(service("web", retries=3, retry_seconds=60)))
+    bench.see(event())
+    bench.tell(Closing())
+    bench.end("web", FAILED)
+    assert not bench.machine.busy
+
+
+def test_an_answer_is_waited_for_by_an_agent_that_is_to_end() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    bench.end("web")
+    bench.tell(Closing())
+    assert bench.machine.busy
+    bench.answer(taken=True)
+    assert not bench.machine.busy
+    assert bench.phase == "Approved"
+
+
+def test_a_retry_for_an_event_that_is_over_is_forgotten() -> None:
+    bench = Bench(rule(service("web", retries=1, retry_seconds=60)))
+    bench.see(event())
+    bench.end("web", FAILED)
+    assert bench.see() == ["undo web"]
+    bench.end("web")
+    assert bench.machine.ledger.idle
+    assert not bench.machine.busy
+    assert bench.machine.wake_at is None
+
+
+def test_a_retry_that_no_event_waits_for_keeps_nobody_from_ending() -> None:
+    """The notice passes while the retry waits: it is passed over."""
+    bench = Bench(rule(service("web", retries=1, retry_seconds=60), command("drain")))
+    bench.see(event(starts_by=bench.now + 80))
+    bench.end("web", FAILED)
+    bench.see(event(starts_by=bench.now + 20))  # an operator moved it
+    bench.wait(70)
+    assert bench.phase == "Held"
+    assert not bench.machine.busy
+
+
+def test_a_retry_of_undoing_that_an_event_takes_over_is_forgotten() -> None:
+    bench = Bench(rule(service("web"), approve="never"))
+    bench.see(event())
+    bench.end("web")
+    bench.see()
+    bench.end("web", FAILED)
+    assert bench.see(event("E2")) == ["do web"]
+    bench.end("web")
+    assert not bench.machine.busy
+    assert bench.see() == ["undo web"]

@@ -1,0 +1,174 @@
+"""What the agent puts up with: slow peers, slow probes, a system that gives no more threads."""
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from agent.bench import event, rule
+from forewarn.agent.hands import Hands
+from forewarn.agent.looking import Looking
+from forewarn.agent.messages import Answered, Approve, Ask, Begin, Cause, Finished, Heard
+from forewarn.agent.peers import ANSWER_SECONDS, Peers
+from forewarn.agent.port import CONNECTIONS, SECONDS, Port
+from forewarn.agent.records import Outcome
+
+READY = b"ok\n"
+
+
+class Told:
+    """What was told, and when there is some of it."""
+
+    def __init__(self) -> None:
+        self.causes: list[Cause] = []
+        self._some = threading.Event()
+
+    def __call__(self, cause: Cause) -> None:
+        self.causes.append(cause)
+        self._some.set()
+
+    def first(self, seconds: float = 30.0) -> Cause:
+        assert self._some.wait(seconds)
+        return self.causes[0]
+
+
+class Drip:
+    """A peer that answers every question without end, one byte after the other."""
+
+    def __init__(self, head: bytes) -> None:
+        self._head = head
+        self.over = threading.Event()
+        self.ended = threading.Event()
+        self._listens = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listens.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connected, _ = self._listens.accept()
+        with connected, contextlib.suppress(OSError):
+            connected.sendall(self._head)
+            while not self.over.wait(0.05):
+                connected.sendall(b"x")
+        self.ended.set()
+
+    def close(self) -> None:
+        self.over.set()
+        self._thread.join()
+        self._listens.close()
+
+
+@contextlib.contextmanager
+def dripping(head: bytes) -> Iterator[Drip]:
+    peer = Drip(head)
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"],
+    ids=["status line", "headers", "body"],
+)
+def test_a_peer_that_drips_is_hung_up_on_when_its_time_is_over(head: bytes) -> None:
+    """Otherwise each round would leave a thread and a connection behind, for hours."""
+    told = Told()
+    with dripping(head) as peer:
+        Peers([peer.address], told).ask(Ask(1, "E1", ("web-1",)))
+        assert told.first(ANSWER_SECONDS + 5) == Heard(1, frozenset())
+        assert peer.ended.wait(5)
+
+
+def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
+    told = Told()
+    Peers("http://{machine}:8171", told).ask(Ask(1, "E1", ("a..b", "c:d", "x" * 100)))
+    assert told.first() == Heard(1, frozenset())
+
+
+class Shown:
+    """A page."""
+
+    def page(self, path: str) -> tuple[int, str, bytes]:
+        return 200, "text/plain", READY
+
+
+def test_probes_are_answered_however_many_others_drip() -> None:
+    port = Port(("127.0.0.1", 0), Shown())
+    over = threading.Event()
+    slow = [socket.create_connection(("127.0.0.1", port.number)) for _ in range(CONNECTIONS)]
+
+    def drip() -> None:
+        while not over.wait(0.2):
+            for each in slow:
+                with contextlib.suppress(OSError):
+                    each.sendall(b"G")
+
+    dripper = threading.Thread(target=drip)
+    dripper.start()
+    try:
+        for _ in range(int(SECONDS) + 10):
+            probe = http.client.HTTPConnection("127.0.0.1", port.number, timeout=10)
+            with contextlib.closing(probe), contextlib.suppress(OSError):
+                probe.request("GET", "/healthz")
+                assert probe.getresponse().read() == READY
+                break
+            over.wait(1)
+        else:
+            raise AssertionError("no probe was answered")
+    finally:
+        over.set()
+        dripper.join()
+        for each in slow:
+            each.close()
+        port.close()
+
+
+@pytest.fixture
+def no_threads() -> Iterator[None]:
+    """Let no thread begin: each asks for more memory than there is."""
+    before = threading.stack_size(1 << 46)
+    try:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            threading.Thread(target=int).start()
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_an_action_that_gets_no_thread_has_failed() -> None:
+    told = Told()
+    step = rule({"log": {}}).prepare[0]
+    seen = event()
+    begin = Begin(
+        run=1,
+        effect="e",
+        step=step,
+        undo=False,
+        event=seen,
+        rule="r",
+        until=1e9,
+        attempt=1,
+        facts=None,
+    )
+    Hands(told).begin(begin, "web-0", 0.0)
+    assert told.first() == Finished(1, Outcome.FAILED, "can't start new thread")
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_an_approval_that_gets_no_thread_is_one_that_nobody_knows_the_fate_of() -> None:
+    told = Told()
+    Looking("http://127.0.0.1:9", "web-0", told).approve(Approve(1, event()))
+    assert told.first() == Answered(1, None)
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_peers_that_get_no_thread_are_asked_again_later() -> None:
+    told = Told()
+    Peers(["http://127.0.0.1:9"], told).ask(Ask(1, "E1", ("web-1",)))
+    assert told.causes == []

@@ -1,0 +1,322 @@
+"""One event of eight machines, each with an agent, and the service itself: who approves, and when.
+
+The machines are named like addresses of the loopback, so that the agents find one another by a
+pattern and one port, as they do in production. What is approved is judged at the service: by its
+count of POSTs, and by its history's word on why the event started.
+"""
+
+import contextlib
+import http.server
+import json
+import re
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.agents import Agent, endpoint, event, until
+from end_to_end.running import Running
+from server.running import Client
+
+NAMES = [f"127.0.1.{number}" for number in range(1, 9)]
+FIRST, HANGS, DIES, OLDER = NAMES[0], NAMES[2], NAMES[4], NAMES[6]
+FLEET = {
+    "availability_set": [
+        {"name": "web", "machines": [{"name": name, "host": "h1"} for name in NAMES]}
+    ]
+}
+SCALE = 150.0
+"""A Reboot's fifteen minutes are six seconds."""
+
+RULES = """
+peers = "http://{machine}:PORT"
+
+[[rule]]
+name = "all of us"
+match = { types = ["Reboot"] }
+prepare = [{ command = { run = ["ACTION", "a"], undo = ["ACTION", "un-a"] } }]
+approve = "when-prepared"
+"""
+DONE, UNDONE = ["a begins", "a ends"], ["un-a begins", "un-a ends"]
+APPROVED_ONCE = ("approved", FIRST, 1)
+NOBODY_APPROVED = ("notice-over", "", 0)
+POSTS = r'(?m)^forewarn_guest_requests_total\{code="(\d+)",resource="approvals"\} (\d+)'
+
+
+def port_of_all() -> int:
+    """Return a port that is free at every machine's address."""
+    while True:
+        with contextlib.ExitStack() as taken, contextlib.suppress(OSError):
+            first = taken.enter_context(socket.socket())
+            first.bind((NAMES[0], 0))
+            port = int(first.getsockname()[1])
+            for name in NAMES[1:]:
+                taken.enter_context(socket.socket()).bind((name, port))
+            return port
+
+
+class Eight:
+    """The service and the agents of its eight machines; each test is one event."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.service = Running(
+            folder, clock=f"scale = {SCALE}", connector=f"reboot_seconds = {SCALE / 2}"
+        )
+        self.service.start()
+        self.operator = Client(self.service.socket)
+        assert self.operator.ask("PUT", "/v1/fleet", FLEET).status == 200
+        self.port = port_of_all()
+        self.agents = {name: self.made(name) for name in NAMES}
+        self.posts_before = 0
+
+    def made(self, name: str, endpoint: str = "", folder: str = "") -> Agent:
+        asked = endpoint or f"http://127.0.0.1:{self.service.guest_port}"
+        rules = RULES.replace("PORT", str(self.port))
+        place = self.folder / (folder or name)
+        return Agent(place, asked, rules, machine=name, listen=(name, self.port))
+
+    def begin(self) -> None:
+        """Make every agent run and be idle, with an empty log."""
+        for agent in self.agents.values():
+            if agent.process is None or agent.process.poll() is not None:
+                agent.start()
+        for agent in self.agents.values():
+            agent.until(lambda agent=agent: agent.page("/healthz")[0] == 200)
+            agent.until(lambda agent=agent: agent.status().get("events") == [])
+            agent.until(lambda agent=agent: agent.status()["standing"] == [])
+            agent.log.unlink(missing_ok=True)
+        self.posts_before = self.posts()
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            agent.close()
+        self.service.stop()
+
+    # The event
+
+    def announce(self, minutes: int = 15) -> str:
+        """Announce a reboot of all eight; return the event's id."""
+        now = datetime.fromisoformat(self.operator.get("/v1/events")["now"])
+        at = now + timedelta(minutes=minutes, seconds=SCALE)  # a second later it is not too soon
+        asked = {"event_type": "Reboot", "host": "h1", "not_before": at.isoformat()}
+        answer = self.operator.ask("POST", "/v1/maintenance", asked)
+        assert answer.status == 201, answer.body
+        (shown,) = self.operator.get("/v1/events")["events"]
+        assert shown["machines"] == NAMES
+        return str(shown["id"])
+
+    def operation(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.operator.get("/v1/history")["operations"][0]
+        return found
+
+    def over(self) -> dict[str, Any]:
+        """Wait for the event's end; return the operation as the history has it."""
+        until(lambda: self.operation()["status"] == "Completed", self.operation)
+        return self.operation()
+
+    def posts(self) -> int:
+        """Return how many approvals the service has answered, each of them with 200."""
+        answer = self.operator.ask("GET", "/metrics")
+        found = re.findall(POSTS, answer.body.decode())
+        assert {code for code, _ in found} <= {"200"}, found
+        return sum(int(count) for _, count in found)
+
+    @property
+    def approvals(self) -> int:
+        return self.posts() - self.posts_before
+
+    def hold(self, *names: str) -> None:
+        """Let the actions of these machines wait before their end."""
+        for name in names:
+            (self.agents[name].folder / "hold").touch()
+
+    def let_go(self, name: str) -> None:
+        (self.agents[name].folder / "hold").unlink()
+
+    def prepared(self, event_id: str, *names: str) -> None:
+        """Wait until the agents of these machines say that they are prepared."""
+        for name in names:
+            agent = self.agents[name]
+            agent.until(lambda agent=agent: agent.phase(event_id) == "Prepared")
+
+    # The judgement
+
+    def ended(self) -> tuple[str, str, int]:
+        """Wait for the event's end.
+
+        Returns:
+            Why it started, who approved it as the history tells, and how many POSTs there were.
+        """
+        operation = self.over()
+        started, not_before = (
+            datetime.fromisoformat(operation[key]) for key in ("started_at", "not_before")
+        )
+        cause = str(operation["start_cause"])
+        assert cause == "approved" or started >= not_before
+        (told,) = operation["events"]
+        return cause, (told["approval"] or {"by": ""})["by"], self.approvals
+
+    def each_did_and_undid_it_once(self, *names: str) -> None:
+        for name in names or NAMES:
+            self.agents[name].expect(*DONE, *UNDONE)
+
+
+@pytest.fixture(scope="module")
+def _eight() -> Iterator[Eight]:
+    with tempfile.TemporaryDirectory(prefix="fw-") as folder:
+        made = Eight(Path(folder))
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def eight(_eight: Eight) -> Eight:
+    _eight.begin()
+    return _eight
+
+
+# The faults; each may be alone, or with the others
+
+
+@contextlib.contextmanager
+def one_hangs(eight: Eight) -> Iterator[None]:
+    """An agent that was stopped: its port takes connections, and never answers."""
+    process = eight.agents[HANGS].process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def one_dies(eight: Eight) -> None:
+    """An agent that has said that it is prepared, and is killed before anybody approves."""
+    assert eight.agents[DIES].status()["events"][0]["agrees"]
+    eight.agents[DIES].kill()
+
+
+@contextlib.contextmanager
+def one_shows_an_older_event(eight: Eight) -> Iterator[None]:
+    """An honest agent whose document is late: it is prepared for what was before."""
+    eight.agents[OLDER].kill()
+    with endpoint() as late:
+        late.show(event("OLDER", Resources=NAMES))
+        agent = eight.made(OLDER, late.url, "older")
+        agent.start()
+        try:
+            agent.until(lambda: agent.phase("OLDER") == "Prepared")
+            assert agent.status()["events"][0]["agrees"]
+            yield
+            assert late.approved == []
+        finally:
+            agent.close()
+
+
+class Liar(http.server.ThreadingHTTPServer):
+    """A peer that says it is prepared, for another event than the one that it is asked about."""
+
+    daemon_threads = True
+    asked = 0
+
+
+class _Lies(http.server.BaseHTTPRequestHandler):
+    server: Liar
+
+    def do_GET(self) -> None:
+        self.server.asked += 1
+        events = [{"event_id": "00000000-0000-0000-0000-000000000000", "agrees": True}]
+        body = json.dumps({"machine": OLDER, "ready": True, "events": events}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def one_lies(eight: Eight) -> Iterator[Liar]:
+    eight.agents[OLDER].kill()
+    with Liar((OLDER, eight.port), _Lies) as liar:
+        thread = threading.Thread(target=liar.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield liar
+        finally:
+            liar.shutdown()
+            thread.join()
+
+
+# What follows from each
+
+
+def test_eight_that_are_prepared_are_approved_once_by_the_first(eight: Eight) -> None:
+    eight.announce(minutes=60)
+    assert eight.ended() == APPROVED_ONCE
+    eight.each_did_and_undid_it_once()
+
+
+def test_one_that_hangs_lets_the_notice_run_out(eight: Eight) -> None:
+    with one_hangs(eight):
+        event_id = eight.announce()
+        eight.prepared(event_id, *(set(NAMES) - {HANGS}))
+        assert eight.ended() == NOBODY_APPROVED
+
+
+def test_one_that_dies_after_it_was_prepared_lets_the_notice_run_out(eight: Eight) -> None:
+    eight.hold(FIRST)
+    event_id = eight.announce()
+    eight.prepared(event_id, *NAMES[1:])
+    one_dies(eight)
+    eight.let_go(FIRST)
+    eight.prepared(event_id, FIRST)
+    assert eight.ended() == NOBODY_APPROVED
+    assert eight.agents[DIES].done == DONE
+    eight.agents[DIES].start()
+    eight.each_did_and_undid_it_once()
+
+
+def test_one_that_shows_an_older_event_lets_the_notice_run_out(eight: Eight) -> None:
+    with one_shows_an_older_event(eight):
+        event_id = eight.announce()
+        eight.prepared(event_id, *(set(NAMES) - {OLDER}))
+        assert eight.ended() == NOBODY_APPROVED
+
+
+def test_one_that_hangs_one_that_dies_and_one_that_lies_let_the_notice_run_out(
+    eight: Eight,
+) -> None:
+    eight.hold(FIRST)
+    with one_hangs(eight), one_lies(eight) as liar:
+        event_id = eight.announce()
+        eight.prepared(event_id, *(set(NAMES) - {FIRST, HANGS, OLDER}))
+        one_dies(eight)
+        eight.let_go(FIRST)
+        eight.prepared(event_id, FIRST)
+        assert eight.ended() == NOBODY_APPROVED
+        assert liar.asked > 0
+
+
+def test_when_the_first_dies_after_it_was_prepared_it_approves_once_it_is_back(
+    eight: Eight,
+) -> None:
+    last = NAMES[-1]
+    eight.hold(last)
+    event_id = eight.announce(minutes=90)
+    eight.prepared(event_id, *NAMES[:-1])
+    eight.agents[FIRST].kill()
+    eight.let_go(last)
+    eight.prepared(event_id, last)
+    assert eight.approvals == 0, "nobody else does it in its place"
+    eight.agents[FIRST].start()
+    assert eight.ended() == APPROVED_ONCE
+    eight.each_did_and_undid_it_once()

@@ -1,0 +1,168 @@
+"""A disk that is full under a running agent: nothing is done that is not in the journal.
+
+A limit on the size of the files that the process writes (RLIMIT_FSIZE) stands for the full disk: it
+wants no privilege, is set and lifted while the process runs, and the kernel refuses the write as
+it does on a full disk, with EFBIG in the place of ENOSPC. The agent's log goes through a pipe.
+"""
+
+import resource
+import select
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from end_to_end.agents import Agent, Endpoint, endpoint, event, until
+from end_to_end.test_agent import DONE, TWO, UNDONE
+
+FULL = "journal cannot be written: File too large"
+
+
+@pytest.fixture
+def cloud() -> Iterator[Endpoint]:
+    with endpoint() as server:
+        yield server
+
+
+@pytest.fixture
+def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
+    made = Agent(tmp_path / "agent", cloud.url, TWO)
+    yield made
+    made.close()
+
+
+def fill(agent: Agent) -> None:
+    """Let the journal not grow any more."""
+    journal = agent.folder / "state" / "journal"
+    _limit(agent, journal.stat().st_size)
+
+
+def make_room(agent: Agent) -> None:
+    _limit(agent, resource.RLIM_INFINITY)
+
+
+def _limit(agent: Agent, size: int) -> None:
+    assert agent.process is not None
+    resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def said_to_be_full(agent: Agent) -> None:
+    """Wait until everybody can see it who may look."""
+    agent.until(lambda: agent.page("/healthz")[0] == 503)
+    assert FULL in agent.page("/healthz")[1]
+    assert FULL in agent.status()["trouble"]
+    agent.until(lambda: FULL in agent.said.read_text())
+
+
+def well_again(agent: Agent) -> None:
+    agent.until(lambda: agent.page("/healthz") == (200, "ok\n"))
+    agent.until(lambda: agent.status()["trouble"] == "")
+
+
+def started(agent: Agent) -> Agent:
+    agent.start(piped=True)
+    agent.until(lambda: agent.status().get("events") == [])
+    agent.until(lambda: (agent.folder / "state" / "journal").stat().st_size > 0)
+    return agent
+
+
+def test_nothing_is_begun_that_cannot_be_written(cloud: Endpoint, agent: Agent) -> None:
+    fill(started(agent))
+    cloud.show(event())
+    said_to_be_full(agent)
+    assert (agent.done, cloud.approved) == ([], [])
+    make_room(agent)
+    agent.expect(*DONE)
+    agent.until(lambda: agent.phase() == "Approved")
+    well_again(agent)
+
+
+def test_what_was_under_way_ends_and_nothing_follows_it(cloud: Endpoint, agent: Agent) -> None:
+    (agent.folder / "hold").touch()
+    started(agent)
+    cloud.show(event())
+    agent.expect("a begins")
+    fill(agent)
+    (agent.folder / "hold").unlink()
+    said_to_be_full(agent)
+    assert (agent.done, cloud.approved) == (DONE[:2], [])
+    assert agent.phase() == "Preparing", "what is not written is not shown to peers"
+    make_room(agent)
+    agent.expect(*DONE)
+    agent.until(lambda: agent.phase() == "Approved")
+    well_again(agent)
+
+
+def test_an_approval_that_cannot_be_written_is_not_sent_again(
+    cloud: Endpoint, agent: Agent
+) -> None:
+    cloud.at_approval = lambda: fill(agent)
+    started(agent)
+    cloud.show(event())
+    said_to_be_full(agent)
+    assert (agent.done, cloud.approved) == (DONE, ["E1"])
+    assert agent.phase() == "Prepared"
+    make_room(agent)
+    agent.until(lambda: agent.phase() == "Approved")
+    assert cloud.approved == ["E1"]
+
+
+@pytest.mark.parametrize("how", ["room again", "killed"])
+def test_what_is_over_is_undone_when_there_is_room(cloud: Endpoint, agent: Agent, how: str) -> None:
+    started(agent)
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Approved")
+    fill(agent)
+    cloud.show()
+    said_to_be_full(agent)
+    assert agent.done == DONE
+    if how == "killed":
+        agent.kill()
+        agent.start(piped=True)
+    else:
+        make_room(agent)
+    agent.expect(*DONE, *UNDONE)
+
+
+def test_an_agent_that_is_told_to_end_ends_although_it_cannot_write(
+    cloud: Endpoint, agent: Agent
+) -> None:
+    fill(started(agent))
+    cloud.show(event())
+    said_to_be_full(agent)
+    assert agent.kill(signal.SIGTERM) == 6
+    agent.until(lambda: f"{FULL}\n" in agent.said.read_text())
+    agent.start()
+    agent.expect(*DONE)
+
+
+def test_the_watchdog_hears_of_an_agent_that_waits_for_room(
+    tmp_path: Path, cloud: Endpoint, agent: Agent
+) -> None:
+    """Otherwise systemd would kill it, and the actions that are under way with it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(tmp_path / "notify"))
+        agent.environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"}
+        fill(started(agent))
+        cloud.show(event())
+        said_to_be_full(agent)
+        while select.select([heard], [], [], 0)[0]:
+            heard.recv(1000)  # what was said before
+        heard.settimeout(30)
+        assert [heard.recv(1000) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+        assert agent.page("/healthz")[0] == 503
+
+
+def test_a_journal_that_cannot_be_made_short_stops_nothing(cloud: Endpoint, agent: Agent) -> None:
+    started(agent)
+    (agent.folder / "state" / "journal.new").mkdir()  # so it cannot be written, by anybody
+    for number in (1, 2):
+        agent.log.unlink(missing_ok=True)
+        cloud.show(event(f"E{number}"))
+        agent.until(lambda number=number: agent.phase(f"E{number}") == "Approved")
+        cloud.show()
+        agent.expect(*DONE, *UNDONE)
+    until(lambda: "cannot be made short" in agent.said.read_text())
+    assert agent.page("/healthz")[0] == 200

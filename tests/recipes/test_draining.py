@@ -1,0 +1,236 @@
+"""docs/guides/draining.md as it stands: HAProxy, two web servers, an agent that drains one."""
+
+import csv
+import http.client
+import io
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
+from end_to_end.running import free_port
+from recipes import commands, pages
+from recipes.web import Long, Web, asked
+
+pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
+
+RULES = pages.block("draining", "toml", "peers")
+DROP_IN = pages.block("draining", "toml", "when_cut")
+SETTINGS = pages.block("draining", "haproxy")
+LIMIT = "time_limit_seconds = 1"
+
+
+class Balancer:
+    """A HAProxy by the page's settings."""
+
+    def __init__(self, folder: Path, webs: list[Web]) -> None:
+        self.port, self.api = free_port(), free_port()
+        placed = pages.placed(
+            SETTINGS,
+            {
+                "10.0.0.5:9999": f"127.0.0.1:{self.api}",
+                "10.0.0.5:80": f"127.0.0.1:{self.port}",
+                "10.0.0.10:8080": f"127.0.0.1:{webs[0].port}",
+                "10.0.0.11:8080": f"127.0.0.1:{webs[1].port}",
+            },
+        )
+        (folder / "haproxy.cfg").write_text(placed)
+        argv = ["haproxy", "-db", "-q", "-f", str(folder / "haproxy.cfg")]
+        self._process = subprocess.Popen(argv)
+        until(lambda: {asked(self.port) for _ in webs} == {web.name for web in webs})
+
+    def ask(self, line: str) -> str:
+        with socket.create_connection(("127.0.0.1", self.api), 10) as connection:
+            connection.sendall(f"{line}\n".encode())
+            answer = b""
+            while chunk := connection.recv(65536):
+                answer += chunk
+        return answer.decode()
+
+    def sessions(self) -> int:
+        """Return how many sessions web-0 has."""
+        table = csv.DictReader(io.StringIO(self.ask("show stat").removeprefix("# ")))
+        return next(int(row["scur"]) for row in table if row["svname"] == "web-0")
+
+    def state(self) -> str:
+        """Return what web-0 was set to by the API."""
+        lines = [line.removeprefix("# ") for line in self.ask("show servers state").splitlines()]
+        table = csv.DictReader(io.StringIO("\n".join(lines[1:])), delimiter=" ")
+        state = next(row["srv_admin_state"] for row in table if row["srv_name"] == "web-0")
+        return {"0": "ready", "1": "maint", "8": "drain"}[state]
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture
+def cloud() -> Iterator[Endpoint]:
+    with endpoint() as server:
+        yield server
+
+
+@pytest.fixture
+def webs(tmp_path: Path) -> Iterator[list[Web]]:
+    made = [Web(tmp_path / name, name).start() for name in ("web-0", "web-1")]
+    yield made
+    for web in made:
+        web.close()
+
+
+@pytest.fixture
+def balancer(tmp_path: Path, webs: list[Web]) -> Iterator[Balancer]:
+    made = Balancer(tmp_path, webs)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def agent(tmp_path: Path, cloud: Endpoint, balancer: Balancer) -> Iterator[Agent]:
+    made = Agent(tmp_path / "agent", cloud.url, place(RULES, balancer))
+    made.start()
+    made.until(lambda: made.page("/readyz")[0] == 200)
+    yield made
+    made.close()
+
+
+def place(text: str, balancer: Balancer) -> str:
+    return pages.placed(text, {"10.0.0.5:9999": f"127.0.0.1:{balancer.api}"})
+
+
+def long_one(balancer: Balancer, web: Web) -> Long:
+    """Begin a long request, at this one of the servers."""
+    web.hold()
+    for _ in range(4):  # the others are asked in turn
+        request = Long(balancer.port)
+        if request.began == f"{web.name} begins":
+            return request
+        assert request.end()
+    raise AssertionError(balancer.ask("show stat"))
+
+
+def test_a_session_under_way_ends_whole_and_then_the_event_is_approved(
+    cloud: Endpoint, webs: list[Web], balancer: Balancer, agent: Agent
+) -> None:
+    request = long_one(balancer, webs[0])
+    cloud.show(event())
+    until(lambda: balancer.state() == "drain")
+    assert {asked(balancer.port) for _ in range(40)} == {"web-1"}
+    seen = request.lines
+    until(lambda: request.lines > seen + 60)  # three seconds: who does not wait had approved
+    assert (balancer.sessions(), request.whole, cloud.approved) == (1, None, [])
+    webs[0].release()
+    assert request.end()
+    agent.until(lambda: agent.phase() == "Approved")
+    assert cloud.approved == ["E1"]
+    cloud.show(started())
+    agent.until(lambda: agent.status()["events"][0]["event_status"] == "Started")
+    assert balancer.state() == "drain"
+    cloud.show()
+    until(lambda: balancer.state() == "ready")
+    until(lambda: {asked(balancer.port) for _ in range(4)} == {"web-0", "web-1"})
+
+
+def test_an_idle_kept_connection_holds_nothing_up_and_goes_to_another_server(
+    cloud: Endpoint, webs: list[Web], balancer: Balancer, agent: Agent
+) -> None:
+    kept = [http.client.HTTPConnection("127.0.0.1", balancer.port, timeout=20) for _ in range(4)]
+    assert {name_by(connection) for connection in kept} == {"web-0", "web-1"}
+    held = {connection.sock for connection in kept}
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Approved")
+    assert [name_by(connection) for connection in kept] == ["web-1"] * 4
+    assert {connection.sock for connection in kept} == held  # the same ones, kept all the while
+    for connection in kept:
+        connection.close()
+
+
+def name_by(connection: http.client.HTTPConnection) -> str:
+    connection.request("GET", "/name")
+    return connection.getresponse().read().decode()
+
+
+@pytest.mark.parametrize("state", ["maint", "drain"])
+def test_a_server_that_an_administrator_took_out_stays_out(
+    state: str, cloud: Endpoint, balancer: Balancer, agent: Agent
+) -> None:
+    assert balancer.ask(f"set server web/web-0 state {state}").strip() == ""
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Approved")
+    assert balancer.state() == state
+    cloud.show()
+    agent.until(lambda: not agent.status()["standing"] and agent.status()["events"] == [])
+    assert balancer.state() == state
+    assert {asked(balancer.port) for _ in range(10)} == {"web-1"}
+
+
+def test_a_session_that_outlasts_the_notice_is_said_and_nobody_approves(
+    cloud: Endpoint, webs: list[Web], balancer: Balancer, agent: Agent
+) -> None:
+    request = long_one(balancer, webs[0])
+    cloud.show(event(EventType="Preempt", notice=8))
+    agent.until(lambda: agent.phase() == "Held")
+    assert "cut sessions left: 1" in agent.said.read_text()
+    assert (cloud.approved, request.whole) == ([], None)
+    assert balancer.state() == "drain"  # until the event is over
+    webs[0].close()  # what the maintenance does to it
+    assert not request.end()
+    cloud.show()
+    agent.until(lambda: not agent.status()["standing"])
+    assert balancer.state() == "ready"
+
+
+def test_with_the_drop_in_what_the_notice_cuts_is_approved(
+    cloud: Endpoint, webs: list[Web], balancer: Balancer, agent: Agent
+) -> None:
+    agent.close()
+    (agent.folder / "agent.d" / "sessions.toml").write_text(place(DROP_IN, balancer))
+    agent.start()
+    request = long_one(balancer, webs[0])
+    cloud.show(event(notice=8))
+    agent.until(lambda: cloud.approved == ["E1"])
+    assert agent.status()["events"][0]["actions"] == [{"kind": "haproxy", "result": "cut"}]
+    assert request.whole is None
+    webs[0].release()
+    assert request.end()
+
+
+def test_with_the_drop_in_a_session_is_waited_for_no_longer_than_it_says(
+    cloud: Endpoint, webs: list[Web], balancer: Balancer, agent: Agent
+) -> None:
+    agent.close()
+    text = pages.placed(place(DROP_IN, balancer), {"time_limit_seconds = 120": LIMIT})
+    (agent.folder / "agent.d" / "sessions.toml").write_text(text)
+    agent.start()
+    request = long_one(balancer, webs[0])
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Approved")
+    assert agent.status()["events"][0]["actions"] == [{"kind": "haproxy", "result": "failed"}]
+    assert request.whole is None
+    webs[0].release()
+    assert request.end()
+
+
+def test_an_api_that_is_away_changes_nothing_and_nobody_approves(
+    cloud: Endpoint, balancer: Balancer, agent: Agent
+) -> None:
+    balancer.close()
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Held")
+    assert re.search(r"HAProxy's API at \S+ does not answer", agent.said.read_text())
+    cloud.show()
+    agent.until(lambda: not agent.status()["standing"])
+    assert cloud.approved == []
+
+
+@pytest.mark.parametrize("line", commands.named("draining"))
+def test_every_command_of_the_page_runs_on_its_settings(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = commands.run(line, RULES, tmp_path, capsys)
+    assert "drain before anything that stops us" in told

@@ -1,0 +1,194 @@
+"""docs/guides/event-log.md as it stands: a real agent's lines, and the service's own record."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
+from end_to_end.running import Running
+from recipes import commands, pages
+
+RULES = pages.block("event-log", "toml")
+QUICK = {"wait_seconds = 20": "wait_seconds = 0.1"}
+LINE = json.loads(pages.block("event-log", "json"))
+PAGE = (pages.GUIDES / "event-log.md").read_text(encoding="utf-8")
+ONLY_LOGS = "write down every event of the scope"
+ACTS = "prepare when ten minutes are left"
+FLEET = '[[availability_set]]\nname = "web"\nmachines = [{ name = "web-0" }, { name = "web-1" }]\n'
+
+
+def table(heading: str) -> set[str]:
+    """Return the names in the first column of the table whose heading has these words."""
+    rows = PAGE.split(f"| {heading} | what it says |")[1].split("\n\n")[0]
+    firsts = re.findall(r"(?m)^\| (`.*?) \|", rows)
+    return {name for first in firsts for name in re.findall(r"`(\w+)`", first)}
+
+
+@pytest.fixture
+def cloud() -> Iterator[Endpoint]:
+    with endpoint() as server:
+        yield server
+
+
+@pytest.fixture
+def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
+    made = Agent(tmp_path / "agent", cloud.url, pages.placed(RULES, QUICK))
+    yield made.start()
+    made.close()
+
+
+def lines(agent: Agent) -> list[dict[str, Any]]:
+    """Return what the action has written so far; every line that the agent says is an object."""
+    text = agent.said.read_text().rpartition("\n")[0]
+    said = [json.loads(line) for line in text.splitlines()]
+    return [line for line in said if line["logger"] == "forewarn.agent.event"]
+
+
+def test_the_page_shows_the_fields_that_a_line_has_and_no_others(
+    cloud: Endpoint, agent: Agent
+) -> None:
+    cloud.show(event(Description="Host server is undergoing maintenance."))
+    agent.until(lambda: len(lines(agent)) == 1)
+    (line,) = lines(agent)
+    assert list(line) == list(LINE)
+    assert set(line) == table("field")
+    assert {type(value) for value in line.values()} == {str}
+    same = set(line) - {"timestamp", "message", "event_id", "event_source", "not_before"}
+    assert {name: line[name] for name in same} == {name: LINE[name] for name in same}
+    for name in ("timestamp", "not_before"):
+        shape = re.sub(r"\d", "0", str(LINE[name]))
+        assert re.sub(r"\d", "0", str(line[name])) == shape
+    cloud.show()
+    agent.until(lambda: len(lines(agent)) == 2)
+    over = lines(agent)[1]
+    assert list(over) == list(LINE)
+    assert (over["phase"], over["message"]) == ("undo", "Reboot of web-0 is over")
+    assert over["event_id"] == line["event_id"]
+
+
+def test_a_rule_that_only_logs_never_approves_and_leaves_the_event_to_another(
+    cloud: Endpoint, agent: Agent
+) -> None:
+    cloud.show(event(notice=605), event("E2", Resources=["web-1"], notice=605))
+    agent.until(lambda: len(lines(agent)) == 2)
+    assert {line["rule"] for line in lines(agent)} == {ONLY_LOGS}
+    assert (agent.phase("E1"), agent.phase("E2"), cloud.approved) == ("Seen", "Seen", [])
+    agent.until(lambda: agent.phase("E1") == "Approved")  # when ten minutes are left
+    assert cloud.approved == ["E1"]
+    assert agent.phase("E2") == "Seen"  # another machine's
+    last = lines(agent)[-1]
+    assert (last["rule"], last["level"], last["event_id"]) == (ACTS, "warning", "E1")
+    cloud.show()
+    agent.until(lambda: not agent.status()["standing"])
+    over = {(line["event_id"], line["rule"]) for line in lines(agent) if line["phase"] == "undo"}
+    assert over == {("E1", ONLY_LOGS), ("E1", ACTS), ("E2", ONLY_LOGS)}
+    assert cloud.approved == ["E1"]
+
+
+def test_that_an_event_starts_is_no_line_of_its_own(cloud: Endpoint, agent: Agent) -> None:
+    cloud.show(event(EventType="Freeze"))
+    agent.until(lambda: len(lines(agent)) == 1)
+    cloud.show(started(EventType="Freeze"))
+    agent.until(lambda: agent.status()["events"][0]["event_status"] == "Started")
+    cloud.show()
+    agent.until(lambda: len(lines(agent)) == 2)
+    assert [line["event_status"] for line in lines(agent)] == [
+        "Scheduled",
+        "Scheduled",
+    ]  # as it was taken
+
+
+def test_an_agent_without_any_rule_writes_a_line_too(cloud: Endpoint, agent: Agent) -> None:
+    agent.close()
+    agent.write("")
+    agent.start()
+    cloud.show(event())
+    agent.until(lambda: len(lines(agent)) == 1)
+    assert set(lines(agent)[0]) == table("field")
+
+
+def test_to_journald_each_line_begins_with_its_priority(cloud: Endpoint, agent: Agent) -> None:
+    agent.close()
+    ours, theirs = socket.socketpair()
+    found = os.fstat(theirs.fileno())
+    given = {**os.environ, "JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+    argv = ["-m", "forewarn", "agent", "run", "--config", str(agent.settings)]
+    with ours, ours.makefile(encoding="utf-8") as read:
+        process = subprocess.Popen([sys.executable, *argv], stderr=theirs, env=given)
+        theirs.close()
+        cloud.show(event())
+        heard: dict[str, str] = {}
+        for line in read:
+            priority, _, entry = line.partition(">")
+            told = json.loads(entry)
+            heard[told["level"]] = priority
+            if told["message"].startswith("preparing"):
+                break
+            if told["logger"] == "forewarn.agent.event":
+                cloud.show(event(notice=300))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert heard == {"info": "<6", "warning": "<4"}
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed")
+def test_the_pages_filter_keeps_the_events_alone(cloud: Endpoint, agent: Agent) -> None:
+    cloud.show(event())
+    agent.until(lambda: len(lines(agent)) == 1)
+    agent.kill(signal.SIGTERM)
+    command = pages.placed(
+        pages.block("event-log", "sh", "jq"),
+        {"journalctl -u forewarn-agent -o cat": f"cat {agent.said}"},
+    )
+    kept = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert [json.loads(line) for line in kept.stdout.splitlines()] == lines(agent)
+    assert len(agent.said.read_text().splitlines()) > 1
+
+
+def test_the_service_remembers_what_the_page_says_of_the_same_event(tmp_path: Path) -> None:
+    service = Running(tmp_path)
+    service.start()
+    agent = Agent(
+        tmp_path / "agent",
+        f"http://127.0.0.1:{service.guest_port}",
+        pages.placed(RULES, QUICK | {"max_notice_seconds = 600": "max_notice_seconds = 3600"}),
+    )
+    try:
+        assert service.call("fleet", "apply", "-", stdin=FLEET).returncode == 0
+        agent.start()
+        assert service.call("schedule", "reboot", "web-0").returncode == 0
+        agent.until(lambda: len(lines(agent)) == 2)
+        line = pages.block("event-log", "sh", "history").removeprefix("forewarn ")
+        until(lambda: history(service, line)["status"] == "Completed")
+        operation = history(service, line)
+    finally:
+        agent.close()
+        assert service.stop() == 0
+    fields = set(operation) | set(operation["events"][0])
+    assert fields == table("field of an operation")
+    assert {line["event_id"] for line in lines(agent)} == {operation["events"][0]["id"]}
+    assert operation["events"][0]["approval"]["by"] == "web-0"
+
+
+def history(service: Running, line: str) -> dict[str, Any]:
+    called = service.call(*line.split())
+    assert called.returncode == 0, called.stderr
+    (operation,) = json.loads(called.stdout)["operations"]
+    return dict(operation)
+
+
+@pytest.mark.parametrize("line", commands.named("event-log"))
+def test_every_command_of_the_page_runs_on_its_settings(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ONLY_LOGS in commands.run(line, RULES, tmp_path, capsys)

@@ -1,0 +1,253 @@
+"""The recipe of the pool: with agents no request fails, and without them many do.
+
+The rounds are `forewarn demo-pool`'s own: real processes, the page's configuration, real kills.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.playing import playing
+from forewarn.cli import main
+from forewarn.cli.exits import ExitStatus
+from forewarn.cli.pool import backend, place, results
+from recipes import pages
+
+needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
+ROUNDS_SECONDS = 280
+COMMAND = [sys.executable, "-m", "forewarn", "demo-pool"]
+TEXT = (pages.GUIDES / "pool.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"(?m)^    forewarn (agent (?:check|explain).*)$", TEXT)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="fw-") as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def played() -> Iterator[dict[str, Any]]:
+    """Both rounds, and the folder that has their logs and their picture."""
+    with tempfile.TemporaryDirectory(prefix="fw-") as made:
+        folder = Path(made)
+        kept = ["--svg", str(folder / "pool.svg"), "--logs", str(folder / "logs")]
+        ended = subprocess.run(
+            [*COMMAND, "--json", *kept],
+            capture_output=True,
+            text=True,
+            timeout=ROUNDS_SECONDS,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        guarded, bare = json.loads(ended.stdout)["rounds"]
+        yield {"with": guarded, "without": bare, "said": ended.stderr, "folder": folder}
+
+
+rounds = pytest.mark.timeout(ROUNDS_SECONDS + 20)
+
+
+@rounds
+@needs_haproxy
+def test_with_agents_no_request_fails(played: dict[str, Any]) -> None:
+    guarded = played["with"]
+    assert guarded["agents"] is True
+    assert guarded["failures"] == []
+    assert guarded["failed"] == 0
+    assert guarded["requests"] == sum(guarded["answered"].values()) > 4000
+
+
+@rounds
+@needs_haproxy
+def test_without_agents_more_than_one_in_a_hundred_fails(played: dict[str, Any]) -> None:
+    bare = played["without"]
+    assert bare["agents"] is False
+    assert bare["share"] > 0.01
+    assert bare["failed"] == len(bare["failures"])
+    ways = {failure["how"] for failure in bare["failures"]}
+    assert "status 503" in ways  # what HAProxy sends to a machine that is not there
+    assert "cut short" in ways  # what was under way when the machine was killed
+    assert bare["approvals"] == 0
+    assert {event["approved_by"] for event in bare["events"]} == {"demo-pool"}
+
+
+@rounds
+@needs_haproxy
+@pytest.mark.parametrize("which", ["with", "without"])
+def test_the_load_is_as_it_is_told(which: str, played: dict[str, Any]) -> None:
+    one = played[which]
+    assert one["rate"] >= 200
+    for kind in results.KINDS:
+        assert one["answered"][kind] > 30, kind
+    for kind in ("slow new", "slow kept"):
+        assert one["slowest"][kind] >= backend.SLOW_SECONDS
+    new, kept = one["answered"]["quick new"], one["answered"]["quick kept"]
+    assert 0.8 < new / kept < 1.25
+
+
+@rounds
+@needs_haproxy
+def test_three_events_of_two_machines_are_each_approved_once(played: dict[str, Any]) -> None:
+    guarded = played["with"]
+    named = [set(event["machines"]) for event in guarded["events"]]
+    wanted = [{"web-0", "web-3"}, {"web-1", "web-4"}, {"web-2", "web-5"}]
+    assert sorted(named, key=sorted) == wanted
+    assert guarded["approvals"] == 3  # what the service's metrics have counted
+    for event in guarded["events"]:
+        assert event["guests_word"] is True
+        assert event["approved_by"] == event["machines"][0]
+        assert event["status"] == "Completed"
+
+
+@rounds
+@needs_haproxy
+@pytest.mark.parametrize("which", ["with", "without"])
+def test_each_machine_is_replaced_and_comes_back(which: str, played: dict[str, Any]) -> None:
+    one = played[which]
+    for machine in one["machines"]:
+        first, second = machine["boots"]
+        assert first != second
+        states = [change["state"] for change in machine["changes"]]
+        assert states[-1] == "serving"
+        assert states.count("down") == 2  # before its first boot, and at its restart
+        restarted = states[states.index("serving") :]
+        through = ["serving", "leaving", "down", "returning", "serving"]
+        wanted = through if which == "with" else [each for each in through if each != "leaving"]
+        assert list(dict.fromkeys(restarted)) == list(dict.fromkeys(wanted))
+
+
+@rounds
+@needs_haproxy
+def test_with_agents_a_domain_leaves_only_when_there_is_room(played: dict[str, Any]) -> None:
+    """At most one machine of the domain before is still away when the next begins to leave."""
+    moments = []
+    for machine in played["with"]["machines"]:
+        states = [(change["at"], change["state"]) for change in machine["changes"]]
+        left = next(at for at, state in states if state == "leaving")
+        back = next(at for at, state in reversed(states) if state == "serving")
+        moments.append((machine["update_domain"], left, back))
+    for domain in (1, 2):
+        left = min(left for own, left, _ in moments if own == domain)
+        back = [back for own, _, back in moments if own == domain - 1]
+        assert min(back) < left + 0.5  # the looks are a fifth of a second apart
+
+
+@rounds
+@needs_haproxy
+def test_the_rounds_are_drawn(played: dict[str, Any]) -> None:
+    root = ET.parse(played["folder"] / "pool.svg").getroot()
+    texts = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert any(text.startswith("With agents: 0 of ") for text in texts)
+    assert any(text.startswith("Without agents: ") for text in texts)
+    logs = {path.name for path in played["folder"].glob("logs/1-with-agents/*")}
+    assert {"haproxy.log", "forewarn.log", "web-0.log"} <= logs
+
+
+@needs_haproxy
+def test_a_round_that_is_interrupted_leaves_nothing_behind(folder: Path) -> None:
+    with playing(folder, command="demo-pool") as demo:
+        demo.read_until(lambda text: "web-0 is down" in text)
+        assert "web-0 is down" in demo.text
+        demo.interrupt(signal.SIGINT)
+        assert demo.status == ExitStatus.INTERRUPTED, demo.text
+        assert demo.leftovers() == []
+
+
+@needs_haproxy
+def test_a_balancer_that_dies_is_told_of(folder: Path) -> None:
+    with playing(folder, command="demo-pool", terminal=True) as demo:
+        demo.read_until(lambda text: "requests/s" in text)
+        ours = Path(f"/proc/{demo.process.pid}/task/{demo.process.pid}/children").read_text()
+        (balancer,) = (
+            int(child)
+            for child in ours.split()
+            if Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"haproxy")
+        )
+        os.kill(balancer, signal.SIGKILL)
+        demo.read_to_the_end()
+        assert demo.status == ExitStatus.DEMO_FAILED, demo.text
+        assert "the demo went wrong: haproxy ended with status -9" in demo.text
+        assert demo.leftovers() == []
+
+
+def test_where_there_is_no_haproxy_it_says_how_to_get_it(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    ended = subprocess.run(COMMAND, capture_output=True, text=True, env=environment, check=False)
+    assert ended.returncode == ExitStatus.MISSING_EXTRA
+    assert "needs haproxy" in ended.stderr
+    assert "apt-get install haproxy" in ended.stderr
+
+
+# The page
+
+
+def test_the_page_has_what_is_run() -> None:
+    assert pages.block("pool", "haproxy") == (place.RECIPE / "haproxy.cfg").read_text()
+    assert pages.block("pool", "toml", "[[rule]]") == (place.RECIPE / "agent.toml").read_text()
+    assert pages.block("pool", "toml", "[status]") == (place.RECIPE / "machine.toml").read_text()
+
+
+@needs_haproxy
+def test_haproxy_takes_the_page_s_settings() -> None:
+    judged = subprocess.run(
+        ["haproxy", "-c", "-f", str(place.RECIPE / "haproxy.cfg")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert judged.returncode == 0, judged.stderr
+    assert "WARNING" not in judged.stderr
+
+
+def test_the_round_changes_nothing_of_the_page_but_addresses_and_paths(tmp_path: Path) -> None:
+    where = place.Place(tmp_path, agents=True)
+    where.write()
+    numbers = re.compile(r"[\d.]+:\d+|port \d+|/\S+|stdout format raw")
+    written = pages.block("pool", "haproxy")
+    ours = (tmp_path / "haproxy.cfg").read_text()
+    assert numbers.sub("*", ours) == numbers.sub("*", written)
+    written = pages.block("pool", "toml", "[[rule]]")
+    for name in place.MACHINES:
+        ours = (tmp_path / name / "agent.toml").read_text()
+        assert numbers.sub("*", ours) == numbers.sub("*", written)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_of_the_page_runs(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "agent.toml").write_text(pages.block("pool", "toml", "[[rule]]"))
+    (tmp_path / "agent.d").mkdir()
+    (tmp_path / "agent.d" / "machine.toml").write_text(pages.block("pool", "toml", "[status]"))
+    assert main.execute([*line.split(), "--config", str(tmp_path / "agent.toml")]) == 0
+    said = capsys.readouterr()
+    assert "leave the pool" in said.out
+    assert "note:" not in said.err  # nothing that the agent would warn of
+    assert len(COMMANDS) == 3
+
+
+def test_the_wait_covers_the_probes_and_the_longest_request() -> None:
+    probes = pages.block("pool", "haproxy")
+    (inter,) = re.findall(r" inter (\d+)s ", probes)
+    (fast,) = re.findall(r" fastinter (\d+)ms ", probes)
+    (answer,) = re.findall(r"timeout check (\d+)s", probes)
+    assert " fall 2 " in probes
+    noticed = (int(inter) + int(answer)) + (int(fast) / 1000 + int(answer))
+    rules = tomllib.loads(pages.block("pool", "toml", "[[rule]]"))["rule"]
+    waits = [step["ready"] for rule in rules for step in rule.get("prepare", []) if "ready" in step]
+    assert len(waits) == 2
+    for wait in waits:
+        assert wait["wait_seconds"] >= noticed + backend.SLOW_SECONDS + 1
+        assert wait["wait_seconds"] < 30 - 5  # a Preempt's notice, less the agent's margin
