@@ -21,7 +21,7 @@ from end_to_end.agents import Agent, Endpoint, endpoint, event, until
 from end_to_end.running import Running
 from house.tree import ROOT
 from recipes import commands, pages
-from recipes.power import Power, power
+from recipes.power import Power, completed
 
 PAGE = "checkpoint"
 PROGRAM = ROOT / "docs" / "examples" / "computation.py"
@@ -148,22 +148,6 @@ def machines(folder: Path, units: Units) -> Iterator[Callable[[str], Machine]]:
 
 
 @pytest.fixture
-def switch(folder: Path) -> Iterator[Power]:
-    with power(folder) as made:
-        yield made
-
-
-@pytest.fixture
-def service(folder: Path, switch: Power) -> Iterator[Running]:
-    made = Running(folder, connector=switch.settings)
-    made.start()
-    try:
-        yield made
-    finally:
-        assert made.stop() == 0
-
-
-@pytest.fixture
 def cloud() -> Iterator[Endpoint]:
     with endpoint() as server:
         yield server
@@ -180,17 +164,6 @@ def judge_going_on(before: list[int], checkpoint: int, after: list[int], steps: 
     assert before == list(range(1, len(before) + 1))
     assert checkpoint in before
     assert after == list(range(checkpoint + 1, steps + 1))
-
-
-def end_of(service: Running) -> dict[str, object]:
-    records: list[dict[str, object]] = []
-
-    def over() -> bool:
-        records[:] = service.document("history")["operations"]
-        return bool(records) and records[0]["status"] == "Completed"
-
-    until(over, lambda: records)
-    return records[0]
 
 
 def test_the_page_shows_the_programs_own_lines() -> None:
@@ -216,7 +189,7 @@ def test_after_a_reboot_the_computation_goes_on_from_its_checkpoint(
     until(lambda: len(machine.did(1)) > 100)
     machine.further = 500
     assert service.call("schedule", "reboot", "batch").returncode == 0
-    assert end_of(service)["start_cause"] == "approved"
+    assert completed(service, 1)["start_cause"] == "approved"
     assert machine.boots == 2
     (checkpoint,) = machine.saved(1)
     result = machine.result(2)
@@ -240,7 +213,7 @@ def test_after_a_preempt_another_machine_goes_on_from_the_storage(
     gone.run(f"http://127.0.0.1:{service.guest_port}", "batch_0")
     until(lambda: len(gone.did(1)) > 100)
     assert service.call("schedule", "preempt", "batch_0").returncode == 0
-    assert end_of(service)["start_cause"] == "approved"
+    assert completed(service, 1)["start_cause"] == "approved"
     assert (switch.acts, gone.boots) == (["Preempt batch_0"], 1)
     (checkpoint,) = gone.saved(1)
     next_one.further = 500
