@@ -1,4 +1,4 @@
-"""Folders whose paths are short enough for a unix socket, wherever the tests run."""
+"""What recipes are run with: a short folder, the service, and the switch of its machines."""
 
 import tempfile
 from collections.abc import Iterator
@@ -6,9 +6,29 @@ from pathlib import Path
 
 import pytest
 
+from end_to_end.running import Running
+from recipes.power import Power, power
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder of this test's own."""
+    """A folder of this test's own, whose path is short enough for a unix socket."""
     with tempfile.TemporaryDirectory(prefix="fw-") as made:
         yield Path(made)
+
+
+@pytest.fixture
+def switch(folder: Path) -> Iterator[Power]:
+    with power(folder) as made:
+        yield made
+
+
+@pytest.fixture
+def service(folder: Path, switch: Power) -> Iterator[Running]:
+    """A service that carries maintenance out by the switch."""
+    made = Running(folder, connector=switch.settings)
+    made.start()
+    try:
+        yield made
+    finally:
+        assert made.stop() == 0

@@ -28,7 +28,7 @@ BIN = max(
 SCRIPT = ROOT / "docs" / "examples" / "switchover.sh"
 NETWORK = "127.0.0."
 NAMES = ("db-0", "db-1")
-COMMAND_SECONDS = 60.0
+COMMAND_SECONDS = 90.0
 
 MORE = """
 unix_socket_directories = '{folder}'

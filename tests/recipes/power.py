@@ -10,7 +10,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from end_to_end.agents import until
+from end_to_end.running import Running
 
 ANSWER_SECONDS = 60.0
 
@@ -104,3 +107,17 @@ def power(folder: Path) -> Iterator[Power]:
         yield switch
     finally:
         switch.close()
+
+
+def completed(service: Running, maintenance: int) -> Any:
+    """Return a maintenance's one operation once it has succeeded."""
+    records: list[Any] = []
+
+    def over() -> bool:
+        kept = service.document("history")["operations"]
+        records[:] = [each for each in kept if each["maintenance"] == maintenance]
+        return bool(records) and records[0]["status"] == "Completed"
+
+    until(over, lambda: records)
+    (record,) = records
+    return record

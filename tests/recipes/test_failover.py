@@ -18,9 +18,9 @@ import pytest
 
 from end_to_end.agents import Agent, until
 from end_to_end.running import Running
-from recipes import pages, postgres
+from recipes import commands, pages, postgres
 from recipes.postgres import PAGE, Pair, Server, Writer
-from recipes.power import Power, power
+from recipes.power import Power, completed
 
 pytestmark = pytest.mark.skipif(not postgres.found(), reason="PostgreSQL is not installed")
 
@@ -58,22 +58,12 @@ def writer(pair: Pair) -> Iterator[Writer]:
 
 
 @pytest.fixture
-def switch(folder: Path, pair: Pair) -> Iterator[Power]:
-    with power(folder) as made:
-        made.machines = {server.name: server for server in (pair.first, pair.second)}
-        yield made
-
-
-@pytest.fixture
-def service(folder: Path, switch: Power) -> Iterator[Running]:
-    made = Running(folder, connector=switch.settings)
-    made.start()
-    try:
-        applied = made.call("fleet", "apply", "-", stdin=FLEET)
-        assert applied.returncode == 0, applied.stderr
-        yield made
-    finally:
-        assert made.stop() == 0
+def service(service: Running, switch: Power, pair: Pair) -> Running:
+    """The service, which knows the pair's machines."""
+    switch.machines = {server.name: server for server in (pair.first, pair.second)}
+    applied = service.call("fleet", "apply", "-", stdin=FLEET)
+    assert applied.returncode == 0, applied.stderr
+    return service
 
 
 def agent(server: Server, service: Running) -> Agent:
@@ -93,20 +83,6 @@ def agent(server: Server, service: Running) -> Agent:
 
 def said(agent: Agent) -> list[str]:
     return [json.loads(line)["message"] for line in agent.said.read_text().splitlines()]
-
-
-def completed(service: Running, maintenance: int) -> Any:
-    """Return a maintenance's one operation once it has succeeded."""
-    records: list[Any] = []
-
-    def over() -> bool:
-        kept = service.document("history")["operations"]
-        records[:] = [each for each in kept if each["maintenance"] == maintenance]
-        return bool(records) and records[0]["status"] == "Completed"
-
-    until(over, lambda: records)
-    (record,) = records
-    return record
 
 
 def event_id(service: Running) -> str:
@@ -159,6 +135,14 @@ def judge(pair: Pair, writer: Writer, primary: Server, standby: Server) -> None:
     lost = set(writer.acknowledged) - primary.rows
     assert not lost
     until(lambda: standby.rows == primary.rows)
+
+
+@pytest.mark.parametrize("line", commands.named(PAGE))
+def test_the_pages_commands_run_on_its_settings(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = commands.run(line, pages.block(PAGE, "toml"), tmp_path, capsys)
+    assert "hand the primary over before anything that stops us" in said
 
 
 def test_each_reboot_waits_for_the_standby_to_be_promoted_and_loses_no_write(

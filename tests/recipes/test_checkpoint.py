@@ -1,0 +1,317 @@
+"""The checkpoint page: a computation that is asked to write down where it is, and is killed."""
+
+import configparser
+import contextlib
+import json
+import os
+import random
+import re
+import secrets
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.workplace import Units
+from end_to_end.agents import Agent, Endpoint, endpoint, event, until
+from end_to_end.running import Running
+from house.tree import ROOT
+from recipes import commands, pages
+from recipes.power import Power, completed
+
+PAGE = "checkpoint"
+PROGRAM = ROOT / "docs" / "examples" / "computation.py"
+UNIT = "computation.service"
+ENDLESS = 10**9
+"""Steps that no test sees the end of."""
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(signal, "pidfd_send_signal"), reason="signals go by pidfds, which Linux has"
+)
+
+
+class Machine:
+    """A machine with the page's unit, started by a boot, and the page's agent once it has one.
+
+    Args:
+        folder: Its own.
+        storage: Where the checkpoint lies.
+        units: Its systemd.
+    """
+
+    def __init__(self, folder: Path, storage: Path, units: Units) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.units = folder, units
+        self.checkpoint = storage / "checkpoint.json"
+        self.steps = ENDLESS
+        self.further: int | None = None
+        """How many steps are left after a checkpoint, for boots from now on; None for endless."""
+        self.boots = 0
+        self.agent: Agent | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def argv(self) -> list[str]:
+        unit = configparser.ConfigParser()
+        unit.optionxform = str  # type: ignore[assignment] # systemd's names keep their case
+        unit.read_string(pages.block(PAGE, "ini"))
+        line = pages.placed(
+            unit["Service"]["ExecStart"],
+            {
+                "/usr/bin/python3": sys.executable,
+                "/usr/local/lib/computation/computation.py": str(PROGRAM),
+                "/srv/computation/checkpoint.json": str(self.checkpoint),
+                "1000000": str(self.steps),
+            },
+        )
+        return shlex.split(line)
+
+    def start(self) -> None:
+        """Boot: the unit is enabled, and so is the agent's."""
+        self.boots += 1
+        if self.further is not None:
+            self.steps = self.kept + self.further
+        with (self.folder / f"boot-{self.boots}").open("wb") as said:
+            self.process = subprocess.Popen(self.argv, stdout=said, stderr=said)
+        self.units.put(UNIT, f"active {self.process.pid}")
+        until(lambda: self.did(self.boots), lambda: self.said(self.boots))
+        if self.agent is not None:
+            self.agent.start()
+
+    def stop(self) -> None:
+        """Kill whatever runs on it, as the loss of its power does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        if self.agent is not None:
+            self.agent.close()
+
+    def run(self, endpoint: str, name: str) -> Agent:
+        """Have the page's agent from now on."""
+        places = {"/srv/computation/checkpoint.json": str(self.checkpoint)}
+        rules = pages.placed(pages.block(PAGE, "toml"), places)
+        self.agent = Agent(self.folder / "agent", endpoint, rules, machine=name)
+        self.agent.start().until(lambda: self.agent.page("/healthz")[0] == 200)
+        return self.agent
+
+    @property
+    def kept(self) -> int:
+        """The step of the checkpoint; 0 where there is none."""
+        if not self.checkpoint.exists():
+            return 0
+        return int(json.loads(self.checkpoint.read_text())["step"])
+
+    def said(self, boot: int) -> str:
+        return (self.folder / f"boot-{boot}").read_text()
+
+    def did(self, boot: int) -> list[int]:
+        """Return the steps that were done between a boot and what ended it."""
+        return [int(step) for step in re.findall(r"(?m)^step (\d+)$", self.said(boot))]
+
+    def saved(self, boot: int) -> list[int]:
+        return [
+            int(step) for step in re.findall(r"(?m)^checkpoint at step (\d+)$", self.said(boot))
+        ]
+
+    def result(self, boot: int) -> str:
+        assert self.process is not None
+        assert self.process.wait(60) == 0
+        (value,) = re.findall(r"(?m)^result (\w+)$", self.said(boot))
+        return str(value)
+
+
+@pytest.fixture
+def units(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Units:
+    made = Units(folder)
+    monkeypatch.setenv("PATH", f"{made.bin}{os.pathsep}{os.environ['PATH']}")
+    return made
+
+
+@pytest.fixture
+def machines(folder: Path, units: Units) -> Iterator[Callable[[str], Machine]]:
+    """Make machines that share a storage."""
+    made: list[Machine] = []
+    storage = folder / "storage"
+    storage.mkdir()
+
+    def make(name: str) -> Machine:
+        made.append(Machine(folder / name, storage, units))
+        return made[-1]
+
+    yield make
+    for machine in made:
+        machine.stop()
+
+
+@pytest.fixture
+def cloud() -> Iterator[Endpoint]:
+    with endpoint() as server:
+        yield server
+
+
+def undisturbed(machine: Machine) -> str:
+    """Return what as many steps come to where nothing interrupts them."""
+    machine.start()
+    return machine.result(1)
+
+
+def judge_going_on(before: list[int], checkpoint: int, after: list[int], steps: int) -> None:
+    """No step is missing, and none that the checkpoint covers is done twice."""
+    assert before == list(range(1, len(before) + 1))
+    assert checkpoint in before
+    assert after == list(range(checkpoint + 1, steps + 1))
+
+
+def test_the_page_shows_the_programs_own_lines() -> None:
+    assert pages.block(PAGE, "python") in PROGRAM.read_text()
+
+
+@pytest.mark.parametrize("line", commands.named(PAGE))
+def test_the_pages_commands_run_on_its_settings(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = commands.run(line, pages.block(PAGE, "toml"), tmp_path, capsys)
+    assert "checkpoint before anything that stops us" in said
+
+
+def test_after_a_reboot_the_computation_goes_on_from_its_checkpoint(
+    machines: Callable[[str], Machine], service: Running, switch: Power
+) -> None:
+    machine = machines("batch")
+    assert service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "batch"').returncode == 0
+    switch.machines = {"batch": machine}
+    machine.start()
+    machine.run(f"http://127.0.0.1:{service.guest_port}", "batch")
+    until(lambda: len(machine.did(1)) > 100)
+    machine.further = 500
+    assert service.call("schedule", "reboot", "batch").returncode == 0
+    assert completed(service, 1)["start_cause"] == "approved"
+    assert machine.boots == 2
+    (checkpoint,) = machine.saved(1)
+    result = machine.result(2)
+    judge_going_on(machine.did(1), checkpoint, machine.did(2), machine.steps)
+    assert machine.agent is not None
+    machine.agent.until(lambda: machine.agent.status().get("events") == [])
+    assert machine.saved(2) == []  # the agent asked once, and not again after the boot
+    other = machines("undisturbed")
+    other.checkpoint, other.steps = other.folder / "checkpoint.json", machine.steps
+    assert undisturbed(other) == result
+
+
+def test_after_a_preempt_another_machine_goes_on_from_the_storage(
+    machines: Callable[[str], Machine], service: Running, switch: Power
+) -> None:
+    fleet = '[[scale_set]]\nname = "batch"\npriority = "low"\nmachines = [{ index = 0 }]\n'
+    assert service.call("fleet", "apply", "-", stdin=fleet).returncode == 0
+    gone, next_one = machines("gone"), machines("next")
+    switch.machines = {"batch_0": gone}
+    gone.start()
+    gone.run(f"http://127.0.0.1:{service.guest_port}", "batch_0")
+    until(lambda: len(gone.did(1)) > 100)
+    assert service.call("schedule", "preempt", "batch_0").returncode == 0
+    assert completed(service, 1)["start_cause"] == "approved"
+    assert (switch.acts, gone.boots) == (["Preempt batch_0"], 1)
+    (checkpoint,) = gone.saved(1)
+    next_one.further = 500
+    next_one.start()
+    result = next_one.result(1)
+    judge_going_on(gone.did(1), checkpoint, next_one.did(1), next_one.steps)
+    other = machines("undisturbed")
+    other.checkpoint, other.steps = other.folder / "checkpoint.json", next_one.steps
+    assert undisturbed(other) == result
+
+
+def expect_held(machine: Machine, cloud: Endpoint, why: str) -> None:
+    """Wait until the event is held, and say what the log must have said."""
+    assert machine.agent is not None
+    machine.agent.until(lambda: machine.agent.phase() == "Held")
+    said = [json.loads(line)["message"] for line in machine.agent.said.read_text().splitlines()]
+    assert any(why in line for line in said), said
+    assert cloud.approved == []
+
+
+def test_a_checkpoint_that_is_not_there_in_time_is_cut_and_held(
+    machines: Callable[[str], Machine], cloud: Endpoint
+) -> None:
+    machine = machines("web-0")
+    machine.start()
+    assert machine.process is not None
+    machine.process.send_signal(signal.SIGSTOP)  # a step that takes for ever
+    machine.run(cloud.url, "web-0")
+    cloud.show(event(notice=12))
+    expect_held(machine, cloud, "doing signal SIGUSR1 computation.service: cut")
+    assert not machine.checkpoint.exists()
+
+
+def test_a_full_disk_holds_and_leaves_the_checkpoint_before_and_the_work_goes_on(
+    machines: Callable[[str], Machine], cloud: Endpoint
+) -> None:
+    machine = machines("web-0")
+    machine.start()
+    assert machine.process is not None
+    machine.process.send_signal(signal.SIGUSR1)
+    until(lambda: machine.saved(1))
+    (before,) = machine.saved(1)
+    machine.checkpoint.with_name("checkpoint.json.new").symlink_to("/dev/full")
+    machine.run(cloud.url, "web-0")
+    cloud.show(event(notice=12))
+    expect_held(machine, cloud, "doing signal SIGUSR1 computation.service: cut")
+    assert "no checkpoint: [Errno 28] No space left on device" in machine.said(1)
+    done = len(machine.did(1))
+    until(lambda: len(machine.did(1)) > done)
+    assert machine.kept == before
+
+
+def test_a_program_that_does_not_run_is_held(
+    machines: Callable[[str], Machine], cloud: Endpoint
+) -> None:
+    machine = machines("web-0")
+    machine.start()
+    machine.stop()
+    machine.run(cloud.url, "web-0")
+    cloud.show(event())
+    expect_held(machine, cloud, "does not run")
+
+
+def test_a_checkpoint_that_cannot_be_read_is_no_new_beginning(
+    machines: Callable[[str], Machine],
+) -> None:
+    machine = machines("batch")
+    machine.checkpoint.write_text('{"step": 7, "val')
+    ran = subprocess.run(machine.argv, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert "JSONDecodeError" in ran.stderr
+    assert "from step" not in ran.stdout
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
+    machines: Callable[[str], Machine],
+) -> None:
+    seed = int(os.environ.get("SEED", "0")) or secrets.randbits(32)
+    chance = random.Random(seed)
+    machine = machines("batch")
+    done: list[int] = []
+    for boot in range(1, 11):
+        machine.start()
+        assert machine.process is not None
+        storm = chance.uniform(0.0, 0.2)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            machine.process.send_signal(signal.SIGUSR1)
+            machine.process.wait(storm)
+        for _ in range(chance.randrange(50)):
+            machine.process.send_signal(signal.SIGUSR1)
+        machine.stop()
+        first = machine.did(boot)[0]
+        assert first == (done[-1] if done else 0) + 1, f"SEED={seed}"
+        done.append(machine.kept)
+    assert done == sorted(done), f"SEED={seed}"
+    machine.further = 10
+    machine.start()
+    result = machine.result(machine.boots)
+    other = machines("undisturbed")
+    other.checkpoint, other.steps = other.folder / "checkpoint.json", machine.steps
+    assert undisturbed(other) == result, f"SEED={seed}"
