@@ -56,7 +56,8 @@ def test_what_one_does_for_itself_alone_is_undone_when_that_one_is_over() -> Non
     bench.end("b")
     assert bench.see(SECOND) == ["undo a"]
     assert bench.end("a") == []
-    assert bench.see() == ["undo b", "undo web"]
+    assert bench.see() == ["undo b"]
+    assert bench.end("b") == ["undo web"]
 
 
 def test_a_program_that_is_not_shared_runs_for_each_event() -> None:
@@ -176,3 +177,18 @@ def test_events_of_others_for_which_nothing_is_done_are_taken_up_one_turn_after_
         bench.tell(Woken())
         assert len(bench.machine.ledger.cases) == 1 + taken
     assert bench.machine.wake_at != bench.now
+
+
+def test_what_served_two_events_is_undone_after_what_each_of_them_did_later() -> None:
+    """Back in the pool only when the service runs again that another event had stopped."""
+    first = rule({"ready": {}}, match={"types": ["Reboot"]}, name="first")
+    second = rule({"ready": {}}, service("web"), match={"types": ["Redeploy"]}, name="second")
+    bench = Bench(first, second)
+    bench.see(event())
+    bench.end("ready")
+    assert bench.see(event(), SECOND) == ["do web"]
+    bench.end("web")
+    assert bench.see(SECOND) == []
+    bench.start()
+    assert bench.see() == ["undo web"]
+    assert bench.end("web") == ["undo ready"]

@@ -98,6 +98,9 @@ class Ledger:
             case Passed():
                 case_ = self.cases[record.event_id]
                 case_.results[record.step] = record.outcome
+                served = self.effects.get(case_.effect(record.step))
+                if served is not None and case_.event_id not in served.served:
+                    served.served.append(case_.event_id)
                 _settle(case_)
             case Approved():
                 self._move(self.cases[record.event_id], Trigger.APPROVE)
@@ -146,6 +149,7 @@ class Ledger:
             attempt=record.attempt,
             interrupted=before.interrupted if before else False,
             facts=before.facts if before else None,
+            served=sorted({*(before.served if before else ()), case.event_id}),
         )
 
     def _done(self, record: Ended) -> None:

@@ -443,13 +443,19 @@ class Machine:
         )
 
     def _undo(self, now: float) -> None:
-        """Begin to undo what nobody wants, for each event the last thing first."""
+        """Begin to undo what nobody wants, for each event the last thing first.
+
+        What served several events waits for what each of them has done after it.
+        """
         waits: set[str] = set()
         standing = sorted(self.ledger.effects.values(), key=lambda e: e.order, reverse=True)
         for effect in standing:
-            if effect.event_id in waits or self.ledger.wanted(effect):
+            if self.ledger.wanted(effect):
                 continue
-            waits.add(effect.event_id)
+            later = not waits.isdisjoint(effect.served)
+            waits.update(effect.served)
+            if later:
+                continue
             pause = self._retries.get((effect.key, True), now)
             if effect.busy or effect.stuck:
                 continue

@@ -178,6 +178,8 @@ class Effect(msgspec.Struct, kw_only=True):
     """Whether the agent's end cut it, doing or undoing, and it may not be begun again."""
     facts: dict[str, Any] | None = None
     """What was noted of how things were before; None if nothing was."""
+    served: list[str] = []
+    """The events, by id, that it was begun for or that found it done."""
 
     @property
     def event_id(self) -> str:
