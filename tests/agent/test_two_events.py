@@ -1,6 +1,8 @@
 """Two events at once on one machine: what both want is done once, and undone after both."""
 
 from agent.bench import START, Bench, command, event, rule, service
+from forewarn.agent.machine import OTHERS_AT_ONCE
+from forewarn.agent.messages import Finished, Woken
 from forewarn.agent.records import Outcome
 
 SECOND = event("E2", event_type="Redeploy")
@@ -149,3 +151,28 @@ def test_a_rule_that_names_an_action_twice_has_it_done_once() -> None:
     bench.see()
     assert bench.end("web") == []
     assert bench.machine.ledger.idle
+
+
+def test_this_machines_event_does_not_wait_for_a_thousand_of_others() -> None:
+    """Each of others' is three synced records; a preemption leaves no time for them all."""
+    bench = Bench(rule(command("drain")))
+    others = [event(f"X{number}", resources=(f"o{number}",)) for number in range(1000)]
+    said = bench.see(*others, event())
+    assert said[0] == "do drain"
+    assert len(said) == 1 + OTHERS_AT_ONCE
+    assert len(bench.machine.ledger.cases) == 1 + OTHERS_AT_ONCE
+    assert bench.wait(1) == [], "the rest is taken up as these end"
+    bench.tell(Finished(bench.runs["log"].run, Outcome.DONE))
+    assert len(bench.machine.ledger.cases) == 2 + OTHERS_AT_ONCE
+
+
+def test_events_of_others_for_which_nothing_is_done_are_taken_up_one_turn_after_the_other() -> None:
+    silent = rule(match={"machine": "others"}, approve="never", name="silent")
+    bench = Bench(rule(command("drain")), silent)
+    others = [event(f"X{number}", resources=(f"o{number}",)) for number in range(50)]
+    assert bench.see(*others, event()) == ["do drain"]
+    for taken in (40, 50):
+        assert bench.machine.wake_at == bench.now
+        bench.tell(Woken())
+        assert len(bench.machine.ledger.cases) == 1 + taken
+    assert bench.machine.wake_at != bench.now

@@ -1,7 +1,21 @@
-"""Nothing of the agent needs POSIX to be imported: told by taking away what Windows lacks."""
+"""What can be told of Windows without one: no import needs POSIX, no action that does is taken.
 
+Told by taking away what Windows lacks, and by judging settings as on that platform.
+"""
+
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from forewarn.agent import settings
+from forewarn.agent.steps import KINDS
+from forewarn.configuration import SettingsError
+from house import tree
 
 POISON = """
 import os, pkgutil, signal, socket, sys
@@ -13,7 +27,9 @@ for name in ("SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2", "pidfd_send_signal", "pt
 for name in ("fork", "killpg", "setsid", "getuid", "geteuid", "pidfd_open", "waitid"):
     delattr(os, name)
 delattr(socket, "AF_UNIX")
+"""
 
+IMPORT = """
 import forewarn.agent
 
 names = [
@@ -25,10 +41,104 @@ for name in names:
 print(len(names))
 """
 
+CHECK = """
+from forewarn.agent import settings
+from forewarn.cli import main
+
+settings.load.__kwdefaults__["platform"] = "win32"
+sys.exit(main.execute(["agent", "check", "--config", sys.argv[1]]))
+"""
+
+STEPS = {
+    "command": "run = ['stop.exe']",
+    "service": "stop = 'web'",
+    "signal": "pid_file = 'C:/web.pid'",
+    "ready": "",
+    "haproxy": "socket = '/run/haproxy.sock', server = 'web/web-0'",
+    "http": "url = 'http://10.0.0.5/drain'",
+    "notify": "urls_file = 'C:/urls'",
+    "log": "",
+}
+REFUSED = {
+    "service": ": this action needs systemd, which Windows does not have; use command there",
+    "signal": ": this action sends signals, which Windows does not have; use command there",
+    "haproxy": (".socket: Windows has no unix sockets; give an address such as '10.0.0.5:9999'"),
+}
+GUIDE = (tree.ROOT / "docs" / "guides" / "agent.md").read_text(encoding="utf-8")
+WINDOWS = GUIDE.split("## On Windows\n")[1].split("\n## ")[0]
+
+
+def poisoned(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", POISON + program, *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def written(folder: Path, kind: str, terms: str) -> Path:
+    path = folder / "agent.toml"
+    path.write_text(f"[[rule]]\nname = 'r'\nprepare = [{{ {kind} = {{ {terms} }} }}]\n")
+    return path
+
 
 def test_every_module_of_the_agent_is_imported_without_posix() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", POISON], capture_output=True, text=True, check=False
-    )
+    done = poisoned(IMPORT)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_action_that_needs_posix_is_refused_with_a_clear_line(
+    kind: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, kind, STEPS[kind])
+    if kind not in REFUSED:
+        (rule,) = settings.load(path, {}, platform="win32").settings.rule
+        assert rule.prepare[0].kind == kind
+        return
+    with pytest.raises(SettingsError) as refused:
+        settings.load(path, {}, platform="win32")
+    assert str(refused.value) == f"{path}: at rule[0].prepare[0].{kind}{REFUSED[kind]}"
+    assert settings.load(path, {}, platform="linux").settings.rule
+
+
+@pytest.mark.parametrize("address", ["10.0.0.5:9999", "[fd00::5]:9999"])
+def test_an_api_at_an_address_is_taken_on_windows(address: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "haproxy", f"socket = '{address}', server = 'web/web-0'")
+    assert settings.load(path, {}, platform="win32").settings.rule
+
+
+def test_check_itself_runs_without_posix_and_refuses_in_one_line(tmp_path: Path) -> None:
+    refused = poisoned(CHECK, str(written(tmp_path, "service", STEPS["service"])))
+    assert refused.returncode == 2, refused.stderr
+    (line,) = refused.stderr.splitlines()
+    assert line.endswith(f"rule[0].prepare[0].service{REFUSED['service']}")
+    taken = poisoned(CHECK, str(written(tmp_path, "command", STEPS["command"])))
+    assert taken.returncode == 0, taken.stderr
+    assert "r: command; approve never" in taken.stdout
+
+
+def test_the_guides_service_is_well_formed_and_runs_a_command_that_there_is(
+    tmp_path: Path,
+) -> None:
+    (text,) = re.findall(r"(?ms)^```xml\n(.*?)^```", WINDOWS)
+    service = ET.fromstring(text)
+    told = {one.tag: (one.text or "").strip() for one in service}
+    assert {"id", "name", "executable", "arguments", "onfailure", "stoptimeout"} <= set(told)
+    assert told["executable"].endswith("forewarn.exe")
+    *words, file = shlex.split(told["arguments"].replace("\\", "/"))
+    assert words == ["agent", "run", "--config"]
+    assert file == "C:/ProgramData/forewarn/agent.toml"
+    done = subprocess.run(
+        [sys.executable, "-m", "forewarn", *words, str(tmp_path / "none.toml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "none.toml cannot be read" in done.stderr) == (2, True)
+
+
+def test_the_guides_settings_are_taken_on_windows(tmp_path: Path) -> None:
+    (text,) = re.findall(r"(?ms)^```toml\n(.*?)^```", WINDOWS)
+    (tmp_path / "agent.toml").write_text(text, encoding="utf-8")
+    loaded = settings.load(tmp_path / "agent.toml", {}, platform="win32").settings
+    assert [step.kind for rule in loaded.rule for step in rule.prepare] == ["log", "command"]
+    assert "has run none of this" in WINDOWS

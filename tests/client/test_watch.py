@@ -7,9 +7,12 @@ import pytest
 from client import world
 from client.world import EVENT_ID, Run, at, document, kinds, listed, one_by_one, reply
 from forewarn.client import state, watch
+from forewarn.client.answers import Failure
 from forewarn.client.errors import Misuse
 from forewarn.client.event import Updated
+from forewarn.client.terms import Ask
 from forewarn.client.watch import Wishes
+from forewarn.protocol.message import Reply
 from forewarn.vocabulary import EventType
 
 OTHER_ID = "AAAAAAAA-4CBF-4FC4-9C45-B40CF3106D0E"
@@ -206,6 +209,45 @@ def test_a_name_that_is_learnt_later_is_an_update() -> None:
         assert run.seconds < 100
     assert [(change.kind, change.event.concerns_me) for change in told] == [("updated", True)]
     assert run.seconds == pytest.approx(60, abs=2)
+
+
+def test_a_name_that_is_learnt_later_is_told_although_the_document_is_the_same() -> None:
+    """A server that waits for a change would leave its events nobody's until there is one."""
+    named = iter([reply(404), reply(200, b"web-0")])
+
+    def server(ask: Ask, held: bool) -> Reply:
+        if "compute" in ask.path:
+            return next(named)
+        if not held:
+            return document(listed(), ETag="1")
+        run.seconds += 60
+        return reply(304, Preference_Applied="wait=60")
+
+    run = Run(server, name=None)
+    assert [change.event.concerns_me for change in run.ask()] == [None]
+    while not (told := run.ask()):
+        assert run.seconds < 200
+    assert [(change.kind, change.event.concerns_me) for change in told] == [("updated", True)]
+
+
+def test_a_name_that_could_not_be_asked_for_is_learnt_as_soon_as_answers_come() -> None:
+    """A machine asks before its network is up; a Preempt has 30 s of notice, not a minute more."""
+
+    def server(ask: Ask, _: bool) -> Reply | Failure:
+        if run.seconds < 5:
+            return world.REFUSED
+        return reply(200, b"web-0") if "compute" in ask.path else document(listed())
+
+    run = Run(server, name=None)
+    told = run.ask()
+    while not told or told[-1].event.concerns_me is None:
+        told += run.ask()
+        assert run.seconds < 20
+    assert [(change.kind, change.event.concerns_me) for change in told] == [
+        ("appeared", None),
+        ("updated", True),
+    ]
+    assert run.troubles == [watch.NO_NAME, "no-connection", "over"]
 
 
 def test_a_name_that_fails_for_a_while_is_tried_three_times_before_the_events() -> None:

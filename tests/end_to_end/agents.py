@@ -48,11 +48,15 @@ class Endpoint(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Asked)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Asked)
         self.incarnation = 1
         self.events: list[dict[str, Any]] = []
         self.approved: list[str] = []
+        self.asked = 0
+        """How often the document was asked for."""
+        self.status = self.approval_status = 200
+        """What questions and approvals are answered with; another one says nothing else."""
         self.at_approval: Callable[[], object] = lambda: None
         """Called when an approval has come, before it is answered."""
         self.url = f"http://127.0.0.1:{self.server_port}"
@@ -74,17 +78,21 @@ class _Asked(http.server.BaseHTTPRequestHandler):
             machine = self.path.split("/vm/")[1].split("/")[0]
             self._answer(machine, "text/plain; charset=utf-8")
             return
+        self.server.asked += 1
         document = {"DocumentIncarnation": self.server.incarnation, "Events": self.server.events}
-        self._answer(json.dumps(document))
+        self._answer(json.dumps(document), status=self.server.status)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.approved += [each["EventId"] for each in body["StartRequests"]]
         self.server.at_approval()
-        self._answer("")
+        self._answer("", status=self.server.approval_status)
 
-    def _answer(self, body: str, kind: str = "application/json; charset=utf-8") -> None:
-        self.send_response(200)
+    def _answer(
+        self, body: str, kind: str = "application/json; charset=utf-8", status: int = 200
+    ) -> None:
+        body = body if status == 200 else '{"error":"not now"}'
+        self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -95,8 +103,8 @@ class _Asked(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def endpoint() -> Iterator[Endpoint]:
-    server = Endpoint()
+def endpoint(port: int = 0) -> Iterator[Endpoint]:
+    server = Endpoint(port)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from server.running import Client
+
+POSTS = r'(?m)^forewarn_guest_requests_total\{code="(\d+)",resource="approvals"\} (\d+)'
 START_SECONDS = 60.0
 STOP_SECONDS = 45.0
 """Patience with a machine that does much else; how quick it is, test_process judges."""
@@ -70,6 +74,29 @@ class Running:
         """Return the process's limits, as Linux tells them."""
         assert self._process is not None
         return Path(f"/proc/{self._process.pid}/limits").read_text()
+
+    def kill(self) -> None:
+        """End it without a word, as a lost power supply does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(STOP_SECONDS)
+
+    @property
+    def operator(self) -> Client:
+        """What speaks to its operator plane."""
+        return Client(self.socket)
+
+    def operation(self) -> dict[str, Any]:
+        """Return the latest operation as the history has it."""
+        found: dict[str, Any] = self.operator.get("/v1/history")["operations"][0]
+        return found
+
+    def posts(self) -> int:
+        """Return how many approvals this process has answered, each of them with 200."""
+        answer = self.operator.ask("GET", "/metrics")
+        found = re.findall(POSTS, answer.body.decode())
+        assert {code for code, _ in found} <= {"200"}, found
+        return sum(int(count) for _, count in found)
 
     def stop(self) -> int:
         assert self._process is not None

@@ -8,7 +8,6 @@ count of POSTs, and by its history's word on why the event started.
 import contextlib
 import http.server
 import json
-import re
 import signal
 import socket
 import tempfile
@@ -22,7 +21,6 @@ import pytest
 
 from end_to_end.agents import Agent, endpoint, event, until
 from end_to_end.running import Running
-from server.running import Client
 
 NAMES = [f"127.0.1.{number}" for number in range(1, 9)]
 FIRST, HANGS, DIES, OLDER = NAMES[0], NAMES[2], NAMES[4], NAMES[6]
@@ -46,7 +44,6 @@ approve = "when-prepared"
 DONE, UNDONE = ["a begins", "a ends"], ["un-a begins", "un-a ends"]
 APPROVED_ONCE = ("approved", FIRST, 1)
 NOBODY_APPROVED = ("notice-over", "", 0)
-POSTS = r'(?m)^forewarn_guest_requests_total\{code="(\d+)",resource="approvals"\} (\d+)'
 
 
 def port_of_all() -> int:
@@ -70,8 +67,7 @@ class Eight:
             folder, clock=f"scale = {SCALE}", connector=f"reboot_seconds = {SCALE / 2}"
         )
         self.service.start()
-        self.operator = Client(self.service.socket)
-        assert self.operator.ask("PUT", "/v1/fleet", FLEET).status == 200
+        assert self.service.operator.ask("PUT", "/v1/fleet", FLEET).status == 200
         self.port = port_of_all()
         self.agents = {name: self.made(name) for name in NAMES}
         self.posts_before = 0
@@ -92,7 +88,7 @@ class Eight:
             agent.until(lambda agent=agent: agent.status().get("events") == [])
             agent.until(lambda agent=agent: agent.status()["standing"] == [])
             agent.log.unlink(missing_ok=True)
-        self.posts_before = self.posts()
+        self.posts_before = self.service.posts()
 
     def close(self) -> None:
         for agent in self.agents.values():
@@ -103,34 +99,24 @@ class Eight:
 
     def announce(self, minutes: int = 15) -> str:
         """Announce a reboot of all eight; return the event's id."""
-        now = datetime.fromisoformat(self.operator.get("/v1/events")["now"])
+        now = datetime.fromisoformat(self.service.operator.get("/v1/events")["now"])
         at = now + timedelta(minutes=minutes, seconds=SCALE)  # a second later it is not too soon
         asked = {"event_type": "Reboot", "host": "h1", "not_before": at.isoformat()}
-        answer = self.operator.ask("POST", "/v1/maintenance", asked)
+        answer = self.service.operator.ask("POST", "/v1/maintenance", asked)
         assert answer.status == 201, answer.body
-        (shown,) = self.operator.get("/v1/events")["events"]
+        (shown,) = self.service.operator.get("/v1/events")["events"]
         assert shown["machines"] == NAMES
         return str(shown["id"])
 
-    def operation(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.operator.get("/v1/history")["operations"][0]
-        return found
-
     def over(self) -> dict[str, Any]:
         """Wait for the event's end; return the operation as the history has it."""
-        until(lambda: self.operation()["status"] == "Completed", self.operation)
-        return self.operation()
-
-    def posts(self) -> int:
-        """Return how many approvals the service has answered, each of them with 200."""
-        answer = self.operator.ask("GET", "/metrics")
-        found = re.findall(POSTS, answer.body.decode())
-        assert {code for code, _ in found} <= {"200"}, found
-        return sum(int(count) for _, count in found)
+        operation = self.service.operation
+        until(lambda: operation()["status"] == "Completed", operation)
+        return operation()
 
     @property
     def approvals(self) -> int:
-        return self.posts() - self.posts_before
+        return self.service.posts() - self.posts_before
 
     def hold(self, *names: str) -> None:
         """Let the actions of these machines wait before their end."""

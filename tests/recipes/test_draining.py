@@ -22,6 +22,8 @@ pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is 
 RULES = pages.block("draining", "toml", "peers")
 DROP_IN = pages.block("draining", "toml", "when_cut")
 SETTINGS = pages.block("draining", "haproxy")
+SHORT = 14
+"""A notice that is over soon, and leaves a busy machine nine seconds to begin."""
 LIMIT = "time_limit_seconds = 1"
 
 
@@ -173,7 +175,7 @@ def test_a_session_that_outlasts_the_notice_is_said_and_nobody_approves(
     cloud: Endpoint, webs: list[Web], balancer: Balancer, agent: Agent
 ) -> None:
     request = long_one(balancer, webs[0])
-    cloud.show(event(EventType="Preempt", notice=8))
+    cloud.show(event(EventType="Preempt", notice=SHORT))
     agent.until(lambda: agent.phase() == "Held")
     assert "cut sessions left: 1" in agent.said.read_text()
     assert (cloud.approved, request.whole) == ([], None)
@@ -192,7 +194,7 @@ def test_with_the_drop_in_what_the_notice_cuts_is_approved(
     (agent.folder / "agent.d" / "sessions.toml").write_text(place(DROP_IN, balancer))
     agent.start()
     request = long_one(balancer, webs[0])
-    cloud.show(event(notice=8))
+    cloud.show(event(notice=SHORT))
     agent.until(lambda: cloud.approved == ["E1"])
     assert agent.status()["events"][0]["actions"] == [{"kind": "haproxy", "result": "cut"}]
     assert request.whole is None

@@ -16,6 +16,7 @@ import pytest
 
 from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
 from end_to_end.running import Running
+from forewarn.cli import main
 from recipes import commands, pages
 
 RULES = pages.block("event-log", "toml")
@@ -79,7 +80,7 @@ def test_the_page_shows_the_fields_that_a_line_has_and_no_others(
 def test_a_rule_that_only_logs_never_approves_and_leaves_the_event_to_another(
     cloud: Endpoint, agent: Agent
 ) -> None:
-    cloud.show(event(notice=605), event("E2", Resources=["web-1"], notice=605))
+    cloud.show(event(notice=615), event("E2", Resources=["web-1"], notice=615))
     agent.until(lambda: len(lines(agent)) == 2)
     assert {line["rule"] for line in lines(agent)} == {ONLY_LOGS}
     assert (agent.phase("E1"), agent.phase("E2"), cloud.approved) == ("Seen", "Seen", [])
@@ -185,6 +186,19 @@ def history(service: Running, line: str) -> dict[str, Any]:
     assert called.returncode == 0, called.stderr
     (operation,) = json.loads(called.stdout)["operations"]
     return dict(operation)
+
+
+def test_check_says_that_the_rule_that_only_logs_keeps_others_out_where_it_stands_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, acting, logging = RULES.split("[[rule]]")
+    turned = "[[rule]]".join((head, logging, acting))
+    argv = ["agent", "check", "--config", str(tmp_path / "agent.toml")]
+    for text, said in ((turned, True), (RULES, False)):
+        (tmp_path / "agent.toml").write_text(text, encoding="utf-8")
+        assert main.execute(argv) == 0
+        never = f"note: rule '{ACTS}' is never reached"
+        assert (never in capsys.readouterr().err) is said
 
 
 @pytest.mark.parametrize("line", commands.named("event-log"))

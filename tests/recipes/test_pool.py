@@ -20,22 +20,13 @@ from typing import Any
 import pytest
 
 from end_to_end.playing import playing
-from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.cli.pool import backend, place, results
-from recipes import pages
+from recipes import commands, pages
 
 needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
 ROUNDS_SECONDS = 280
 COMMAND = [sys.executable, "-m", "forewarn", "demo-pool"]
-TEXT = (pages.GUIDES / "pool.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"(?m)^    forewarn (agent (?:check|explain).*)$", TEXT)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="fw-") as made:
-        yield Path(made)
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +110,12 @@ def test_each_machine_is_replaced_and_comes_back(which: str, played: dict[str, A
     for machine in one["machines"]:
         first, second = machine["boots"]
         assert first != second
-        states = [change["state"] for change in machine["changes"]]
+        states = [change["state"] for change in machine["changes"] if change["at"] > 0]
+        assert states.count("down") == 1
+        at = states.index("down")
+        assert states[at - 1 : at] == (["leaving"] if which == "with" else [])
+        assert states[at + 1] == "returning"
         assert states[-1] == "serving"
-        assert states.count("down") == 2  # before its first boot, and at its restart
-        restarted = states[states.index("serving") :]
-        through = ["serving", "leaving", "down", "returning", "serving"]
-        wanted = through if which == "with" else [each for each in through if each != "leaving"]
-        assert list(dict.fromkeys(restarted)) == list(dict.fromkeys(wanted))
 
 
 @rounds
@@ -134,7 +124,8 @@ def test_with_agents_a_domain_leaves_only_when_there_is_room(played: dict[str, A
     """At most one machine of the domain before is still away when the next begins to leave."""
     moments = []
     for machine in played["with"]["machines"]:
-        states = [(change["at"], change["state"]) for change in machine["changes"]]
+        changes = [(change["at"], change["state"]) for change in machine["changes"]]
+        states = [(at, state) for at, state in changes if at > 0]
         left = next(at for at, state in states if state == "leaving")
         back = next(at for at, state in reversed(states) if state == "serving")
         moments.append((machine["update_domain"], left, back))
@@ -166,19 +157,22 @@ def test_a_round_that_is_interrupted_leaves_nothing_behind(folder: Path) -> None
 
 
 @needs_haproxy
-def test_a_balancer_that_dies_is_told_of(folder: Path) -> None:
+@pytest.mark.parametrize(("name", "word"), [("haproxy", b"haproxy"), ("host", b"host.py")])
+def test_a_process_that_dies_is_told_of_and_leaves_nothing_behind(
+    name: str, word: bytes, folder: Path
+) -> None:
     with playing(folder, command="demo-pool", terminal=True) as demo:
-        demo.read_until(lambda text: "requests/s" in text)
+        demo.read_until(lambda text: re.search("[1-9] answered", text))
         ours = Path(f"/proc/{demo.process.pid}/task/{demo.process.pid}/children").read_text()
-        (balancer,) = (
+        (process,) = (
             int(child)
             for child in ours.split()
-            if Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"haproxy")
+            if word in Path(f"/proc/{child}/cmdline").read_bytes()
         )
-        os.kill(balancer, signal.SIGKILL)
+        os.kill(process, signal.SIGKILL)
         demo.read_to_the_end()
         assert demo.status == ExitStatus.DEMO_FAILED, demo.text
-        assert "the demo went wrong: haproxy ended with status -9" in demo.text
+        assert f"the demo went wrong: {name} ended with status -9" in demo.text
         assert demo.leftovers() == []
 
 
@@ -188,6 +182,16 @@ def test_where_there_is_no_haproxy_it_says_how_to_get_it(tmp_path: Path) -> None
     assert ended.returncode == ExitStatus.MISSING_EXTRA
     assert "needs haproxy" in ended.stderr
     assert "apt-get install haproxy" in ended.stderr
+
+
+@needs_haproxy
+def test_where_the_server_is_not_installed_it_says_what_to_install(folder: Path) -> None:
+    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['structlog'] = None\n")
+    searched = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": searched}
+    ended = subprocess.run(COMMAND, capture_output=True, text=True, env=environment, check=False)
+    assert ended.returncode == ExitStatus.MISSING_EXTRA
+    assert "pip install 'forewarn[server]'" in ended.stderr
 
 
 # The page
@@ -224,18 +228,14 @@ def test_the_round_changes_nothing_of_the_page_but_addresses_and_paths(tmp_path:
         assert numbers.sub("*", ours) == numbers.sub("*", written)
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("line", commands.named("pool"))
 def test_every_command_of_the_page_runs(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "agent.toml").write_text(pages.block("pool", "toml", "[[rule]]"))
     (tmp_path / "agent.d").mkdir()
     (tmp_path / "agent.d" / "machine.toml").write_text(pages.block("pool", "toml", "[status]"))
-    assert main.execute([*line.split(), "--config", str(tmp_path / "agent.toml")]) == 0
-    said = capsys.readouterr()
-    assert "leave the pool" in said.out
-    assert "note:" not in said.err  # nothing that the agent would warn of
-    assert len(COMMANDS) == 3
+    rules = pages.block("pool", "toml", "[[rule]]")
+    assert "leave the pool" in commands.run(line, rules, tmp_path, capsys)
 
 
 def test_the_wait_covers_the_probes_and_the_longest_request() -> None:

@@ -19,6 +19,8 @@ UNIT = pages.block("shutdown", "ini")
 SERVICE = pages.block("shutdown", "toml", "service")
 SIGNAL = pages.block("shutdown", "toml", "pid_file")
 QUICK = {"wait_seconds = 20": "wait_seconds = 0.2", "wait_seconds = 5 ": "wait_seconds = 0.2 "}
+SHORT = 14
+"""A notice that is over soon, and leaves a busy machine nine seconds to begin."""
 STARTER = """
 import subprocess
 import sys
@@ -59,6 +61,7 @@ def agents(
         text = pages.placed(WORDS[way], QUICK if way == "service" else here)
         made.append(Agent(tmp_path / "agent", cloud.url, pages.placed(text, places)))
         made[-1].start()
+        made[-1].until(lambda: made[-1].page("/readyz")[0] == 200)
         return made[-1]
 
     yield make
@@ -123,7 +126,7 @@ def test_what_the_notice_cuts_is_held(
     web.start().hold()
     request = Long(web.port)
     agent = agents(way)
-    cloud.show(event(EventType="Preempt", notice=8))
+    cloud.show(event(EventType="Preempt", notice=SHORT))
     agent.until(lambda: agent.phase() == "Held")
     assert results(agent) == ["done", "cut"]
     assert cloud.approved == []

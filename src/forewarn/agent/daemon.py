@@ -113,6 +113,7 @@ class Daemon:
         self._looking = Looking(
             settings.client.endpoint or None, settings.client.machine or None, self._causes.put
         )
+        self._publish()  # a probe finds its pages from the first moment on
         self._port: Port | None = None
         if settings.status.listen != OFF:
             address = configuration.split_address(settings.status.listen, "status.listen")

@@ -59,6 +59,10 @@ SIGKILL. After that its end is waited for no more."""
 LONGEST_PAUSE_SECONDS: Final = 60.0
 """Between two tries to undo something, however many there were."""
 
+OTHERS_AT_ONCE: Final = 20
+"""How many events that are only written down for others are taken up at once: each costs synced
+records, and this machine's own have no time to wait for a thousand of them."""
+
 TEXT_LENGTH: Final = 500
 """How much of what an action said last is kept, in characters: the log has more."""
 
@@ -195,8 +199,7 @@ class Machine:
 
     def _go_on(self, now: float) -> None:
         """Do all that is to be done now, and find out when there will be more."""
-        for event_id, event in self.events.items():
-            self._choose(event_id, event, now)
+        self._choose_all(now)
         for event_id in list(self.ledger.cases):
             if event_id not in self.events:  # after the new ones, which may want what stands
                 self._write(Gone(event_id=event_id))
@@ -220,24 +223,42 @@ class Machine:
             self._wakes += [] if again is None else [again]
         self._undo(now)
 
+    def _choose_all(self, now: float) -> None:
+        """Let rules take the events: this machine's at once, others' a few at a time."""
+        effects = self.ledger.effects
+        telling = sum(effects[key].step.terms.tells for key in self._runs)
+        left = OTHERS_AT_ONCE - telling
+        for event_id, event in self.events.items():
+            new = event_id not in self.ledger.cases
+            if new and not event.concerns_me and not self._rule(event, now)[0].acts:
+                left -= 1
+                if left < 0:
+                    self._wakes += [] if telling else [now]  # else when one of those has ended
+                    continue
+            self._choose(event_id, event, now)
+
+    def _rule(self, event: Event, now: float) -> tuple[Rule, float | None]:
+        """Return the rule that takes an event now, and how much notice is left."""
+        notice = 0.0 if event.started else None
+        if event.starts_by is not None:
+            notice = max(0.0, event.starts_by - now)
+        return rules.choose(self._rules, event, notice), notice
+
     def _choose(self, event_id: str, event: Event, now: float) -> None:
         """Let a rule take an event that none has taken which acts."""
         case = self.ledger.cases.get(event_id)
         if case is not None and case.phase is not Phase.SEEN:
             return
-        notice = 0.0 if event.started else None
-        if event.starts_by is not None:
-            notice = max(0.0, event.starts_by - now)
-        rule = rules.choose(self._rules, event, notice)
+        rule, notice = self._rule(event, now)
         if case is None or case.rule != rule:
             self._write(Taken(event=without_times(event), rule=rule))
         seconds = rules.next_change_seconds(self._rules, notice)
         if not rule.acts and seconds is not None:
             self._wakes.append(now + seconds)
 
-    def _urgency(self, case: Case) -> tuple[bool, float]:
+    def _urgency(self, case: Case) -> tuple[bool, bool, float]:
         deadline = self._deadline(case)
-        return deadline is None, deadline or 0.0
+        return not self.events[case.event_id].concerns_me, deadline is None, deadline or 0.0
 
     def _deadline(self, case: Case) -> float | None:
         """Return when everything must be prepared for an event; None if nothing says when.

@@ -21,6 +21,8 @@ VARIABLES: Final = (
 )
 """What a template may name as `$event_id`, and a command finds as `FOREWARN_EVENT_ID`."""
 
+NO_UNITS: Final = "this action needs systemd, which Windows does not have; use command there"
+
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=7 * 24 * 3600)]
 Limit = Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 3600)]
 Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
@@ -35,8 +37,6 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tells: ClassVar[bool] = False
     """Whether it only tells somebody: it changes nothing of the machine, and is done for each
     event by itself."""
-    posix: ClassVar[bool] = False
-    """Whether it needs what Windows does not have."""
 
     time_limit_seconds: Limit = 60.0
     """How long it may take, to do and to undo; the notice may end it earlier."""
@@ -72,6 +72,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Return what no type tells is wrong with it, after the path within the step; or `""`."""
         return ""
 
+    def posix_fault(self) -> str:
+        """Return what of it Windows does not have, as `fault` does; `""` if nothing is."""
+        return ""
+
 
 class Command(Terms, frozen=True, kw_only=True):
     """Runs a program of yours."""
@@ -98,8 +102,6 @@ class Command(Terms, frozen=True, kw_only=True):
 class Service(Terms, frozen=True, kw_only=True):
     """Stops or starts a systemd unit; undone by the opposite, where that is how it was before."""
 
-    posix: ClassVar[bool] = True
-
     stop: str = ""
     """The unit that is stopped; it is started again if it ran before."""
     start: str = ""
@@ -119,6 +121,10 @@ class Service(Terms, frozen=True, kw_only=True):
         """The unit, and which way."""
         return f"service {'stop' if self.stop else 'start'} {self.unit}"
 
+    def posix_fault(self) -> str:
+        """Refuse it: there is no systemd."""
+        return NO_UNITS
+
     def fault(self) -> str:
         """Refuse none of the two, both, and what systemctl would take for an option."""
         if bool(self.stop) == bool(self.start):
@@ -130,8 +136,6 @@ class Service(Terms, frozen=True, kw_only=True):
 
 class Signal(Terms, frozen=True, kw_only=True):
     """Sends a signal, then waits for what it brings about: an exit, or a file."""
-
-    posix: ClassVar[bool] = True
 
     unit: str = ""
     """The systemd unit whose main process gets it."""
@@ -153,6 +157,10 @@ class Signal(Terms, frozen=True, kw_only=True):
     def effect(self) -> str:
         """Who gets which signal."""
         return f"signal {self.signal} {self.unit or self.pid_file}"
+
+    def posix_fault(self) -> str:
+        """Refuse it: there are no signals."""
+        return "this action sends signals, which Windows does not have; use command there"
 
     def fault(self) -> str:
         """Refuse what does not go together."""
@@ -207,9 +215,23 @@ class Haproxy(Terms, frozen=True, kw_only=True):
     """By default yes: draining what is drained is harmless."""
 
     @property
+    def address(self) -> tuple[str, int] | None:
+        """The API's address and port; None where `socket` is a path."""
+        host, colon, port = self.socket.rpartition(":")
+        if not colon or not port.isdigit() or "/" in host:
+            return None
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+    @property
     def effect(self) -> str:
         """The server, and where."""
         return f"haproxy {self.socket} {self.server}"
+
+    def posix_fault(self) -> str:
+        """Refuse a unix socket."""
+        if self.address is not None:
+            return ""
+        return "socket: Windows has no unix sockets; give an address such as '10.0.0.5:9999'"
 
     def fault(self) -> str:
         """Refuse what the runtime API would read as something else."""
@@ -347,9 +369,8 @@ def fault(step: Step, platform: str) -> str:
     if len(given) != 1:
         said = " and ".join(given) or "nothing"
         return f": an action has one kind, and this one {said}: give one of {', '.join(KINDS)}"
-    if step.terms.posix and platform == "win32":
-        return f".{given[0]}: this action needs what Windows does not have; use command there"
-    problem = step.terms.fault()
+    problem = step.terms.posix_fault() if platform == "win32" else ""
+    problem = problem or step.terms.fault()
     if not problem:
         return ""
     name, colon, rest = problem.partition(": ")

@@ -59,16 +59,19 @@ def check(*, config: ConfigOption = None) -> None:
         output.say(f"{number:>3}. {_told(rule)}  ({loaded.origins[rule.name].name})")
     output.say(f"{len(rules) + 1:>3}. {BUILT_IN.name}")
     output.say("An event of this machine is offered to:")
+    reached = {rule.name for rule in rules if not rule.enabled or rule.match.machine == "others"}
     for kind in EventType:
         offered = []
         for number, rule in enumerate((*rules, BUILT_IN), 1):
             types = rule.match.types
             if _offered(rule, kind):
                 offered.append(f"{number}. {rule.name}")
+                reached.add(rule.name)
                 if rule.match in {Match(types=types, machine=m) for m in ("mine", "any")}:
                     break  # it takes every one
         output.say(f"  {kind.value:<10} {'; then '.join(offered)}")
-    for warning in _warnings(loaded):
+    unreached = [rule.name for rule in rules if rule.name not in reached]
+    for warning in (*map(_unreached, unreached), *_warnings(loaded)):
         output.note(f"note: {warning}")
 
 
@@ -198,6 +201,10 @@ def _offered(rule: "Rule", kind: str) -> bool:
     """Tell whether a rule may take an event of this machine of one type, all else left open."""
     types = rule.match.types
     return rule.enabled and rule.match.machine != "others" and (not types or kind in types)
+
+
+def _unreached(name: str) -> str:
+    return f"rule {name!r} is never reached: those before it take every event that it would"
 
 
 def _warnings(loaded: "Loaded") -> list[str]:

@@ -189,6 +189,10 @@ class Terms:
         """Take note of this machine's name."""
         self.name = name
 
+    def doubts_no_name(self) -> None:
+        """Take note that the server is back: a name that could not be learnt may be now."""
+        self._name_tries, self._name_at = 0, float("-inf")
+
     def no_name(self, failure: Failure, moment: Moment) -> bool:
         """Take note that the name was not learnt; tell whether to try again soon.
 

@@ -169,7 +169,7 @@ class Watcher:
         named = answers.name_in(outcome) if isinstance(outcome, Reply) else outcome
         if isinstance(named, str):
             self._terms.named(named)
-            self._failures = 0
+            self._failures, self._tag = 0, None  # whom the document concerns is to be seen anew
         elif self._terms.moves_on(named) or self._terms.instance_stepped_down(named):
             return
         elif self._terms.no_name(named, turn.moment):
@@ -225,6 +225,7 @@ class Watcher:
         self._failures = 0
         if self._reason != event.OVER:
             self._reason = event.OVER
+            self._terms.doubts_no_name()  # it may have been asked of nobody
             self._say(event.OVER, "answers come again")
 
     def _say(self, reason: str, message: str) -> None:

@@ -109,10 +109,8 @@ class Haproxy:
         return answer.decode("utf-8", "replace")
 
     def _connected(self) -> socket.socket:
-        host, colon, port = self._terms.socket.rpartition(":")
-        if colon and port.isdigit() and "/" not in port:
-            address = (host.removeprefix("[").removesuffix("]"), int(port))
-            return socket.create_connection(address, ANSWER_SECONDS)
+        if self._terms.address is not None:
+            return socket.create_connection(self._terms.address, ANSWER_SECONDS)
         family = getattr(socket, "AF_UNIX", None)
         if family is None:
             message = f"this platform has no unix sockets for {self._terms.socket}"

@@ -43,6 +43,7 @@ class Process:
                 start_new_session=True,
             )
         self._begun = b""
+        self._asked = False
         if self._process.stdout is not None:
             os.set_blocking(self._process.stdout.fileno(), False)
 
@@ -66,7 +67,10 @@ class Process:
         return [line.decode(errors="replace") for line in whole]
 
     def ask_to_stop(self) -> None:
-        """Ask it to end, and do not wait."""
+        """Ask it to end, once, and do not wait: a second signal would end the service in haste."""
+        if self._asked:
+            return
+        self._asked = True
         with contextlib.suppress(OSError):
             self._process.terminate()
 

@@ -3,7 +3,8 @@
 A machine is its processes: the service, and the agent where there are agents. A restart is one by
 the power switch: all of them get SIGKILL, are waited for, and after the time that a boot takes they
 are started anew, and are others. What is on the machine's disk, the agent's journal, stays. It is
-answered when the machine's service answers again.
+answered when the machine's service answers again. The kernel is the same afterwards, and with it
+the boot's id, by which an agent tells a boot from a restart of its own.
 
 Run by `python -I`, it imports nothing of Forewarn. Its argument is its settings, JSON:
 

@@ -83,9 +83,9 @@ class Place:
         self.host = folder / "host.sock"
         machines = [address(name) for name in MACHINES]
         self.balancer_port = free_port([BALANCER])
-        self.room_port = free_port([BALANCER])
+        self.room_port = free_port([BALANCER], but=self.balancer_port)
         self.service_port = free_port(machines)
-        self.agent_port = free_port(machines)
+        self.agent_port = free_port(machines, but=self.service_port)
 
     def log(self, name: str) -> Path:
         """Return where a program's log is."""
@@ -197,8 +197,12 @@ def placed(text: str, places: Mapping[str, str]) -> str:
     return text
 
 
-def free_port(addresses: Sequence[str]) -> int:
+def free_port(addresses: Sequence[str], *, but: int = 0) -> int:
     """Return a port that nobody listens on at any of some addresses.
+
+    Args:
+        addresses: Of this system.
+        but: One that is taken already, though nobody listens on it yet.
 
     Raises:
         Failed: They are not this system's, or no such port was found.
@@ -215,7 +219,8 @@ def free_port(addresses: Sequence[str]) -> int:
                 message = f"{addresses[0]} cannot be used: {error}; the demo needs Linux's loopback"
                 raise Failed(ExitStatus.SOCKET_UNUSABLE, message) from error
         else:
-            return number
+            if number != but:
+                return number
     message = f"no port is free at {', '.join(addresses)}"
     raise Failed(ExitStatus.SOCKET_UNUSABLE, message)
 

@@ -1,12 +1,16 @@
 """A round's processes, and what is seen of them: machines, agents, balancer, client."""
 
+import contextlib
 import csv
 import http.client
 import json
+import os
+import signal
 import socket
 import sys
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any, Final
 
 from forewarn import clock
@@ -18,7 +22,6 @@ from forewarn.cli.operator import Service
 from forewarn.cli.pool import place
 from forewarn.cli.pool.place import Place
 from forewarn.cli.pool.results import Change, Failure, Machine, State, follow
-from forewarn.connectors import runs
 from forewarn.server.operator import vitals
 
 BALANCER: Final = "haproxy"
@@ -47,6 +50,8 @@ class Seen:
     def __init__(self, name: str) -> None:
         self.machine = Machine(name, place.domain(name), boots=[], changes=[])
         self.on = False
+        self.pids: list[int] = []
+        """Its processes, of which its host has told."""
         self.balancer = ""
         """What the balancer says of it."""
         self.agent = ""
@@ -120,6 +125,7 @@ class World:
             process.ask_to_stop()
         for process in running:
             process.stop()
+        self._end_orphans()
         self._await_runners()
 
     def look(self) -> None:
@@ -169,12 +175,23 @@ class World:
         """Return when a moment of the monotonic clock was, in seconds since the first request."""
         return moment - (self.began or moment)
 
+    def _end_orphans(self) -> None:
+        """End agents whose host somebody has killed: they know nothing of a host."""
+        folder = str(self.place.folder).encode()
+        for pid in [pid for seen in self.seen.values() for pid in seen.pids]:
+            with contextlib.suppress(OSError):  # nearly always it has ended with its host
+                if folder in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+
     def _await_runners(self) -> None:
         """Wait for the connector's runs: without the host they end at once, but by themselves."""
+        alive = list(self.place.folder.glob("commands/*/*/alive"))
+        if not alive:
+            return
+        from forewarn.connectors import runs
+
         nap, deadline = threading.Event(), clock.monotonic() + RUNS_SECONDS
-        while clock.monotonic() < deadline:
-            if not any(map(runs.lives, self.place.folder.glob("commands/*/*/alive"))):
-                return
+        while any(map(runs.lives, alive)) and clock.monotonic() < deadline:
             nap.wait(0.02)
 
     def _start(self, name: str, command: list[str], *, reads: bool) -> None:
@@ -182,8 +199,11 @@ class World:
 
     def _ended(self, name: str, process: Process) -> Failed:
         log = processes.tail(self.place.log(name)) or "it said nothing"
+        last = log.splitlines()[-1]
+        if name == "forewarn" and process.status == ExitStatus.MISSING_EXTRA:
+            return Failed(ExitStatus.MISSING_EXTRA, last.removeprefix("forewarn: "))
         output.note(log)
-        message = f"{name} ended with status {process.status}: {log.splitlines()[-1]}"
+        message = f"{name} ended with status {process.status}: {last}"
         return Failed(ExitStatus.DEMO_FAILED, f"the demo went wrong: {message}")
 
     def _hear_host(self) -> None:
@@ -191,6 +211,7 @@ class World:
             told = json.loads(line)
             seen = self.seen[told["machine"]]
             seen.on = told["power"] == "on"
+            seen.pids = told["pids"]
             if seen.on:
                 seen.machine.boots.append(told["pids"][0])
             self._follow(seen, told["at"])  # its own time is more exact than that of the next look
@@ -228,10 +249,11 @@ class World:
     def _ask_agent(self, seen: Seen) -> None:
         told = self._told_by(seen.machine.name) if seen.on else None
         seen.ready = bool(told and told["machine"] and told["ready"])
+        mine = [event for event in told["events"] if event["concerns_me"]] if told else []
         if told is None:
             seen.agent = ""
-        elif told["events"]:
-            seen.agent = str(told["events"][0]["phase"])
+        elif mine:
+            seen.agent = str(mine[0]["phase"])
         else:
             seen.agent = "ready" if seen.ready else "not ready"
 

@@ -1,0 +1,246 @@
+"""Agents and the service itself: a service that is killed, what is cancelled, a notice of 30 s."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.agents import Agent, until
+from end_to_end.running import Running
+from end_to_end.test_agent import DONE, UNDONE
+
+FLEET = {
+    "availability_set": [
+        {"name": "web", "machines": [{"name": f"web-{n}", "host": "h1"} for n in range(2)]}
+    ],
+    "scale_set": [
+        {
+            "name": "batch",
+            "priority": "low",
+            "machines": [{"index": n, "host": f"b{n}"} for n in range(2)],
+        }
+    ],
+}
+RULES = """
+[[rule]]
+name = "both"
+match = { types = ["Reboot"] }
+prepare = [
+  { command = { run = ["ACTION", "a"], undo = ["ACTION", "un-a"] } },
+  { command = { run = ["ACTION", "b"], undo = ["ACTION", "un-b"] } },
+]
+approve = "when-prepared"
+"""
+SPOT = """
+[[rule]]
+name = "a checkpoint"
+match = { types = ["Preempt"] }
+prepare = [{ command = { run = ["ACTION", "save"] } }]
+approve = "when-prepared"
+"""
+REBOOT_SECONDS = 3
+
+
+class Cloud:
+    """The service and some machines' agents."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.service = Running(folder, connector=f"reboot_seconds = {REBOOT_SECONDS}")
+        self.service.start()
+        assert self.service.operator.ask("PUT", "/v1/fleet", FLEET).status == 200
+        self.agents: list[Agent] = []
+
+    def agent(self, machine: str, rules: str) -> Agent:
+        url = f"http://127.0.0.1:{self.service.guest_port}"
+        self.agents.append(Agent(self.folder / machine, url, rules, machine=machine))
+        return self.agents[-1]
+
+    def pair(self, *held: int) -> tuple[Agent, Agent]:
+        """Start the agents of the two machines that are rebooted together.
+
+        Args:
+            held: Whose actions wait before their end.
+        """
+        first, second = (self.agent(f"web-{n}", RULES) for n in range(2))
+        for agent, other in ((first, second), (second, first)):
+            agent.write(f'peers = ["http://127.0.0.1:{other.port}"]\n{RULES}')
+        for number in held:
+            (self.agents[number].folder / "hold").touch()
+        return first.start(), second.start()
+
+    def let_go(self) -> None:
+        for agent in self.agents:
+            (agent.folder / "hold").unlink(missing_ok=True)
+
+    def ask(self, path: str, **body: Any) -> Any:
+        answer = self.service.operator.ask("POST", path, body)
+        assert answer.status < 300, answer.body
+        return answer.json
+
+    def reboot(self) -> str:
+        """Announce a reboot of both; return the event's id."""
+        self.ask("/v1/maintenance", event_type="Reboot", host="h1")
+        (shown,) = self.service.operator.get("/v1/events")["events"]
+        assert shown["machines"] == ["web-0", "web-1"]
+        return str(shown["id"])
+
+    def event_of(self, agent: Agent) -> str:
+        """Return the id of the event that names a machine alone."""
+        shown = self.service.operator.get("/v1/events")["events"]
+        (found,) = [each["id"] for each in shown if each["machines"] == [agent.machine]]
+        return str(found)
+
+    def service_dies(self) -> None:
+        self.service.kill()
+        self.service.start()
+
+    def ended(self, status: str = "Completed") -> dict[str, Any]:
+        operation = self.service.operation
+        until(lambda: operation()["status"] == status, operation)
+        return operation()
+
+    def close(self) -> None:
+        for agent in self.agents:
+            agent.close()
+        self.service.stop()
+
+
+@pytest.fixture
+def cloud(folder: Path) -> Iterator[Cloud]:
+    made = Cloud(folder)
+    yield made
+    made.close()
+
+
+def approver(operation: dict[str, Any]) -> str:
+    (told,) = operation["events"]
+    return str((told["approval"] or {"by": ""})["by"])
+
+
+# A service that is killed
+
+
+def test_a_service_killed_while_agents_prepare_is_approved_when_it_is_back(cloud: Cloud) -> None:
+    pair = cloud.pair(0, 1)
+    event_id = cloud.reboot()
+    for agent in pair:
+        agent.expect("a begins")
+    cloud.service.kill()
+    cloud.let_go()
+    for agent in pair:
+        agent.expect(*DONE)
+        agent.until(lambda agent=agent: agent.phase(event_id) == "Prepared")
+    cloud.service.start()
+    operation = cloud.ended()
+    assert (operation["start_cause"], approver(operation)) == ("approved", "web-0")
+    for agent in pair:
+        agent.expect(*DONE, *UNDONE)
+
+
+def test_a_service_killed_when_it_was_approved_has_forgotten_nothing(cloud: Cloud) -> None:
+    pair = cloud.pair()
+    held = cloud.service.call("hold", "machine", "web-0")  # what is approved does not start yet
+    assert held.returncode == 0
+    event_id = cloud.reboot()
+    pair[0].until(lambda: pair[0].phase(event_id) == "Approved")
+    cloud.service_dies()
+    assert cloud.service.operation()["status"] == "Scheduled"
+    assert approver(cloud.service.operation()) == "web-0"
+    assert cloud.service.call("release", "machine", "web-0").returncode == 0
+    assert cloud.ended()["start_cause"] == "approved"
+    for agent in pair:
+        agent.expect(*DONE, *UNDONE)
+    assert cloud.service.posts() == 0, "what is approved is not approved again"
+
+
+def test_a_service_killed_in_the_middle_of_the_act_ends_it_and_agents_undo_once(
+    cloud: Cloud,
+) -> None:
+    pair = cloud.pair()
+    cloud.reboot()
+    cloud.ended("Started")
+    cloud.service_dies()
+    cloud.ended()
+    for agent in pair:
+        agent.expect(*DONE, *UNDONE)
+    assert cloud.service.posts() == 0
+
+
+# What is cancelled
+
+
+def test_what_is_cancelled_in_the_middle_of_preparing_is_undone_and_not_approved(
+    cloud: Cloud,
+) -> None:
+    pair = cloud.pair(0, 1)
+    cloud.reboot()
+    for agent in pair:
+        agent.expect("a begins")
+    assert cloud.service.call("cancel", "1").returncode == 0
+    for agent in pair:  # what is under way is ended, and undone
+        agent.until(lambda agent=agent: agent.done[:2] == ["a begins", "un-a begins"])
+    cloud.let_go()
+    for agent in pair:
+        agent.expect("a begins", *UNDONE[2:])
+        agent.until(lambda agent=agent: agent.status()["standing"] == [])
+    assert cloud.service.posts() == 0
+
+
+def test_what_is_cancelled_when_it_was_prepared_is_undone_and_not_approved(cloud: Cloud) -> None:
+    first, second = cloud.pair(1)
+    event_id = cloud.reboot()
+    first.until(lambda: first.phase(event_id) == "Prepared")
+    second.expect("a begins")
+    assert cloud.service.call("cancel", "1").returncode == 0
+    first.expect(*DONE, *UNDONE)
+    cloud.let_go()
+    second.until(lambda: second.status()["standing"] == [])
+    assert second.done == ["a begins", *UNDONE[2:]]
+    assert cloud.service.posts() == 0
+    assert cloud.ended("Canceled")["started_at"] is None
+
+
+# A preemption
+
+
+def test_a_preemption_is_prepared_for_in_its_30_seconds_and_what_is_too_long_is_cut(
+    cloud: Cloud,
+) -> None:
+    swift, slow = (cloud.agent(f"batch_{n}", SPOT) for n in range(2))
+    (slow.folder / "hold").touch()  # never ends by itself
+    for agent in (swift, slow):
+        agent.start().until(lambda agent=agent: agent.status().get("events") == [])
+    for agent in (swift, slow):
+        cloud.ask("/v1/maintenance", event_type="Preempt", machines=[agent.machine])
+    late = cloud.event_of(slow)
+    until(lambda: cloud.service.posts() == 1)
+    swift.expect("save begins", "save ends")
+    slow.until(lambda: slow.phase(late) == "Held")
+    held_at = datetime.fromisoformat(cloud.service.operator.get("/v1/events")["now"])
+    (told,) = [each for each in slow.status()["events"] if each["event_id"] == late]
+    assert [each["result"] for each in told["actions"]] == ["cut"]
+    assert "doing command" in slow.said.read_text()
+    assert ": cut" in slow.said.read_text()
+
+    def operations() -> dict[str, Any]:
+        found = cloud.service.operator.get("/v1/history")["operations"]
+        return {each["events"][0]["machines"][0]: each for each in found}
+
+    until(lambda: all(each["started_at"] for each in operations().values()))
+    for machine, cause in (("batch_0", "approved"), ("batch_1", "notice-over")):
+        operation = operations()[machine]
+        announced, not_before, started = (
+            datetime.fromisoformat(operation[key])
+            for key in ("announced_at", "not_before", "started_at")
+        )
+        assert timedelta(seconds=30) <= not_before - announced < timedelta(seconds=32)
+        assert operation["start_cause"] == cause
+        if cause == "approved":
+            assert started < not_before - timedelta(seconds=5), "before the margin"
+        else:
+            assert held_at < not_before <= started
+    assert slow.done == ["save begins"]
+    assert cloud.service.posts() == 1

@@ -1,0 +1,147 @@
+"""An endpoint that is away, refuses, or loses an event: the agent sees and approves in the end."""
+
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from end_to_end.agents import Agent, Endpoint, endpoint, event, started
+from end_to_end.running import free_port
+from end_to_end.test_agent import DONE, TWO, UNDONE
+from forewarn.agent.looking import APPROVAL_SECONDS, Looking
+from forewarn.agent.messages import Answered, Approve
+from forewarn.client.event import Event
+
+
+@pytest.fixture
+def cloud() -> Iterator[Endpoint]:
+    with endpoint() as server:
+        yield server
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
+    made: list[Agent] = []
+
+    def make(url: str) -> Agent:
+        made.append(Agent(tmp_path / "agent", url, TWO))
+        return made[-1]
+
+    yield make
+    for agent in made:
+        agent.close()
+
+
+def looks(agent: Agent) -> int:
+    found = re.search(r"^forewarn_agent_looks_total (\d+)", agent.page("/metrics")[1], re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def test_an_agent_that_finds_no_endpoint_at_its_start_waits_for_it(
+    agents: Callable[..., Agent],
+) -> None:
+    port = free_port()
+    agent = agents(f"http://127.0.0.1:{port}").start()
+    agent.until(lambda: "no connection" in agent.status().get("trouble", ""))
+    assert agent.page("/healthz")[0] == 200, "to start it anew would help nobody"
+    with endpoint(port) as cloud:
+        cloud.show(event())
+        agent.expect(*DONE)
+        agent.until(lambda: agent.phase() == "Approved")
+        assert agent.status()["trouble"] == ""
+
+
+def test_an_endpoint_that_refuses_for_a_while_makes_nothing_over(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    agent = agents(cloud.url).start()
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Approved")
+    cloud.status = 403
+    agent.until(lambda: "answered 403" in agent.status()["trouble"])
+    seen = looks(agent)
+    before = cloud.asked
+    agent.until(lambda: cloud.asked > before)
+    assert looks(agent) == seen, "what is refused is no look"
+    assert agent.done == DONE
+    cloud.show()
+    cloud.status = 200
+    agent.expect(*DONE, *UNDONE)
+    agent.until(lambda: agent.status()["trouble"] == "")
+
+
+def test_an_event_that_is_listed_again_after_it_was_gone_is_prepared_for_again(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    """A replica that has lost its memory shows nothing for a moment; the event comes anyway."""
+    agent = agents(cloud.url).start()
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Approved")
+    cloud.show()
+    agent.expect(*DONE, *UNDONE)
+    cloud.show(event())
+    agent.expect(*DONE, *UNDONE, *DONE)
+    agent.until(lambda: agent.phase() == "Approved")
+    assert cloud.approved == ["E1", "E1"]
+
+
+def test_an_approval_that_an_endpoint_cannot_take_is_given_back_in_time(cloud: Endpoint) -> None:
+    """So the other machines are asked anew: what they said may not be so any more."""
+    told: list[object] = []
+    looking = Looking(f"{cloud.url}/vm/web-0", "web-0", told.append)
+    seen = Event(
+        event_id="E1",
+        status="Scheduled",
+        event_type="Reboot",
+        resource_type="VirtualMachine",
+        resources=("web-0", "web-1"),
+        not_before=None,
+    )
+    cloud.show(event())
+    cloud.approval_status = 503
+    began = time.monotonic()
+    looking.approve(Approve(7, seen))
+    while not told:
+        time.sleep(0.05)
+        assert time.monotonic() - began < 2 * APPROVAL_SECONDS
+    assert told == [Answered(7, None)]
+    assert len(cloud.approved) > 1, "it was tried more than once"
+    looking.close()
+
+
+def test_an_agent_killed_between_its_approval_and_the_answer_approves_again_and_does_nothing_twice(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    """What is promised: at least once. An approval counts once, however often it is sent."""
+    agent = agents(cloud.url).start()
+    cloud.at_approval = lambda: agent.kill(signal.SIGKILL)
+    cloud.show(event())
+    agent.until(lambda: cloud.approved == ["E1"] and agent.process.poll() is not None)
+    cloud.at_approval = lambda: None
+    agent.start()
+    agent.until(lambda: agent.phase() == "Approved")
+    assert (agent.done, cloud.approved) == (DONE, ["E1", "E1"])
+    agent.kill(signal.SIGKILL)
+    agent.start()
+    agent.until(lambda: agent.phase() == "Approved")
+    assert cloud.approved == ["E1", "E1"], "what is known to be approved is not sent again"
+    cloud.show()
+    agent.expect(*DONE, *UNDONE)
+
+
+def test_an_agent_killed_at_its_approval_sends_none_for_what_has_started_meanwhile(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    agent = agents(cloud.url).start()
+    cloud.at_approval = lambda: agent.kill(signal.SIGKILL)
+    cloud.show(event())
+    agent.until(lambda: cloud.approved == ["E1"] and agent.process.poll() is not None)
+    cloud.show(started())
+    agent.start()
+    agent.until(lambda: agent.status().get("events", [{}])[0].get("event_status") == "Started")
+    cloud.show()
+    agent.expect(*DONE, *UNDONE)
+    assert cloud.approved == ["E1"]

@@ -1,0 +1,178 @@
+"""An agent that is killed again and again, at any instant, from an event's begin to its end.
+
+Each life of it ends by SIGKILL after a random time, together with the programs that it began, as
+systemd ends a unit's. The judge is the actions' own log, which they sync line by line. The seed is
+printed; AGENT_KILLS and AGENT_SEED in the environment give another number of kills and another
+seed. What a kill meets differs from run to run all the same.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from end_to_end.agents import Agent, Endpoint, endpoint, event, started
+
+KILLS = int(os.environ.get("AGENT_KILLS", "20"))
+SEED = int(os.environ.get("AGENT_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+
+STARTING_SECONDS = 0.6
+"""Within this a process is mostly killed before it has read its journal, or while it does."""
+
+LIFE_SECONDS = 1.0
+"""From when it answers to its kill at the latest; an event's three actions take as long."""
+
+ACTION_SECONDS = 0.2
+"""How long each takes, so that a kill may well meet it."""
+
+HOLDS = "while (log"
+"""Where an action waits, in its text."""
+
+LIVES = ((1, 4), (0, 2), (1, 3))
+"""How many lives the agent has at least and at most while an event is Scheduled, while it is
+Started, and when it is over."""
+
+RULES = """
+[[rule]]
+name = "three"
+match = { types = ["Reboot"] }
+approve = "when-prepared"
+prepare = [
+  { command = { run = ["ACTION", "a"], undo = ["ACTION", "un-a"] } },
+  { command = { run = ["ACTION", "b"], undo = ["ACTION", "un-b"], repeatable = true } },
+  { command = { run = ["ACTION", "c"], undo = ["ACTION", "un-c"] } },
+]
+"""
+NAMES = ["a", "b", "c"]
+REPEATABLE = {"b", "un-b"}
+
+
+class Lives:
+    """One agent, killed many times; how often, and what it did in all of its lives."""
+
+    def __init__(self, agent: Agent, chance: random.Random) -> None:
+        self.agent = agent
+        self.chance = chance
+        self.kills = 0
+        self.words = 0
+        """How often somebody has said that what was cut may be done again."""
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        process = self.agent.process
+        if process is None or process.poll() is not None:
+            process = self.agent.start(by=("-m", "forewarn.agent")).process
+        assert process is not None
+        return process
+
+    def live(self) -> None:
+        """Live for a random time and be killed."""
+        process = self.start()
+        if self.chance.random() < 0.25:
+            seconds = self.chance.uniform(0, STARTING_SECONDS)
+        else:
+            self.agent.until(lambda: self.agent.page("/healthz")[0])
+            seconds = self.chance.uniform(0, LIFE_SECONDS)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        process.send_signal(signal.SIGSTOP)  # it begins nothing while its programs are looked for
+        groups = children(process.pid)
+        assert self.agent.kill() == -signal.SIGKILL, "it never ends by itself"
+        for group in groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        self.kills += 1
+
+    def settle(self) -> None:
+        """Live on until nothing is in hand and nothing stands; say the word where it waits."""
+        process = self.start()
+        while True:
+            self.agent.until(lambda: self.agent.status().get("events") == [] and self._at_rest())
+            if not self.agent.status()["standing"]:
+                return
+            self.words += 1
+            process.send_signal(signal.SIGHUP)
+            self.agent.until(lambda: not self._stuck())
+
+    def _at_rest(self) -> bool:
+        return not self.agent.status()["standing"] or self._stuck()
+
+    def _stuck(self) -> bool:
+        return any(each["stuck"] for each in self.agent.status()["standing"])
+
+
+def children(pid: int) -> list[int]:
+    found: list[str] = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+            found += (task / "children").read_text().split()
+    return [int(each) for each in found]
+
+
+def judge(log: list[str], words: int) -> None:
+    """Judge what one event has left in the log.
+
+    Args:
+        log: Its lines.
+        words: How often somebody has said that what was cut may be undone again.
+    """
+    begun = [line.removesuffix(" begins") for line in log if line.endswith(" begins")]
+    for name in set(begun) - REPEATABLE:
+        assert begun.count(name) <= 1 + words * name.startswith("un-"), f"{name} twice: {log}"
+    done = [name for name in begun if name in NAMES]
+    assert done == sorted(done), f"in their order: {log}"
+    undone = [name.removeprefix("un-") for name in begun if name not in NAMES]
+    assert undone == sorted(undone, reverse=True), f"the last first: {log}"
+    assert set(done) <= set(undone), f"all of it: {log}"
+    assert begun[: len(done)] == done, f"nothing is done any more when it is over: {log}"
+    for name in undone:
+        assert f"un-{name} ends" in log, f"undone to the end: {log}"
+
+
+@pytest.fixture
+def cloud() -> Iterator[Endpoint]:
+    with endpoint() as server:
+        yield server
+
+
+@pytest.fixture
+def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
+    made = Agent(tmp_path / "agent", cloud.url, RULES)
+    text = made.action.read_text()
+    assert HOLDS in text
+    made.action.write_text(text.replace(HOLDS, f"time.sleep({ACTION_SECONDS})\n{HOLDS}"))
+    yield made
+    made.close()
+
+
+def test_kills_at_any_instant_leave_the_machine_as_it_should_be(
+    cloud: Endpoint, agent: Agent
+) -> None:
+    sys.stdout.write(f"AGENT_SEED={SEED} AGENT_KILLS={KILLS} repeats the choices\n")
+    chance = random.Random(SEED)
+    lives = Lives(agent, chance)
+    approvals: list[tuple[str, list[str]]] = []
+    cloud.at_approval = lambda: approvals.append((cloud.approved[-1], agent.done[before:]))
+    number = 0
+    while lives.kills < KILLS:
+        number += 1
+        event_id, before, words = f"E{number}", len(agent.done), lives.words
+        for shown, numbers in zip(([event(event_id)], [started(event_id)], []), LIVES, strict=True):
+            cloud.show(*shown)
+            for _ in range(chance.randint(*numbers)):
+                lives.live()
+        lives.settle()
+        judge(agent.done[before:], lives.words - words)
+        for approved, log in approvals:
+            assert approved == event_id
+            assert {f"{name} ends" for name in NAMES} <= set(log), "prepared before approved"
+        told = f"{lives.kills} kills, {len(approvals)} approvals of {event_id}"
+        sys.stdout.write(f"{told}: {', '.join(agent.done[before:])}\n")
+        approvals.clear()
+    assert agent.status()["standing"] == agent.status()["events"] == []
+    assert agent.page("/healthz") == (200, "ok\n")
