@@ -15,7 +15,8 @@ MOST_BEHIND=$((16 * 1024 * 1024)) # bytes, one file of WAL: writes wait while th
 
 verb=$1
 # shellcheck source=/dev/null
-. "$2" # data, bin, owner, here, other, start, stop, begun; the limits above, where others are wanted
+. "$2" # the limits above too, where others are wanted
+: "${data:?}" "${bin:?}" "${owner:?}" "${here:?}" "${other:?}" "${start:?}" "${stop:?}" "${begun:?}"
 
 say() { echo "$*"; }
 fail() {

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -291,6 +292,11 @@ def test_an_old_primary_that_crashed_is_not_started_beside_the_new_one(pair: Pai
     status, text = old.switchover("recover")
     assert (status, old.pid) == (1, 0)
     assert "may be the primary: nothing is started" in text
+    new.start()
+    shutil.rmtree(old.data)
+    old.copy(new)
+    assert old.switchover("recover") == (0, "this is the standby, and streams\n")
+    assert not old.begun.exists()
 
 
 @pytest.mark.parametrize(
