@@ -317,11 +317,53 @@ def test_notice_counts_by_the_servers_clock_where_ours_is_wrong() -> None:
 
 def test_the_time_that_an_event_starts_by_does_not_waver_with_each_answer() -> None:
     first = document(listed(), Date="Thu, 01 Jan 2026 12:10:00 GMT")
-    later = document(listed(Description="new"), Date="Thu, 01 Jan 2026 12:10:07 GMT")
+    later = document(listed(Description="new"), Date="Thu, 01 Jan 2026 12:10:03 GMT")
     run = Run(one_by_one(first, later))
     run.ask()
     (change,) = run.ask()
     assert change.event.starts_by == world.ORIGIN + 300
+
+
+def test_a_machine_that_slept_has_less_notice_and_that_is_no_update() -> None:
+    first = document(listed(), Date="Thu, 01 Jan 2026 12:00:00 GMT")
+    slept = document(listed(), Date="Thu, 01 Jan 2026 12:01:01 GMT")
+    run = Run(one_by_one(first, slept, slept))
+    run.ask()
+    assert run.ask() == []
+    assert run.watcher.listed is not None
+    (known,) = run.watcher.listed
+    assert known.starts_by == world.ORIGIN + 1 + 839  # a second was ours, 60 more were slept
+    run.ask()
+    assert run.watcher.listed == (known,)
+
+
+def test_without_a_word_of_the_servers_clock_ours_shortens_no_notice() -> None:
+    run = Run(one_by_one(document(listed()), document(listed())))
+    run.ask()
+    run.slept = 60.0
+    run.ask()
+    assert run.watcher.listed is not None
+    (known,) = run.watcher.listed
+    assert known.starts_by == world.ORIGIN + 900
+
+
+def test_a_machine_that_slept_while_it_waited_asks_for_the_whole_document() -> None:
+    held: list[bool] = []
+
+    def answers(ask: Ask, _held: bool) -> Reply:
+        held.append(bool(ask.held))
+        if len(held) == 2:
+            run.slept = 60.0
+            run.seconds += 60.0
+            return reply(304, ETag="1", Preference_Applied="wait=60")
+        return document(listed(), ETag="1")
+
+    run = Run(answers)
+    run.ask()
+    run.ask()
+    run.ask()
+    run.ask()
+    assert held == [False, True, False, True]
 
 
 def test_a_watch_goes_on_from_where_another_was_cut() -> None:

@@ -51,8 +51,8 @@ def reply(status: int, body: Any = b"", **headers: str) -> Reply:
     return Reply(status, content, tuple(named))
 
 
-def at(seconds: float = 0.0) -> Moment:
-    return Moment(START + timedelta(seconds=seconds), ORIGIN + seconds)
+def at(seconds: float = 0.0, slept: float = 0.0) -> Moment:
+    return Moment(START + timedelta(seconds=seconds + slept), ORIGIN + seconds)
 
 
 Answers = Callable[[Ask, bool], Reply | Failure]
@@ -86,6 +86,8 @@ class Run:
         self.chance = chance
         self.terms = Terms(pace or Pace(), endpoints, name)
         self.watcher = Watcher(self.terms, wishes or Wishes(), since, at(seconds))
+        self.slept = 0.0
+        """For how long the monotonic clock stood still."""
         self.asked: list[tuple[float, Ask]] = []
         self.troubles: list[str] = []
         self.messages: list[str] = []
@@ -93,17 +95,17 @@ class Run:
 
     def turn(self) -> None:
         """Do one thing that the decider wants."""
-        wanted = self.watcher.step(at(self.seconds))
+        wanted = self.watcher.step(at(self.seconds, self.slept))
         if isinstance(wanted, Pause):
             assert wanted.seconds > 0
             self.seconds += wanted.seconds
-            self.watcher.heard(Turn(None, at(self.seconds), self.chance))
+            self.watcher.heard(Turn(None, at(self.seconds, self.slept), self.chance))
             return
         self.asked.append((self.seconds, wanted))
         held = bool(wanted.held) and self._connected
         outcome = self.answers(wanted, held)
         self._connected = isinstance(outcome, Reply)
-        self.watcher.heard(Turn(outcome, at(self.seconds), self.chance, held))
+        self.watcher.heard(Turn(outcome, at(self.seconds, self.slept), self.chance, held))
         while (trouble := self.watcher.tell()) is not None:
             self.troubles.append(trouble.reason)
             self.messages.append(trouble.message)

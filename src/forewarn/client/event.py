@@ -49,7 +49,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         """How long until NotBefore, never less than nothing; None once Started.
 
         It runs on the monotonic clock from the moment at which the event was read, so a wall clock
-        that is set meanwhile neither lengthens nor shortens it.
+        that is set meanwhile neither lengthens nor shortens it. The time for which the machine was
+        paused is taken off as soon as the server has answered again.
         """
         if self.starts_by is None:
             return None

@@ -107,6 +107,7 @@ class Watcher:
         self._asked_name = False
         self._answered = False
         self._tag: bytes | None = None
+        self._apart = _apart(moment)
         self._try_waiting_at = moment.monotonic
         self._waits: bool | None = None  # None: not known, or to be found out anew
 
@@ -148,12 +149,18 @@ class Watcher:
 
     def heard(self, turn: Turn) -> None:
         """Take note of what was done: of the answer, the failure, or that a pause is over."""
-        if turn.outcome is None:
-            return
-        if self._asked_name:
+        if turn.outcome is not None and self._asked_name:
             self._heard_name(turn.outcome, turn)
-            return
-        found: Reply | Listing | Failure = turn.outcome
+        elif turn.outcome is not None:
+            self._heard_events(turn.outcome, turn)
+        apart = _apart(turn.moment)
+        if abs(apart - self._apart) > answers.CLOCKS_AGREE_SECONDS:
+            # The machine may have slept, and its notice is shorter than it seems: only a whole
+            # document that is read from now on tells by how much.
+            self._apart, self._tag = apart, None
+
+    def _heard_events(self, outcome: Reply | Failure, turn: Turn) -> None:
+        found: Reply | Listing | Failure = outcome
         if isinstance(found, Reply):
             if found.status == 304 and turn.held:
                 self._nothing_new(found, turn)
@@ -162,8 +169,8 @@ class Watcher:
         if isinstance(found, Failure):
             self._failed(found, turn)
         else:
-            assert isinstance(turn.outcome, Reply)  # the listing was read from it
-            self._document(found, turn.outcome, turn)
+            assert isinstance(outcome, Reply)  # the listing was read from it
+            self._document(found, outcome, turn)
 
     def _heard_name(self, outcome: Reply | Failure, turn: Turn) -> None:
         named = answers.name_in(outcome) if isinstance(outcome, Reply) else outcome
@@ -268,7 +275,7 @@ class Watcher:
         known = self._state.known.get(key)
         seen = answers.seen(listed, self._terms.name, moment, sent)
         if known is not None:
-            seen = merged(known.event, listed, seen)
+            seen = merged(known.event, listed, seen, by_server=sent is not None)
         if known is None or not known.told:
             if not self._wishes.wants(seen):
                 yield Step(key, "", Known(seen, told=False, started=False))
@@ -278,14 +285,29 @@ class Watcher:
         if seen.started and not known.started:
             yield Step(key, "started", Known(seen, told=True, started=True))
         elif seen != known.event:
-            yield Step(key, "updated", Known(seen, told=True, started=known.started))
+            is_news = msgspec.structs.replace(seen, starts_by=known.event.starts_by) != known.event
+            known = Known(seen, told=True, started=known.started)
+            yield Step(key, "updated" if is_news else "", known)
 
 
-def merged(before: event.Event, listed: Listed, seen: event.Event) -> event.Event:
+def _apart(moment: Moment) -> float:
+    """Return how far the wall clock and the monotonic one are apart, in seconds."""
+    return moment.now.timestamp() - moment.monotonic
+
+
+def merged(
+    before: event.Event, listed: Listed, seen: event.Event, *, by_server: bool
+) -> event.Event:
     """Return an event as it is seen now, with what this answer leaves out as it was before.
 
     An answer may be of an older version than the one before, may write the id in another case and
     put `_` before the names; none of this is news.
+
+    Args:
+        before: The event as it was known.
+        listed: As the answer has it.
+        seen: What the answer alone makes of it.
+        by_server: Whether the server's clock was there to reckon by.
     """
     same_names = [_bare(name) for name in seen.resources] == [
         _bare(name) for name in before.resources
@@ -309,8 +331,24 @@ def merged(before: event.Event, listed: Listed, seen: event.Event) -> event.Even
             before.duration_seconds if listed.duration_seconds is None else seen.duration_seconds
         ),
         concerns_me=concerns_me,
-        starts_by=before.starts_by if not_before == before.not_before else seen.starts_by,
+        starts_by=(
+            _soonest(before.starts_by, seen.starts_by, by_server=by_server)
+            if not_before == before.not_before
+            else seen.starts_by
+        ),
     )
+
+
+def _soonest(before: float | None, now: float | None, *, by_server: bool) -> float | None:
+    """Return when the same NotBefore is, by what was reckoned once and by what is reckoned now.
+
+    The monotonic clock of a machine that sleeps or is paused stands still, so its notice is shorter
+    than was reckoned. It is never longer, and a clock of ours that was set says nothing of it.
+    """
+    if before is None or now is None:
+        return before if now is None else now
+    slept = by_server and now < before - answers.CLOCKS_AGREE_SECONDS
+    return now if slept else before
 
 
 def _bare(name: str) -> str:
