@@ -22,10 +22,16 @@ QUICK = {"wait_seconds = 20": "wait_seconds = 0.2", "wait_seconds = 5 ": "wait_s
 SHORT = 14
 """A notice that is over soon, and leaves a busy machine nine seconds to begin."""
 STARTER = """
-import subprocess
-import sys
+# Does nothing where the worker runs already, as the page wants it.
+import os, pathlib, select, subprocess
+try:
+    descriptor = os.pidfd_open(int(pathlib.Path({pid_file!r}).read_text()))
+    runs = not select.select([descriptor], [], [], 0)[0]
+except OSError:
+    runs = False
 null = subprocess.DEVNULL
-subprocess.Popen({argv}, start_new_session=True, stdin=null, stdout=null, stderr=null)
+if not runs:
+    subprocess.Popen({argv}, start_new_session=True, stdin=null, stdout=null, stderr=null)
 """
 WORDS = {"service": SERVICE, "signal": SIGNAL}
 (STOP_SECONDS,) = [float(word) for word in re.findall(r"(?m)^TimeoutStopSec=(\d+)$", UNIT)]
@@ -56,7 +62,9 @@ def agents(
 
     def make(way: str, *, stop_seconds: float = STOP_SECONDS, **places: str) -> Agent:
         units.put("web.service", web.argv, web.pid_file, stop_seconds)
-        starter = workplace.python(tmp_path, "start-worker", STARTER.format(argv=web.argv))
+        starter = workplace.python(
+            tmp_path, "start-worker", STARTER.format(argv=web.argv, pid_file=str(web.pid_file))
+        )
         here = {"/usr/local/bin/start-worker": starter, "/run/worker.pid": str(web.pid_file)}
         text = pages.placed(WORDS[way], QUICK if way == "service" else here)
         made.append(Agent(tmp_path / "agent", cloud.url, pages.placed(text, places)))
