@@ -2,7 +2,8 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from agent import workplace
 from agent.workplace import Done, Site
 from forewarn.agent.actions.haproxy import Haproxy
-from forewarn.agent.actions.work import Failed
+from forewarn.agent.actions.work import Action, Failed, Work
 from forewarn.agent.steps import Haproxy as Terms
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
@@ -46,6 +47,23 @@ class Balancer:
 
     def done(self, server: str = "one", **terms: object) -> Done:
         return Done(haproxy={"socket": self.socket, "server": f"web/{server}", **terms})
+
+
+class Counting(Haproxy):
+    """Tells when it has counted sessions."""
+
+    def __init__(self, usual: Action) -> None:
+        assert isinstance(usual, Haproxy)
+        super().__init__(usual._terms)
+        self.counted = threading.Event()
+        self.first: Callable[[], None] = lambda: None
+        """What happens just before it counts."""
+
+    def _sessions(self, work: Work) -> int:
+        self.first()
+        left = super()._sessions(work)
+        self.counted.set()
+        return left
 
 
 @pytest.fixture
@@ -113,12 +131,21 @@ def test_draining_that_is_cut_says_how_many_sessions_were_left(
     argv = ["curl", "-s", f"http://127.0.0.1:{balancer.port}/"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as asking:
         assert site.arrived.wait(10)
-        begun = balancer.done().begin()
-        while balancer.state() != "drain":
-            begun.work.wait(0.01)
+        done = balancer.done()
+        action = done.action = Counting(done.action)
+        begun = done.begin()
+        assert action.counted.wait(10)
         assert begun.stop() == "cut sessions left: 1"
         site.hold.set()
         asking.communicate()
+
+
+def test_draining_that_is_cut_at_once_says_that_nothing_was_counted(balancer: Balancer) -> None:
+    done = balancer.done()
+    action = done.action = Counting(done.action)
+    action.first = done.work.stop
+    assert done.begin().end() == "cut sessions left: not counted yet"
+    assert balancer.state() == "drain"
 
 
 def test_a_server_that_there_is_not_is_a_failure(balancer: Balancer) -> None:

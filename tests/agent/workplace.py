@@ -74,6 +74,7 @@ class Done:
 
     def __init__(self, **step: Any) -> None:
         self.step = msgspec.convert(step, Step)
+        self.action = catalog.action(self.step)
         self.facts: dict[str, Any] | None = None
         self.work = self._work(undo=False)
 
@@ -93,10 +94,10 @@ class Done:
         self.facts = facts
 
     def prepare(self) -> str:
-        return catalog.action(self.step).prepare(self.work)
+        return self.action.prepare(self.work)
 
     def recover(self) -> str:
-        return catalog.action(self.step).recover(self._work(undo=True))
+        return self.action.recover(self._work(undo=True))
 
     def begin(self) -> "Begun":
         return Begun(self)

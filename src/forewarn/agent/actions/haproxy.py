@@ -48,12 +48,13 @@ class Haproxy:
         work.note({"state": state})
         if state == READY:
             self._set("drain", work)
-        while self._terms.wait_sessions and (left := self._sessions(work)):
-            try:
+        left: int | None = None
+        try:
+            while self._terms.wait_sessions and (left := self._sessions(work)):
                 work.wait(LOOK_SECONDS)
-            except Cut as cut:
-                message = f"sessions left: {left}"
-                raise Cut(message) from cut
+        except Cut as cut:
+            message = f"sessions left: {'not counted yet' if left is None else left}"
+            raise Cut(message) from cut
         return ""
 
     def recover(self, work: Work) -> str:
