@@ -3,6 +3,7 @@
 Each answer comes from what the daemon published last: a probe neither waits for it nor disturbs it.
 """
 
+import contextlib
 import http.server
 import socket
 import threading
@@ -13,6 +14,9 @@ from forewarn.agent import deadline
 
 CONNECTIONS: Final = 64
 """At once: probes and peers ask for milliseconds; who is over it is hung up on."""
+
+CLOSE_SECONDS: Final = 1.0
+"""How long the thread may take to see that the port is closed; it keeps no process from ending."""
 
 SECONDS: Final = 5.0
 """For a request to come and its answer to be taken."""
@@ -43,7 +47,8 @@ class Port:
 
     def __init__(self, address: tuple[str, int], shown: Shown) -> None:
         self._server = _Server(address, shown)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="port", daemon=True)
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._serve, name="port", daemon=True)
         self._thread.start()
 
     @property
@@ -53,8 +58,16 @@ class Port:
 
     def close(self) -> None:
         """Listen no more."""
-        self._server.shutdown()
+        self._is_closed = True
+        with contextlib.suppress(OSError):  # not every system can
+            self._server.socket.shutdown(socket.SHUT_RDWR)  # so that the thread looks up
+        self._thread.join(CLOSE_SECONDS)
         self._server.server_close()
+
+    def _serve(self) -> None:
+        """Answer one after another; the library's own loop would look up twice a second."""
+        while not self._is_closed:
+            self._server.handle_request()
 
 
 class _Server(http.server.ThreadingHTTPServer):
