@@ -2,7 +2,7 @@
 
 from agent.bench import START, Bench, command, event, rule, service
 from forewarn.agent.machine import OTHERS_AT_ONCE
-from forewarn.agent.messages import Finished, Woken
+from forewarn.agent.messages import Finished, Found, Proceed, Woken, Write
 from forewarn.agent.records import Outcome
 
 SECOND = event("E2", event_type="Redeploy")
@@ -192,3 +192,50 @@ def test_what_served_two_events_is_undone_after_what_each_of_them_did_later() ->
     bench.start()
     assert bench.see() == ["undo web"]
     assert bench.end("web") == ["undo ready"]
+
+
+REBOOTS = rule(service("web"), command("drain"), match={"types": ["Reboot"]}, name="reboots")
+REDEPLOYS = rule(service("db"), match={"types": ["Redeploy"]}, name="redeploys")
+
+
+def test_what_a_later_event_still_wants_keeps_nothing_of_an_earlier_one_standing() -> None:
+    bench = Bench(REBOOTS, REDEPLOYS)
+    bench.see(event())
+    bench.end("web")
+    bench.end("drain")
+    assert bench.see(event(), SECOND) == ["do db"]
+    bench.end("db")
+    assert bench.see(SECOND) == ["undo drain"]
+
+
+def test_what_has_to_wait_for_its_turn_keeps_nothing_of_another_event_standing() -> None:
+    bench = Bench(REBOOTS, REDEPLOYS)
+    bench.see(SECOND)
+    bench.end("db")
+    bench.see(SECOND, event())
+    bench.end("web")
+    bench.end("drain")
+    assert bench.see() == ["undo drain", "undo db"]
+    assert bench.end("drain") == ["undo web"]
+
+
+def test_what_is_being_undone_keeps_nothing_of_another_event_standing() -> None:
+    bench = Bench(REBOOTS, REDEPLOYS)
+    bench.see(SECOND)
+    bench.end("db")
+    bench.see(SECOND, event())
+    bench.end("web")
+    bench.end("drain")
+    assert bench.see(SECOND) == ["undo drain"]
+    assert bench.see() == ["undo db"]
+    assert bench.end("drain") == ["undo web"]
+
+
+def test_an_action_is_let_go_on_by_its_own_number_once_its_note_is_written() -> None:
+    bench = Bench(rule(service("web"), command("drain")))
+    bench.see(event())
+    run = bench.runs["web"]
+    (written, proceed) = bench.machine.handle(Found(run.run, {"was": "active"}), bench.now)
+    assert isinstance(written, Write)
+    assert proceed == Proceed(run.run)
+    assert run.effect == written.record.effect

@@ -337,6 +337,16 @@ def test_a_machine_that_slept_has_less_notice_and_that_is_no_update() -> None:
     assert run.watcher.listed == (known,)
 
 
+def test_what_an_answer_does_not_say_of_the_notice_is_as_it_was() -> None:
+    silent = document(listed(NotBefore=None), Date="Thu, 01 Jan 2026 12:05:00 GMT")
+    run = Run(one_by_one(document(listed()), silent))
+    run.ask()
+    assert run.ask() == []
+    assert run.watcher.listed is not None
+    assert [known.starts_by for known in run.watcher.listed] == [world.ORIGIN + 900]
+    assert run.watcher.looks == 2
+
+
 def test_without_a_word_of_the_servers_clock_ours_shortens_no_notice() -> None:
     run = Run(one_by_one(document(listed()), document(listed())))
     run.ask()

@@ -346,7 +346,7 @@ def _soonest(before: float | None, now: float | None, *, by_server: bool) -> flo
     than was reckoned. It is never longer, and a clock of ours that was set says nothing of it.
     """
     if before is None or now is None:
-        return before if now is None else now
+        return before  # this answer does not say
     slept = by_server and now < before - answers.CLOCKS_AGREE_SECONDS
     return now if slept else before
 
