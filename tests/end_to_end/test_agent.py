@@ -344,6 +344,21 @@ program.main(sys.argv[1:])
 """
 
 
+def start_to_be_killed(agent: Agent, at: int, how: str) -> subprocess.Popen[bytes]:
+    """Start an agent that ends before, in or after the writing of its so-manieth record."""
+    killer = agent.folder / "killer.py"
+    killer.write_text(KILLER)
+    given = {"KILL_AT": str(at), "KILL_HOW": how}
+    os.environ.update(given)
+    try:
+        agent.start(by=(str(killer),))
+    finally:
+        for name in given:
+            del os.environ[name]
+    assert agent.process is not None
+    return agent.process
+
+
 @pytest.mark.parametrize("how", ["before", "during", "after"])
 @pytest.mark.parametrize("at", range(1, 8))
 def test_a_kill_at_any_record_leaves_the_machine_as_it_should_be(
@@ -351,17 +366,9 @@ def test_a_kill_at_any_record_leaves_the_machine_as_it_should_be(
 ) -> None:
     """Records: booted, taken, a begun, a ended, b begun, b ended, approved."""
     agent = agents()
-    (agent.folder / "killer.py").write_text(KILLER)
     cloud.show(event())
-    given = {"KILL_AT": str(at), "KILL_HOW": how}
-    os.environ.update(given)
-    try:
-        agent.start(by=(str(agent.folder / "killer.py"),))
-    finally:
-        for name in given:
-            del os.environ[name]
-    assert agent.process is not None
-    assert agent.process.wait(40) == -signal.SIGKILL
+    process = start_to_be_killed(agent, at, how)
+    assert process.wait(40) == -signal.SIGKILL
     agent.start()
     agent.until(lambda: agent.phase() in {"Approved", "Held"})
     log = agent.done
@@ -377,3 +384,32 @@ def test_a_kill_at_any_record_leaves_the_machine_as_it_should_be(
     agent.until(lambda: not agent.status()["standing"])
     undone = [line for line in agent.done[len(log) :] if line.endswith("ends")]
     assert undone == (["un-b ends", "un-a ends"] if "b begins" in log else ["un-a ends"])
+
+
+@pytest.mark.parametrize("how", ["before", "during", "after"])
+@pytest.mark.parametrize("at", range(8, 13))
+def test_a_kill_at_any_record_of_undoing_leaves_the_machine_as_it_should_be(
+    how: str, at: int, cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    """Records: gone, un-b begun, un-b ended, un-a begun, un-a ended."""
+    agent = agents()
+    cloud.show(event())
+    process = start_to_be_killed(agent, at, how)
+    agent.until(lambda: agent.phase() == "Approved")
+    cloud.show()
+    assert process.wait(40) == -signal.SIGKILL
+    agent.start()
+    if (at, how) in {(11, "after"), (12, "before"), (12, "during")}:
+        agent.until(lambda: any(each["stuck"] for each in agent.status().get("standing", ())))
+        assert agent.done.count("un-a begins") == (at == 12)  # it may not be begun again unasked
+        assert agent.process is not None
+        agent.process.send_signal(signal.SIGHUP)
+    agent.until(lambda: agent.status() and not agent.status()["standing"])
+    assert agent.done[: len(DONE)] == DONE
+    undone = agent.done[len(DONE) :]
+    repeated = {(10, "before"): "un-b", (10, "during"): "un-b"}.get((at, how), "")
+    asked = "un-a" if (at, how) in {(12, "before"), (12, "during")} else ""
+    counts = {name: undone.count(f"{name} ends") for name in ("un-b", "un-a")}
+    assert counts == {name: 2 if name in {repeated, asked} else 1 for name in counts}
+    assert undone.index("un-a begins") > undone.index("un-b ends")
+    assert cloud.approved == ["E1"]
