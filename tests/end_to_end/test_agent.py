@@ -172,6 +172,31 @@ def test_a_dry_run_says_and_does_nothing(cloud: Endpoint, agents: Callable[..., 
     assert not (agent.folder / "state").exists()
 
 
+def test_a_dry_run_stays_in_its_pool_and_tells_no_peer_that_it_is_prepared(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    """Else a machine that does nothing would be drained, and its event approved by another."""
+    pool = (
+        '[[rule]]\nname = "pool"\napprove = "when-prepared"\n'
+        "prepare = [{ ready = { wait_seconds = 0.1 } }]\n"
+    )
+    tries, real = agents(pool, "web-1"), agents(pool)
+    real.settings.write_text(f'peers = ["http://127.0.0.1:{tries.port}"]\n{pool}')
+    tries.start("--dry-run")
+    real.start()
+    cloud.show(event(Resources=["web-0", "web-1"]))
+    real.until(lambda: real.phase() == "Prepared")
+    tries.until(lambda: tries.phase() == "Prepared")
+    real.until(lambda: "approved when these say that they are too: web-1" in real.said.read_text())
+    assert tries.page("/readyz") == (200, "ready\n")
+    assert "forewarn_agent_ready 1\n" in tries.page("/metrics")[1]
+    (shown,) = tries.status()["events"]
+    assert not shown["agrees"]
+    assert tries.status()["dry_run"]
+    assert real.page("/readyz")[0] == 503
+    assert cloud.approved == []
+
+
 def test_once_ends_when_what_the_document_asks_for_is_done(
     cloud: Endpoint, agents: Callable[..., Agent]
 ) -> None:

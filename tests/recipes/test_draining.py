@@ -177,7 +177,7 @@ def test_a_session_that_outlasts_the_notice_is_said_and_nobody_approves(
     request = long_one(balancer, webs[0])
     cloud.show(event(EventType="Preempt", notice=SHORT))
     agent.until(lambda: agent.phase() == "Held")
-    assert "cut sessions left: 1" in agent.said.read_text()
+    assert "cut: sessions left: 1" in agent.said.read_text()
     assert (cloud.approved, request.whole) == ([], None)
     assert balancer.state() == "drain"  # until the event is over
     webs[0].close()  # what the maintenance does to it

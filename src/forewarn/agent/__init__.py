@@ -18,6 +18,7 @@
     port        the status port; shell
     boot        which boot of the machine this is; shell
     deadline    one time limit for all that comes on a socket; shell
+    telling     what the log says of all this
     logs        the form of the log
     daemon      the process: one thread decides, all others tell it
     __main__    `python -m forewarn.agent`: the daemon and nothing of the command line

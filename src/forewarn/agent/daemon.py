@@ -30,6 +30,7 @@ from forewarn.agent.messages import (
     Cause,
     Closing,
     Command,
+    Heard,
     Looked,
     Proceed,
     Reloaded,
@@ -40,9 +41,10 @@ from forewarn.agent.messages import (
 )
 from forewarn.agent.peers import Peers
 from forewarn.agent.port import Port
-from forewarn.agent.records import Ended, Fact, Gone, Outcome, Passed, Taken
+from forewarn.agent.records import Fact
 from forewarn.agent.rules import Rule
 from forewarn.agent.settings import OFF, Settings
+from forewarn.agent.telling import Telling
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 
@@ -100,6 +102,7 @@ class Daemon:
             settings.rule, settings.margin_seconds, journal.records if journal else ()
         )
         self._metrics = metrics.Metrics()
+        self._telling = Telling(dry=journal is None)
         self._notifier = systemd.Notifier(os.environ)
         self._hands = Hands(self._causes.put, dry=journal is None)
         self._peers = Peers(settings.peers, self._causes.put)
@@ -136,7 +139,11 @@ class Daemon:
         self._handle(Resumed(boot.name()))
         self._publish()
         self._looking.begin()
-        LOGGER.info("the agent is up", extra={"facts": {"status_port": self.port}})
+        LOGGER.info(
+            "the agent is up%s",
+            ": a dry run, which does nothing" if self._journal is None else "",
+            extra={"facts": {"status_port": self.port, "rules": len(self._settings.rule)}},
+        )
         self._notifier.tell("READY=1")
         try:
             while not self._over():
@@ -194,8 +201,12 @@ class Daemon:
             return
         if isinstance(cause, Looked):
             self._metrics.looks += 1
+        elif isinstance(cause, Heard):
+            self._telling.heard(cause)
         for command in self._machine.handle(cause, clock.monotonic()):
             self._carry_out(command)
+        if isinstance(cause, Looked):
+            self._telling.looked(self._machine)
         if self._journal is not None:
             self._shorten(self._journal)
 
@@ -228,6 +239,7 @@ class Daemon:
                 self._write(command.record, now)
             case Begin():
                 self._metrics.began(command, now)
+                self._telling.began(command)
                 self._show_ready()  # before a ready action counts its wait
                 self._hands.begin(command, self._machine.name or "", now)
             case Proceed():
@@ -240,6 +252,7 @@ class Daemon:
             case Approve():
                 self._looking.approve(command)
             case Ask():
+                self._telling.asked(command)
                 self._peers.ask(command)
 
     def _write(self, record: Fact, now: float) -> None:
@@ -247,7 +260,7 @@ class Daemon:
         if journal is not None:
             self._insist(lambda: journal.append(record))
         self._metrics.wrote(record, now)
-        _tell(record)
+        self._telling.wrote(record, self._machine)
 
     def _insist(self, write: Callable[[], None]) -> None:
         """Write until it is written: nothing may follow what is not in the journal."""
@@ -279,7 +292,7 @@ class Daemon:
         self._pages = {**self._pages, "/status": (200, JSON, msgspec.json.encode(told))}
 
     def _show_ready(self) -> None:
-        ready = view.ready(self._machine)
+        ready = self._journal is None or view.ready(self._machine)
         page = (200, TEXT, b"ready\n") if ready else (503, TEXT, b"being taken out\n")
         self._pages = {**self._pages, "/readyz": page}
 
@@ -295,9 +308,8 @@ class Daemon:
             return
         self._shown_of_nothing = shown if nothing else None
         now = clock.monotonic()
-        self._told = view.status(self._machine, now)
-        self._told["dry_run"] = self._journal is None
-        metrics = self._metrics.page(self._machine, now).encode()
+        self._told = view.status(self._machine, now, dry=self._journal is None)
+        metrics = self._metrics.page(self._machine, now, dry=self._journal is None).encode()
         self._pages = {**self._pages, "/metrics": (200, METRICS, metrics)}
         self._show_ready()
         self._show_trouble(self._trouble)
@@ -305,34 +317,6 @@ class Daemon:
 
 class _Reread(Cause, frozen=True):
     """The rules are to be read again; the daemon's own business."""
-
-
-def _tell(record: Fact) -> None:
-    """Log what a record says that people want to know."""
-    match record:
-        case Taken():
-            LOGGER.info(
-                "%s %s: rule %r",
-                record.event.event_type,
-                record.event.event_id,
-                record.rule.name,
-                extra={"facts": {"event_id": record.event.event_id, "rule": record.rule.name}},
-            )
-        case Ended():
-            level = logging.INFO if record.outcome is Outcome.DONE else logging.WARNING
-            verb = "undoing" if record.undo else "doing"
-            again = "" if record.final else "; it is tried again"
-            LOGGER.log(
-                level, "%s %s: %s%s %s", verb, record.effect, record.outcome, again, record.text
-            )
-        case Passed() if not record.outcome.good:
-            LOGGER.warning(
-                "action %d for %s is not done: %s", record.step, record.event_id, record.outcome
-            )
-        case Gone():
-            LOGGER.info("%s is over", record.event_id)
-        case _:
-            LOGGER.debug("%s", record)
 
 
 def serve(

@@ -60,7 +60,7 @@ class Metrics:
             case Gone():
                 self._taken_at.pop(record.event_id, None)
 
-    def page(self, machine: Machine, now: float) -> str:
+    def page(self, machine: Machine, now: float, *, dry: bool = False) -> str:
         """Return all of it as text, but for the looks."""
         cases = machine.ledger.cases.values()
         events: Counter[Labels] = Counter(
@@ -80,7 +80,7 @@ class Metrics:
             *_family("approvals_total", "counter", {(): self._approvals}),
             *_family("approval_delay_seconds", "gauge", {(): self._delay}),
             *_family("notice_left_seconds", "gauge", {(): max(0.0, min(left))} if left else {}),
-            *_family("ready", "gauge", {(): int(view.ready(machine))}),
+            *_family("ready", "gauge", {(): int(dry or view.ready(machine))}),
             *_family("stuck", "gauge", {(): stuck}),
         ]
         return "\n".join(lines) + "\n"

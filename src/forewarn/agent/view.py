@@ -22,17 +22,20 @@ def ready(machine: Machine) -> bool:
     return not any(effect.step.ready is not None and not effect.undoing for effect in effects)
 
 
-def status(machine: Machine, now: float) -> dict[str, Any]:
+def status(machine: Machine, now: float, *, dry: bool = False) -> dict[str, Any]:
     """Return what is in hand and what stands, for people and peers.
 
     Args:
         machine: The decider.
         now: The monotonic clock's seconds.
+        dry: Whether nothing is done in truth: then the machine stays in its pool, and peers are
+            not told that it is prepared.
     """
     return {
         "machine": machine.name,
-        "ready": ready(machine),
-        "events": [_case(case, machine, now) for case in machine.ledger.cases.values()],
+        "dry_run": dry,
+        "ready": dry or ready(machine),
+        "events": [_case(case, machine, now, dry=dry) for case in machine.ledger.cases.values()],
         "standing": [_effect(effect) for effect in machine.ledger.effects.values()],
     }
 
@@ -64,7 +67,7 @@ class _Told(msgspec.Struct):
     events: list[_ToldEvent]
 
 
-def _case(case: Case, machine: Machine, now: float) -> dict[str, Any]:
+def _case(case: Case, machine: Machine, now: float, *, dry: bool) -> dict[str, Any]:
     event = machine.events.get(case.event_id, case.event)
     rule = case.rule
     assert rule is not None
@@ -79,7 +82,7 @@ def _case(case: Case, machine: Machine, now: float) -> dict[str, Any]:
         "rule": rule.name,
         "approve": rule.approve,
         "phase": case.phase.value,
-        "agrees": consent.agrees(case),
+        "agrees": not dry and consent.agrees(case),
         "actions": [
             {"kind": step.kind, "result": None if result is None else result.value}
             for step, result in zip(rule.prepare, case.results, strict=True)
