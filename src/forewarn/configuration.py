@@ -11,7 +11,9 @@ Nothing heavy is imported here: the command line finds the service's socket by t
 import difflib
 import enum
 import ipaddress
+import json
 import os
+import re
 import tomllib
 import types
 import typing
@@ -29,6 +31,15 @@ SYSTEM_STATE: Final = Path("/var/lib/forewarn")
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Shape = TypeVar("Shape", bound=msgspec.Struct)
+
+TOML_WORDS: Final = {
+    "object": "table",
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+}
+"""What TOML calls the types that msgspec names by other words."""
 
 
 class SettingsError(Exception):
@@ -66,20 +77,29 @@ def read(path: Path) -> dict[str, Any]:
         raise SettingsError(message) from error
 
 
-def judge_keys(
-    tree: Mapping[str, Any], shape: type[msgspec.Struct], where: str, at: str = ""
-) -> None:
+def judge_keys(tree: Mapping[str, Any], shape: type[msgspec.Struct], where: str) -> None:
     """Refuse the first key that does not exist, and name those that do.
 
     Args:
         tree: What was read.
         shape: What may be in it.
         where: Whose it is, for the message: a file, a variable.
-        at: The path down to `tree`, with a dot at its end; `""` at the top.
 
     Raises:
         SettingsError: There is such a key.
     """
+    _judge_keys(tree, shape, where, at="", top=shape)
+
+
+def _judge_keys(
+    tree: Mapping[str, Any],
+    shape: type[msgspec.Struct],
+    where: str,
+    *,
+    at: str,
+    top: type[msgspec.Struct],
+) -> None:
+    """Do what `judge_keys` says; `at` is the path down to `tree`, with a dot at its end."""
     hints = typing.get_type_hints(shape)
     names = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(shape)}
     for name, value in tree.items():
@@ -89,6 +109,7 @@ def judge_keys(
                 f"{where}: there is no setting {at}{name}; "
                 + (f"did you mean {at}{near[0]}? " if near else "")
                 + f"{f'[{at[:-1]}]' if at else 'The file'} knows {', '.join(names)}"
+                + (_of_the_top(name, top) if at else "")
             )
             raise SettingsError(message)
         inner = _struct_of(names[name])
@@ -98,7 +119,7 @@ def judge_keys(
         for number, one in enumerate(many):
             place = f"{at}{name}[{number}]." if isinstance(value, list) else f"{at}{name}."
             if isinstance(one, dict):
-                judge_keys(one, inner, where, place)
+                _judge_keys(one, inner, where, at=place, top=top)
 
 
 def convert(tree: Mapping[str, Any], shape: type[Shape], where: str) -> Shape:
@@ -117,7 +138,9 @@ def convert(tree: Mapping[str, Any], shape: type[Shape], where: str) -> Shape:
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
         at = place.removesuffix("`")
-        message = f"{where}: at {at}: {what}{_expected(at, shape)}" if place else f"{where}: {what}"
+        what = _in_toml_words(what)
+        expected = _expected(at, shape, tree) if place else ""
+        message = f"{where}: at {at}: {what}{expected}" if place else f"{where}: {what}"
         raise SettingsError(message) from error
 
 
@@ -254,22 +277,54 @@ def _value(text: str) -> object:
     return tree["value"] if len(tree) == 1 else text
 
 
-def _expected(at: str, top: type[msgspec.Struct]) -> str:
+def _of_the_top(name: str, top: type[msgspec.Struct]) -> str:
+    """Return what a message adds where a setting of the top level stands in a table."""
+    hint = typing.get_type_hints(top).get(name)
+    if hint is None or _struct_of(hint) is not None:
+        return ""
+    return f"; {name} is a setting of the top level and belongs above the first table"
+
+
+def _in_toml_words(what: str) -> str:
+    """Return what msgspec says with TOML's names of the types."""
+
+    def renamed(quoted: re.Match[str]) -> str:
+        return re.sub(r"\w+", lambda word: TOML_WORDS.get(word[0], word[0]), quoted[0])
+
+    return re.sub(r"`[a-z |]+`", renamed, what)
+
+
+def _expected(at: str, top: type[msgspec.Struct], tree: Mapping[str, Any]) -> str:
     """Return what a message adds about the setting at this path; `""` for a table."""
     hint: object = top
     default: object = msgspec.NODEFAULT
+    value: Any = tree
     for part in at.split("."):
         shape = _struct_of(hint)
         assert shape is not None  # msgspec names a path within the structs
-        name = part.partition("[")[0]
+        name, *indexes = part.replace("]", "").split("[")
         hint = typing.get_type_hints(shape)[name]
         default = next(f.default for f in msgspec.structs.fields(shape) if f.name == name)
+        value = value.get(name)
+        for index in indexes:
+            value = value[int(index)] if index.isdigit() else None
+    many = typing.get_origin(hint) is tuple and not at.endswith("]")
     if _struct_of(hint) is not None:
-        return ""
+        table = re.sub(r"\[\d+\]", "", at)
+        return f"; write [[{table}]]" if many and isinstance(value, dict) else ""
     choices = _choices(hint)
+    if many and isinstance(value, str):
+        return _as_list(value, choices)
     if choices:
         return f"; give one of {', '.join(repr(choice) for choice in choices)}"
     return "" if default is msgspec.NODEFAULT else f"; the default is {default!r}"
+
+
+def _as_list(value: str, choices: list[str]) -> str:
+    """Return what a message adds where a string stands for a list of them."""
+    entries = [value if value in choices else choices[0]] if choices else value.split()
+    plain = entries and not any(letter in value for letter in "'\"\\")
+    return "; give a list" + (f", such as {json.dumps(entries)}" if plain else "")
 
 
 def _struct_of(hint: object) -> type[msgspec.Struct] | None:

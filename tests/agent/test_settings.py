@@ -71,7 +71,38 @@ def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[[rule]]\n", "at rule[0]: Object missing required field `name`"),
-        ("[[rule]]\nname = ''\n", "at rule[0].name: Expected `str` of length >= 1"),
+        ("[rule]\nname = 'r'\n", "at rule: Expected `array`, got `table`; write [[rule]]"),
+        (
+            "[[rule]]\nname = 'r'\n[rule.prepare]\nready = {}\n",
+            "at rule[0].prepare: Expected `array`, got `table`; write [[rule.prepare]]",
+        ),
+        (
+            "[[rule]]\nname = 'r'\nmatch = { types = 'Reboot' }\n",
+            (
+                "at rule[0].match.types: Expected `array`, got `string`; give a list, such as "
+                '["Reboot"]'
+            ),
+        ),
+        (
+            step("command = { run = '/bin/drain now' }"),
+            (
+                "at rule[0].prepare[0].command.run: Expected `array`, got `string`; give a list, "
+                'such as ["/bin/drain", "now"]'
+            ),
+        ),
+        (
+            step("command = { run = 'sh -c \"a b\"' }"),
+            ("at rule[0].prepare[0].command.run: Expected `array`, got `string`; give a list"),
+        ),
+        (
+            "[status]\nlisten = '10.0.0.1:8171'\npeers = 'http://{machine}:8171'\n",
+            (
+                "there is no setting status.peers; [status] knows listen; peers is a setting of "
+                "the top level and belongs above the first table"
+            ),
+        ),
+        ("peers = 3\n", "at peers: Expected `string | array`, got `integer`; the default is ()"),
+        ("[[rule]]\nname = ''\n", "at rule[0].name: Expected `string` of length >= 1"),
         (
             "[[rule]]\nname = 'r'\napprove = 'soon'\n",
             (
@@ -128,7 +159,7 @@ def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:
         (
             step("ready = { wait_seconds = -1 }"),
             (
-                "at rule[0].prepare[0].ready.wait_seconds: Expected `float` >= 0.0; the "
+                "at rule[0].prepare[0].ready.wait_seconds: Expected `number` >= 0.0; the "
                 "default is 20.0"
             ),
         ),

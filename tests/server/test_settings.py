@@ -69,21 +69,21 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
         ),
         (
             "[history]\nretention_days = '90d'\n",
-            "at history.retention_days: Expected `float`, got `str`; the default is 90.0",
+            "at history.retention_days: Expected `number`, got `string`; the default is 90.0",
         ),
         (
             "[history]\nretention_days = 0\n",
-            "at history.retention_days: Expected `float` > 0.0; the default is 90.0",
+            "at history.retention_days: Expected `number` > 0.0; the default is 90.0",
         ),
         (
             "[[guest.listener]]\nport = 70000\n",
-            "at guest.listener[0].port: Expected `int` <= 65535; the default is 8170",
+            "at guest.listener[0].port: Expected `integer` <= 65535; the default is 8170",
         ),
         (
             "[log]\nformat = 'xml'\n",
             "at log.format: Invalid enum value 'xml'; give one of 'auto', 'console', 'json'",
         ),
-        ("guest = 3\n", "at guest: Expected `object`, got `int`"),
+        ("guest = 3\n", "at guest: Expected `table`, got `integer`"),
         (
             "[guest]\nhead_seconds = -1\n",
             "at guest.head_seconds: -1.0 is not more than 0 and at most 2**31",
@@ -165,8 +165,8 @@ def test_a_mistake_in_the_file_is_refused_with_its_place(
     ("variable", "text", "message"),
     [
         ("GUEST__HEAD_SECOND", "3", "there is no setting guest.head_second; did you mean"),
-        ("GUEST__HEAD_SECONDS", "soon", "at guest.head_seconds: Expected `float`, got `str`"),
-        ("GUEST", "3", "at guest: Expected `object`, got `int`"),
+        ("GUEST__HEAD_SECONDS", "soon", "at guest.head_seconds: Expected `number`, got `string`"),
+        ("GUEST", "3", "at guest: Expected `table`, got `integer`"),
         ("GUEST__LISTENER__PORT", "3", "guest.listener is given whole, as a list of tables"),
         ("LOG__LEVEL__X", "3", "log.level is one value, not a table"),
     ],

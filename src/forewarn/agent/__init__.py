@@ -2,6 +2,7 @@
 
     settings    one TOML file and its drop-ins, judged whole
     rules       which rule takes an event; pure
+    outlook     what a rule comes to at best, foretold; pure
     steps       the actions that a rule may name, as values
     phases      the life of an event in the agent's hands, one table; pure
     records     what the journal holds, and the values that it makes

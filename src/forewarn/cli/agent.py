@@ -11,8 +11,12 @@ from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from forewarn.agent.outlook import Outlook, Prospect
     from forewarn.agent.rules import Rule
-    from forewarn.agent.settings import Loaded
+    from forewarn.agent.settings import Loaded, Settings
+    from forewarn.agent.steps import Step
     from forewarn.client.event import Event
 
 app = typer.Typer(
@@ -24,6 +28,9 @@ PROGRAM = "forewarn.agent"
 
 ANSWER_SECONDS = 5.0
 """For a local agent's answer: it gives it at once."""
+
+COMMAND_LENGTH = 60
+"""How much of a program's line is shown, in characters: enough to know it by."""
 
 MAX_ANSWER = 16 * 1024 * 1024
 """The longest answer that is read: a thousand events with a hundred actions."""
@@ -117,10 +124,12 @@ def explain(
         duration_seconds=duration_seconds,
         concerns_me=not others,
     )
-    left = 0.0 if started else notice_seconds
-    rule = rules.choose(loaded.settings.rule, event, left)
+    notice = 0.0 if started else notice_seconds
+    rule = rules.choose(loaded.settings.rule, event, notice)
     output.say(f"Rule: {rule.name}")
-    for line in _plan(rule, event, left - loaded.settings.margin_seconds):
+    for name in _but_for_its_duration(loaded.settings.rule, event, notice):
+        output.say(f"Not {name!r}: how long it interrupts is unknown (--duration-seconds)")
+    for line in _plan(rule, event, notice, loaded.settings):
         output.say(line)
 
 
@@ -178,7 +187,7 @@ def status(
             output.say(f"  {action['kind']}: {action['result'] or 'not yet'}")
     for effect in tree["standing"]:
         how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
-        output.say(f"{how}: {effect['effect']}")
+        output.say(f"{how}: {_readable(effect['effect'])}")
 
 
 def _load(config: Path | None) -> "Loaded":
@@ -223,39 +232,140 @@ def _warnings(loaded: "Loaded") -> list[str]:
         )
     if any(step.ready for step in steps) and settings.status.listen == OFF:
         found.append("a rule has ready, and status.listen is off: no balancer will see it")
-    return found
+    return [*found, *_missing_programs(loaded)]
 
 
-def _plan(rule: "Rule", event: "Event", left: float) -> list[str]:
+def _missing_programs(loaded: "Loaded") -> list[str]:
+    """Return the programs that the rules name by their paths and that cannot be run here."""
+    import shutil
+
+    return [
+        f"rule {rule.name!r}: there is no program {argv[0]!r} on this machine that may be run"
+        for rule in loaded.settings.rule
+        for step in rule.prepare
+        if rule.enabled and step.command is not None
+        for argv in (step.command.run, step.command.undo)
+        if argv and Path(argv[0]).is_absolute() and shutil.which(argv[0]) is None
+    ]
+
+
+def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) -> "list[str]":
+    """Return the rules that would come first if an unknown duration were a short one."""
+    import msgspec
+
+    from forewarn.agent import rules
+    from forewarn.client.event import UNKNOWN_DURATION
+
+    if event.duration_seconds != UNKNOWN_DURATION:
+        return []
+    short = msgspec.structs.replace(event, duration_seconds=0)
+    names = []
+    for rule in own:
+        if rules.takes(rule, event, notice):
+            break
+        if rules.takes(rule, short, notice):
+            names.append(rule.name)
+    return names
+
+
+def _plan(rule: "Rule", event: "Event", notice: float, settings: "Settings") -> list[str]:
     """Return what a rule would do, line by line, with the time that each action has."""
+    from forewarn.agent import outlook
+
+    left = notice - settings.margin_seconds
+    seen = outlook.foretell(rule, left, started=event.started)
     lines = []
-    gone = event.started and not rule.even_if_started
-    for number, step in enumerate(rule.prepare, 1):
-        terms = step.terms
-        if terms.tells:
-            fate = f"at most {terms.time_limit_seconds:g} s"
-        elif gone:
-            fate = "not done: the event has started"
-        elif not event.started and (left <= 0 or left < terms.needs_seconds):
-            fate = "not done: too little notice is left"
-        else:
-            limit = (
-                terms.time_limit_seconds if event.started else min(terms.time_limit_seconds, left)
-            )
-            fate = f"at most {limit:g} s"
-        what = f" {terms.effect}" if terms.effect else ""
-        lines.append(f"  {number}. {step.kind}: {fate};{what} on failure {terms.on_failure}")
-    return [*lines, f"Approve: {_approval(rule, event)}", "Undo: the last first, when it is over"]
+    if not event.started and any(not step.terms.tells for step in rule.prepare):
+        lines.append(
+            f"Time: {max(0.0, left):g} s for all of it, {notice:g} s of notice less "
+            f"margin_seconds, {settings.margin_seconds:g} s"
+        )
+    for number, prospect in enumerate(seen.prospects, 1):
+        lines.append(f"  {number}. {_action(prospect.step)}: {_fate(prospect, rule)}")
+    lines.append(f"Approve: {_approval(rule, event, seen, settings)}")
+    undone = [str(n) for n, prospect in enumerate(seen.prospects, 1) if prospect.undone]
+    if undone:
+        first = ", the last first" if len(undone) > 1 else ""
+        lines.append(f"Undo, when it is over{first}: {', '.join(reversed(undone))}")
+    return lines
 
 
-def _approval(rule: "Rule", event: "Event") -> str:
-    if event.started or rule.approve == "never":
-        return "no" if rule.approve == "never" else "no, it has started"
+def _action(step: "Step") -> str:
+    """Return what an action is, for people; a long program is cut short."""
+    if step.command is not None:
+        return f"command {_line(step.command.run)}"
+    if step.http is not None:
+        return f"http {step.http.method} {step.http.url}"
+    return step.terms.effect or step.kind
+
+
+def _line(argv: "Sequence[str]") -> str:
+    import shlex
+
+    line = " ".join(shlex.join(argv).split())
+    return line if len(line) <= COMMAND_LENGTH else f"{line[: COMMAND_LENGTH - 1]}…"
+
+
+def _readable(effect: str) -> str:
+    """Return what an effect's name says, where it is a program's or a request's."""
+    import json
+
+    kind, _, rest = effect.partition(" ")
+    if kind not in {"command", "http"}:
+        return effect
+    try:
+        parts = json.loads(rest)
+    except ValueError:
+        return effect  # as an agent of another version may name it
+    return f"command {_line(parts[0])}" if kind == "command" else f"http {parts[0]} {parts[1]}"
+
+
+def _fate(prospect: "Prospect", rule: "Rule") -> str:
+    """Return what becomes of an action, and what that means for the event."""
+    from forewarn.agent.outlook import Fate
+
+    step, terms = prospect.step, prospect.step.terms
+    meant = {
+        "hold": "; the event is then held",
+        "approve": "; the event is not held for it (when_cut)",
+    }
+    if rule.approve == "never":
+        meant["approve"] = ""
+    waits = f"waits {step.ready.wait_seconds:g} s, " if step.ready is not None else ""
+    match prospect.fate:
+        case Fate.DONE:
+            limit = f"at most {prospect.limit_seconds:g} s"
+            return f"{waits}{limit}; on failure: {terms.on_failure}"
+        case Fate.CUT:
+            left = f"but at best {prospect.limit_seconds:g} s are left: it is cut"
+            return f"{waits}{left}{meant[rule.when_cut]}"
+        case Fate.NO_TIME:
+            needs = f" (needs_seconds = {terms.needs_seconds:g})" if terms.needs_seconds else ""
+            left = f"not done: at best {max(0.0, prospect.left_seconds or 0.0):g} s are left"
+            return f"{left}{needs}{meant[rule.when_cut]}"
+        case Fate.STARTED:
+            return f"not done: the event has started{meant[rule.when_cut]}"
+        case Fate.SHARED:
+            return "not done again: an action before it does the same"
+        case Fate.HELD:
+            return "not done: the event is held by then"
+
+
+def _approval(rule: "Rule", event: "Event", seen: "Outlook", settings: "Settings") -> str:
+    if rule.approve == "never":
+        return "no"
+    if event.started:
+        return "no, it has started"
     if rule.approve == "at-once":
         return "at once"
-    if len(event.resources) == 1:
-        return "when prepared"
-    return "when all of its machines are prepared, by the first of them"
+    if seen.held_by is not None:
+        return f"no: it is held, for the notice is too short for action {seen.held_by + 1}"
+    several = len(event.resources) > 1
+    if several and not settings.peers:
+        return "no: there are no peers to ask"
+    whose = "when all of its machines are prepared, by the first of them" if several else ""
+    cut = '; what is cut does not count (when_cut = "approve")' if seen.lacking else ""
+    return (whose or "when prepared") + cut
 
 
 def _one_of(option: str, given: str, choices: list[str]) -> str:

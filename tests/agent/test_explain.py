@@ -1,0 +1,174 @@
+"""What `forewarn agent explain`, `check` and `status` tell people."""
+
+import http.server
+import json
+import re
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from forewarn.cli import main
+from house import tree
+
+POOL = """
+[[rule]]
+name    = "leave the pool for anything that stops us"
+match   = { types = ["Reboot", "Preempt"] }
+prepare = [ { ready = { wait_seconds = 20 } }, { service = { stop = "web" } } ]
+approve = "when-prepared"
+"""
+
+
+def explained(
+    folder: Path, capsys: pytest.CaptureFixture[str], settings: str, *options: str
+) -> list[str]:
+    """Return the lines that are said of an event."""
+    file = folder / "agent.toml"
+    file.write_text(settings, encoding="utf-8")
+    assert main.execute(["agent", "explain", "--config", str(file), *options]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_references_lines_are_what_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (tree.ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"(?m)^    Rule: .*\n(?:    .*\n)+", page)
+    said = explained(tmp_path, capsys, POOL, "--type", "Preempt", "--notice-seconds", "30")
+    assert said == [line[4:] for line in shown.splitlines()]
+
+
+def test_a_wait_that_cannot_end_is_said_to_hold_the_event(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = POOL.replace("= 20", "= 28")
+    assert explained(tmp_path, capsys, long, "--type", "Preempt", "--notice-seconds", "30")[2:] == [
+        "  1. ready: waits 28 s, but at best 25 s are left: it is cut; the event is then held",
+        "  2. service stop web: not done: the event is held by then",
+        "Approve: no: it is held, for the notice is too short for action 1",
+        "Undo, when it is over: 1",
+    ]
+
+
+def test_a_wait_that_cannot_end_holds_nothing_where_the_rule_approves_what_is_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = POOL.replace("= 20", "= 28") + 'when_cut = "approve"\n'
+    assert explained(tmp_path, capsys, long, "--type", "Preempt", "--notice-seconds", "30")[2:] == [
+        (
+            "  1. ready: waits 28 s, but at best 25 s are left: it is cut; the event is not held "
+            "for it (when_cut)"
+        ),
+        (
+            "  2. service stop web: not done: at best 0 s are left; the event is not held for it "
+            "(when_cut)"
+        ),
+        'Approve: when prepared; what is cut does not count (when_cut = "approve")',
+        "Undo, when it is over: 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("peers", "approval"),
+    [
+        ("", "no: there are no peers to ask"),
+        (
+            'peers = "http://{machine}:8171"\n',
+            "when all of its machines are prepared, by the first of them",
+        ),
+    ],
+)
+def test_several_machines_need_peers(
+    peers: str, approval: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = explained(tmp_path, capsys, peers + POOL, "--type", "Reboot", "--machines", "2")
+    assert f"Approve: {approval}" in said
+
+
+def test_a_program_is_shown_as_a_shell_has_it_and_nothing_is_undone_that_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = POOL.replace("{ ready = { wait_seconds = 20 } }, { service = { stop = ", "").replace(
+        '"web" } } ]', '{ command = { run = ["sh", "-c", "sync; sync"] } } ]'
+    )
+    said = explained(tmp_path, capsys, rule, "--type", "Reboot")
+    assert said[2:] == [
+        "  1. command sh -c 'sync; sync': at most 60 s; on failure: hold",
+        "Approve: when prepared",
+    ]
+
+
+def test_a_rule_that_wants_to_know_the_duration_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = (
+        '[[rule]]\nname = "short"\nmatch = { types = ["Freeze"], max_duration_seconds = 10 }\n'
+        'approve = "at-once"\n'
+    )
+    why = "Not 'short': how long it interrupts is unknown (--duration-seconds)"
+    assert why in explained(tmp_path, capsys, short, "--type", "Freeze")
+    told = explained(tmp_path, capsys, short, "--type", "Freeze", "--duration-seconds", "20")
+    assert not any(line.startswith("Not ") for line in told)
+    assert why not in explained(tmp_path, capsys, short, "--type", "Reboot")
+
+
+def test_check_notes_programs_that_are_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plain").write_text("no program\n", encoding="utf-8")
+    there, gone, plain = (
+        json.dumps(str(path)) for path in (sys.executable, tmp_path / "gone", tmp_path / "plain")
+    )
+    (tmp_path / "agent.toml").write_text(
+        "[[rule]]\nname = 'r'\nprepare = [\n"
+        f"  {{ command = {{ run = [{there}], undo = [{gone}] }} }},\n"
+        f"  {{ command = {{ run = [{plain}] }} }},\n"
+        "  { command = { run = ['found-by-path'] } },\n]\n",
+        encoding="utf-8",
+    )
+    assert main.execute(["agent", "check", "--config", str(tmp_path / "agent.toml")]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"note: rule 'r': there is no program {str(tmp_path / name)!r} on this machine that may "
+        "be run"
+        for name in ("gone", "plain")
+    ]
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """An agent's status, with what stands."""
+
+    def do_GET(self) -> None:
+        names = [
+            'command [["/bin/drain", "a b"], ["/bin/fill"]]',
+            'http ["POST", "http://x/y", "", ""]',
+            "service stop web",
+            "E1/r/0",
+            "command otherwise",
+        ]
+        standing = [{"effect": name, "stuck": False, "undoing": False} for name in names]
+        status = {"machine": "m", "ready": True, "trouble": "", "events": [], "standing": standing}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(status).encode())
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - its name
+        """Say nothing."""
+
+
+def test_status_shows_programs_and_requests_for_people(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        file = tmp_path / "agent.toml"
+        file.write_text(f"[status]\nlisten = '127.0.0.1:{server.server_port}'\n", encoding="utf-8")
+        assert main.execute(["agent", "status", "--config", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "stands: command /bin/drain 'a b'",
+        "stands: http POST http://x/y",
+        "stands: service stop web",
+        "stands: E1/r/0",
+        "stands: command otherwise",
+    ]
