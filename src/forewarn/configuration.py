@@ -181,7 +181,7 @@ def find(environment: Mapping[str, str], variable: str, name: str) -> Path | Non
 
 
 def split_address(text: str, where: str) -> tuple[str, int]:
-    """Return the address and port of `127.0.0.1:8171` or `[::1]:8171`.
+    """Return the address and port of `127.0.0.1:PORT` or `[::1]:PORT`.
 
     Raises:
         SettingsError: It is neither.
@@ -201,7 +201,7 @@ def split_address(text: str, where: str) -> tuple[str, int]:
     ):
         message = (
             f"at {where}: {text!r} is no address with a port: "
-            "give one such as '127.0.0.1:8171' or '[::1]:8171'"
+            "give one such as '127.0.0.1:PORT' or '[::1]:PORT'"
         )
         raise SettingsError(message)
     return str(address), number

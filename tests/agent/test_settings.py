@@ -224,7 +224,7 @@ def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:
             "[status]\nlisten = '8171'\n",
             (
                 "at status.listen: '8171' is no address with a port: give one such as "
-                "'127.0.0.1:8171' or '[::1]:8171'"
+                "'127.0.0.1:PORT' or '[::1]:PORT'"
             ),
         ),
     ],
