@@ -214,7 +214,8 @@ def each_setting(shape: type[msgspec.Struct], path: str = "") -> Iterator[tuple[
         at = f"{path}{field.encode_name}"
         inner = _struct_of(hints[field.name])
         if inner is None:
-            yield at, field.default
+            made = field.default_factory
+            yield at, field.default if made is msgspec.NODEFAULT else made()
         else:
             many = typing.get_origin(hints[field.name]) is tuple
             yield from each_setting(inner, f"{at}[]." if many else f"{at}.")
