@@ -204,7 +204,7 @@ def find(environment: Mapping[str, str], variable: str, name: str) -> Path | Non
 
 
 def split_address(text: str, where: str) -> tuple[str, int]:
-    """Return the address and port of `127.0.0.1:8171` or `[::1]:8171`.
+    """Return the address and port of `127.0.0.1:PORT` or `[::1]:PORT`.
 
     Raises:
         SettingsError: It is neither.
@@ -224,7 +224,7 @@ def split_address(text: str, where: str) -> tuple[str, int]:
     ):
         message = (
             f"at {where}: {text!r} is no address with a port: "
-            "give one such as '127.0.0.1:8171' or '[::1]:8171'"
+            "give one such as '127.0.0.1:PORT' or '[::1]:PORT'"
         )
         raise SettingsError(message)
     return str(address), number
@@ -237,7 +237,8 @@ def each_setting(shape: type[msgspec.Struct], path: str = "") -> Iterator[tuple[
         at = f"{path}{field.encode_name}"
         inner = _struct_of(hints[field.name])
         if inner is None:
-            yield at, field.default
+            made = field.default_factory
+            yield at, field.default if made is msgspec.NODEFAULT else made()
         else:
             many = typing.get_origin(hints[field.name]) is tuple
             yield from each_setting(inner, f"{at}[]." if many else f"{at}.")

@@ -253,6 +253,22 @@ def test_an_action_that_takes_longer_than_its_own_limit_has_failed() -> None:
     assert bench.phase == "Held"
 
 
+def test_each_retry_has_the_whole_limit_within_the_notice() -> None:
+    bench = Bench(rule(service(time_limit_seconds=20, retries=2, retry_seconds=1)))
+    bench.see(event(starts_by=START + 60))
+    assert bench.wait(20) == ["stop web"]
+    bench.end("web", CUT)
+    assert bench.wait(1) == ["do web"]
+    assert bench.runs["web"].until == START + 41
+    assert bench.wait(20) == ["stop web"]
+    bench.end("web", CUT)
+    assert bench.wait(1) == ["do web"]
+    assert bench.runs["web"].until == START + 55  # the notice, less the margin
+    assert bench.wait(13) == ["stop web"]
+    bench.end("web", CUT)
+    assert results(bench) == [CUT]
+
+
 def test_an_action_that_says_itself_that_it_was_cut_was_cut() -> None:
     bench = Bench(rule(service(), when_cut="approve"))
     bench.see(event())

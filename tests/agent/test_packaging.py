@@ -11,7 +11,7 @@ import pytest
 from forewarn import configuration
 from forewarn.agent import settings, steps
 from forewarn.agent.machine import GRACE_SECONDS
-from forewarn.agent.settings import Settings
+from forewarn.agent.settings import Settings, Status
 from forewarn.cli import main
 from house import tree
 
@@ -109,3 +109,10 @@ def test_the_unit_and_the_guide_name_the_packaged_settings() -> None:
     guide = (tree.ROOT / "docs" / "guides" / "agent.md").read_text(encoding="utf-8")
     assert "agent.toml beside this unit" in UNIT.read_text(encoding="utf-8")
     assert "`packaging/agent.toml`" in guide
+
+
+def test_no_page_of_the_service_suggests_the_agents_port() -> None:
+    own = Status().listen.rpartition(":")[2]
+    pages = [tree.ROOT / "packaging" / "forewarn.toml"]
+    pages += [tree.ROOT / "docs" / "reference" / f"{n}.md" for n in ("settings", "metrics", "cli")]
+    assert not [page.name for page in pages if f":{own}" in page.read_text(encoding="utf-8")]

@@ -1,19 +1,12 @@
 """The agent's settings: what is refused says in which file, where and what was expected."""
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
-from forewarn import configuration
 from forewarn.agent import settings
-from forewarn.agent.settings import Loaded, Settings
-from forewarn.agent.steps import Terms
+from forewarn.agent.settings import Loaded
 from forewarn.configuration import SettingsError
-from house import tree
 
 EXAMPLE = """
 [[rule]]
@@ -255,7 +248,7 @@ def test_without_a_file_there_are_the_defaults(tmp_path: Path) -> None:
             "[status]\nlisten = '8171'\n",
             (
                 "at status.listen: '8171' is no address with a port: give one such as "
-                "'127.0.0.1:8171' or '[::1]:8171'"
+                "'127.0.0.1:PORT' or '[::1]:PORT'"
             ),
         ),
     ],
@@ -327,37 +320,3 @@ def test_places_start_at_the_files_folder(tmp_path: Path) -> None:
 def test_too_many_drop_ins_are_refused(tmp_path: Path) -> None:
     said = refusal(tmp_path, "", *([""] * (settings.MAX_DROP_INS + 1)))
     assert said == "/agent.d holds 101 files, and 100 are read at most"
-
-
-def test_each_setting_is_documented_with_its_default() -> None:
-    page = (tree.ROOT / "docs" / "reference" / "agent-settings.md").read_text(encoding="utf-8")
-    told = re.findall(r"^### `([^`]+)`\n\nDefault: `(.*)`$", page, re.MULTILINE)
-    assert told == [(path, written(value)) for path, value in documented()]
-
-
-def documented() -> Iterator[tuple[str, Any]]:
-    """Every setting; an action's terms once, and with a kind where its default differs."""
-    steps_at = "rule[].prepare[]."
-    terms = {field.name: field.default for field in msgspec.structs.fields(Terms)}
-    known = list(configuration.each_setting(Settings))
-    yield from ((path, default) for path, default in known if not path.startswith(steps_at))
-    yield from ((f"prepare[].(kind).{name}", default) for name, default in terms.items())
-    for path, default in known:
-        kind, _, name = path.removeprefix(steps_at).partition(".")
-        if path.startswith(steps_at) and (name not in terms or terms[name] != default):
-            yield f"prepare[].{kind}.{name}", default
-
-
-def written(value: Any) -> str:
-    """Return a default as the page writes it."""
-    if value is True or value is False:
-        return str(value).lower()
-    if value is None:
-        return "none"
-    if value in ((), {}):
-        return "[]" if value == () else "{}"
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, int | float):
-        return f"{value:g}"
-    return "required"

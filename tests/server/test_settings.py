@@ -106,7 +106,7 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
             "[operator]\nlisten = 'localhost:80'\n",
             (
                 "at operator.listen: 'localhost:80' is no address with a port: give one such as "
-                "'127.0.0.1:8171' or '[::1]:8171'"
+                "'127.0.0.1:PORT' or '[::1]:PORT'"
             ),
         ),
         (
@@ -231,7 +231,7 @@ def test_everything_is_beside_the_database_unless_it_is_said_otherwise(
 
 
 def test_a_switched_off_socket_stays_off(tmp_path: Path, home: dict[str, str]) -> None:
-    text = "[operator]\nsocket = 'off'\nlisten = '[::1]:8171'\n"
+    text = "[operator]\nsocket = 'off'\nlisten = '[::1]:8172'\n"
     assert load(tmp_path, text, home).operator.socket == settings.OFF
 
 

@@ -39,13 +39,14 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     event by itself."""
 
     time_limit_seconds: Limit = 60.0
-    """How long it may take, to do and to undo; the notice may end it earlier."""
+    """How long one try may take, to do and to undo: each retry has the whole of it again. The
+    notice may end it earlier, retries or not."""
     needs_seconds: Seconds = 0.0
     """It is begun only if at least so much notice is left. By default any: what the notice's end
     cuts may have done some good."""
     retries: Retries = 0
-    """How often it is tried again after it has failed. By default never: most actions wait by
-    themselves, and time is short."""
+    """How often it is tried again after it has failed, or has taken longer than its limit. By
+    default never: most actions wait by themselves, and time is short."""
     retry_seconds: Seconds = 1.0
     """How long to wait before each retry."""
     undo_retries: Retries = 10
@@ -81,8 +82,8 @@ class Command(Terms, frozen=True, kw_only=True):
     """Runs a program of yours."""
 
     run: Argv
-    """The program and its arguments; no shell reads it. The event is JSON on its standard input,
-    and in variables."""
+    """The program and its arguments; no shell reads it. The event is in variables, and as JSON on
+    its standard input: see what an action is told."""
     undo: Argv = ()
     """The program that undoes it when the event is over. `[]`, the default, is none."""
     shared: bool = True
@@ -254,7 +255,7 @@ class Http(Terms, frozen=True, kw_only=True):
     header_files: dict[str, Name] = {}
     """Headers whose values are read from files at each request: tokens."""
     body: Text = ""
-    """A template: `$event_id` and the like are replaced, `$$` is a dollar."""
+    """A template: see what an action is told."""
     undo_url: str = ""
     """What is asked when the event is over, with the same headers. `""`, the default, is none."""
     undo_method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
@@ -306,7 +307,7 @@ class Notify(Terms, frozen=True, kw_only=True):
 
 
 class Log(Terms, frozen=True, kw_only=True):
-    """Writes one structured line to the agent's log."""
+    """Writes one structured line to the agent's log for each event, and one when it is over."""
 
     tells: ClassVar[bool] = True
 
@@ -315,7 +316,7 @@ class Log(Terms, frozen=True, kw_only=True):
     undo_message: Text = "$event_type of $resources is over"
     """What is written when the event is over. `""` is nothing."""
     level: Literal["info", "warning", "error"] = "info"
-    """As whom the line counts: info, as nothing is wrong."""
+    """The level of that line. By default info, as nothing is wrong."""
     on_failure: Literal["continue", "hold"] = "continue"
     """By default continue: a line that is not written makes no machine less prepared."""
     repeatable: bool = True

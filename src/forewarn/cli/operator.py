@@ -123,7 +123,7 @@ class Service:
         elif "://" in self._address or not self._address:
             message = (
                 f"{self._address!r} is no operator's address: give a unix socket's path or a URL "
-                "such as http://127.0.0.1:8171"
+                "such as http://127.0.0.1:8172"
             )
             raise Failed(ExitStatus.USAGE, message)
         elif not hasattr(socket, "AF_UNIX"):
@@ -334,6 +334,6 @@ def _tcp(address: str) -> tuple[str, int]:
     except ValueError as error:
         raise Failed(ExitStatus.USAGE, f"{address!r} is no URL: {error}") from error
     if not host or parts.path not in {"", "/"} or parts.query:
-        message = f"{address!r} is no operator's address: give it as http://127.0.0.1:8171"
+        message = f"{address!r} is no operator's address: give it as http://127.0.0.1:8172"
         raise Failed(ExitStatus.USAGE, message)
     return host, port or 80

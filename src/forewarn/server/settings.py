@@ -76,7 +76,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     socket: str = ""
     """The unix socket, mode 0600. `""` is `operator.sock` beside the database; `"off"` is none."""
     listen: str = ""
-    """A TCP address such as `127.0.0.1:8171` or `[::1]:8171`, where the token is wanted. `""`, the
+    """A TCP address such as `127.0.0.1:8172` or `[::1]:8172`, where the token is wanted. `""`, the
     default, is none: the socket's file mode is the safer lock."""
     token_file: str = ""
     """Where the token for `listen` is kept, mode 0600; made at the first start. `""` is

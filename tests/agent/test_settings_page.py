@@ -1,0 +1,150 @@
+"""The page of the agent's settings says of each what its field says, and of events what is told."""
+
+import ast
+import enum
+import inspect
+import re
+import textwrap
+import typing
+from collections.abc import Iterator
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+import pytest
+
+from agent import bench
+from forewarn import configuration
+from forewarn.agent import steps
+from forewarn.agent.actions.work import Work
+from forewarn.agent.rules import Match, Rule
+from forewarn.agent.settings import Client, Settings, State, Status
+from forewarn.agent.steps import Step, Terms
+from house import tree
+
+PAGE: Final = (tree.ROOT / "docs" / "reference" / "agent-settings.md").read_text(encoding="utf-8")
+STEPS_AT: Final = "rule[].prepare[]."
+HOLDERS: Final[dict[str, type[msgspec.Struct]]] = {
+    "": Settings,
+    "client": Client,
+    "status": Status,
+    "state": State,
+    "log": configuration.Log,
+    "rule[]": Rule,
+    "rule[].match": Match,
+    "prepare[].(kind)": Terms,
+    **{f"prepare[].{kind}": getattr(steps, kind.capitalize()) for kind in steps.KINDS},
+}
+"""The struct of each table, by the path that the page gives it."""
+
+
+class Told(NamedTuple):
+    """What the page says of one setting."""
+
+    path: str
+    default: str
+    values: str
+    """The values of a closed list, as the page writes them; `""` where it is none."""
+    text: str
+
+    @property
+    def field(self) -> tuple[type[msgspec.Struct], str]:
+        """The struct and the name of the field that it is."""
+        table, _, name = self.path.rpartition(".")
+        return HOLDERS[table], name
+
+
+TOLD: Final = [
+    Told(path, default, values, " ".join(re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text).split()))
+    for path, default, values, text in re.findall(
+        r"^### `([^`]+)`\n\nDefault: `(.*?)`(?:; (?:each )?one of (.*))?\n\n((?:.+\n)+)",
+        PAGE,
+        re.MULTILINE,
+    )
+]
+"""A link counts as its text, which the field has too."""
+
+
+def test_each_setting_is_documented_with_its_default() -> None:
+    assert [(told.path, told.default) for told in TOLD] == [
+        (path, written(value)) for path, value in documented()
+    ]
+
+
+@pytest.mark.parametrize("told", TOLD, ids=[told.path for told in TOLD])
+def test_each_setting_is_told_as_its_field_tells_it(told: Told) -> None:
+    holder, name = told.field
+    assert told.text == field_texts(holder)[name]
+
+
+@pytest.mark.parametrize("told", TOLD, ids=[told.path for told in TOLD])
+def test_each_setting_of_a_closed_list_names_its_values(told: Told) -> None:
+    holder, name = told.field
+    values = choices(typing.get_type_hints(holder)[name])
+    assert told.values == ", ".join(f'`"{value}"`' for value in values)
+
+
+@pytest.mark.parametrize("kind", steps.KINDS)
+def test_each_kind_of_action_is_told_as_its_class_tells_it(kind: str) -> None:
+    (text,) = re.findall(rf"^## `{kind}`\n\n((?:.+\n)+)", PAGE, re.MULTILINE)
+    assert " ".join(text.split()) == inspect.getdoc(getattr(steps, kind.capitalize()))
+
+
+def test_the_table_names_what_an_action_is_told_and_nothing_else() -> None:
+    step = msgspec.convert({"command": {"run": ["x"]}}, Step)
+    work = Work(step, bench.event())
+    rows = re.findall(r"^\| (?:`\$(\w+)` )?\| `(FOREWARN_\w+)` \| `(\w+)` \|", PAGE, re.MULTILINE)
+    templates, variables, keys = zip(*rows, strict=True)
+    assert list(filter(None, templates)) == list(steps.VARIABLES) == list(work.variables())
+    assert list(variables) == list(work.environment())
+    assert list(keys) == list(msgspec.json.decode(work.document()))
+
+
+def documented() -> Iterator[tuple[str, Any]]:
+    """Every setting; an action's terms once, and with a kind where its default differs."""
+    terms = {field.name: field.default for field in msgspec.structs.fields(Terms)}
+    known = list(configuration.each_setting(Settings))
+    yield from ((path, default) for path, default in known if not path.startswith(STEPS_AT))
+    yield from ((f"prepare[].(kind).{name}", default) for name, default in terms.items())
+    for path, default in known:
+        kind, _, name = path.removeprefix(STEPS_AT).partition(".")
+        if path.startswith(STEPS_AT) and (name not in terms or terms[name] != default):
+            yield f"prepare[].{kind}.{name}", default
+
+
+def written(value: Any) -> str:
+    """Return a default as the page writes it."""
+    if value is True or value is False:
+        return str(value).lower()
+    if value is None:
+        return "none"
+    if value in ((), {}):
+        return "[]" if value == () else "{}"
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    assert value is msgspec.NODEFAULT
+    return "required"
+
+
+def field_texts(holder: type[msgspec.Struct]) -> dict[str, str]:
+    """Return what stands beneath each field of a class, by the field's name, in one line each."""
+    (tree_of,) = ast.parse(textwrap.dedent(inspect.getsource(holder))).body
+    assert isinstance(tree_of, ast.ClassDef)
+    texts = {}
+    for field, text in zip(tree_of.body, tree_of.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(field.target, ast.Name)
+            texts[field.target.id] = " ".join(ast.literal_eval(text.value).split())
+    return texts
+
+
+def choices(hint: Any) -> list[str]:
+    """Return the values of a closed list, of a setting or of each entry of its list; else none."""
+    if typing.get_origin(hint) is tuple:
+        return choices(typing.get_args(hint)[0])
+    if typing.get_origin(hint) is Literal:
+        return list(typing.get_args(hint))
+    if isinstance(hint, type) and issubclass(hint, enum.StrEnum):
+        return [each.value for each in hint]
+    return []
