@@ -174,6 +174,8 @@ def status(
         return
     ready = "ready" if tree["ready"] else "being taken out"
     output.say(f"{tree['machine'] or 'a machine whose name is not known'}: {ready}")
+    if tree["dry_run"]:
+        output.say("a dry run: what is shown as done is not, and no peer is told of it")
     if tree["trouble"]:
         output.say(f"trouble: {tree['trouble']}")
     for event in tree["events"]:
