@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from agent.bench import Bench, command, event, rule
+from forewarn.agent import view
 from forewarn.agent.messages import Begin, Cause, Finished, Heard, Looked, Write
 from forewarn.agent.records import Outcome
 from forewarn.agent.telling import Telling
@@ -52,15 +53,14 @@ def test_an_events_whole_life_is_told_with_its_id_and_its_rule(
     bench.see(event(status="Started"))
     bench.see()
     bench.end("drain")
-    key = bench.journal[2].effect  # type: ignore[attr-defined]  # it begins
     assert log.messages == [
         "Reboot E1: rule 'r'",
-        f"doing {key}: done: said so",
+        "doing command drain: done: said so",
         "E1 is prepared",
         "E1 is approved",
         "E1 has started",
         "E1 is over",
-        f"undoing {key}: done: said so",
+        "undoing command drain: done: said so",
     ]
     facts = [record.__dict__["facts"] for record in log.records]
     assert {each["event_id"] for each in facts} == {"E1"}
@@ -115,3 +115,24 @@ def test_a_dry_run_tells_no_ends_of_actions(log: pytest.LogCaptureFixture) -> No
     bench.see(event())
     bench.tell(Finished(bench.runs["drain"].run, Outcome.DONE, "dry run"))
     assert log.messages == ["Reboot E1: rule 'r'", "E1 is prepared"]
+
+
+@pytest.mark.parametrize(
+    ("effect", "said"),
+    [
+        ("ready", "ready"),
+        ('command [["sh", "-c", "sync; sync"], []]', "command sh -c 'sync; sync'"),
+        ('http ["GET", "http://10.0.0.5/room", "", ""]', "http GET http://10.0.0.5/room"),
+        ("command of another version", "command of another version"),
+        ("http []", "http []"),
+        ("command 7", "command 7"),
+    ],
+)
+def test_an_effect_is_shown_as_people_would_write_it(effect: str, said: str) -> None:
+    assert view.readable(effect) == said
+
+
+def test_a_long_program_is_cut_short() -> None:
+    line = view.line(["prog", "x" * 100])
+    assert len(line) == view.COMMAND_LENGTH
+    assert line.endswith("x…")

@@ -3,6 +3,7 @@
 import logging
 from typing import Final
 
+from forewarn.agent import view
 from forewarn.agent.consent import name_of
 from forewarn.agent.machine import Machine
 from forewarn.agent.messages import Ask, Begin, Heard
@@ -99,7 +100,7 @@ class Telling:
         if self._dry:
             return
         verb = "undoing" if record.undo else "doing"
-        words = f"{verb} {record.effect}: {record.outcome}"
+        words = f"{verb} {view.readable(record.effect)}: {record.outcome}"
         if record.text:
             words += f": {record.text}"
         if record.outcome is Outcome.DONE:

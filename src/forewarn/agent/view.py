@@ -4,6 +4,8 @@
 machine is prepared for, and whose start it has nothing against.
 """
 
+import shlex
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +16,31 @@ from forewarn.agent.records import Case, Effect
 
 MAX_ANSWER: Final = 1024 * 1024
 """The longest status of a peer that is read."""
+
+COMMAND_LENGTH: Final = 60
+"""How much of a program's line is shown, in characters: enough to know it by."""
+
+
+def readable(effect: str) -> str:
+    """Return what an effect's name says to people: a program's command line, a request's target.
+
+    Args:
+        effect: As records and `/status` have it, of this version or another.
+    """
+    kind, _, rest = effect.partition(" ")
+    if kind not in {"command", "http"}:
+        return effect
+    try:
+        parts = msgspec.json.decode(rest)
+        return f"command {line(parts[0])}" if kind == "command" else f"http {parts[0]} {parts[1]}"
+    except (ValueError, TypeError, LookupError):  # as an agent of another version may name it
+        return effect
+
+
+def line(argv: Sequence[str]) -> str:
+    """Return a program and its arguments as a shell would take them, cut where they are long."""
+    text = " ".join(shlex.join(argv).split())
+    return text if len(text) <= COMMAND_LENGTH else f"{text[: COMMAND_LENGTH - 1]}…"
 
 
 def ready(machine: Machine) -> bool:

@@ -29,9 +29,6 @@ PROGRAM = "forewarn.agent"
 ANSWER_SECONDS = 5.0
 """For a local agent's answer: it gives it at once."""
 
-COMMAND_LENGTH = 60
-"""How much of a program's line is shown, in characters: enough to know it by."""
-
 MAX_ANSWER = 16 * 1024 * 1024
 """The longest answer that is read: a thousand events with a hundred actions."""
 
@@ -168,13 +165,15 @@ def status(
     ] = False,
 ) -> None:
     """Ask the agent that runs here what is in hand and what stands."""
+    from forewarn.agent import view
+
     tree = _ask(_load(config).settings.status.listen)
     if as_json:
         output.document(tree)
         return
     ready = "ready" if tree["ready"] else "being taken out"
     output.say(f"{tree['machine'] or 'a machine whose name is not known'}: {ready}")
-    if tree["dry_run"]:
+    if tree.get("dry_run"):
         output.say("a dry run: what is shown as done is not, and no peer is told of it")
     if tree["trouble"]:
         output.say(f"trouble: {tree['trouble']}")
@@ -189,7 +188,7 @@ def status(
             output.say(f"  {action['kind']}: {action['result'] or 'not yet'}")
     for effect in tree["standing"]:
         how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
-        output.say(f"{how}: {_readable(effect['effect'])}")
+        output.say(f"{how}: {view.readable(effect['effect'])}")
 
 
 def _load(config: Path | None) -> "Loaded":
@@ -294,32 +293,13 @@ def _plan(rule: "Rule", event: "Event", notice: float, settings: "Settings") -> 
 
 def _action(step: "Step") -> str:
     """Return what an action is, for people; a long program is cut short."""
+    from forewarn.agent import view
+
     if step.command is not None:
-        return f"command {_line(step.command.run)}"
+        return f"command {view.line(step.command.run)}"
     if step.http is not None:
         return f"http {step.http.method} {step.http.url}"
     return step.terms.effect or step.kind
-
-
-def _line(argv: "Sequence[str]") -> str:
-    import shlex
-
-    line = " ".join(shlex.join(argv).split())
-    return line if len(line) <= COMMAND_LENGTH else f"{line[: COMMAND_LENGTH - 1]}…"
-
-
-def _readable(effect: str) -> str:
-    """Return what an effect's name says, where it is a program's or a request's."""
-    import json
-
-    kind, _, rest = effect.partition(" ")
-    if kind not in {"command", "http"}:
-        return effect
-    try:
-        parts = json.loads(rest)
-    except ValueError:
-        return effect  # as an agent of another version may name it
-    return f"command {_line(parts[0])}" if kind == "command" else f"http {parts[0]} {parts[1]}"
 
 
 def _fate(prospect: "Prospect", rule: "Rule") -> str:
