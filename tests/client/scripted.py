@@ -4,6 +4,7 @@ import contextlib
 import errno
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -126,10 +127,16 @@ class Scripted:
             talk.close()
 
     def everyone_left(self) -> bool:
-        """Wait until every client has hung up; tell whether they all did in time."""
-        for thread in self._threads[1:]:
-            thread.join(WAIT_SECONDS)
-        return not any(thread.is_alive() for thread in self._threads[1:])
+        """Wait until every client has hung up; tell whether they all did in time.
+
+        One that was not accepted yet when its client left may still be added meanwhile.
+        """
+        until = time.monotonic() + WAIT_SECONDS
+        while alive := [thread for thread in self._threads[1:] if thread.is_alive()]:
+            alive[0].join(max(0.0, until - time.monotonic()))
+            if time.monotonic() >= until:
+                break
+        return not alive
 
     def __enter__(self) -> Self:
         self._threads[0].start()

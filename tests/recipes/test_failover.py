@@ -86,6 +86,11 @@ def said(agent: Agent) -> list[str]:
     return [json.loads(line)["message"] for line in agent.said.read_text().splitlines()]
 
 
+def doings(agent: Agent) -> list[str]:
+    """Return what the agent has said of its actions."""
+    return [line for line in said(agent) if line.startswith(("doing ", "undoing "))]
+
+
 def event_id(service: Running) -> str:
     (event,) = service.document("events")["events"]
     return str(event["id"])
@@ -158,7 +163,7 @@ def test_each_reboot_waits_for_the_standby_to_be_promoted_and_loses_no_write(
         assert promoted_at(new, turn + 2) < approved_at(record)
         over(agents[turn])
         assert approvals(service) == turn + 1
-        assert said(agents[turn])[-1].endswith("done this is the standby, and streams")
+        assert doings(agents[turn])[-1].endswith("done: this is the standby, and streams")
         more(writer)
         assert (new.standby, old.standby, old.streams) == (False, True, True)
     assert switch.acts == ["Reboot db-0", "Reboot db-1"]
@@ -173,12 +178,12 @@ def test_without_a_standby_nothing_is_stopped_and_nothing_approved(
     first = agent(pair.first, service)
     assert service.call("schedule", "reboot", "db-0").returncode == 0
     first.until(lambda: first.phase(event_id(service)) == "Held")
-    assert "refused: the standby cannot be asked" in said(first)[-1]
+    assert "refused: the standby cannot be asked" in doings(first)[-1]
     more(writer)
     assert (pair.first.pid, writer.sessions, approvals(service)) == (pid, 1, 0)
     assert service.call("cancel", "1").returncode == 0
     over(first)
-    assert said(first)[-1].endswith("done nothing was switched here")
+    assert doings(first)[-1].endswith("done: nothing was switched here")
     more(writer)
     assert (pair.first.pid, writer.sessions) == (pid, 1)
 
@@ -191,7 +196,7 @@ def test_the_standbys_own_reboot_switches_nothing_and_is_approved(
     assert service.call("schedule", "reboot", "db-1").returncode == 0
     assert completed(service, 1)["start_cause"] == "approved"
     over(second)
-    assert "done no primary runs here: nothing is switched" in "".join(said(second))
+    assert "done: no primary runs here: nothing is switched" in "".join(said(second))
     assert (pair.first.pid, writer.sessions) == (pid, 1)
     assert (switch.acts, approvals(service)) == (["Reboot db-1"], 1)
     judge(pair, writer, pair.first, pair.second)
