@@ -1,10 +1,12 @@
-"""Folders whose paths are short enough for a unix socket, wherever the tests run."""
+"""Folders whose paths are short enough for a unix socket, and an endpoint of the test's own."""
 
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+
+from end_to_end.agents import Endpoint, endpoint
 
 
 @pytest.fixture
@@ -19,3 +21,10 @@ def shared_folder() -> Generator[Path]:
     """A folder of this module's own."""
     with tempfile.TemporaryDirectory(prefix="fw-") as made:
         yield Path(made)
+
+
+@pytest.fixture
+def cloud() -> Generator[Endpoint]:
+    """An endpoint whose document is the test's."""
+    with endpoint() as server:
+        yield server

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
+from end_to_end.agents import Agent, Endpoint, event, started, until
 from end_to_end.running import Running
 from forewarn.agent.looking import Looking
 
@@ -27,12 +27,6 @@ approve = "when-prepared"
 """
 DONE = ["a begins", "a ends", "b begins", "b ends"]
 UNDONE = ["un-b begins", "un-b ends", "un-a begins", "un-a ends"]
-
-
-@pytest.fixture
-def cloud() -> Iterator[Endpoint]:
-    with endpoint() as server:
-        yield server
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
+from end_to_end.agents import Agent, Endpoint, event, started, until
 from forewarn.agent import metrics
 from house import tree
 
@@ -26,12 +26,6 @@ prepare = [
 approve = "when-prepared"
 """
 Samples = dict[str, float]
-
-
-@pytest.fixture
-def cloud() -> Iterator[Endpoint]:
-    with endpoint() as server:
-        yield server
 
 
 @pytest.fixture

@@ -17,12 +17,6 @@ from forewarn.client.event import Event
 
 
 @pytest.fixture
-def cloud() -> Iterator[Endpoint]:
-    with endpoint() as server:
-        yield server
-
-
-@pytest.fixture
 def agents(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
     made: list[Agent] = []
 

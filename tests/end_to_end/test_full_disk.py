@@ -14,16 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, endpoint, event, until
+from end_to_end.agents import Agent, Endpoint, event, until
 from end_to_end.test_agent import DONE, TWO, UNDONE
 
 FULL = "journal cannot be written: File too large"
-
-
-@pytest.fixture
-def cloud() -> Iterator[Endpoint]:
-    with endpoint() as server:
-        yield server
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, endpoint, event, started
+from end_to_end.agents import Agent, Endpoint, event, started
 
 KILLS = int(os.environ.get("AGENT_KILLS", "20"))
 SEED = int(os.environ.get("AGENT_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
@@ -132,12 +132,6 @@ def judge(log: list[str], words: int) -> None:
     assert begun[: len(done)] == done, f"nothing is done any more when it is over: {log}"
     for name in undone:
         assert f"un-{name} ends" in log, f"undone to the end: {log}"
-
-
-@pytest.fixture
-def cloud() -> Iterator[Endpoint]:
-    with endpoint() as server:
-        yield server
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, endpoint, event, started
+from end_to_end.agents import Agent, Endpoint, event, started
 
 RULES = """
 [[rule]]
@@ -31,12 +31,6 @@ REDEPLOY = {"EventType": "Redeploy"}
 
 def lines(*names: str) -> list[str]:
     return [f"{name} {word}" for name in names for word in ("begins", "ends")]
-
-
-@pytest.fixture
-def cloud() -> Iterator[Endpoint]:
-    with endpoint() as server:
-        yield server
 
 
 @pytest.fixture

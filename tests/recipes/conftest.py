@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from end_to_end.agents import Endpoint, endpoint
 from end_to_end.running import Running
 from recipes.power import Power, power
 
@@ -32,3 +33,10 @@ def service(folder: Path, switch: Power) -> Iterator[Running]:
         yield made
     finally:
         assert made.stop() == 0
+
+
+@pytest.fixture
+def cloud() -> Iterator[Endpoint]:
+    """An endpoint whose document is the test's."""
+    with endpoint() as server:
+        yield server

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from agent.workplace import Units
-from end_to_end.agents import Agent, Endpoint, endpoint, event, until
+from end_to_end.agents import Agent, Endpoint, event, until
 from end_to_end.running import Running
 from house.tree import ROOT
 from recipes import commands, pages
@@ -145,12 +145,6 @@ def machines(folder: Path, units: Units) -> Iterator[Callable[[str], Machine]]:
     yield make
     for machine in made:
         machine.stop()
-
-
-@pytest.fixture
-def cloud() -> Iterator[Endpoint]:
-    with endpoint() as server:
-        yield server
 
 
 def undisturbed(machine: Machine) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
+from end_to_end.agents import Agent, Endpoint, event, started, until
 from end_to_end.running import free_port
 from recipes import commands, pages
 from recipes.web import Long, Web, asked
@@ -69,12 +69,6 @@ class Balancer:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-
-
-@pytest.fixture
-def cloud() -> Iterator[Endpoint]:
-    with endpoint() as server:
-        yield server
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
+from end_to_end.agents import Agent, Endpoint, event, started, until
 from end_to_end.running import Running
 from forewarn.cli import main
 from recipes import commands, pages
@@ -33,12 +33,6 @@ def table(heading: str) -> set[str]:
     rows = PAGE.split(f"| {heading} | what it says |")[1].split("\n\n")[0]
     firsts = re.findall(r"(?m)^\| (`.*?) \|", rows)
     return {name for first in firsts for name in re.findall(r"`(\w+)`", first)}
-
-
-@pytest.fixture
-def cloud() -> Iterator[Endpoint]:
-    with endpoint() as server:
-        yield server
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent import workplace
-from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
+from end_to_end.agents import Agent, Endpoint, event, started, until
 from recipes import commands, pages
 from recipes.standin import Units
 from recipes.web import Long, Web, asked
@@ -37,12 +37,6 @@ WORDS = {"service": SERVICE, "signal": SIGNAL}
 (STOP_SECONDS,) = [float(word) for word in re.findall(r"(?m)^TimeoutStopSec=(\d+)$", UNIT)]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfds are Linux' own")
-
-
-@pytest.fixture
-def cloud() -> Iterator[Endpoint]:
-    with endpoint() as server:
-        yield server
 
 
 @pytest.fixture
