@@ -196,6 +196,7 @@ def test_what_is_cancelled_when_it_was_prepared_is_undone_and_not_approved(cloud
     second.expect("a begins")
     assert cloud.service.call("cancel", "1").returncode == 0
     first.expect(*DONE, *UNDONE)
+    second.until(lambda: second.done == ["a begins", "un-a begins"])  # it has heard of it too
     cloud.let_go()
     second.until(lambda: second.status()["standing"] == [])
     assert second.done == ["a begins", *UNDONE[2:]]
