@@ -15,8 +15,9 @@ import pytest
 
 from end_to_end.metadata_agent import Agent
 from end_to_end.production import example
-from end_to_end.running import START_SECONDS, Running, free_port
+from end_to_end.running import START_SECONDS, Running
 from forewarn.protocol import identity
+from ports import free_port
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 pytestmark = [

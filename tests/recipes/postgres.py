@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from end_to_end.agents import Agent, until
-from end_to_end.running import free_port
 from house.tree import ROOT
+from ports import free_port
 from recipes import pages
 
 PAGE = "failover"
