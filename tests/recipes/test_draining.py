@@ -22,8 +22,8 @@ pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is 
 RULES = pages.block("draining", "toml", "peers")
 DROP_IN = pages.block("draining", "toml", "when_cut")
 SETTINGS = pages.block("draining", "haproxy")
-SHORT = 14
-"""A notice that is over soon, and leaves a busy machine nine seconds to begin."""
+SHORT = 18
+"""A notice that is over soon, and leaves a busy machine thirteen seconds to begin."""
 LIMIT = "time_limit_seconds = 1"
 
 
