@@ -63,7 +63,7 @@ def service(folder: Path) -> Iterator[Running]:
 @contextlib.contextmanager
 def nginx(folder: Path, block: str, **places: str) -> Iterator[int]:
     """Run nginx with a block of the guide, its addresses replaced; return its port."""
-    port = free_port()
+    port = free_port(PROXY)
     for written, ours in places.items():
         address = PLACES[written]
         assert address in block, address

@@ -262,7 +262,8 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o755)
-        self.folder, self.port = folder, free_port()
+        self.folder = folder
+        self.port = free_port(*(f"{NETWORK}{20 + number}" for number in range(len(NAMES))))
         self.first, self.second = Server(self, 0), Server(self, 1)
         try:
             self.first.make()
