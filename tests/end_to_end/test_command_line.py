@@ -186,7 +186,7 @@ def test_maintenance_is_asked_for_seen_approved_and_kept_in_history(service: Run
 
 
 def until_over(service: Running, number: str) -> Any:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         detail = service.document("maintenance", "show", number)
         if all(o["status"] in {"Completed", "Failed"} for o in detail["operations"]):

@@ -18,7 +18,7 @@ from ports import free_port
 
 EXAMPLES = tree.ROOT / "docs" / "examples"
 PAGES = sorted((tree.ROOT / "docs" / "guides").glob("*.md"))
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 JSON_DLL = Path("/usr/lib/cli/Newtonsoft.Json-5.0/Newtonsoft.Json.dll")
 
 

@@ -28,7 +28,7 @@ name = "bastion"
 [[machine]]
 name = "lonely"
 """
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 APPROVE = (
     'test "$FOREWARN_CHANGE/$FOREWARN_CONCERNS_ME" != appeared/yes || '
     f'{sys.executable} -m forewarn approve "$FOREWARN_EVENT_ID" --endpoint "$FOREWARN_ENDPOINT"'

@@ -19,7 +19,7 @@ import pytest
 from forewarn.server import run
 from server.running import Client, fleet, request_reboot
 
-START_SECONDS = 30
+START_SECONDS = 60
 STOP_SECONDS = 10
 """What stopping may take, under load or not."""
 

@@ -20,7 +20,7 @@ TESTS = Path(__file__).resolve().parents[1]
 ANSWER_SECONDS = 20.0
 """How long a process of ours may take over an order; far longer than any of them does."""
 
-READY_SECONDS = 30.0
+READY_SECONDS = 60.0
 POLL_SECONDS = 0.001
 
 
@@ -178,6 +178,11 @@ class Service:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the process is there."""
+        return not _is_over(self.pid)
 
     def reap(self) -> int:
         """Wait until it has ended, and let its number go; until then nothing else can have it."""
