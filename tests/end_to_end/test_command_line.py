@@ -336,6 +336,11 @@ def test_over_tcp_the_token_is_found_and_another_is_refused(folder: Path) -> Non
         refused = running.call("events", FOREWARN_SET_OPERATOR__TOKEN_FILE=str(other))
         assert refused.returncode == ExitStatus.UNAUTHORIZED
         assert len(refused.stderr.splitlines()) == 1
+        assert f"the one that was sent is in {other}" in refused.stderr
+        other.unlink()
+        refused = running.call("events", FOREWARN_SET_OPERATOR__TOKEN_FILE=str(other))
+        assert refused.returncode == ExitStatus.UNAUTHORIZED
+        assert f"none was sent, for there is no {other}" in refused.stderr
         with pytest.raises(urllib.error.HTTPError):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/events")
     finally:

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from forewarn.agent.steps import Step
     from forewarn.client.event import Event
 
-app = typer.Typer(
-    help="Prepare this machine for maintenance, approve, and bring it back.", no_args_is_help=True
-)
+app = typer.Typer(help="Prepare this machine, approve, bring it back.", no_args_is_help=True)
 
 PROGRAM = "forewarn.agent"
 """The module that is the agent's process."""
@@ -46,7 +44,7 @@ ConfigOption = Annotated[
 
 @app.callback()
 def _agent() -> None:
-    """Prepare this machine for maintenance, approve, and bring it back."""
+    """Prepare this machine, approve, bring it back."""
 
 
 @app.command()

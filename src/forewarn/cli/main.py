@@ -41,6 +41,12 @@ ORDER: Final = (
 )
 """The commands as --help lists them, in the order of their use; Typer puts all groups last."""
 
+REFERENCE: Final = "https://github.com/forewarn/forewarn/blob/main/docs/reference/cli.md"
+"""Where examples and exit statuses are told, with a heading for each command."""
+
+_READ_ON: Final = f"\b\nExamples and exit statuses:\n{REFERENCE}"
+"""After a backspace Typer breaks no lines."""
+
 app = typer.Typer(
     name=NAME,
     help="Notice of maintenance for virtual machines, and their approval.",
@@ -99,7 +105,18 @@ def command() -> TyperGroup:
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     group.commands = {name: group.commands[name] for name in ORDER}
+    _refer(group, (NAME,))
     return group
+
+
+def _refer(told: TyperGroup, path: tuple[str, ...]) -> None:
+    """Let the help of each command below a group name its place in the reference."""
+    told.epilog = _READ_ON
+    for name, below in told.commands.items():
+        if isinstance(below, TyperGroup):
+            _refer(below, (*path, name))
+        else:
+            below.epilog = f"{_READ_ON}#{'-'.join((*path, name))}"
 
 
 def execute(arguments: Sequence[str]) -> int:

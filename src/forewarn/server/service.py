@@ -112,6 +112,7 @@ class Service:
             roster=self._roster,
             callers=self._guests,
             clock=watch,
+            up_since=watch.now(),
             scale=settings.clock.scale,
             ready=self.reasons,
             time=self._heartbeat,

@@ -56,6 +56,8 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
     roster: Roster
     callers: Callers
     clock: Clock
+    up_since: datetime
+    """When the service was started, by its clock."""
     scale: float
     ready: Ready
     time: Time

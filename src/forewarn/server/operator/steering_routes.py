@@ -169,6 +169,7 @@ async def needs(desk: Desk, now: datetime) -> list[attention.Item]:
             reading.holds(),
             sights,
             now,
+            up_since=desk.up_since,
             clock=clock,
         )
 
