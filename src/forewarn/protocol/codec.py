@@ -312,7 +312,7 @@ def _event_id(entry: object, number: int) -> str:
     return event_id
 
 
-def _member(content: dict[str, Any], name: str) -> Any:
+def _member(content: dict[str, Any], name: str) -> object:
     """Return what an object has under a name, in whatever ASCII case it is spelled; or UNSET."""
     spelled = [given for given in content if text.lower(given) == text.lower(name)]
     if len(spelled) > 1:
