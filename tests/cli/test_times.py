@@ -77,6 +77,12 @@ def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
         times.moment(text)
 
 
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
+def test_a_time_that_utc_has_no_date_for_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="before the year 1 or after 9999"):
+        times.moment(text)
+
+
 @given(st.text(max_size=30))
 def test_any_text_is_a_time_or_refused(text: str) -> None:
     try:

@@ -43,10 +43,10 @@ def moment(text: str) -> datetime | timedelta:
     """Read a time: RFC 3339 with its zone, or a span from the service's now (`+20m`, `-2h`).
 
     Returns:
-        An aware time, or the signed span.
+        A time in UTC, or the signed span.
 
     Raises:
-        typer.BadParameter: It is neither, or names no zone.
+        typer.BadParameter: It is neither, names no zone, or is none in UTC.
     """
     if text[:1] in {"+", "-"}:
         ahead = span(text[1:])
@@ -65,7 +65,10 @@ def moment(text: str) -> datetime | timedelta:
     if match["zone"] is None:
         message = f"{text!r} names no time zone: add Z for UTC, or an offset such as +02:00"
         raise typer.BadParameter(message)
-    return read
+    try:
+        return read.astimezone(UTC)
+    except OverflowError as error:
+        raise typer.BadParameter(f"{text!r} is before the year 1 or after 9999 in UTC") from error
 
 
 def duration_seconds(text: str) -> int:

@@ -92,6 +92,7 @@ class Plane:
                 operations=transaction.live_operations(),
                 lost=transaction.lost(),
                 retired=retired.read(transaction),
+                parted=retired.partings(transaction),
             )
             applied = dealing.apply(snapshot, wanted, prune=prune, mint=self._mint, again=again)
             if dry_run:
