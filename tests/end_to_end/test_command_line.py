@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from end_to_end.running import Running, free_port
+from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
+from ports import free_port
 
 FLEET = """
 [[availability_set]]

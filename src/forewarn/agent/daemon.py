@@ -147,13 +147,20 @@ class Daemon:
         self._notifier.tell("READY=1")
         try:
             while not self._over():
-                self._handle(self._next())
-                self._publish()
+                self._turn()
         finally:
             self._notifier.tell("STOPPING=1")
             self._looking.close()
             if self._port:
                 self._port.close()
+
+    def _turn(self) -> None:
+        """Handle the next cause; one that was told before a signal to end begins nothing either."""
+        cause = self._next()
+        if self._endings:
+            self._handle(Closing())
+        self._handle(cause)
+        self._publish()
 
     def signal(self, number: int) -> None:
         """Take a signal: SIGHUP reads the rules again, SIGTERM and SIGINT end."""
