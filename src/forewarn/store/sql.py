@@ -35,15 +35,17 @@ LOCK_SECONDS: Final = 1.0
 program leaves it with that child for a moment, and its successor must not give up on it."""
 
 
-def open_sqlite(path: Path) -> Store:
+def open_sqlite(path: Path, *, whole: bool = False) -> Store:
     """Open the database in this file, and create or migrate it first where that is needed.
 
     One process at a time has it: a lock is held on `<path>.lock` until the store is closed.
 
     Args:
         path: The database's file; its folder exists.
+        whole: Whether the file must hold all there is, as a copy does that was just put there.
 
     Raises:
+        ChangesBeside: It must, and does not; nothing was opened.
         StoreUnusable: It cannot be used as it is: the message says why and what to do, and
             nothing was changed.
         StoreUnavailable: It cannot be used now.
@@ -53,6 +55,8 @@ def open_sqlite(path: Path) -> Store:
     release = _lock(path)
     engine = sqlite.file_engine(path)
     try:
+        if whole:
+            sqlite.check_whole(path)
         sqlite.check_contents(path)
         sqlite.create_or_migrate(engine)
     except BaseException as error:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from forewarn.store import schema
-from forewarn.store.port import StoreError, StoreUnavailable, StoreUnusable
+from forewarn.store.port import ChangesBeside, StoreError, StoreUnavailable, StoreUnusable
 
 BUSY_SECONDS = 10
 """How long another program's lock (a backup's, a shell's) is waited for."""
@@ -149,6 +149,25 @@ def _fault_of_place(path: Path) -> str:
     return ""
 
 
+def check_whole(path: Path) -> None:
+    """See that no changes stand beside the file, without opening it.
+
+    As soon as anything opens a database, SQLite puts them into it, and does not ask whether the
+    two belong together: after a crash they do, beside a copy put in its place they do not.
+
+    Raises:
+        ChangesBeside: They do.
+    """
+    beside = _filled(path, "-wal") or _filled(path, "-journal")
+    if beside is not None:
+        raise ChangesBeside(path, beside)
+
+
+def _filled(path: Path, end: str) -> Path | None:
+    beside = path.with_name(path.name + end)
+    return beside if beside.exists() and beside.stat().st_size else None
+
+
 def check_contents(path: Path) -> None:
     """See that a database there is one that this release can use, without touching it.
 
@@ -162,8 +181,7 @@ def check_contents(path: Path) -> None:
         return
     # Opened in the usual way SQLite would make files beside it, and tidy up after a crash.
     # Without a -wal file nothing is pending, and the file alone says all.
-    pending = path.with_name(path.name + "-wal")
-    alone = not (pending.exists() and pending.stat().st_size)
+    alone = _filled(path, "-wal") is None
     uri = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if alone else "")
     engine = create_engine(
         "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=StaticPool
