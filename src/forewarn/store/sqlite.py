@@ -33,6 +33,8 @@ WRITING = "forewarn_writing"
 
 _MAGIC = b"SQLite format 3\0"
 
+_EMPTY = "it is empty: put the backup back, or remove it for a new database"
+
 _GRANT = "give the service's user the right to, or name another"
 
 _AWAY = {
@@ -144,7 +146,9 @@ def _fault_of_place(path: Path) -> str:
         return f"it may not be read or written to: {_GRANT}"
     with path.open("rb") as file:
         head = file.read(len(_MAGIC))
-    if head not in {b"", _MAGIC}:
+    if not head:
+        return _EMPTY
+    if head != _MAGIC:
         return f"{_USELESS[sqlite3.SQLITE_NOTADB]}; it was left as it is"
     return ""
 
@@ -172,13 +176,11 @@ def check_contents(path: Path) -> None:
     """See that a database there is one that this release can use, without touching it.
 
     Args:
-        path: Where `check_place` found no fault; nobody else of ours has it open.
+        path: A file where `check_place` found no fault; nobody else of ours has it open.
 
     Raises:
-        StoreUnusable: It is another program's, a newer release's, or damaged.
+        StoreUnusable: It is empty, another program's, a newer release's, or damaged.
     """
-    if not path.exists() or path.stat().st_size == 0:
-        return
     # Opened in the usual way SQLite would make files beside it, and tidy up after a crash.
     # Without a -wal file nothing is pending, and the file alone says all.
     alone = _filled(path, "-wal") is None
@@ -199,7 +201,7 @@ def check_contents(path: Path) -> None:
     finally:
         engine.dispose()
     if empty:
-        return
+        raise StoreUnusable(f"{path} cannot be used, {_EMPTY}")
     if not ours:
         raise StoreUnusable(
             f"{path} cannot be used, it is another program's SQLite database: name another file"
