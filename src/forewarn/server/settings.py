@@ -59,7 +59,8 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     path: str = ""
     """The SQLite file. `""` is `forewarn.db` in the state folder (see `state_folder`), which a user
-    without privileges can write to. A relative path starts at the settings file's folder."""
+    without privileges can write to; that folder is made, any other has to be there. A relative path
+    starts at the settings file's folder."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
