@@ -13,6 +13,7 @@ import msgspec
 from forewarn.agent import consent
 from forewarn.agent.machine import Machine
 from forewarn.agent.records import Case, Effect
+from forewarn.agent.steps import Step
 
 MAX_ANSWER: Final = 1024 * 1024
 """The longest status of a peer that is read."""
@@ -35,6 +36,15 @@ def readable(effect: str) -> str:
         return f"command {line(parts[0])}" if kind == "command" else f"http {parts[0]} {parts[1]}"
     except (ValueError, TypeError, LookupError):  # as an agent of another version may name it
         return effect
+
+
+def name(step: Step) -> str:
+    """Return what an action is, for people; a long program is cut short."""
+    if step.command is not None:
+        return f"command {line(step.command.run)}"
+    if step.http is not None:
+        return f"http {step.http.method} {step.http.url}"
+    return step.terms.effect or step.kind
 
 
 def line(argv: Sequence[str]) -> str:
@@ -119,7 +129,8 @@ def _case(case: Case, machine: Machine, now: float, *, dry: bool) -> dict[str, A
 
 def _effect(effect: Effect) -> dict[str, Any]:
     return {
-        "effect": effect.key,
+        "effect": name(effect.step),
+        "tells": effect.step.terms.tells,
         "event_id": effect.event_id,
         "rule": effect.rule,
         "doing": effect.doing,

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from forewarn.agent.outlook import Outlook, Prospect
     from forewarn.agent.rules import Rule
     from forewarn.agent.settings import Loaded, Settings
-    from forewarn.agent.steps import Step
     from forewarn.client.event import Event
 
 app = typer.Typer(help="Prepare this machine, approve, bring it back.", no_args_is_help=True)
@@ -185,6 +184,8 @@ def status(
         for action in event["actions"]:
             output.say(f"  {action['kind']}: {action['result'] or 'not yet'}")
     for effect in tree["standing"]:
+        if effect.get("tells"):  # it has told somebody, and changed nothing
+            continue
         how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
         output.say(f"{how}: {view.readable(effect['effect'])}")
 
@@ -269,7 +270,7 @@ def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) 
 
 def _plan(rule: "Rule", event: "Event", notice: float, settings: "Settings") -> list[str]:
     """Return what a rule would do, line by line, with the time that each action has."""
-    from forewarn.agent import outlook
+    from forewarn.agent import outlook, view
 
     left = notice - settings.margin_seconds
     seen = outlook.foretell(rule, left, started=event.started)
@@ -280,24 +281,13 @@ def _plan(rule: "Rule", event: "Event", notice: float, settings: "Settings") -> 
             f"margin_seconds, {settings.margin_seconds:g} s"
         )
     for number, prospect in enumerate(seen.prospects, 1):
-        lines.append(f"  {number}. {_action(prospect.step)}: {_fate(prospect, rule)}")
+        lines.append(f"  {number}. {view.name(prospect.step)}: {_fate(prospect, rule)}")
     lines.append(f"Approve: {_approval(rule, event, seen, settings)}")
     undone = [str(n) for n, prospect in enumerate(seen.prospects, 1) if prospect.undone]
     if undone:
         first = ", the last first" if len(undone) > 1 else ""
         lines.append(f"Undo, when it is over{first}: {', '.join(reversed(undone))}")
     return lines
-
-
-def _action(step: "Step") -> str:
-    """Return what an action is, for people; a long program is cut short."""
-    from forewarn.agent import view
-
-    if step.command is not None:
-        return f"command {view.line(step.command.run)}"
-    if step.http is not None:
-        return f"http {step.http.method} {step.http.url}"
-    return step.terms.effect or step.kind
 
 
 def _fate(prospect: "Prospect", rule: "Rule") -> str:
