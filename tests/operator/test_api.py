@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from forewarn.clock import ManualClock
 from forewarn.server.operator import schemas
 from server.running import NOON, Client, Running, fleet, request_reboot
@@ -25,6 +27,19 @@ def test_applying_a_fleet_tells_what_changed(service: Running) -> None:
     assert second["missing"] == {"count": 1, "names": ["Bastion"]}
     assert second["removed"]["count"] == 0
     assert second["unchanged"] == 4
+
+
+def test_the_log_says_who_changed_the_fleet_and_not_who_only_tried(client: Client) -> None:
+    cart = {"machine": [{"name": "cart"}]}
+    with capture_logs() as told:
+        client.ask("PUT", "/v1/fleet?dry_run=true&by=eve", cart)
+        client.ask("PUT", "/v1/fleet?by=ann", cart)
+        client.ask("PUT", "/v1/fleet?by=bob", cart)  # changes nothing
+        client.ask("DELETE", "/v1/fleet/machines", {"names": ["CART"], "by": "dan"})
+    assert [line for line in told if line["event"] == "an operator changed the fleet"] == [
+        {"event": "an operator changed the fleet", "log_level": "info", "by": by, **what}
+        for by, what in (("ann", {"added": ("cart",)}), ("dan", {"removed": ("cart",)}))
+    ]
 
 
 def test_a_dry_run_changes_nothing_and_says_so(client: Client) -> None:

@@ -54,7 +54,15 @@ from server.running import Client, request_reboot
             {},
             400,
             "invalid",
-            "there is no parameter 'dryrun' here; known are prune, again, dry_run",
+            "there is no parameter 'dryrun' here; known are prune, again, dry_run, by",
+        ),
+        (
+            "PUT",
+            "/v1/fleet?by=an%0An",
+            {},
+            400,
+            "invalid",
+            "at by: 'an\\nn' holds characters that cannot be printed",
         ),
         (
             "PUT",

@@ -22,6 +22,7 @@ from forewarn.cli.operator import (
     more,
     pages,
     segment,
+    who,
 )
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def apply(
     from forewarn.server.operator import schemas
 
     body = _fleet(file)
-    query = {"prune": _flag(prune), "again": _flag(again), "dry_run": _flag(dry_run)}
-    answer = Service(operator).ask("PUT", "/v1/fleet", query=query, body=body)
+    flags = {"prune": _flag(prune), "again": _flag(again), "dry_run": _flag(dry_run)}
+    answer = Service(operator).ask("PUT", "/v1/fleet", query=flags | {"by": who()}, body=body)
     if as_json:
         output.document(answer.tree())
         return
@@ -152,7 +153,9 @@ def remove(
     """
     from forewarn.server.operator import schemas
 
-    answer = Service(operator).ask("DELETE", "/v1/fleet/machines", body={"names": names})
+    answer = Service(operator).ask(
+        "DELETE", "/v1/fleet/machines", body={"names": names, "by": who()}
+    )
     if as_json:
         output.document(answer.tree())
         return

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import msgspec
+import structlog
 from litestar import delete, get, put
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
@@ -14,9 +15,12 @@ from forewarn.server.operator.desk import AtDesk, Desk
 from forewarn.vocabulary import ErrorCode
 
 Limit = Annotated[int, QueryParameter(ge=1, le=schemas.MAX_LIMIT)]
+WhoAsks = Annotated[str, QueryParameter(max_length=256)]
 InScope = Annotated[str, QueryParameter(name="scope")]
 
 TAGS = ["fleet"]
+
+_log = structlog.get_logger(__name__)
 
 
 @put(
@@ -35,15 +39,17 @@ async def apply_fleet(
     prune: FromQuery[bool] = False,
     again: FromQuery[bool] = False,
     dry_run: FromQuery[bool] = False,
+    by: WhoAsks = "",
 ) -> schemas.FleetChange:
     """Make the fleet be as the body says, all or nothing; only `prune` removes.
 
     Machines that were preempted or terminated are left out, unless `again` adds them.
     """
+    bodies.judge_text(by, "by")
     applied = await desk.done(
         desk.plane.apply_fleet(data, prune=prune, again=again, dry_run=dry_run)
     )
-    return views.fleet_change(applied, dry_run=dry_run)
+    return _told(views.fleet_change(applied, dry_run=dry_run), by)
 
 
 @delete(
@@ -57,8 +63,9 @@ async def apply_fleet(
 )
 async def remove_machines(desk: AtDesk, data: JSONBody[schemas.Removal]) -> schemas.FleetChange:
     """Take machines out of the fleet, all or none, with scopes that they leave empty."""
+    bodies.judge_text(data.by, "by")
     applied = await desk.done(desk.plane.remove_machines(data.names))
-    return views.fleet_change(applied, dry_run=False)
+    return _told(views.fleet_change(applied, dry_run=False), data.by)
 
 
 @get("/v1/fleet/machines", tags=TAGS, responses=bodies.REFUSALS, operation_id="listMachines")
@@ -122,6 +129,15 @@ async def list_scopes(
 async def show_scope(desk: AtDesk, name: FromPath[str]) -> schemas.ScopeDetail:
     """Show a scope with its machines, domain by domain."""
     return views.scope_detail(_scope(desk, name), desk.roster)
+
+
+def _told(change: schemas.FleetChange, by: str) -> schemas.FleetChange:
+    """Log who changed what; the fleet's past is kept nowhere else."""
+    names = {"added": change.added, "changed": change.changed, "removed": change.removed}
+    told = {what: each.names for what, each in names.items() if each.count}
+    if told and not change.dry_run:
+        _log.info("an operator changed the fleet", by=by, **told)
+    return change
 
 
 def _scope(desk: Desk, name: str) -> Scope:

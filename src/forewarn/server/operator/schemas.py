@@ -93,6 +93,8 @@ class Removal(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Machines to take out of the fleet, all or none, with scopes that they leave empty."""
 
     names: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=10_000)]
+    by: ShortText = ""
+    """Who removes them, kept in the log."""
 
 
 class Names(Value, frozen=True, kw_only=True):
