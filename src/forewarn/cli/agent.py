@@ -174,6 +174,11 @@ def status(
         output.say("a dry run: what is shown as done is not, and no peer is told of it")
     if tree["trouble"]:
         output.say(f"trouble: {tree['trouble']}")
+    endpoint = tree.get("endpoint", {"answers": True})  # one that an older agent does not tell of
+    if not endpoint["answers"]:
+        ago = endpoint["answered_seconds_ago"]
+        when = "has not answered yet" if ago is None else f"answered last {ago:g} s ago"
+        output.say(f"the endpoint {when}")
     for event in tree["events"]:
         left = event["notice_left_seconds"]
         notice = "" if left is None else f", {left:g} s of notice left"
@@ -182,12 +187,17 @@ def status(
             f"{event['phase']} by rule {event['rule']!r}"
         )
         for action in event["actions"]:
-            output.say(f"  {action['kind']}: {action['result'] or 'not yet'}")
+            output.say(f"  {action['kind']}: {action['result'] or 'not yet'}{_why(action)}")
     for effect in tree["standing"]:
         if effect.get("tells"):  # it has told somebody, and changed nothing
             continue
         how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
-        output.say(f"{how}: {view.readable(effect['effect'])}")
+        output.say(f"{how}: {view.readable(effect['effect'])}{_why(effect)}")
+
+
+def _why(told: "dict[str, Any]") -> str:
+    """Return the reason that stands with an action, if there is one."""
+    return f": {told['reason']}" if told.get("reason") else ""
 
 
 def _load(config: Path | None) -> "Loaded":

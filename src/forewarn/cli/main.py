@@ -126,13 +126,14 @@ def execute(arguments: Sequence[str]) -> int:
         arguments: What follows the program's name.
 
     Returns:
-        The exit status; what went wrong has been said in one line on stderr.
+        The exit status; what went wrong has been said on stderr, each thing in one line.
     """
     try:
         status = command().main(args=list(arguments), prog_name=NAME, standalone_mode=False)
         sys.stdout.flush()
     except Failed as failed:
-        output.note(f"{NAME}: {failed.message}")
+        for line in failed.message.splitlines():
+            output.note(f"{NAME}: {line}")
         return failed.status
     except typer.TyperException as error:
         output.note(_usage(error))
