@@ -94,7 +94,7 @@ def test_a_machine_and_a_scope_are_shown_whole(service: Running) -> None:
     assert service.document("fleet", "show", "web")["kind"] == "availability_set"
     unknown = service.call("fleet", "show", "nobody/else")
     assert unknown.returncode == ExitStatus.NOT_FOUND
-    assert "no machine and no scope is called nobody/else" in unknown.stderr
+    assert "no machine and no scope is called 'nobody/else'" in unknown.stderr
 
 
 def test_a_fleet_is_tried_then_applied_then_pruned(service: Running, folder: Path) -> None:

@@ -200,7 +200,7 @@ def _scope(service: Service, name: str) -> Answer:
     except Failed as failed:
         if failed.status is not ExitStatus.NOT_FOUND:
             raise
-        message = f"no machine and no scope is called {name}: see 'forewarn fleet list'"
+        message = f"no machine and no scope is called {name!r}: see 'forewarn fleet list'"
         raise Failed(ExitStatus.NOT_FOUND, message) from failed
 
 

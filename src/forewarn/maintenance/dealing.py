@@ -103,7 +103,7 @@ def remove(snapshot: Snapshot, names: Collection[str]) -> Applied:
     """
     missing = sorted(name for name in names if key(name) not in snapshot.machines)
     if missing:
-        message = f"no machine of the fleet is called {missing[0]}: see 'forewarn fleet list'"
+        message = f"no machine of the fleet is called {missing[0]!r}: see 'forewarn fleet list'"
         raise Refused(ErrorCode.NOT_FOUND, message, name=missing[0])
     gone = [snapshot.machines[name] for name in dict.fromkeys(map(key, names))]
     _judge_live(snapshot.operations.values(), gone, [])

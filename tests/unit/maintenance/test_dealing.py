@@ -343,7 +343,7 @@ def test_machines_are_removed_all_or_none() -> None:
     assert refusal.value.code is ErrorCode.NOT_FOUND
     assert refusal.value.facts == {"name": "nobody"}
     assert refusal.value.message == (
-        "no machine of the fleet is called nobody: see 'forewarn fleet list'"
+        "no machine of the fleet is called 'nobody': see 'forewarn fleet list'"
     )
 
 

@@ -148,5 +148,5 @@ def _scope(desk: Desk, name: str) -> Scope:
 
 
 def _unknown(what: str, name: str) -> Refused:
-    message = f"no {what} of the fleet is called {name}: see 'forewarn fleet list'"
+    message = f"no {what} of the fleet is called {name!r}: see 'forewarn fleet list'"
     return Refused(ErrorCode.NOT_FOUND, message, what=what, name=name)
