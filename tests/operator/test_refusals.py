@@ -54,7 +54,7 @@ from server.running import Client, request_reboot
             {},
             400,
             "invalid",
-            "there is no parameter 'dryrun' here; known are prune, again, dry_run, by",
+            "there is no parameter 'dryrun' here; known are prune, again, allow_empty, dry_run, by",
         ),
         (
             "PUT",

@@ -111,6 +111,7 @@ class Service:
             store=store,
             roster=self._roster,
             callers=self._guests,
+            listeners=frozenset(listener.name for listener in settings.guest.listener),
             clock=watch,
             scale=settings.clock.scale,
             ready=self.reasons,

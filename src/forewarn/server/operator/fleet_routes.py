@@ -38,18 +38,23 @@ async def apply_fleet(
     data: JSONBody[fleet.Fleet],
     prune: FromQuery[bool] = False,
     again: FromQuery[bool] = False,
+    allow_empty: FromQuery[bool] = False,
     dry_run: FromQuery[bool] = False,
     by: WhoAsks = "",
 ) -> schemas.FleetChange:
     """Make the fleet be as the body says, all or nothing; only `prune` removes.
 
+    A `prune` that would leave no machine at all is refused, unless `allow_empty` means it.
     Machines that were preempted or terminated are left out, unless `again` adds them.
     """
     bodies.judge_text(by, "by")
     applied = await desk.done(
-        desk.plane.apply_fleet(data, prune=prune, again=again, dry_run=dry_run)
+        desk.plane.apply_fleet(
+            data, prune=prune, again=again, allow_empty=allow_empty, dry_run=dry_run
+        )
     )
-    return _told(views.fleet_change(applied, dry_run=dry_run), by)
+    change = views.fleet_change(applied, dry_run=dry_run, listeners=desk.listeners)
+    return _told(change, by)
 
 
 @delete(
@@ -65,7 +70,8 @@ async def remove_machines(desk: AtDesk, data: JSONBody[schemas.Removal]) -> sche
     """Take machines out of the fleet, all or none, with scopes that they leave empty."""
     bodies.judge_text(data.by, "by")
     applied = await desk.done(desk.plane.remove_machines(data.names))
-    return _told(views.fleet_change(applied, dry_run=False), data.by)
+    change = views.fleet_change(applied, dry_run=False, listeners=desk.listeners)
+    return _told(change, data.by)
 
 
 @get("/v1/fleet/machines", tags=TAGS, responses=bodies.REFUSALS, operation_id="listMachines")
