@@ -10,7 +10,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from forewarn.maintenance import fleet
 from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import Scope, key
-from forewarn.server.operator import bodies, schemas, views
+from forewarn.server.operator import bodies, cursors, schemas, views
 from forewarn.server.operator.desk import AtDesk, Desk
 from forewarn.vocabulary import ErrorCode
 
@@ -87,10 +87,11 @@ async def list_machines(
     if in_scope:
         _scope(desk, in_scope)
     found, following = desk.roster.page_of_machines(
-        scope=key(in_scope), host=host, cursor=cursor, limit=limit
+        scope=key(in_scope), host=host, after=cursors.place("machines", cursor), limit=limit
     )
     return schemas.MachinePage(
-        machines=views.machines(found, desk.roster, desk.callers), next=following
+        machines=views.machines(found, desk.roster, desk.callers),
+        next=cursors.after("machines", following),
     )
 
 
@@ -113,12 +114,13 @@ async def list_lost(
     desk: AtDesk, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
 ) -> schemas.LostPage:
     """List machines that were preempted or terminated, and so left the fleet."""
+    after = cursors.place("lost", cursor)
     lost = await desk.read(lambda reading: reading.lost())
-    left = sorted(name for name in lost if name > cursor)
+    left = sorted(name for name in lost if name > after)
     page = left[:limit]
     return schemas.LostPage(
         lost=tuple(schemas.Lost(**msgspec.structs.asdict(lost[name])) for name in page),
-        next=page[-1] if len(left) > limit else "",
+        next=cursors.after("lost", page[-1]) if len(left) > limit else "",
     )
 
 
@@ -127,8 +129,11 @@ async def list_scopes(
     desk: AtDesk, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
 ) -> schemas.ScopePage:
     """List scopes."""
-    found, following = desk.roster.page_of_scopes(cursor=cursor, limit=limit)
-    return schemas.ScopePage(scopes=views.scopes(found, desk.roster), next=following)
+    after = cursors.place("scopes", cursor)
+    found, following = desk.roster.page_of_scopes(after=after, limit=limit)
+    return schemas.ScopePage(
+        scopes=views.scopes(found, desk.roster), next=cursors.after("scopes", following)
+    )
 
 
 @get("/v1/fleet/scopes/{name:str}", tags=TAGS, responses=bodies.REFUSALS, operation_id="showScope")
