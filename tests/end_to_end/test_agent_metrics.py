@@ -10,9 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from end_to_end.agents import Agent, Endpoint, event, started, until
-from end_to_end.running import free_port
 from forewarn.agent import metrics
 from house import tree
+from ports import free_port
 
 PAGE = (tree.ROOT / "docs" / "reference" / "agent-metrics.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^### `(\w+)`\n(.+)$", PAGE, re.MULTILINE))

@@ -291,6 +291,19 @@ def test_a_preempted_machine_is_remembered_and_added_again_only_on_purpose(
     assert client.get("/v1/fleet/lost")["lost"] == []
 
 
+def test_lost_machines_are_listed_page_by_page_each_once(client: Client, service: Running) -> None:
+    spots = [{"name": name, "priority": "low"} for name in ("c", "A", "b")]
+    client.ask("PUT", "/v1/fleet", {"machine": spots})
+    for number, spot in enumerate(spots, 1):
+        wanted = {"event_type": "Preempt", "machines": [spot["name"]]}
+        client.ask("POST", "/v1/maintenance", wanted)
+        end(service, client, f"{number}.1", well=True)
+    first = client.get("/v1/fleet/lost?limit=2")
+    rest = client.get(f"/v1/fleet/lost?limit=2&cursor={first['next']}")
+    assert [lost["name"] for lost in first["lost"] + rest["lost"]] == ["A", "b", "c"]
+    assert rest["next"] == ""
+
+
 def test_machines_whose_host_is_not_known_are_found(client: Client) -> None:
     found = client.get("/v1/fleet/machines?host=unknown")["machines"]
     assert [machine["name"] for machine in found] == ["Bastion"]

@@ -113,6 +113,7 @@ class Service:
             store=store,
             roster=self._roster,
             callers=self._guests,
+            listeners=frozenset(listener.name for listener in settings.guest.listener),
             clock=watch,
             up_since=watch.now(),
             scale=settings.clock.scale,

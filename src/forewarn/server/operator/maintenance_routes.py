@@ -121,7 +121,7 @@ async def list_events(
         ("machine", machine, roster.machines),
     ):
         if name and key(name) not in known:
-            message = f"no {what} of the fleet is called {name}: see 'forewarn fleet list'"
+            message = f"no {what} of the fleet is called {name!r}: see 'forewarn fleet list'"
             raise Refused(ErrorCode.NOT_FOUND, message, what=what, name=name)
     now = desk.now()
     found = [

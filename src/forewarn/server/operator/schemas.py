@@ -122,6 +122,9 @@ class FleetChange(Value, frozen=True, kw_only=True):
     """Machines of the file that were preempted or terminated, and so were left out; `again` adds
     them."""
     unchanged: int
+    warnings: tuple[str, ...] = ()
+    """What may not be meant, for people: a listener that the service does not have, a hold that
+    outlives what is removed."""
 
 
 class Lost(Value, frozen=True, kw_only=True):
