@@ -16,7 +16,8 @@ def main(folder: Path) -> None:
     how = (folder / "how").read_text()
     if how != "nothing":
         inside = Inside(folder / "power.sock")
-        before = inside.booted()
+        inside.run("true")  # which tells this boot
+        before = inside.boot
         if how == "cut":
             power = Power(folder / "switch.sock")
             power.cut()

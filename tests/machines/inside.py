@@ -1,15 +1,16 @@
-"""The tests' hands in the machine: runs what comes in by a virtio port, and tells what came of it.
+"""Runs in the machine what comes in by a virtio port, and tells what came of it.
 
-One JSON object a line. It begins with the machine's boot id, so the other side knows that it is up;
-then {"run": [...], "stdin": ""} is answered by {"status": 0, "stdout": "", "stderr": ""}.
+One JSON object a line. {"run": [...], "stdin": ""} is answered by {"boot": "", "status": 0,
+"stdout": "", "stderr": ""}. It begins with {"boot": ""} alone: the machine is up, by this boot.
 """
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+BOOT = {"boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
 PORTS = Path("/sys/class/virtio-ports")
 
 
@@ -17,24 +18,27 @@ def main(name: str) -> None:
     (number,) = [
         port.name for port in PORTS.iterdir() if (port / "name").read_text() == name + "\n"
     ]
-    with open(f"/dev/{number}", "r+b", buffering=0) as port:  # noqa: PTH123
-        port.write(line({"boot": BOOT_ID.read_text().strip()}))
+    with Path("/dev", number).open("r+b", buffering=0) as port:
+        answers = io.BufferedWriter(port)  # which writes on where the port takes a part
+        tell(answers, BOOT)
         rest = b""
         while True:
             rest += port.read(65536) or b""
             *asked, rest = rest.split(b"\n")
-            port.writelines(line(done(json.loads(each))) for each in asked)
+            for each in asked:
+                tell(answers, done(json.loads(each)))
 
 
 def done(asked: dict[str, object]) -> dict[str, object]:
     ran = subprocess.run(
         asked["run"], input=asked["stdin"], capture_output=True, text=True, check=False
     )
-    return {"status": ran.returncode, "stdout": ran.stdout, "stderr": ran.stderr}
+    return {**BOOT, "status": ran.returncode, "stdout": ran.stdout, "stderr": ran.stderr}
 
 
-def line(told: dict[str, object]) -> bytes:
-    return b"\n" + json.dumps(told).encode() + b"\n"
+def tell(answers: io.BufferedWriter, told: dict[str, object]) -> None:
+    answers.write(b"\n" + json.dumps(told).encode() + b"\n")
+    answers.flush()
 
 
 main(sys.argv[1])
