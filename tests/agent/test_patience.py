@@ -93,7 +93,7 @@ def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
 class Shown:
     """A page."""
 
-    def page(self, path: str) -> tuple[int, str, bytes]:
+    def page(self, path: str, *, own: bool) -> tuple[int, str, bytes]:
         return 200, "text/plain", READY
 
 

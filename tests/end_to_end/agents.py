@@ -35,9 +35,14 @@ say(sys.argv[1] + " ends")
 """
 
 
-def until(holds: Callable[[], object], why: Callable[[], object] = lambda: "") -> None:
+def until(
+    holds: Callable[[], object],
+    why: Callable[[], object] = lambda: "",
+    *,
+    seconds: float = PATIENCE_SECONDS,
+) -> None:
     """Wait until something holds; say `why` it should where it never does."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, why()
         time.sleep(0.02)

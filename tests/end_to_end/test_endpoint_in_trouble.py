@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, endpoint, event, started
+from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
 from end_to_end.test_agent import DONE, TWO, UNDONE
 from forewarn.agent.looking import APPROVAL_SECONDS, Looking
 from forewarn.agent.messages import Answered, Approve
@@ -134,3 +134,23 @@ def test_an_agent_killed_at_its_approval_sends_none_for_what_has_started_meanwhi
     cloud.show()
     agent.expect(*DONE, *UNDONE)
     assert cloud.approved == ["E1"]
+
+
+def test_a_fault_of_the_agents_own_in_looking_is_trouble_until_the_next_answer(
+    cloud: Endpoint,
+) -> None:
+    seen: list[tuple[bool, str]] = []
+
+    def tell(_: object) -> None:
+        seen.append((looking.is_answered, looking.trouble))
+        if len(seen) == 1:
+            raise ValueError("as no look does")
+
+    looking = Looking(f"{cloud.url}/vm/web-0", "web-0", tell)
+    assert not looking.is_answered
+    looking.begin()
+    until(lambda: "as no look does" in looking.trouble)
+    assert not looking.is_answered
+    until(lambda: len(seen) > 1)
+    assert seen[:2] == [(True, "")] * 2
+    looking.close()
