@@ -195,6 +195,48 @@ def status(
         output.say(f"{how}: {view.readable(effect['effect'])}{_why(effect)}")
 
 
+@app.command()
+def retry(*, config: ConfigOption = None) -> None:
+    """Have the agent that runs here prepare once more for what is held."""
+    tree = _ask(_load(config).settings.status.listen)
+    held = [event for event in tree["events"] if event["phase"] == "Held"]
+    if not held:
+        output.note("Nothing is held.")
+        return
+    _signal(tree.get("process"))
+    for event in held:
+        output.say(f"asked for {event['event_id']} {event['event_type']}")
+
+
+def _signal(process: object) -> None:
+    """Send the agent's process the word to try again."""
+    import signal
+
+    word = getattr(signal, "SIGUSR1", None)
+    if word is None:
+        raise Failed(ExitStatus.USAGE, "this platform has no SIGUSR1, by which the agent is asked")
+    if isinstance(process, int) and _is_agent(process):
+        try:
+            os.kill(process, word)
+        except PermissionError as error:
+            message = f"you may not signal the agent, process {process}: be root, or its user"
+            raise Failed(ExitStatus.UNAUTHORIZED, message) from error
+        return
+    message = (
+        "the agent's process is not to be seen from here: send it SIGUSR1 where it runs, as in its "
+        "container"
+    )
+    raise Failed(ExitStatus.NOT_FOUND, message)
+
+
+def _is_agent(process: int) -> bool:
+    """Tell whether a process is an agent's; in a container the number may be another's here."""
+    try:
+        return PROGRAM.encode() in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
 def _why(told: "dict[str, Any]") -> str:
     """Return the reason that stands with an action, if there is one."""
     return f": {told['reason']}" if told.get("reason") else ""
