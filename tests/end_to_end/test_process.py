@@ -301,7 +301,7 @@ def test_a_second_signal_ends_it_at_once(processes: list[Process], tmp_path: Pat
         process.until("stopping")
         status, seconds = process.stop()
     assert status == run.BY_SIGNAL + signal.SIGTERM
-    assert seconds < 2
+    assert seconds < STOP_SECONDS
 
 
 def test_a_store_of_another_process_is_refused_in_one_line(

@@ -26,7 +26,8 @@ MAX_INCARNATION: Final = 2**53 - 1
 
 def restore_check(
     database: Annotated[
-        Path, typer.Argument(help="The restored SQLite file, such as forewarn.db.")
+        Path,
+        typer.Argument(metavar="DATABASE", help="The restored SQLite file, such as forewarn.db."),
     ],
     *,
     by: Annotated[
@@ -44,7 +45,7 @@ def restore_check(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a database that was restored from a backup safe to serve.
+    """Make a restored database safe to serve.
 
     Raises the incarnation of every scope, so that no guest meets a number that it has seen with
     other content. Run it once, before the service starts. Refuses, changing nothing, while a
