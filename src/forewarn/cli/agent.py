@@ -157,6 +157,15 @@ def run(
 def status(
     *,
     config: ConfigOption = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="ADDRESS",
+            show_default=False,
+            help="The agent's status port, such as 127.0.0.1:8171; no settings are read then.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what the agent answers, as JSON.")
     ] = False,
@@ -164,7 +173,7 @@ def status(
     """Ask the agent that runs here what is in hand and what stands."""
     from forewarn.agent import view
 
-    tree = _ask(_load(config).settings.status.listen)
+    tree = _ask(_listen(config) if address is None else address)
     if as_json:
         output.document(tree)
         return
@@ -398,17 +407,31 @@ def _one_of(option: str, given: str, choices: list[str]) -> str:
     raise Failed(ExitStatus.USAGE, message)
 
 
+def _listen(config: Path | None) -> str:
+    """Return where the settings say that the agent shows its status."""
+    from forewarn.agent.settings import OFF
+
+    try:
+        listen = _load(config).settings.status.listen
+    except Failed:
+        output.note("note: --address asks an agent without its settings, such as at 127.0.0.1:8171")
+        raise
+    if listen == OFF:
+        raise Failed(ExitStatus.USAGE, "status.listen is off: the agent shows nothing")
+    return listen
+
+
 def _ask(listen: str) -> "dict[str, Any]":
     """Return the status of the agent at an address."""
     import http.client
     import json
 
     from forewarn import configuration
-    from forewarn.agent.settings import OFF
 
-    if listen == OFF:
-        raise Failed(ExitStatus.USAGE, "status.listen is off: the agent shows nothing")
-    host, port = configuration.split_address(listen, "status.listen")
+    try:
+        host, port = configuration.split_address(listen, "--address")
+    except configuration.SettingsError as error:  # the settings' own was judged when it was read
+        raise Failed(ExitStatus.USAGE, str(error)) from error
     connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", "/status")
