@@ -44,7 +44,8 @@ def main() -> None:
             if change.appeared and not event.started:
                 left = event.notice_left
                 log.info("%s in %s", event.event_type, left)
-                if not drained_for and not worker.drain(left.total_seconds() if left else None):
+                seconds = None if left is None else left.total_seconds()
+                if not drained_for and not worker.drain(seconds):
                     log.warning("not approved, for the job did not end within the notice")
                     continue
                 drained_for.add(event.event_id)

@@ -59,7 +59,8 @@ class SettingsError(Exception):
         self.mistakes = mistakes
         """All of them."""
         more = len(mistakes) - MAX_MISTAKES
-        last = (f"there are {more} more mistakes",) if more > 0 else ()
+        number = "is 1 more mistake" if more == 1 else f"are {more} more mistakes"
+        last = (f"there {number}",) if more > 0 else ()
         super().__init__("\n".join((*mistakes[:MAX_MISTAKES], *last)))
 
 

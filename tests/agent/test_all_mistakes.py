@@ -127,6 +127,11 @@ def test_of_very_many_mistakes_the_first_are_told_and_how_many_there_are(tmp_pat
     assert lines[-1] == "there are 5 more mistakes"
 
 
+def test_one_more_mistake_than_is_told_is_one() -> None:
+    told = str(SettingsError(*map(str, range(MAX_MISTAKES + 1)))).splitlines()
+    assert told[MAX_MISTAKES:] == ["there is 1 more mistake"]
+
+
 def test_as_many_mistakes_as_are_told_leave_none_over() -> None:
     told = str(SettingsError(*map(str, range(MAX_MISTAKES)))).splitlines()
     assert told == [str(number) for number in range(MAX_MISTAKES)]
@@ -144,6 +149,8 @@ def test_the_agents_commands_tell_all_of_them_and_end_as_for_one(
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
+    if command == "status":  # which has a way without them
+        assert lines.pop(0).startswith("note: --address asks an agent without its settings")
     assert len(lines) == len(SAID)
     for line, said in zip(lines, SAID, strict=True):
         assert line.startswith(f"forewarn: {path}: {said}")

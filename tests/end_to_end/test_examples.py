@@ -223,6 +223,34 @@ def test_the_worker_waits_for_its_job_and_goes_back_to_work(play: Callable[..., 
     assert worker.stop() == 0
 
 
+BUSY = """
+import logging, sys
+sys.path.insert(0, sys.argv[1])
+import worker
+
+class Busy(worker.Worker):
+    def __init__(self):
+        super().__init__()
+        self._working.acquire()  # as a job does that never ends
+
+worker.Worker = Busy
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+worker.main()
+"""
+
+
+def test_the_worker_waits_no_longer_than_the_notice_even_if_that_is_over(
+    play: Callable[..., Playing], cloud: Endpoint
+) -> None:
+    """An event whose NotBefore has passed may start at any moment: no time is left at all."""
+    cloud.show(event(notice=-60, Resources=["m1"]))
+    worker = play("m1", sys.executable, "-c", BUSY, str(EXAMPLES), endpoint=cloud.url)
+    worker.until(lambda: "not approved, for the job did not end" in worker.said)
+    assert worker.said.startswith("Reboot in 0:00:00\n")
+    assert cloud.approved == []
+    assert worker.stop() == 0
+
+
 def test_the_asyncio_server_closes_its_door_and_opens_it_again(
     play: Callable[..., Playing],
 ) -> None:
