@@ -24,6 +24,7 @@ def answers(folder: Path) -> dict[str, int]:
     settings = Settings(client=CLIENT, status=Status(listen="127.0.0.1:0"))
     journal = Journal(folder)
     daemon = Daemon(settings, journal, tuple)
+    daemon.listen()
     assert daemon._port is not None
     assert daemon.port is not None
     found = {}

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import http.server
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -125,6 +126,34 @@ def test_a_held_event_is_prepared_for_again_when_somebody_says_so(
         assert cloud.approved == ["E1"]
         cloud.show()
         agent.until(lambda: agent.status()["ready"] and not agent.status()["standing"])
+    finally:
+        agent.close()
+
+
+EARLY = """
+import os, signal, sys
+from forewarn.agent import __main__, daemon, port
+
+class Asked(port.Port):
+    def __init__(self, *given):
+        super().__init__(*given)
+        for number in (signal.SIGUSR1, signal.SIGHUP):  # as by whoever has read /status just now
+            os.kill(os.getpid(), number)
+
+daemon.Port = Asked
+sys.exit(__main__.main(sys.argv[1:]))
+"""
+
+
+def test_a_signal_in_the_moment_in_which_the_port_opens_does_not_end_it(
+    tmp_path: Path, cloud: Endpoint
+) -> None:
+    agent = Agent(tmp_path / "agent", cloud.url, RULES)
+    try:
+        agent.start(by=("-c", EARLY))
+        agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
+        agent.until(lambda: "the rules were read again" in agent.said.read_text())
+        assert agent.kill(signal.SIGTERM) == 0
     finally:
         agent.close()
 

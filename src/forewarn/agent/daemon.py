@@ -82,7 +82,6 @@ class Daemon:
         once: Whether to end when what the first document asks for is done.
 
     Raises:
-        OSError: The status port cannot be listened on.
         Misuse: The endpoint's address or the machine's name is none.
     """
 
@@ -119,16 +118,25 @@ class Daemon:
         self._looking = Looking(
             settings.client.endpoint or None, settings.client.machine or None, self._causes.put
         )
-        self._publish()  # a probe finds its pages from the first moment on
         self._port: Port | None = None
-        if settings.status.listen != OFF:
-            address = configuration.split_address(settings.status.listen, "status.listen")
-            self._port = Port(address, self)
 
     @property
     def port(self) -> int | None:
         """The status port's number; None if there is none."""
         return self._port.number if self._port else None
+
+    def listen(self) -> None:
+        """Open the status port, if there is to be one; `run` closes it.
+
+        It tells where to send signals, so whoever takes them is there before.
+
+        Raises:
+            OSError: It cannot be listened on.
+        """
+        self._publish()  # a probe finds its pages from the first moment on
+        listen = self._settings.status.listen
+        if listen != OFF:
+            self._port = Port(configuration.split_address(listen, "status.listen"), self)
 
     def run(self) -> None:
         """Run until it is told to end, and then until what is under way has ended.
@@ -389,6 +397,7 @@ def serve(
             number = getattr(signal, name, None)  # Windows has the first two only
             if number is not None:
                 signal.signal(number, lambda got, _: daemon.signal(got))
+        daemon.listen()
         daemon.run()
     finally:
         if journal is not None:
