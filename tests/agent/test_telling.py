@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from agent.bench import Bench, command, event, rule
+from agent.bench import MARGIN, START, Bench, command, event, rule
 from forewarn.agent import view
-from forewarn.agent.messages import Begin, Cause, Finished, Heard, Looked, Write
+from forewarn.agent.messages import Begin, Cause, Finished, Heard, Looked, Retry, Write
 from forewarn.agent.records import Outcome
 from forewarn.agent.telling import Telling
 
@@ -21,7 +21,10 @@ class Told(Bench):
     def tell(self, cause: Cause) -> list[str]:
         if isinstance(cause, Heard):
             self.telling.heard(cause)
+        elif isinstance(cause, Retry):
+            self.telling.wanted()
         said = super().tell(cause)
+        self.telling.tried(self.machine)
         if isinstance(cause, Looked):
             self.telling.looked(self.machine)
         return said
@@ -73,6 +76,54 @@ def test_that_an_event_is_held_is_a_warning(log: pytest.LogCaptureFixture) -> No
     bench.end("drain", Outcome.FAILED)
     said = {record.getMessage(): record.levelname for record in log.records}
     assert said["E1 is held: it is not approved, and its notice runs out"] == "WARNING"
+
+
+def test_it_is_told_why_what_is_held_stays_so_though_somebody_wants_it_tried_again(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    bench = Told(rule(command("drain")))
+    bench.see(event(), event("E2"), event("E3"))
+    for _ in bench.document:
+        bench.end("drain", Outcome.FAILED)
+    bench.see(event(), event("E2", status="Started"), event("E3", starts_by=START + MARGIN))
+    log.clear()
+    bench.retry()
+    assert [(record.levelname, record.getMessage()) for record in log.records] == [
+        ("INFO", "E1 was held, and is prepared for once more: somebody wants it"),
+        ("WARNING", "E2 stays held: it is Started, and its rule does not prepare then"),
+        ("WARNING", "E3 stays held: too little of its notice is left"),
+    ]
+    log.clear()
+    bench.see(*bench.document)
+    assert log.messages == []  # it was one word
+
+
+def test_why_it_stays_held_is_told_only_when_it_is_known_what_is_over(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    bench = Told(rule(command("drain")))
+    bench.see(event(), event("E2"))
+    for _ in bench.document:
+        bench.end("drain", Outcome.FAILED)
+    bench.start()
+    log.clear()
+    bench.retry()
+    assert log.messages == []
+    bench.see(event("E2", status="Started"))
+    assert [said for said in log.messages if "stays" in said] == [
+        "E2 stays held: it is Started, and its rule does not prepare then"
+    ]
+
+
+def test_what_is_held_again_at_once_was_tried(log: pytest.LogCaptureFixture) -> None:
+    bench = Told(rule(command("drain", needs_seconds=60)))
+    bench.see(event())
+    bench.end("drain", Outcome.FAILED)
+    bench.see(event(starts_by=START + MARGIN + 30))
+    log.clear()
+    bench.retry()
+    assert bench.phase == "Held"
+    assert not any("stays" in said for said in log.messages)
 
 
 def test_an_action_that_waits_by_failing_is_told_once(log: pytest.LogCaptureFixture) -> None:

@@ -260,8 +260,11 @@ class Daemon:
             self._telling.heard(cause)
         elif isinstance(cause, Answered):
             self._metrics.answered(cause)
+        elif isinstance(cause, Retry):
+            self._telling.wanted()
         for command in self._machine.handle(cause, clock.monotonic()):
             self._carry_out(command)
+        self._telling.tried(self._machine)
         if isinstance(cause, Looked):
             self._telling.looked(self._machine)
         if self._journal is not None:

@@ -9,6 +9,7 @@ from forewarn.agent.machine import Machine
 from forewarn.agent.messages import Ask, Begin, Heard
 from forewarn.agent.phases import Phase
 from forewarn.agent.records import Ended, Fact, Gone, Outcome, Passed, Retried, Taken
+from forewarn.vocabulary import EventStatus
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 
@@ -27,6 +28,8 @@ class Telling:
         self._started: set[str] = set()
         self._asked: dict[int, Ask] = {}
         self._missing: dict[str, tuple[str, ...]] = {}
+        self._tried: set[str] | None = None
+        """What is tried again since somebody wanted what is held to be; None if nobody does."""
 
     def began(self, command: Begin) -> None:
         """Take note that an action begins."""
@@ -35,6 +38,29 @@ class Telling:
     def asked(self, command: Ask) -> None:
         """Take note that peers are asked; of a round that is answered late nothing is told."""
         self._asked = {command.round: command}
+
+    def wanted(self) -> None:
+        """Take note that somebody wants what is held to be tried again."""
+        self._tried = set()
+
+    def tried(self, machine: Machine) -> None:
+        """Tell what stays held though somebody wants it tried again, and why.
+
+        Args:
+            machine: The decider; before its first look it has not judged that word.
+        """
+        if self._tried is None or not machine.looked:
+            return
+        for key, case in machine.ledger.cases.items():
+            if case.phase is not Phase.HELD or case.rule is None or key in self._tried:
+                continue
+            status = machine.events[key].status
+            why = "too little of its notice is left"
+            if status != EventStatus.SCHEDULED and not case.rule.even_if_started:
+                why = f"it is {status}, and its rule does not prepare then"
+            facts = _facts(case.event_id, case.rule.name)
+            LOGGER.warning("%s stays held: %s", case.event_id, why, extra={"facts": facts})
+        self._tried = None
 
     def heard(self, heard: Heard) -> None:
         """Tell whose word is wanting, when that is another's than before."""
@@ -79,6 +105,8 @@ class Telling:
                     extra={"facts": {"event_id": record.event_id}},
                 )
             case Retried():
+                if self._tried is not None:
+                    self._tried.add(record.event_id)
                 LOGGER.info(
                     "%s was held, and is prepared for once more: somebody wants it",
                     record.event_id,
