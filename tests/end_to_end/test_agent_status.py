@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, event
+from end_to_end.agents import Agent, Endpoint, event, started
 
 RULES = """
 [[rule]]
@@ -164,12 +164,52 @@ def test_a_process_that_is_no_agent_is_never_signalled(
     """As the agent's number in a container is another process's outside."""
     cloud.show(event())
     agent.until(lambda: agent.phase() == "Held")
-    with subprocess.Popen(["sleep", "60"]) as other, answering(agent, other.pid) as config:
+    with (
+        subprocess.Popen(["sleep", "60"]) as other,
+        answering({**agent.status(), "process": other.pid}, tmp_path) as config,
+    ):
         refused = asked(agent, "retry", config)
         assert (refused.returncode, refused.stdout) == (8, "")
         assert "send it SIGUSR1" in refused.stderr
         assert other.poll() is None
         other.kill()
+
+
+def test_an_agent_that_may_be_too_old_for_the_signal_is_to_be_restarted_first(
+    tmp_path: Path, cloud: Endpoint, agent: Agent
+) -> None:
+    """One from before the upgrade tells no process, and SIGUSR1 would end it."""
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Held")
+    older = {name: told for name, told in agent.status().items() if name != "process"}
+    with answering(older, tmp_path) as config:
+        refused = asked(agent, "retry", config)
+    assert (refused.returncode, refused.stdout) == (8, "")
+    assert "restart it first" in refused.stderr
+    assert "send it SIGUSR1" not in refused.stderr
+
+
+def test_what_cannot_be_tried_again_is_not_said_to_be_asked_for(
+    cloud: Endpoint, agent: Agent
+) -> None:
+    cloud.show(event("E1"), event("E2"), event("E3"))
+    agent.until(lambda: {agent.phase(each) for each in ("E1", "E2", "E3")} == {"Held"})
+    cloud.show(event("E1"), started("E2"), event("E3", notice=1))
+
+    def short() -> bool:
+        lefts = [each["notice_left_seconds"] for each in agent.status()["events"]]
+        return lefts[1] is None and lefts[2] <= 5
+
+    agent.until(short)
+    told = asked(agent, "retry")
+    assert (told.returncode, told.stdout) == (0, "asked for E1 Reboot\n")
+    second, third = told.stderr.splitlines()
+    assert second == "E2 Reboot is Started: it is prepared for only if its rule has even_if_started"
+    assert third.startswith("E3 Reboot stays held: ")
+    agent.until(lambda: "E3 stays held: too little of its notice" in agent.said.read_text())
+    said = agent.said.read_text()
+    assert "E2 stays held: it is Started" in said
+    assert "E1 stays held" not in said
 
 
 def test_another_machine_is_not_told_the_agents_process(agent: Agent) -> None:
@@ -180,9 +220,9 @@ def test_another_machine_is_not_told_the_agents_process(agent: Agent) -> None:
 
 
 @contextlib.contextmanager
-def answering(agent: Agent, process: int) -> Iterator[Path]:
-    """Answer as an agent that says that it is another process; yield settings that lead there."""
-    told = json.dumps({**agent.status(), "process": process}).encode()
+def answering(status: dict[str, Any], folder: Path) -> Iterator[Path]:
+    """Answer once, as an agent that has this to say; yield settings that lead there."""
+    told = json.dumps(status).encode()
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -196,7 +236,7 @@ def answering(agent: Agent, process: int) -> Iterator[Path]:
     with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        config = agent.folder / "other.toml"
+        config = folder / "other.toml"
         config.write_text(f"[status]\nlisten = '127.0.0.1:{server.server_port}'\n")
         yield config
         thread.join()

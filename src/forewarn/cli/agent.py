@@ -207,14 +207,27 @@ def status(
 @app.command()
 def retry(*, config: ConfigOption = None) -> None:
     """Have the agent that runs here prepare once more for what is held."""
-    tree = _ask(_load(config).settings.status.listen)
+    from forewarn.vocabulary import EventStatus
+
+    settings = _load(config).settings
+    tree = _ask(settings.status.listen)
     held = [event for event in tree["events"] if event["phase"] == "Held"]
     if not held:
         output.note("Nothing is held.")
         return
     _signal(tree.get("process"))
     for event in held:
-        output.say(f"asked for {event['event_id']} {event['event_type']}")
+        name = f"{event['event_id']} {event['event_type']}"
+        left = event["notice_left_seconds"]
+        if event["event_status"] != EventStatus.SCHEDULED:
+            output.note(
+                f"{name} is {event['event_status']}: it is prepared for only if its rule has "
+                "even_if_started"
+            )
+        elif left is not None and left <= settings.margin_seconds:
+            output.note(f"{name} stays held: {left:g} s of notice are too little")
+        else:
+            output.say(f"asked for {name}")
 
 
 def _signal(process: object) -> None:
@@ -232,8 +245,11 @@ def _signal(process: object) -> None:
             raise Failed(ExitStatus.UNAUTHORIZED, message) from error
         return
     message = (
-        "the agent's process is not to be seen from here: send it SIGUSR1 where it runs, as in its "
-        "container"
+        "the agent does not tell its process: it may be older than this release, and then SIGUSR1 "
+        "ends it, so restart it first; or it runs elsewhere, as in a container: ask it there"
+        if process is None
+        else "the agent's process is not to be seen from here: send it SIGUSR1 where it runs, as "
+        "in its container"
     )
     raise Failed(ExitStatus.NOT_FOUND, message)
 
