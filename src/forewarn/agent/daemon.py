@@ -191,7 +191,7 @@ class Daemon:
 
         Args:
             path: Which page.
-            own: Whether it is this machine that asks.
+            own: Whether it is asked from this machine's own address, as `Shown` says.
         """
         if path == "/healthz":
             trouble = self._ailment()

@@ -34,7 +34,8 @@ class Shown(Protocol):
 
         Args:
             path: Which page.
-            own: Whether it is this machine that asks.
+            own: Whether it is asked from this machine's own address: by any of its users, or by
+                a proxy or tunnel on it, whoever may be behind that.
         """
         ...
 

@@ -59,7 +59,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     listen: str = "127.0.0.1:8171"
     """An address of this machine and a port. By default on loopback, which no other machine
-    reaches: give one that the balancer and the peers reach where they ask. `"off"` is none."""
+    reaches: give one that the balancer and the peers reach where they ask. Whoever asks from this
+    machine's own address is told what programs said, which may hold secrets: any of its users, and
+    everybody who comes by a proxy or tunnel on it. `"off"` is none."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
