@@ -35,6 +35,7 @@ from forewarn.agent.messages import (
     Proceed,
     Reloaded,
     Resumed,
+    Retry,
     Stop,
     Woken,
     Write,
@@ -163,9 +164,15 @@ class Daemon:
         self._publish()
 
     def signal(self, number: int) -> None:
-        """Take a signal: SIGHUP reads the rules again, SIGTERM and SIGINT end."""
+        """Take a signal.
+
+        SIGHUP reads the rules again, SIGUSR1 tries again what is held, SIGTERM and SIGINT end.
+        """
         if number == getattr(signal, "SIGHUP", None):
             self._causes.put(_Reread())
+            return
+        if number == getattr(signal, "SIGUSR1", None):
+            self._causes.put(Retry())
             return
         self._endings += 1
         self._ended.set()
@@ -183,7 +190,8 @@ class Daemon:
             return (503, TEXT, f"{trouble}\n".encode()) if trouble else (200, TEXT, b"ok\n")
         if path == "/status":
             told = self._told if own else view.without_reasons(self._told)
-            return 200, JSON, msgspec.json.encode(told | self._endpoint())
+            process = {"process": os.getpid()} if own else {}
+            return 200, JSON, msgspec.json.encode(told | self._endpoint() | process)
         if path == "/metrics" and path in self._pages:
             status, kind, text = self._pages[path]
             return status, kind, text + self._live_metrics()
@@ -377,8 +385,8 @@ def serve(
     journal = None if dry_run else Journal(Path(settings.state.folder))
     try:
         daemon = Daemon(settings, journal, reload, once=once)
-        for name in ("SIGTERM", "SIGINT", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
+        for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"):
+            number = getattr(signal, name, None)  # Windows has the first two only
             if number is not None:
                 signal.signal(number, lambda got, _: daemon.signal(got))
         daemon.run()

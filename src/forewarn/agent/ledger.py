@@ -25,6 +25,7 @@ from forewarn.agent.records import (
     Outcome,
     Passed,
     Pressed,
+    Retried,
     Taken,
 )
 from forewarn.client.event import Event
@@ -118,6 +119,8 @@ class Ledger:
                     if record.interrupted or effect.stuck is Outcome.FAILED:
                         effect.stuck, effect.undo_attempt = None, 0
                     effect.interrupted &= not record.interrupted
+            case Retried():
+                self._retry(self.cases[record.event_id])
             case Kept():
                 self.boot = record.boot
                 self.cases = {case.event_id: case for case in record.cases}
@@ -180,6 +183,18 @@ class Ledger:
         else:
             effect.stuck = record.outcome
             effect.interrupted |= record.outcome is Outcome.INTERRUPTED
+
+    def _retry(self, case: Case) -> None:
+        """Have everything done once more that did not end well."""
+        self._move(case, Trigger.RETRY)
+        for index, result in enumerate(case.results):
+            if result is None or result.good:
+                continue
+            case.results[index] = None
+            case.reasons.pop(index, None)
+            effect = self.effects.get(case.effect(index))
+            if effect is not None:
+                effect.interrupted = False
 
     def _boot(self, record: Booted) -> None:
         self.boot = record.boot

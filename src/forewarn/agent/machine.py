@@ -29,6 +29,7 @@ from forewarn.agent.messages import (
     Proceed,
     Reloaded,
     Resumed,
+    Retry,
     Stop,
     Write,
 )
@@ -46,6 +47,7 @@ from forewarn.agent.records import (
     Outcome,
     Passed,
     Pressed,
+    Retried,
     Taken,
     shortened,
 )
@@ -108,7 +110,7 @@ class Machine:
         self._margin = margin_seconds
         self.looked = False
         """Whether the document was seen in this process."""
-        self._closing = False
+        self._closing = self._retry = False
         self._number = 0
         self._runs: dict[str, _Run] = {}
         self._retries: dict[tuple[str, bool], float] = {}
@@ -152,6 +154,8 @@ class Machine:
             case Reloaded():
                 self._rules = cause.rules
                 self._press(interrupted=True)
+            case Retry():
+                self._retry = True  # as soon as it is known what is over
             case Closing():
                 self._closing = True
             case _:
@@ -203,6 +207,8 @@ class Machine:
                 self._write(Gone(event_id=event_id))
                 self._consent.drop(event_id)
                 self._deadlines.pop(event_id, None)
+        if self._retry:
+            self._try_held(now)
         self._retries = {k: at for k, at in self._retries.items() if self._tries_again(*k)}
         for run in list(self._runs.values()):
             run.deadline = self._latest(run)
@@ -234,6 +240,17 @@ class Machine:
                     self._wakes += [] if telling else [now]  # else when one of those has ended
                     continue
             self._choose(event_id, event, now)
+
+    def _try_held(self, now: float) -> None:
+        """Prepare once more for what is held, where there is still time for it."""
+        self._retry = False
+        for case in self.ledger.cases.values():
+            assert case.rule is not None
+            event, deadline = self.events[case.event_id], self._deadline(case)
+            too_late = deadline is not None and now >= deadline
+            may_begin = event.status == EventStatus.SCHEDULED or case.rule.even_if_started
+            if case.phase is Phase.HELD and may_begin and not too_late:
+                self._write(Retried(event_id=case.event_id))
 
     def _rule(self, event: Event, now: float) -> tuple[Rule, float | None]:
         """Return the rule that takes an event now, and how much notice is left."""

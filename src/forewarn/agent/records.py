@@ -133,6 +133,12 @@ class Pressed(Record, frozen=True, kw_only=True):
     """Also what the agent's own end cut and may not be begun again: somebody says so."""
 
 
+class Retried(Record, frozen=True, kw_only=True):
+    """What is held is to be prepared for once more: somebody says so."""
+
+    event_id: str
+
+
 class Kept(Record, frozen=True, kw_only=True):
     """All that the records before it come to: the first line of a journal made short."""
 
@@ -209,5 +215,5 @@ class Effect(msgspec.Struct, kw_only=True):
         return self.doing or self.undoing
 
 
-Fact = Taken | Begun | Noted | Ended | Passed | Approved | Gone | Booted | Pressed | Kept
+Fact = Taken | Begun | Noted | Ended | Passed | Approved | Gone | Booted | Pressed | Retried | Kept
 """Every kind of record, as the journal reads them."""

@@ -157,6 +157,15 @@ def run(
 def status(
     *,
     config: ConfigOption = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="ADDRESS",
+            show_default=False,
+            help="The agent's status port, such as 127.0.0.1:8171; no settings are read then.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what the agent answers, as JSON.")
     ] = False,
@@ -164,7 +173,7 @@ def status(
     """Ask the agent that runs here what is in hand and what stands."""
     from forewarn.agent import view
 
-    tree = _ask(_load(config).settings.status.listen)
+    tree = _ask(_listen(config) if address is None else address)
     if as_json:
         output.document(tree)
         return
@@ -193,6 +202,48 @@ def status(
             continue
         how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
         output.say(f"{how}: {view.readable(effect['effect'])}{_why(effect)}")
+
+
+@app.command()
+def retry(*, config: ConfigOption = None) -> None:
+    """Have the agent that runs here prepare once more for what is held."""
+    tree = _ask(_load(config).settings.status.listen)
+    held = [event for event in tree["events"] if event["phase"] == "Held"]
+    if not held:
+        output.note("Nothing is held.")
+        return
+    _signal(tree.get("process"))
+    for event in held:
+        output.say(f"asked for {event['event_id']} {event['event_type']}")
+
+
+def _signal(process: object) -> None:
+    """Send the agent's process the word to try again."""
+    import signal
+
+    word = getattr(signal, "SIGUSR1", None)
+    if word is None:
+        raise Failed(ExitStatus.USAGE, "this platform has no SIGUSR1, by which the agent is asked")
+    if isinstance(process, int) and _is_agent(process):
+        try:
+            os.kill(process, word)
+        except PermissionError as error:
+            message = f"you may not signal the agent, process {process}: be root, or its user"
+            raise Failed(ExitStatus.UNAUTHORIZED, message) from error
+        return
+    message = (
+        "the agent's process is not to be seen from here: send it SIGUSR1 where it runs, as in its "
+        "container"
+    )
+    raise Failed(ExitStatus.NOT_FOUND, message)
+
+
+def _is_agent(process: int) -> bool:
+    """Tell whether a process is an agent's; in a container the number may be another's here."""
+    try:
+        return PROGRAM.encode() in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def _why(told: "dict[str, Any]") -> str:
@@ -356,17 +407,31 @@ def _one_of(option: str, given: str, choices: list[str]) -> str:
     raise Failed(ExitStatus.USAGE, message)
 
 
+def _listen(config: Path | None) -> str:
+    """Return where the settings say that the agent shows its status."""
+    from forewarn.agent.settings import OFF
+
+    try:
+        listen = _load(config).settings.status.listen
+    except Failed:
+        output.note("note: --address asks an agent without its settings, such as at 127.0.0.1:8171")
+        raise
+    if listen == OFF:
+        raise Failed(ExitStatus.USAGE, "status.listen is off: the agent shows nothing")
+    return listen
+
+
 def _ask(listen: str) -> "dict[str, Any]":
     """Return the status of the agent at an address."""
     import http.client
     import json
 
     from forewarn import configuration
-    from forewarn.agent.settings import OFF
 
-    if listen == OFF:
-        raise Failed(ExitStatus.USAGE, "status.listen is off: the agent shows nothing")
-    host, port = configuration.split_address(listen, "status.listen")
+    try:
+        host, port = configuration.split_address(listen, "--address")
+    except configuration.SettingsError as error:  # the settings' own was judged when it was read
+        raise Failed(ExitStatus.USAGE, str(error)) from error
     connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", "/status")

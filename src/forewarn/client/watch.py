@@ -171,7 +171,7 @@ class Watcher:
             if found.status == 304 and turn.held:
                 self._nothing_new(found, turn)
                 return
-            found = answers.listing_of(found)
+            found = answers.listing_of(found, self._terms.endpoint)
         if isinstance(found, Failure):
             self._failed(found, turn)
         else:
@@ -186,7 +186,9 @@ class Watcher:
         return msgspec.structs.replace(ask, answer_seconds=min(ask.answer_seconds, seconds))
 
     def _heard_name(self, outcome: Reply | Failure, turn: Turn) -> None:
-        named = answers.name_in(outcome) if isinstance(outcome, Reply) else outcome
+        named: Reply | str | Failure = outcome
+        if isinstance(named, Reply):
+            named = answers.name_in(named, self._terms.endpoint)
         if isinstance(named, str):
             self._terms.named(named)
             self._failures, self._tag = 0, None  # whom the document concerns is to be seen anew
