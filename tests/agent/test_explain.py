@@ -144,10 +144,10 @@ class Answers(http.server.BaseHTTPRequestHandler):
             'command [["/bin/drain", "a b"], ["/bin/fill"]]',
             'http ["POST", "http://x/y", "", ""]',
             "service stop web",
-            "E1/r/0",
             "command otherwise",
         ]
         standing = [{"effect": name, "stuck": False, "undoing": False} for name in names]
+        standing.append({"effect": "log", "tells": True, "stuck": False, "undoing": False})
         status = {"machine": "m", "ready": True, "trouble": "", "events": [], "standing": standing}
         self.send_response(200)
         self.end_headers()
@@ -169,6 +169,5 @@ def test_status_shows_programs_and_requests_for_people(
         "stands: command /bin/drain 'a b'",
         "stands: http POST http://x/y",
         "stands: service stop web",
-        "stands: E1/r/0",
         "stands: command otherwise",
     ]

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from end_to_end.running import Running, free_port
+from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
+from ports import free_port
 
 FLEET = """
 [[availability_set]]
@@ -251,6 +252,9 @@ def test_history_is_filtered_and_bounded_by_times(service: Running) -> None:
     assert [o["id"] for o in found["operations"]] == [f"{number}.1"]
     assert service.document("history", "--until", "-1h")["operations"] == []
     assert service.call("history", "--until", "-1h").stderr == "Nothing of this is in history.\n"
+    never = service.call("history", "--since", "-999999999d")
+    assert (never.returncode, never.stdout) == (2, "")
+    assert "the span leads before the year 1" in never.stderr
 
 
 def test_a_walk_is_shown_stopped_resumed_and_ended(service: Running) -> None:
@@ -376,6 +380,11 @@ def test_over_tcp_the_token_is_found_and_another_is_refused(folder: Path) -> Non
         refused = running.call("events", FOREWARN_SET_OPERATOR__TOKEN_FILE=str(other))
         assert refused.returncode == ExitStatus.UNAUTHORIZED
         assert len(refused.stderr.splitlines()) == 1
+        assert f"the one that was sent is in {other}" in refused.stderr
+        other.unlink()
+        refused = running.call("events", FOREWARN_SET_OPERATOR__TOKEN_FILE=str(other))
+        assert refused.returncode == ExitStatus.UNAUTHORIZED
+        assert f"none was sent, for there is no {other}" in refused.stderr
         with pytest.raises(urllib.error.HTTPError):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/events")
     finally:

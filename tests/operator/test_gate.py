@@ -24,7 +24,7 @@ def on_tcp(tmp_path: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def url(on_tcp: Running) -> str:
-    return on_tcp.addresses.operators[1]
+    return on_tcp.opened.operators[1]
 
 
 @pytest.fixture

@@ -155,8 +155,8 @@ from server.running import Client, request_reboot
             422,
             "notice-too-short",
             (
-                "NotBefore 2026-03-01T12:14:59+00:00 would leave the guests less than their "
-                "notice of 15 min: the earliest is 2026-03-01T12:15:00+00:00; leave it out to get "
+                "NotBefore 2026-03-01 12:14:59Z would leave the guests less than their "
+                "notice of 15 min: the earliest is 2026-03-01 12:15:00Z; leave it out to get "
                 "that"
             ),
         ),

@@ -12,7 +12,8 @@ import sys
 
 import pytest
 
-from forewarn.cli.pool import place, traffic
+from forewarn.cli.pool import traffic
+from ports import free_port
 
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nweb-0\n"
 WAYS = {
@@ -87,7 +88,7 @@ def test_a_reset_is_counted() -> None:
 
 
 def test_a_refused_connection_is_counted() -> None:
-    port = place.free_port(["127.0.0.1"])
+    port = free_port()
 
     async def refused() -> None:
         await traffic.Connection(("127.0.0.1", port), kept=False).ask("/quick")
@@ -143,7 +144,7 @@ def test_the_program_asks_steadily_tells_all_and_ends_when_it_is_told_to() -> No
 
 
 def test_the_program_ends_when_nobody_listens_to_it_any_more() -> None:
-    port = place.free_port(["127.0.0.1"])
+    port = free_port()
     argv = [sys.executable, "-I", traffic.__file__, "--address", "127.0.0.1", "--port", str(port)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None

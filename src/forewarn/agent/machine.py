@@ -47,6 +47,7 @@ from forewarn.agent.records import (
     Passed,
     Pressed,
     Taken,
+    shortened,
 )
 from forewarn.agent.rules import Rule
 from forewarn.client.event import Event
@@ -62,9 +63,6 @@ LONGEST_PAUSE_SECONDS: Final = 60.0
 OTHERS_AT_ONCE: Final = 20
 """How many events that are only written down for others are taken up at once: each costs synced
 records, and this machine's own have no time to wait for a thousand of them."""
-
-TEXT_LENGTH: Final = 500
-"""How much of what an action said last is kept, in characters: the log has more."""
 
 ENDED_IN_IT: Final = "the agent ended in the middle of it"
 NO_END: Final = "it did not end when it was told to stop"
@@ -414,6 +412,8 @@ class Machine:
         if outcome is not Outcome.DONE:
             cut = run.cut or (outcome is Outcome.CUT and run.stopped is None)
             outcome = Outcome.CUT if cut and not run.undo else Outcome.FAILED
+            if run.stopped is not None and not run.cut:
+                text = f"it took longer than {terms.time_limit_seconds:g} s; {text}"
         if run.undo:
             pause = min(LONGEST_PAUSE_SECONDS, terms.retry_seconds * 2 ** (effect.undo_attempt - 1))
             final = effect.undo_attempt > terms.undo_retries
@@ -438,7 +438,7 @@ class Machine:
                 undo=effect.undoing if undo is None else undo,
                 outcome=outcome,
                 final=final,
-                text=text[-TEXT_LENGTH:],
+                text=shortened(text),
             )
         )
 

@@ -100,7 +100,8 @@ class Telling:
         if self._dry:
             return
         verb = "undoing" if record.undo else "doing"
-        words = f"{verb} {view.readable(record.effect)}: {record.outcome}"
+        name = view.readable(record.effect) if begun is None else view.name(begun.step)
+        words = f"{verb} {name}: {record.outcome}"
         if record.text:
             words += f": {record.text}"
         if record.outcome is Outcome.DONE:

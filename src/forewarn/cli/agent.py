@@ -16,12 +16,9 @@ if TYPE_CHECKING:
     from forewarn.agent.outlook import Outlook, Prospect
     from forewarn.agent.rules import Rule
     from forewarn.agent.settings import Loaded, Settings
-    from forewarn.agent.steps import Step
     from forewarn.client.event import Event
 
-app = typer.Typer(
-    help="Prepare this machine for maintenance, approve, and bring it back.", no_args_is_help=True
-)
+app = typer.Typer(help="Prepare this machine, approve, bring it back.", no_args_is_help=True)
 
 PROGRAM = "forewarn.agent"
 """The module that is the agent's process."""
@@ -46,7 +43,7 @@ ConfigOption = Annotated[
 
 @app.callback()
 def _agent() -> None:
-    """Prepare this machine for maintenance, approve, and bring it back."""
+    """Prepare this machine, approve, bring it back."""
 
 
 @app.command()
@@ -177,6 +174,11 @@ def status(
         output.say("a dry run: what is shown as done is not, and no peer is told of it")
     if tree["trouble"]:
         output.say(f"trouble: {tree['trouble']}")
+    endpoint = tree.get("endpoint", {"answers": True})  # one that an older agent does not tell of
+    if not endpoint["answers"]:
+        ago = endpoint["answered_seconds_ago"]
+        when = "has not answered yet" if ago is None else f"answered last {ago:g} s ago"
+        output.say(f"the endpoint {when}")
     for event in tree["events"]:
         left = event["notice_left_seconds"]
         notice = "" if left is None else f", {left:g} s of notice left"
@@ -185,10 +187,17 @@ def status(
             f"{event['phase']} by rule {event['rule']!r}"
         )
         for action in event["actions"]:
-            output.say(f"  {action['kind']}: {action['result'] or 'not yet'}")
+            output.say(f"  {action['kind']}: {action['result'] or 'not yet'}{_why(action)}")
     for effect in tree["standing"]:
+        if effect.get("tells"):  # it has told somebody, and changed nothing
+            continue
         how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
-        output.say(f"{how}: {view.readable(effect['effect'])}")
+        output.say(f"{how}: {view.readable(effect['effect'])}{_why(effect)}")
+
+
+def _why(told: "dict[str, Any]") -> str:
+    """Return the reason that stands with an action, if there is one."""
+    return f": {told['reason']}" if told.get("reason") else ""
 
 
 def _load(config: Path | None) -> "Loaded":
@@ -271,7 +280,7 @@ def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) 
 
 def _plan(rule: "Rule", event: "Event", notice: float, settings: "Settings") -> list[str]:
     """Return what a rule would do, line by line, with the time that each action has."""
-    from forewarn.agent import outlook
+    from forewarn.agent import outlook, view
 
     left = notice - settings.margin_seconds
     seen = outlook.foretell(rule, left, started=event.started)
@@ -282,24 +291,13 @@ def _plan(rule: "Rule", event: "Event", notice: float, settings: "Settings") -> 
             f"margin_seconds, {settings.margin_seconds:g} s"
         )
     for number, prospect in enumerate(seen.prospects, 1):
-        lines.append(f"  {number}. {_action(prospect.step)}: {_fate(prospect, rule)}")
+        lines.append(f"  {number}. {view.name(prospect.step)}: {_fate(prospect, rule)}")
     lines.append(f"Approve: {_approval(rule, event, seen, settings)}")
     undone = [str(n) for n, prospect in enumerate(seen.prospects, 1) if prospect.undone]
     if undone:
         first = ", the last first" if len(undone) > 1 else ""
         lines.append(f"Undo, when it is over{first}: {', '.join(reversed(undone))}")
     return lines
-
-
-def _action(step: "Step") -> str:
-    """Return what an action is, for people; a long program is cut short."""
-    from forewarn.agent import view
-
-    if step.command is not None:
-        return f"command {view.line(step.command.run)}"
-    if step.http is not None:
-        return f"http {step.http.method} {step.http.url}"
-    return step.terms.effect or step.kind
 
 
 def _fate(prospect: "Prospect", rule: "Rule") -> str:

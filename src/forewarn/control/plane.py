@@ -94,6 +94,7 @@ class Plane:
                 operations=transaction.live_operations(),
                 lost=transaction.lost(),
                 retired=retired.read(transaction),
+                parted=retired.partings(transaction),
                 holds=transaction.holds(),
             )
             applied = dealing.apply(

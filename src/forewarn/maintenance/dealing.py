@@ -90,7 +90,7 @@ def apply(
     _judge_ids((*after.values(), *kept))
     moved = [(before[m.key], m) for m in after.values() if m.key in before and before[m.key] != m]
     _judge_live(snapshot.operations.values(), gone, moved)
-    _forestall(scopes, snapshot, moved)
+    _forestall(scopes, snapshot, after.values())
     populated = {m.scope for m in after.values()} | {m.scope for m in kept} | scopes.keys()
     emptied = snapshot.scopes if prune else {old.scope: None for old, _ in moved}
     changes = Changes(
@@ -364,21 +364,23 @@ def _judge_live(
         raise Refused(ErrorCode.CONFLICT, message, machine=machine.name, event_id=event_id)
 
 
-def _forestall(
-    scopes: dict[str, Scope], snapshot: Snapshot, moved: Collection[tuple[Machine, Machine]]
-) -> None:
-    """Raise a scope's incarnation above that of one it takes a machine from.
+def _forestall(scopes: dict[str, Scope], snapshot: Snapshot, machines: Collection[Machine]) -> None:
+    """Raise a scope's incarnation above what a machine that enters it may have read elsewhere.
 
-    A machine that moves must never meet an equal incarnation with other content
-    (protocol.md section 7).
+    A machine that moves, or is removed and added again, must never meet an equal incarnation with
+    other content (protocol.md section 7). In the scope that it left it can not: that one only
+    counts up.
     """
-    for old, new in moved:
-        if old.scope == new.scope:
+    for machine in machines:
+        if (old := snapshot.machines.get(machine.key)) is not None:
+            scope, left = old.scope, snapshot.scopes[old.scope].incarnation
+        elif (parting := snapshot.parted.get(machine.key)) is not None:
+            scope, left = parting.scope, parting.incarnation
+        else:
             continue
-        left = snapshot.scopes[old.scope].incarnation
-        entered = scopes[new.scope]
-        if left and entered.incarnation <= left:
-            scopes[new.scope] = msgspec.structs.replace(entered, incarnation=left + 1)
+        entered = scopes[machine.scope]
+        if scope != machine.scope and left and entered.incarnation <= left:
+            scopes[machine.scope] = msgspec.structs.replace(entered, incarnation=left + 1)
 
 
 def _first(given: int | None, kept: int | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Generator
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -117,14 +118,16 @@ def judged(request: Request[Any, Any, Any], name: str, what: str) -> str:
     """Return what is said of a parameter that is not what it should be.
 
     Args:
-        request: Whose query it is in.
+        request: Whose query or path it is in.
         name: The parameter's.
         what: What the framework said.
     """
-    parameter = _parameters(request).get(name)
-    if parameter is None:
+    known = request.route_handler.parsed_fn_signature.parameters | _parameters(request)
+    if name not in known:
         return what
-    return mistakes.of_parameter(what, request.query_params.getall(name, []), parameter.annotation)
+    in_path = str(request.path_params.get(name, ""))
+    given = request.query_params.getall(name, [in_path])
+    return mistakes.of_parameter(what, given, known[name].annotation)
 
 
 def _parameters(request: Request[Any, Any, Any]) -> dict[str, FieldDefinition]:
@@ -148,3 +151,16 @@ def judge_text(text: str, where: str) -> str:
         message = f"at {where}: {text[:80]!r} holds characters that cannot be printed"
         raise Refused(ErrorCode.INVALID, message, where=where)
     return text
+
+
+def judge_moment(moment: datetime, where: str) -> datetime:
+    """Return an aware time in UTC, if UTC has a date for it.
+
+    Raises:
+        Refused: INVALID.
+    """
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        message = f"at {where}: {moment.isoformat()} is before the year 1 or after 9999 in UTC"
+        raise Refused(ErrorCode.INVALID, message, where=where) from error

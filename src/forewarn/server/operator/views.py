@@ -301,7 +301,9 @@ def live_event(
 def sight(operation: model.Operation, callers: Callers) -> attention.Sight:
     """Return how many of the machines whose guests are told can read of an operation."""
     named = [name for event in operation.events if not event.silent for name in event.machines]
-    return attention.Sight(len(named), len(_showing(named, operation.event_type, callers)))
+    asking = sum(callers.seen(model.key(name)) is not None for name in named)
+    seeing = len(_showing(named, operation.event_type, callers))
+    return attention.Sight(machines=len(named), asking=asking, seeing=seeing)
 
 
 def held_name(hold: model.Hold, roster: Roster) -> str:
