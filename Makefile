@@ -7,7 +7,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test kill check simulate format mutants bench lock clean
+.PHONY: help demo demo-pool serve test kill vm check simulate format mutants bench lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ test: $(VENV)/.dev ## Run every test
 kill: $(VENV)/.dev ## Kill the service 200 times under load and judge what is left (SEED=N KILLS=N FRESH=N BREAK=NAME)
 	@PYTHONPATH=tests $(BIN)/python -m kills $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) \
 		$(if $(FRESH),--fresh $(FRESH)) $(if $(BREAK),--break $(BREAK)) $(ARGS)
+
+vm: $(VENV)/.dev ## Reboot a virtual machine, cut its power, judge agent and units in it (needs QEMU; CUTS=N SEED=N)
+	@$(if $(CUTS),VM_CUTS=$(CUTS)) $(if $(SEED),VM_SEED=$(SEED)) $(BIN)/python -m pytest tests/machines $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import contracts and the house's rules
 	@$(BIN)/ruff format --check --quiet . || { echo "Run 'make format' and look at what it changes."; exit 1; }

@@ -13,19 +13,20 @@ from pathlib import Path
 import pytest
 
 from end_to_end.agents import Endpoint, event
-from end_to_end.running import Running, free_port
+from end_to_end.running import Running, lasting
 from house import tree
+from ports import free_port
 
 EXAMPLES = tree.ROOT / "docs" / "examples"
 PAGES = sorted((tree.ROOT / "docs" / "guides").glob("*.md"))
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 JSON_DLL = Path("/usr/lib/cli/Newtonsoft.Json-5.0/Newtonsoft.Json.dll")
 HANDLERS = ("in-python", "in-shell", "in-c-sharp")
 
 
 @pytest.fixture(scope="module")
 def service(shared_folder: Path) -> Generator[Running]:
-    running = Running(shared_folder, connector="reboot_seconds = 4")
+    running = Running(shared_folder, connector=lasting(shared_folder, seconds=3))
     running.start()
     names = [f"m{number}" for number in range(6)]
     names += [f"{each}-{how}" for each in HANDLERS for how in ("missing", "failing")]
@@ -243,9 +244,13 @@ def test_the_web_server_leaves_rotation_and_comes_back(play: Callable[..., Playi
         return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
 
     web.until(lambda: status() == "200")
+    act = web.service.folder / "act"
+    act.touch()
     web.reboot()
     web.until(lambda: status() == "503")
+    act.unlink()
     web.until(lambda: status() == "200")
+    web.until(lambda: "in service" in web.said)
     assert web.said.splitlines() == ["out of service for a Reboot", "approved", "in service"]
     assert web.approved()
     assert web.stop() == 0

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from end_to_end.agents import Agent, Endpoint, event, started
+from end_to_end.interrupted import NAMES, judge
 
 KILLS = int(os.environ.get("AGENT_KILLS", "20"))
 SEED = int(os.environ.get("AGENT_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
@@ -49,8 +50,6 @@ prepare = [
   { command = { run = ["ACTION", "c"], undo = ["ACTION", "un-c"] } },
 ]
 """
-NAMES = ["a", "b", "c"]
-REPEATABLE = {"b", "un-b"}
 
 
 class Lives:
@@ -84,8 +83,9 @@ class Lives:
         groups = children(process.pid)
         assert self.agent.kill() == -signal.SIGKILL, "it never ends by itself"
         for group in groups:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
+            for kill in (os.kill, os.killpg):  # one just begun has no group of its own yet
+                with contextlib.suppress(ProcessLookupError):
+                    kill(group, signal.SIGKILL)
         self.kills += 1
 
     def settle(self) -> None:
@@ -112,26 +112,6 @@ def children(pid: int) -> list[int]:
         with contextlib.suppress(OSError):  # a thread that has ended meanwhile
             found += (task / "children").read_text().split()
     return [int(each) for each in found]
-
-
-def judge(log: list[str], words: int) -> None:
-    """Judge what one event has left in the log.
-
-    Args:
-        log: Its lines.
-        words: How often somebody has said that what was cut may be undone again.
-    """
-    begun = [line.removesuffix(" begins") for line in log if line.endswith(" begins")]
-    for name in set(begun) - REPEATABLE:
-        assert begun.count(name) <= 1 + words * name.startswith("un-"), f"{name} twice: {log}"
-    done = [name for name in begun if name in NAMES]
-    assert done == sorted(done), f"in their order: {log}"
-    undone = [name.removeprefix("un-") for name in begun if name not in NAMES]
-    assert undone == sorted(undone, reverse=True), f"the last first: {log}"
-    assert set(done) <= set(undone), f"all of it: {log}"
-    assert begun[: len(done)] == done, f"nothing is done any more when it is over: {log}"
-    for name in undone:
-        assert f"un-{name} ends" in log, f"undone to the end: {log}"
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ def test_the_pages_filter_keeps_the_events_alone(cloud: Endpoint, agent: Agent) 
     agent.kill(signal.SIGTERM)
     command = pages.placed(
         pages.block("event-log", "sh", "jq"),
-        {"journalctl -u forewarn-agent -o cat": f"cat {agent.said}"},
+        {"journalctl -u forewarn-agent -o cat": f"(echo Starting {agent.said}; cat {agent.said})"},
     )
     kept = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
     assert [json.loads(line) for line in kept.stdout.splitlines()] == lines(agent)

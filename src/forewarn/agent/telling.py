@@ -8,7 +8,7 @@ from forewarn.agent.consent import name_of
 from forewarn.agent.machine import Machine
 from forewarn.agent.messages import Ask, Begin, Heard
 from forewarn.agent.phases import Phase
-from forewarn.agent.records import Ended, Fact, Gone, Outcome, Passed, Taken
+from forewarn.agent.records import Ended, Fact, Gone, Outcome, Passed, Retried, Taken
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 
@@ -76,6 +76,12 @@ class Telling:
                     record.step + 1,
                     record.event_id,
                     record.outcome,
+                    extra={"facts": {"event_id": record.event_id}},
+                )
+            case Retried():
+                LOGGER.info(
+                    "%s was held, and is prepared for once more: somebody wants it",
+                    record.event_id,
                     extra={"facts": {"event_id": record.event_id}},
                 )
             case Gone():

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from forewarn.agent.settings import Loaded, Settings
     from forewarn.client.event import Event
 
-app = typer.Typer(
-    help="Prepare this machine for maintenance, approve, and bring it back.", no_args_is_help=True
-)
+app = typer.Typer(help="Prepare this machine, approve, bring it back.", no_args_is_help=True)
 
 PROGRAM = "forewarn.agent"
 """The module that is the agent's process."""
@@ -45,7 +43,7 @@ ConfigOption = Annotated[
 
 @app.callback()
 def _agent() -> None:
-    """Prepare this machine for maintenance, approve, and bring it back."""
+    """Prepare this machine, approve, bring it back."""
 
 
 @app.command()
@@ -185,6 +183,11 @@ def status(
         output.say("a dry run: what is shown as done is not, and no peer is told of it")
     if tree["trouble"]:
         output.say(f"trouble: {tree['trouble']}")
+    endpoint = tree.get("endpoint", {"answers": True})  # one that an older agent does not tell of
+    if not endpoint["answers"]:
+        ago = endpoint["answered_seconds_ago"]
+        when = "has not answered yet" if ago is None else f"answered last {ago:g} s ago"
+        output.say(f"the endpoint {when}")
     for event in tree["events"]:
         left = event["notice_left_seconds"]
         notice = "" if left is None else f", {left:g} s of notice left"
@@ -193,12 +196,59 @@ def status(
             f"{event['phase']} by rule {event['rule']!r}"
         )
         for action in event["actions"]:
-            output.say(f"  {action['kind']}: {action['result'] or 'not yet'}")
+            output.say(f"  {action['kind']}: {action['result'] or 'not yet'}{_why(action)}")
     for effect in tree["standing"]:
         if effect.get("tells"):  # it has told somebody, and changed nothing
             continue
         how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
-        output.say(f"{how}: {view.readable(effect['effect'])}")
+        output.say(f"{how}: {view.readable(effect['effect'])}{_why(effect)}")
+
+
+@app.command()
+def retry(*, config: ConfigOption = None) -> None:
+    """Have the agent that runs here prepare once more for what is held."""
+    tree = _ask(_listen(config))
+    held = [event for event in tree["events"] if event["phase"] == "Held"]
+    if not held:
+        output.note("Nothing is held.")
+        return
+    _signal(tree.get("process"))
+    for event in held:
+        output.say(f"asked for {event['event_id']} {event['event_type']}")
+
+
+def _signal(process: object) -> None:
+    """Send the agent's process the word to try again."""
+    import signal
+
+    word = getattr(signal, "SIGUSR1", None)
+    if word is None:
+        raise Failed(ExitStatus.USAGE, "this platform has no SIGUSR1, by which the agent is asked")
+    if isinstance(process, int) and _is_agent(process):
+        try:
+            os.kill(process, word)
+        except PermissionError as error:
+            message = f"you may not signal the agent, process {process}: be root, or its user"
+            raise Failed(ExitStatus.UNAUTHORIZED, message) from error
+        return
+    message = (
+        "the agent's process is not to be seen from here: send it SIGUSR1 where it runs, as in its "
+        "container"
+    )
+    raise Failed(ExitStatus.NOT_FOUND, message)
+
+
+def _is_agent(process: int) -> bool:
+    """Tell whether a process is an agent's; in a container the number may be another's here."""
+    try:
+        return PROGRAM.encode() in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _why(told: "dict[str, Any]") -> str:
+    """Return the reason that stands with an action, if there is one."""
+    return f": {told['reason']}" if told.get("reason") else ""
 
 
 def _load(config: Path | None) -> "Loaded":
@@ -364,7 +414,7 @@ def _listen(config: Path | None) -> str:
     try:
         listen = _load(config).settings.status.listen
     except Failed:
-        output.note("note: --address asks an agent without its settings, such as at 127.0.0.1:8171")
+        output.note("note: without its settings: forewarn agent status --address 127.0.0.1:8171")
         raise
     if listen == OFF:
         raise Failed(ExitStatus.USAGE, "status.listen is off: the agent shows nothing")

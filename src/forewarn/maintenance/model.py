@@ -339,6 +339,15 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return key(self.name)
 
 
+class Parting(msgspec.Struct, frozen=True, array_like=True):
+    """What a machine that was removed may have read last."""
+
+    scope: str
+    """Its scope, by key."""
+    incarnation: int
+    """That scope's, when the machine was removed."""
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision may look at.
 
@@ -357,6 +366,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Only where a fleet is applied."""
     retired: dict[str, int] = {}
     """The last incarnations of scopes that were removed, by key; only where a fleet is applied."""
+    parted: dict[str, Parting] = {}
+    """What machines that were removed may have read last, by key; only where a fleet is applied."""
     user_events_pending: int = 0
     """How many events of users' own maintenance are Scheduled anywhere; only where that has a
     limit."""

@@ -29,6 +29,10 @@ from forewarn.vocabulary import (
 MAX_NAMES: Final = 100
 """The most names that a `Names` spells out: an answer stays readable, its count is whole."""
 
+MAX_NUMBER: Final = 2**53
+"""The highest number of a maintenance that is looked for: beyond it JavaScript's are not exact, and
+a little further no store has a column for it."""
+
 MAX_LIMIT: Final = 1000
 """The most entries of one page; whoever has more to read pages on by `next`."""
 
@@ -118,6 +122,9 @@ class FleetChange(Value, frozen=True, kw_only=True):
     """Machines of the file that were preempted or terminated, and so were left out; `again` adds
     them."""
     unchanged: int
+    warnings: tuple[str, ...] = ()
+    """What may not be meant, for people: a listener that the service does not have, a hold that
+    outlives what is removed."""
 
 
 class Lost(Value, frozen=True, kw_only=True):

@@ -1,0 +1,139 @@
+"""What a machine starts from: a kernel of Debian's package, our initramfs, an empty disk.
+
+The kernel is looked for in FOREWARN_KERNEL, else in ~/.cache/forewarn/kernel: a folder with what
+`dpkg -x` makes of a package linux-image-*. It is not installed, and nothing here runs on the host.
+"""
+
+import compileall
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PROGRAMS = ("qemu-system-x86_64", "busybox", "mkfs.ext4")
+SYSTEMD = Path("/lib/systemd/systemd")
+MODULES = (
+    "virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "9pnet_virtio", "9p",
+    "crc32c_generic", "ext4", "overlay", "autofs4",
+)  # fmt: skip
+DISK_BYTES = 512 * 1024 * 1024
+"""Of a sparse file: room for the machine's journal and state, a few MiB of it taken."""
+
+PYTHON = "/opt/forewarn/python"
+SOURCE = "/opt/forewarn/source"
+LIBRARIES = "/opt/forewarn/libraries"
+COMMAND = f"""#!/bin/sh
+export PYTHONPATH={SOURCE}/src:{LIBRARIES} PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH={PYTHON}/lib
+exec {PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor} -m forewarn "$@"
+"""
+
+
+def kernel_folder() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("FOREWARN_KERNEL") or cache / "forewarn" / "kernel")
+
+
+def missing() -> str:
+    """Say what is missing for a machine; empty if nothing is."""
+    packages = "qemu-system-x86, busybox-static, e2fsprogs and systemd"
+    absent = [name for name in PROGRAMS if shutil.which(name, path=search_path()) is None]
+    if absent or not SYSTEMD.exists():
+        return f"{', '.join(absent) or 'systemd'} is not installed: install {packages}"
+    if not kernels():
+        return (
+            f"there is no kernel in {kernel_folder()}: unpack Debian's package of one there, by "
+            "`apt-get download $(apt-cache depends linux-image-amd64 | awk '/Depends/ {print $2}')`"
+            f" and `dpkg -x linux-image-*.deb {kernel_folder()}`"
+        )
+    return ""
+
+
+def search_path() -> str:
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
+def kernels() -> list[Path]:
+    return sorted(kernel_folder().glob("boot/vmlinuz-*"))
+
+
+def make(folder: Path, files: dict[str, str]) -> tuple[Path, Path, Path]:
+    """Make what one machine starts from.
+
+    Args:
+        folder: Where it is made.
+        files: What the machine's root holds beside the host's, by path.
+
+    Returns:
+        The kernel, the initramfs, and a disk.
+    """
+    compileall.compile_dir(ROOT / "src", quiet=1)  # once here, and not at each start in there
+    kernel = kernels()[-1]
+    tree = folder / "initramfs"
+    for name in ("proc", "sys", "dev", "host", "disk", "new", "bin", "modules"):
+        (tree / name).mkdir(parents=True)
+    shutil.copy(HERE / "init.sh", tree / "init")
+    (tree / "init").chmod(0o755)
+    busybox = shutil.which("busybox")
+    assert busybox is not None
+    shutil.copy(busybox, tree / "bin" / "busybox")
+    (tree / "bin" / "sh").symlink_to("busybox")
+    release = kernel.name.removeprefix("vmlinuz-")
+    order = copy_modules(kernel_folder() / "lib" / "modules" / release, tree / "modules")
+    (tree / "modules" / "order").write_text("\n".join(order) + "\n")
+    libraries = sysconfig.get_path("purelib")
+    binds = ((sys.base_prefix, PYTHON), (str(ROOT), SOURCE), (libraries, LIBRARIES))
+    (tree / "binds").write_text("".join(f"{of} {to}\n" for of, to in binds))
+    for path, text in {"/usr/local/bin/forewarn": COMMAND, **files}.items():
+        made = tree / "made" / path.lstrip("/")
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.write_text(text)
+        made.chmod(0o755 if text.startswith("#!") else 0o644)
+    return kernel, packed(tree, folder / "initramfs.cpio"), formatted(folder / "disk.ext4")
+
+
+def copy_modules(of: Path, to: Path) -> list[str]:
+    """Copy the modules and what they depend on; return their names, each after its own."""
+    files = {path.stem.replace("-", "_"): path for path in of.rglob("*.ko")}
+    order: list[str] = []
+
+    def add(name: str) -> None:
+        if name in order or name not in files:  # what is no file is in the kernel itself
+            return
+        found = re.search(rb"\0depends=([^\0]*)\0", files[name].read_bytes())
+        for needed in found.group(1).decode().split(",") if found else []:
+            add(needed.replace("-", "_"))
+        shutil.copy(files[name], to / f"{name}.ko")
+        order.append(name)
+
+    for name in MODULES:
+        add(name)
+    return order
+
+
+def packed(tree: Path, to: Path) -> Path:
+    names = "\n".join(str(path.relative_to(tree)) for path in sorted(tree.rglob("*")))
+    archive = ["busybox", "cpio", "-o", "-H", "newc", "-R", "0:0"]
+    with to.open("wb") as file:
+        subprocess.run(
+            archive,
+            cwd=tree,
+            input=names.encode(),
+            stdout=file,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+    return to
+
+
+def formatted(disk: Path) -> Path:
+    with disk.open("wb") as file:
+        file.truncate(DISK_BYTES)
+    mkfs = shutil.which("mkfs.ext4", path=search_path())
+    assert mkfs is not None
+    subprocess.run([mkfs, "-q", "-F", str(disk)], check=True)
+    return disk

@@ -1,0 +1,228 @@
+"""A virtual machine of the test's own: the host's files, read-only, below a disk that is its own.
+
+So it runs the host's systemd and the very programs under test. It reaches nobody but the service,
+at 169.254.169.254. Its memory is lost at a cut; what it has not written to its disk is too.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from end_to_end.agents import until
+from machines import image
+
+PATIENCE_SECONDS = 300
+"""With whatever is waited for: an emulated processor boots in half a minute, a busy one in two."""
+MEMORY_MIB = 768
+NAME = "web-0"
+
+FILES = {
+    "/etc/fstab": "",
+    "/etc/hostname": f"{NAME}\n",
+    "/etc/machine-id": "3f2a9c6e1b7d4f0895acde0137642b8f\n",
+    "/etc/systemd/system/inside@.service": f"""[Service]
+Environment=LD_LIBRARY_PATH={image.PYTHON}/lib
+ExecStart={image.PYTHON}/bin/python3 {image.SOURCE}/tests/machines/inside.py %i
+""",
+}
+MASKED = """
+    dbus.service dbus.socket dev-hugepages.mount dev-mqueue.mount getty.target ldconfig.service
+    modprobe@configfs.service modprobe@dm_mod.service modprobe@drm.service
+    modprobe@efi_pstore.service modprobe@fuse.service modprobe@loop.service
+    proc-sys-fs-binfmt_misc.automount sys-kernel-config.mount sys-kernel-debug.mount
+    sys-kernel-tracing.mount systemd-binfmt.service systemd-hwdb-update.service
+    systemd-logind.service systemd-modules-load.service systemd-pstore.service
+    systemd-random-seed.service systemd-sysctl.service systemd-sysusers.service
+    systemd-timesyncd.service systemd-udev-trigger.service systemd-udevd.service
+    systemd-update-utmp-runlevel.service systemd-update-utmp.service
+"""
+"""What a boot can do without: a machine whose processor is emulated spends seconds on each."""
+KERNEL = (
+    "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests "
+    "clocksource=acpi_pm "  # a busy host makes an emulated processor's own clock run too fast
+    "systemd.show_status=no systemd.default_timeout_start_sec=300 "
+    "systemd.wants=inside@tests.service systemd.wants=inside@power.service "
+) + " ".join(f"systemd.mask={unit}" for unit in MASKED.split())
+
+
+class Rebooted(Exception):  # noqa: N818 - it is news, and no error
+    """The machine was booted anew while it was asked for something."""
+
+
+class Inside:
+    """Runs commands in a machine, by one of its virtio ports; tells its boots apart.
+
+    Args:
+        path: The socket at which the port ends on the host.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(PATIENCE_SECONDS + 60)
+        self._socket.connect(str(path))
+        self._lines = self._socket.makefile("rb")
+        self.boot = ""
+
+    def booted(self, since: str | None = None) -> str:
+        """Wait until the machine is up by another boot than `since`; return that boot's id."""
+        since = self.boot if since is None else since
+        while self.boot == since:
+            self._read()
+        return self.boot
+
+    def run(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a program as root.
+
+        Raises:
+            Rebooted: It was booted anew instead.
+        """
+        before = self.boot
+        self._socket.sendall(json.dumps({"run": argv, "stdin": stdin}).encode() + b"\n")
+        while "status" not in (told := self._read()):
+            if before not in {"", self.boot}:
+                raise Rebooted(self.boot)
+        return subprocess.CompletedProcess(argv, told["status"], told["stdout"], told["stderr"])
+
+    def _read(self) -> dict[str, Any]:
+        while True:
+            line = self._lines.readline()
+            assert line, "the machine is gone"
+            with contextlib.suppress(ValueError):  # half a line, which a cut has ended
+                told: dict[str, Any] = json.loads(line)
+                self.boot = told["boot"]
+                return told
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+
+class Power:
+    """The switch of a machine: QEMU's monitor, by QMP.
+
+    Args:
+        path: The monitor's socket.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(PATIENCE_SECONDS + 60)
+        self._socket.connect(str(path))
+        self._lines = self._socket.makefile("rb")
+        self._lines.readline()
+        self._ask("qmp_capabilities")
+
+    def cut(self) -> None:
+        """Take the power away, and give it back: nothing in the machine learns of it."""
+        self._ask("system_reset")
+
+    def _ask(self, command: str) -> None:
+        self._socket.sendall(json.dumps({"execute": command}).encode() + b"\n")
+        while True:
+            told = json.loads(self._lines.readline())
+            assert "error" not in told, told
+            if "return" in told:
+                return
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+
+class Machine:
+    """One virtual machine.
+
+    Args:
+        folder: Its own; the path is short, for sockets.
+        port: Of the host's loopback, which it sees at 169.254.169.254, port 80; 0 for none.
+        files: What its root holds beside the host's, by path.
+    """
+
+    def __init__(self, folder: Path, port: int = 0, files: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.console = folder / "console.log"
+        made = image.make(folder, FILES | (files or {}))
+        self._process = subprocess.Popen(command(folder, port, *made), stdin=subprocess.DEVNULL)
+        try:
+            self.power = Power(self._appeared("monitor.sock"))
+            self.inside = Inside(folder / "tests.sock")
+            self.inside.booted()
+        except BaseException:
+            self._end()
+            raise
+
+    def _appeared(self, name: str) -> Path:
+        until(lambda: (self.folder / name).exists() or self._process.poll() is not None)
+        assert self._process.poll() is None, "QEMU has ended"
+        return self.folder / name
+
+    def run(self, *argv: str, stdin: str = "") -> str:
+        """Run a program as root, which is to succeed; return what it printed."""
+        ran = self.inside.run(*argv, stdin=stdin)
+        assert ran.returncode == 0, (argv, ran.stdout, ran.stderr)
+        return ran.stdout
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file, durably."""
+        self.run("sh", "-c", 'mkdir -p "${0%/*}" && cat > "$0" && sync', path, stdin=text)
+
+    def until(self, holds: str) -> None:
+        """Wait until a line of shell succeeds in it."""
+        waits = f"until {holds}; do sleep 0.3; done"
+        ran = self.inside.run("timeout", str(PATIENCE_SECONDS), "sh", "-c", waits)
+        assert ran.returncode == 0, (holds, ran.stdout[-3000:], self.journal()[-5000:])
+
+    def journal(self, *options: str) -> str:
+        """Return what its journal has of this boot."""
+        return self.run("journalctl", "--boot", "--output=cat", "--no-pager", *options)
+
+    def cut(self) -> None:
+        """Cut its power, and wait until it is up again."""
+        self.power.cut()
+        self.inside.booted()
+
+    def close(self) -> None:
+        self.power.close()
+        self.inside.close()
+        self._end()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def command(folder: Path, port: int, kernel: Path, initramfs: Path, disk: Path) -> list[str]:
+    """Return how QEMU is started; nothing of the host can be written but the disk."""
+    net = "user,id=net,restrict=on,net=169.254.169.0/24,host=169.254.169.1"
+    if port:
+        net += f",guestfwd=tcp:169.254.169.254:80-cmd:busybox nc 127.0.0.1 {port}"
+    ports = [
+        option
+        for name in ("tests", "power")
+        for option in (
+            "-chardev", f"socket,id={name},path={folder / name}.sock,server=on,wait=off",
+            "-device", f"virtserialport,chardev={name},name={name}",
+        )
+    ]  # fmt: skip
+    monitors = [f"unix:{folder / name}.sock,server=on,wait=off" for name in ("monitor", "switch")]
+    return [
+        "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
+        *(["-accel", "kvm", "-cpu", "host"] if accelerated() else ["-accel", "tcg", "-cpu", "max"]),
+        "-m", str(MEMORY_MIB), "-kernel", str(kernel), "-initrd", str(initramfs),
+        "-append", KERNEL, "-serial", f"file:{folder / 'console.log'}",
+        "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
+        "-drive", f"file={disk},if=virtio,format=raw",
+        "-netdev", net, "-device", "virtio-net-pci,netdev=net,romfile=",
+        "-device", "virtio-serial-pci", *ports,
+        *(option for monitor in monitors for option in ("-qmp", monitor)),
+    ]  # fmt: skip
+
+
+def accelerated() -> bool:
+    """Tell whether KVM runs any kernel: by the processor's own means, and not by the guest's."""
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    return bool(flags & {"vmx", "svm"}) and os.access("/dev/kvm", os.R_OK | os.W_OK)
