@@ -85,30 +85,40 @@ static class Handle
     static void Approve(string id)
     {
         var request = new { StartRequests = new[] { new { EventId = id } } };
-        try
-        {
-            // Sent again until it is confirmed; however often it arrives, it counts once.
-            Until(() => Ask(Events, AnswerSeconds, JsonConvert.SerializeObject(request)),
-                ApprovalTries);
-        }
-        catch (WebException error)
-        {
-            Console.Error.WriteLine("it starts when its notice is over: " + error.Message);
-        }
+        // Sent again until it is confirmed; however often it arrives, it counts once.
+        Until(() => Ask(Events, AnswerSeconds, JsonConvert.SerializeObject(request)),
+            ApprovalTries);
     }
 
     static void Run(string command, string id)
     {
         using (var process = Process.Start(new ProcessStartInfo(command, id)
             { UseShellExecute = false }))
+        {
             process.WaitForExit();
+            if (process.ExitCode != 0)
+                throw new InvalidOperationException(command + " ended with " + process.ExitCode);
+        }
+    }
+
+    // Whatever fails, the next event is listened for.
+    static void Try(Action action, string otherwise)
+    {
+        try
+        {
+            action();
+        }
+        catch (Exception error)
+        {
+            Console.Error.WriteLine(otherwise + ": " + error.Message);
+        }
     }
 
     static void Main(string[] arguments)
     {
         // The name that events use: the host's own name may be another.
         var name = Until(() => Ask(Name, FirstAnswerSeconds));
-        var handled = new HashSet<string>();
+        var inHand = new HashSet<string>();
         var patience = FirstAnswerSeconds;
         while (true)
         {
@@ -119,16 +129,17 @@ static class Handle
                 && each["Resources"].Any(machine => string.Equals(
                     (string)machine, name, StringComparison.OrdinalIgnoreCase))))
             {
-                if (!handled.Add(Id(each)))
-                    continue;
-                Run(arguments[0], Id(each));
-                Approve(Id(each));
+                var id = Id(each);
+                if (inHand.Add(id))
+                    Try(() => { Run(arguments[0], id); Approve(id); },
+                        id + " is not approved, and starts when its notice is over");
             }
             var present = new HashSet<string>(listed.Select(Id));
-            foreach (var id in handled.Where(id => !present.Contains(id)).ToList())
+            foreach (var id in inHand.Where(id => !present.Contains(id)).ToList())
             {
-                handled.Remove(id);
-                Run(arguments[1], id);
+                inHand.Remove(id);
+                if (inHand.Count == 0)
+                    Try(() => Run(arguments[1], id), "not recovered after " + id);
             }
             Thread.Sleep(1000);
         }

@@ -16,13 +16,32 @@ function Ask([string] $Uri, [int] $Seconds, [string] $Body) {
     Invoke-RestMethod @how
 }
 
+function Say([string] $Text) { [Console]::Error.WriteLine($Text) }
+
+# Tells whether it ended well: a program by its exit code, a script also by throwing nothing.
+function Run([string] $Command, [string] $Id) {
+    $global:LASTEXITCODE = 0
+    try { & $Command $Id | Out-Host } catch { Say "$Command failed: $_"; return $false }
+    if ($LASTEXITCODE -ne 0) { Say "$Command ended with $LASTEXITCODE" }
+    $LASTEXITCODE -eq 0
+}
+
+# Sent again until it is confirmed; however often it arrives, it counts once.
+function Approve([string] $Id) {
+    $body = @{ StartRequests = @(@{ EventId = $Id }) } | ConvertTo-Json -Depth 3 -Compress
+    foreach ($try in 1..60) {
+        try { Ask $events 10 $body | Out-Null; return $true } catch { Say $_; Start-Sleep 1 }
+    }
+    $false
+}
+
 # The name that events use: the host's own name may be another.
 $name = $null
 while (-not $name) {
-    try { $name = Ask $named 150 } catch { Write-Warning $_; Start-Sleep 1 }
+    try { $name = Ask $named 150 } catch { Say $_; Start-Sleep 1 }
 }
 
-$handled = [System.Collections.Generic.HashSet[string]]::new()
+$inHand = [System.Collections.Generic.HashSet[string]]::new()
 $patience = 150 # the first answer may take two minutes, while the cloud turns events on
 while ($true) {
     try {
@@ -30,7 +49,7 @@ while ($true) {
         # What is no document, such as a proxy's own page, says nothing: least of all that it is over.
         if ($document.PSObject.Properties.Name -notcontains 'Events') { throw 'no document' }
     } catch {
-        Write-Warning $_
+        Say $_
         Start-Sleep 1
         continue
     }
@@ -39,17 +58,17 @@ while ($true) {
         $id = $event.EventId.ToUpperInvariant()
         # -contains compares without regard to case, as names are compared here.
         if ($event.EventStatus -ne 'Scheduled' -or $event.Resources -notcontains $name) { continue }
-        if (-not $handled.Add($id)) { continue }
-        & $Drain $id
-        $body = @{ StartRequests = @(@{ EventId = $id }) } | ConvertTo-Json -Depth 3 -Compress
-        # Sent again until it is confirmed; however often it arrives, it counts once.
-        foreach ($try in 1..60) {
-            try { Ask $events 10 $body | Out-Null; break } catch { Write-Warning $_; Start-Sleep 1 }
+        if (-not $inHand.Add($id)) { continue }
+        # Whatever fails, the next event is listened for.
+        if (-not ((Run $Drain $id) -and (Approve $id))) {
+            Say "$id is not approved, and starts when its notice is over"
         }
     }
     $listed = @($document.Events | ForEach-Object { $_.EventId.ToUpperInvariant() })
-    foreach ($id in @($handled)) {
-        if ($listed -notcontains $id) { [void] $handled.Remove($id); & $Recover $id }
+    foreach ($id in @($inHand)) {
+        if ($listed -contains $id) { continue }
+        [void] $inHand.Remove($id)
+        if ($inHand.Count -eq 0) { [void] (Run $Recover $id) }
     }
     Start-Sleep 1
 }

@@ -1,11 +1,19 @@
 import subprocess
+import sys
 
 import forewarn
 
+in_hand = set()
 with forewarn.Client() as client:
     for change in client.watch(mine=True):
-        if change.appeared:
-            subprocess.run(["./drain"], check=True)
-            client.approve(change.event)
-        elif change.gone:
-            subprocess.run(["./undrain"], check=True)
+        try:
+            if change.appeared:
+                in_hand.add(change.event.event_id)
+                subprocess.run(["./drain"], check=True)
+                client.approve(change.event)
+            elif change.gone:
+                in_hand.discard(change.event.event_id)
+                if not in_hand:
+                    subprocess.run(["./undrain"], check=True)
+        except (OSError, subprocess.SubprocessError, forewarn.ClientError) as error:
+            print(f"{change.event.event_type}: {error}", file=sys.stderr)

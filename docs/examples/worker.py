@@ -44,13 +44,15 @@ def main() -> None:
             if change.appeared and not event.started:
                 left = event.notice_left
                 log.info("%s in %s", event.event_type, left)
-                if drained_for or worker.drain(left.total_seconds() if left else None):
-                    drained_for.add(event.event_id)
-                    try:
-                        client.approve(event)
-                        log.info("approved")
-                    except forewarn.ClientError as error:
-                        log.warning("not approved, so it starts by its notice: %s", error)
+                if not drained_for and not worker.drain(left.total_seconds() if left else None):
+                    log.warning("not approved, for the job did not end within the notice")
+                    continue
+                drained_for.add(event.event_id)
+                try:
+                    client.approve(event)
+                    log.info("approved")
+                except forewarn.ClientError as error:
+                    log.warning("not approved, so it starts by its notice: %s", error)
             elif change.gone and event.event_id in drained_for:
                 drained_for.remove(event.event_id)
                 if not drained_for:

@@ -158,4 +158,5 @@ async def _wait_real(seconds: float, wake: "asyncio.Event") -> None:
         await asyncio.sleep(0)
         return
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(wake.wait(), seconds)
+        async with asyncio.timeout(seconds):  # wait_for would make a task of the waiting
+            await wake.wait()

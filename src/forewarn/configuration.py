@@ -1,7 +1,8 @@
 """Settings files, whoever's: TOML trees judged against the structs that say what may be in them.
 
 A key that does not exist, a wrong type or a number out of bounds is refused with the file, its path
-and what was expected. The environment overrides single keys: with the prefix `FOREWARN_SET_`,
+and what was expected: all of them at once, in the file's order. The environment overrides single
+keys: with the prefix `FOREWARN_SET_`,
 `FOREWARN_SET_GUEST__HEAD_SECONDS=3` is `head_seconds` of `[guest]`. The service and the agent have
 settings of their own, read by these same functions, so that they refuse by the same words.
 
@@ -10,6 +11,7 @@ Nothing heavy is imported here: the command line finds the service's socket by t
 
 import difflib
 import enum
+import functools
 import ipaddress
 import json
 import os
@@ -17,14 +19,17 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 """The largest settings file that is read: hundreds of listeners or rules are a tenth of it."""
+
+MAX_MISTAKES: Final = 20
+"""How many mistakes are told at once: a screen of them. More have one cause, or wait their turn."""
 
 SYSTEM_CONFIG: Final = Path("/etc/forewarn")
 SYSTEM_STATE: Final = Path("/var/lib/forewarn")
@@ -43,7 +48,35 @@ TOML_WORDS: Final = {
 
 
 class SettingsError(Exception):
-    """The settings cannot be used; the message is one line that says where and why."""
+    """The settings cannot be used; each line of the message says where and why.
+
+    Args:
+        mistakes: One line each, in their order. Of more than MAX_MISTAKES the last line of the
+            message says only how many there are.
+    """
+
+    def __init__(self, *mistakes: str) -> None:
+        self.mistakes = mistakes
+        """All of them."""
+        more = len(mistakes) - MAX_MISTAKES
+        last = (f"there are {more} more mistakes",) if more > 0 else ()
+        super().__init__("\n".join((*mistakes[:MAX_MISTAKES], *last)))
+
+
+class Mistake(msgspec.Struct, frozen=True):
+    """One thing that is wrong in a tree."""
+
+    text: str
+    """Where and why."""
+    position: tuple[int, ...]
+    """Where, as the tree orders its keys and entries."""
+    judged: bool
+    """Whether the types are right, and a rule of the settings' own forbids it."""
+
+
+Verdicts: TypeAlias = Mapping[type[msgspec.Struct], Callable[[Any, str], Iterable[str]]]
+"""By the struct: takes one, and its path, and yields what no type tells is wrong with it, such as
+`at guest.listener[0].address: ...`."""
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,94 +110,145 @@ def read(path: Path) -> dict[str, Any]:
         raise SettingsError(message) from error
 
 
-def judge_keys(tree: Mapping[str, Any], shape: type[msgspec.Struct], where: str) -> None:
-    """Refuse the first key that does not exist, and name those that do.
+def mistakes(
+    tree: Mapping[str, Any],
+    shape: type[msgspec.Struct],
+    verdicts: Verdicts = types.MappingProxyType({}),
+    across: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: (),
+) -> list[Mistake]:
+    """Return everything that is wrong with a tree, in its order; nothing if it can be converted.
 
     Args:
         tree: What was read.
         shape: What may be in it.
-        where: Whose it is, for the message: a file, a variable.
-
-    Raises:
-        SettingsError: There is such a key.
+        verdicts: What no type tells; asked for each table that has the right types.
+        across: Yields what no single table tells. It is given the tree as it is.
     """
-    _judge_keys(tree, shape, where, at="", top=shape)
+    judging = _Judging(tree, shape, verdicts)
+    judging.table(tree, shape, "")
+    for text in across(tree):
+        judging.add(text.removeprefix("at ").partition(": ")[0], text, judged=True)
+    if not judging.found:
+        judging.value(tree, shape, "")  # whole, as it is going to be
+    return sorted(judging.found, key=lambda mistake: mistake.position)
 
 
-def _judge_keys(
-    tree: Mapping[str, Any],
-    shape: type[msgspec.Struct],
-    where: str,
-    *,
-    at: str,
-    top: type[msgspec.Struct],
-) -> None:
-    """Do what `judge_keys` says; `at` is the path down to `tree`, with a dot at its end."""
-    hints = typing.get_type_hints(shape)
-    names = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(shape)}
-    for name, value in tree.items():
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            message = (
-                f"{where}: there is no setting {at}{name}; "
-                + (f"did you mean {at}{near[0]}? " if near else "")
-                + f"{f'[{at[:-1]}]' if at else 'The file'} knows {', '.join(names)}"
-                + (_of_the_top(name, top) if at else "")
-            )
-            raise SettingsError(message)
-        inner = _struct_of(names[name])
-        if inner is None:
-            continue
-        many = value if isinstance(value, list) else [value]
-        for number, one in enumerate(many):
-            place = f"{at}{name}[{number}]." if isinstance(value, list) else f"{at}{name}."
-            if isinstance(one, dict):
-                _judge_keys(one, inner, where, at=place, top=top)
-
-
-def convert(tree: Mapping[str, Any], shape: type[Shape], where: str) -> Shape:
-    """Return a tree as the struct that says what may be in it.
+class _Judging:
+    """Goes through a tree, and keeps what is wrong.
 
     Args:
-        tree: What was read; `judge_keys` has passed it.
-        shape: The struct.
-        where: Whose it is, for the message.
-
-    Raises:
-        SettingsError: A value is of the wrong type or out of bounds, or one is missing.
+        tree: All of it.
+        top: What may be in it.
+        verdicts: As `mistakes` takes them.
     """
-    try:
-        return msgspec.convert(tree, shape)
-    except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `$.")
-        at = place.removesuffix("`")
-        what = _in_toml_words(what)
-        expected = _expected(at, shape, tree) if place else ""
-        message = f"{where}: at {at}: {what}{expected}" if place else f"{where}: {what}"
-        raise SettingsError(message) from error
+
+    def __init__(
+        self, tree: Mapping[str, Any], top: type[msgspec.Struct], verdicts: Verdicts
+    ) -> None:
+        self.found: list[Mistake] = []
+        self._tree = tree
+        self._top = top
+        self._verdicts = verdicts
+
+    def add(self, at: str, text: str, *, judged: bool = False) -> None:
+        """Keep a mistake, with the path of what is wrong."""
+        self.found.append(Mistake(text, _position(self._tree, at), judged))
+
+    def table(self, tree: Mapping[str, Any], shape: type[msgspec.Struct], at: str) -> None:
+        """Judge a table; `at` is the path down to it, with a dot at its end."""
+        before = len(self.found)
+        fields = _fields(shape)
+        for name, value in tree.items():
+            if name in fields:
+                self._setting(value, fields[name], f"{at}{name}")
+            else:
+                self.add(f"{at}{name}", _unknown(name, shape, at, self._top))
+        for field in msgspec.structs.fields(shape):
+            if field.required and field.encode_name not in tree:
+                place = at.removesuffix(".")
+                self.add(place, f"at {place}: Object missing required field `{field.encode_name}`")
+        if shape in self._verdicts and len(self.found) == before:
+            place = at.removesuffix(".")
+            for text in self._verdicts[shape](msgspec.convert(tree, shape), place):
+                self.add(text.removeprefix("at ").partition(": ")[0], text, judged=True)
+
+    def _setting(self, value: object, hint: object, at: str) -> None:
+        """Judge what is given for one setting."""
+        inner = _struct_of(hint)
+        many = typing.get_origin(_plain(hint)) is tuple
+        before = len(self.found)
+        if inner is not None and many and isinstance(value, list):
+            for number, one in enumerate(value):
+                place = f"{at}[{number}]"
+                if isinstance(one, dict):
+                    self.table(one, inner, f"{place}.")
+                else:
+                    self.value(one, inner, place)
+            if len(self.found) == before:
+                self.value(value, hint, at)  # how many there may be
+            return
+        if inner is None or many or not isinstance(value, dict):
+            self.value(value, hint, at)
+        if inner is not None and isinstance(value, dict):
+            self.table(value, inner, f"{at}.")
+
+    def value(self, value: object, hint: object, at: str) -> None:
+        """Judge a value by its type alone."""
+        try:
+            msgspec.convert(value, hint)
+        except msgspec.ValidationError as error:
+            what, _, within = str(error).partition(" - at `$")
+            place = (at + within.removesuffix("`")).removeprefix(".")
+            expected = _expected(place, self._top, self._tree) if place else ""
+            text = f"{_in_toml_words(what)}{expected}"
+            self.add(place, f"at {place}: {text}" if place else text)
 
 
 def override(
-    tree: dict[str, Any], environment: Mapping[str, str], prefix: str, shape: type[msgspec.Struct]
-) -> bool:
-    """Put the variables that begin with `prefix` into the tree, as their settings' types want it.
+    environment: Mapping[str, str],
+    prefix: str,
+    shape: type[msgspec.Struct],
+    verdicts: Verdicts = types.MappingProxyType({}),
+    across: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: (),
+) -> tuple[dict[str, Any], list[str]]:
+    """Return what the variables that begin with `prefix` say, and what is wrong with them.
 
     Args:
-        tree: What the files say; changed in place.
         environment: The process's variables.
         prefix: What the names of such variables begin with.
-        shape: What may be in the tree.
+        shape: What they may set.
+        verdicts: As `mistakes` takes them; each variable is judged by itself.
+        across: As `mistakes` takes it.
 
     Returns:
-        Whether there was any.
-
-    Raises:
-        SettingsError: One names no setting, or its value is none for that setting.
+        A tree, with each value as its setting's type wants it, without those that are none; and a
+        line for each mistake.
     """
-    overriding = sorted(name for name in environment if name.startswith(prefix))
-    for variable in overriding:
-        _put(tree, variable, environment[variable], prefix, shape)
-    return bool(overriding)
+    tree: dict[str, Any] = {}
+    wrong: list[str] = []
+    for variable in sorted(name for name in environment if name.startswith(prefix)):
+        path = variable.removeprefix(prefix).lower().split("__")
+        try:
+            own = _tree_of(path, environment[variable], shape)
+        except SettingsError as error:
+            found = list(error.mistakes)
+        else:
+            found = [mistake.text for mistake in mistakes(own, shape, verdicts, across)]
+            tree = tree if found else merged(tree, own)
+        wrong += [f"{variable}: {text}" for text in found]
+    return tree, wrong
+
+
+def merged(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both trees, and the later one's word where they speak of the same."""
+    both = dict(earlier)
+    for key, value in later.items():
+        before = both.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            both[key] = merged(before, value)
+        else:
+            both[key] = value
+    return both
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:
@@ -244,29 +328,69 @@ def each_setting(shape: type[msgspec.Struct], path: str = "") -> Iterator[tuple[
             yield from each_setting(inner, f"{at}[]." if many else f"{at}.")
 
 
-def _put(
-    tree: dict[str, Any], variable: str, text: str, prefix: str, shape: type[msgspec.Struct]
-) -> None:
-    """Put one variable's value into the tree, as its setting's type wants it."""
-    path = variable.removeprefix(prefix).lower().split("__")
-    skeleton: Any = None
+def _tree_of(path: list[str], text: str, top: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return one variable's value as a tree of its own, as its setting's type wants it.
+
+    Raises:
+        SettingsError: The path leads to no setting.
+    """
+    hint: Any = top
+    for depth, name in enumerate(path):
+        at = ".".join(path[:depth])
+        shape = _struct_of(hint)
+        if shape is None:
+            message = f"{at} is one value, not a table"
+            raise SettingsError(message)
+        if shape is not hint:
+            message = f"{at} is given whole, as a list of tables"
+            raise SettingsError(message)
+        if name not in _fields(shape):
+            raise SettingsError(_unknown(name, shape, f"{at}." if at else "", top))
+        hint = _fields(shape)[name]
+    tree: Any = text if _wants_text(hint) else _value(text)
     for name in reversed(path):
-        skeleton = {name: skeleton}
-    judge_keys(skeleton, shape, variable)
-    table: Any = tree
-    holder = shape
-    for depth, name in enumerate(path[:-1], 1):
-        hint = typing.get_type_hints(holder)[name]
-        inner = _struct_of(hint)
-        if inner is None or inner is not hint:
-            what = "is one value, not a table" if inner is None else "is given whole, as a list"
-            message = f"{variable}: {'.'.join(path[:depth])} {what}"
-            raise SettingsError(message + ("" if inner is None else " of tables"))
-        holder = inner
-        table = table.setdefault(name, {})
-    hint = typing.get_type_hints(holder)[path[-1]]
-    table[path[-1]] = text if _wants_text(hint) else _value(text)
-    convert({path[0]: tree[path[0]]}, shape, variable)
+        tree = {name: tree}
+    assert isinstance(tree, dict)
+    return tree
+
+
+@functools.cache
+def _fields(shape: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the type of each setting of a table, by its name."""
+    hints = typing.get_type_hints(shape, include_extras=True)
+    return {field.encode_name: hints[field.name] for field in msgspec.structs.fields(shape)}
+
+
+def _plain(hint: object) -> object:
+    """Return a type without its bounds."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+
+
+def _position(tree: object, at: str) -> tuple[int, ...]:
+    """Return where in a tree a path leads, as far as there is something."""
+    position: list[int] = []
+    for part in re.findall(r"[^.\[\]]+", at):
+        if isinstance(tree, dict) and part in tree:
+            position.append(list(tree).index(part))
+            tree = tree[part]
+        elif isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
+            position.append(int(part))
+            tree = tree[int(part)]
+        else:
+            break
+    return tuple(position)
+
+
+def _unknown(name: str, shape: type[msgspec.Struct], at: str, top: type[msgspec.Struct]) -> str:
+    """Return what is said of a key that does not exist in a table at a path."""
+    names = _fields(shape)
+    near = difflib.get_close_matches(name, names, n=1)
+    return (
+        f"there is no setting {at}{name}; "
+        + (f"did you mean {at}{near[0]}? " if near else "")
+        + f"{f'[{at[:-1]}]' if at else 'The file'} knows {', '.join(names)}"
+        + (_of_the_top(name, top) if at else "")
+    )
 
 
 def _value(text: str) -> object:
@@ -300,7 +424,7 @@ def _expected(at: str, top: type[msgspec.Struct], tree: Mapping[str, Any]) -> st
     hint: object = top
     default: object = msgspec.NODEFAULT
     value: Any = tree
-    for part in at.split("."):
+    for part in at.replace("[...]", "[*]").split("."):
         shape = _struct_of(hint)
         assert shape is not None  # msgspec names a path within the structs
         name, *indexes = part.replace("]", "").split("[")
@@ -330,6 +454,7 @@ def _as_list(value: str, choices: list[str]) -> str:
 
 def _struct_of(hint: object) -> type[msgspec.Struct] | None:
     """Return the struct that a field holds, one or many of; None for a plain value."""
+    hint = _plain(hint)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return hint
     arguments = typing.get_args(hint)

@@ -18,6 +18,7 @@ from forewarn.agent.messages import (
     Looked,
     Reloaded,
     Resumed,
+    Retry,
     Stop,
     Woken,
     Write,
@@ -154,6 +155,9 @@ class Bench:
     def reload(self, *rules: Rule) -> list[str]:
         self.rules = rules
         return self.tell(Reloaded(rules))
+
+    def retry(self) -> list[str]:
+        return self.tell(Retry())
 
     @property
     def phase(self) -> str:

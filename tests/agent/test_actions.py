@@ -14,6 +14,7 @@ from agent import workplace
 from agent.workplace import Done, Site, Units
 from forewarn.agent.actions import notify
 from forewarn.agent.actions.work import Cut, Failed
+from ports import free_port
 
 TELLER = """
 import json, os, sys
@@ -331,7 +332,7 @@ def test_an_answer_that_is_no_success_is_a_failure(site: Site, status: int) -> N
 
 def test_nobody_there_is_a_failure() -> None:
     with pytest.raises(Failed, match="Connection refused"):
-        Done(http={"url": f"http://127.0.0.1:{workplace.free_port()}/"}).prepare()
+        Done(http={"url": f"http://127.0.0.1:{free_port()}/"}).prepare()
 
 
 def test_a_request_without_its_secret_is_not_sent(site: Site) -> None:

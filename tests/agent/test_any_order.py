@@ -30,11 +30,12 @@ from forewarn.agent.messages import (
     Proceed,
     Reloaded,
     Resumed,
+    Retry,
     Stop,
     Woken,
     Write,
 )
-from forewarn.agent.records import Begun, Booted, Ended, Fact, Outcome
+from forewarn.agent.records import Begun, Booted, Ended, Fact, Outcome, Retried
 from forewarn.client.event import Event
 
 RULES = (
@@ -103,6 +104,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.agreed: set[str] = set()
         self.refused: dict[str, float] = {}
         self.cut_after: int | None = None
+        self.wanted_again = False
         self.resume()
 
     # The shell
@@ -112,10 +114,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.stale += self.runs.values()
         self.runs, self.asked, self.requests, self.stopped = {}, {}, {}, {}
         self.agreed, self.refused = set(), {}
-        self.shown = {}
+        self.shown, self.wanted_again = {}, False
         self.tell(Resumed(f"boot-{self.boot}"))
 
     def tell(self, cause: Cause) -> None:
+        self.wanted_again |= isinstance(cause, Retry)
         commands = self.machine.handle(cause, self.now)
         if self.cut_after is not None:
             commands, self.cut_after = commands[: self.cut_after], None
@@ -125,6 +128,7 @@ class AnyOrder(RuleBasedStateMachine):
             return
         for told in commands:
             self.carry_out(told)
+        self.wanted_again &= not self.machine.looked
 
     def crash(self) -> None:
         for run in self.runs.values():
@@ -139,6 +143,8 @@ class AnyOrder(RuleBasedStateMachine):
                     self.state(told.record.effect).begun = True
                 if isinstance(told.record, Ended):
                     self.recorded_end(told.record)
+                if isinstance(told.record, Retried):
+                    self.judge_retry(told.record)
                 if isinstance(told.record, Booted):
                     self.forget_by_boot()
             case Begin():
@@ -210,6 +216,12 @@ class AnyOrder(RuleBasedStateMachine):
             state = self.done.get(step.terms.effect, Done())
             lenient = governing.when_cut == "approve" and step.terms.on_failure == "continue"
             assert state.good or lenient, f"prepared before approved: {step}"
+
+    def judge_retry(self, record: Retried) -> None:
+        """Only what somebody wants is tried again; only then may what a crash cut be."""
+        assert self.wanted_again
+        for step in BY_TYPE[self.shown[record.event_id].event_type].prepare:
+            self.state(step.terms.effect).interrupted.clear()
 
     @invariant()
     def the_journal_alone_makes_the_state(self) -> None:
@@ -355,6 +367,10 @@ class AnyOrder(RuleBasedStateMachine):
         for state in self.done.values():
             state.interrupted.clear()
         self.tell(Reloaded(RULES))
+
+    @rule()
+    def somebody_wants_what_is_held_tried_again(self) -> None:
+        self.tell(Retry())
 
     @rule(after=strategies.integers(0, 5))
     def a_crash_is_near(self, after: int) -> None:

@@ -144,10 +144,10 @@ class Answers(http.server.BaseHTTPRequestHandler):
             'command [["/bin/drain", "a b"], ["/bin/fill"]]',
             'http ["POST", "http://x/y", "", ""]',
             "service stop web",
-            "E1/r/0",
             "command otherwise",
         ]
         standing = [{"effect": name, "stuck": False, "undoing": False} for name in names]
+        standing.append({"effect": "log", "tells": True, "stuck": False, "undoing": False})
         status = {"machine": "m", "ready": True, "trouble": "", "events": [], "standing": standing}
         self.send_response(200)
         self.end_headers()
@@ -169,6 +169,31 @@ def test_status_shows_programs_and_requests_for_people(
         "stands: command /bin/drain 'a b'",
         "stands: http POST http://x/y",
         "stands: service stop web",
-        "stands: E1/r/0",
         "stands: command otherwise",
     ]
+
+
+def test_status_asks_an_address_without_the_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text("this is no TOML", encoding="utf-8")
+    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
+        address = f"127.0.0.1:{server.server_port}"
+        assert main.execute(["agent", "status", "--config", str(file)]) == 2
+        told = capsys.readouterr()
+        assert "--address" in told.err
+        assert told.out == ""
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        command = ["agent", "status", "--address", address, "--config", str(file)]
+        assert main.execute(command) == 0
+    assert capsys.readouterr().out.startswith("m: ready\n")
+
+
+@pytest.mark.parametrize("address", ["localhost:8171", "127.0.0.1", "off", "http://127.0.0.1:8171"])
+def test_status_refuses_what_is_no_address(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.execute(["agent", "status", "--address", address]) == 2
+    told = f"forewarn: at --address: {address!r} is no address with a port"
+    assert capsys.readouterr().err.startswith(told)

@@ -13,6 +13,7 @@ from agent.workplace import Done, Site
 from forewarn.agent.actions.haproxy import Haproxy
 from forewarn.agent.actions.work import Action, Failed, Work
 from forewarn.agent.steps import Haproxy as Terms
+from ports import free_port
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
 
@@ -35,7 +36,7 @@ backend web
 
 class Balancer:
     def __init__(self, folder: Path, first: int) -> None:
-        self.socket, self.port = str(folder / "api"), workplace.free_port()
+        self.socket, self.port = str(folder / "api"), free_port()
         (folder / "cfg").write_text(
             SETTINGS.format(socket=self.socket, port=self.port, first=first)
         )
@@ -156,7 +157,7 @@ def test_a_server_that_there_is_not_is_a_failure(balancer: Balancer) -> None:
 def test_an_api_that_does_not_answer_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"HAProxy's API at .* does not answer: .*No such file"):
         Done(haproxy={"socket": str(tmp_path / "none"), "server": "a/b"}).prepare()
-    nobody = f"127.0.0.1:{workplace.free_port()}"
+    nobody = f"127.0.0.1:{free_port()}"
     with pytest.raises(Failed, match=r"does not answer: .*Connection refused"):
         Done(haproxy={"socket": nobody, "server": "a/b"}).prepare()
 

@@ -188,13 +188,24 @@ def test_what_need_not_be_undone_lets_the_rest_be_undone() -> None:
     assert bench.standing == ["ready"]
 
 
-def test_what_an_action_said_last_is_kept() -> None:
+def test_of_what_an_action_said_its_beginning_and_its_end_are_kept() -> None:
     bench = Bench(rule(service()))
     bench.see(event())
-    bench.tell(Finished(bench.runs["web"].run, FAILED, "x" * 600 + "end"))
+    bench.tell(Finished(bench.runs["web"].run, FAILED, "begin" + "x" * 600 + "end"))
     last = bench.journal[-1]
     assert isinstance(last, Ended)
-    assert last.text == "x" * 497 + "end"
+    assert last.text == "begin" + "x" * 115 + "…" + "x" * 376 + "end"
+    assert len(last.text) == 500
+
+
+def test_an_action_that_took_too_long_says_so() -> None:
+    bench = Bench(rule(service(time_limit_seconds=90)))
+    bench.see(event())
+    assert bench.wait(90) == ["stop web"]
+    bench.end("web", CUT)
+    last = bench.journal[-1]
+    assert isinstance(last, Ended)
+    assert last.text == "it took longer than 90 s; said so"
 
 
 # Time

@@ -27,8 +27,9 @@ def test_nothing_is_approved_but_what_is_prepared() -> None:
     assert before == {Phase.PREPARED}
 
 
-def test_what_is_held_leaves_only_by_the_events_end() -> None:
-    assert [t for (p, t) in phases.TRANSITIONS if p is Phase.HELD] == [Trigger.VANISH]
+def test_what_is_held_leaves_only_by_somebodys_word_or_the_events_end() -> None:
+    ways = {t: after for (p, t), after in phases.TRANSITIONS.items() if p is Phase.HELD}
+    assert ways == {Trigger.RETRY: Phase.PREPARING, Trigger.VANISH: Phase.OVER}
 
 
 def test_every_phase_ends_and_the_end_is_one() -> None:

@@ -132,6 +132,20 @@ def test_an_effect_is_shown_as_people_would_write_it(effect: str, said: str) -> 
     assert view.readable(effect) == said
 
 
+def test_what_stands_and_what_is_logged_has_the_names_of_actions_and_no_keys(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    bench = Told(rule(command("drain", shared=False), {"log": {}}))
+    bench.see(event())
+    bench.end("drain")
+    standing = view.status(bench.machine, bench.now)["standing"]
+    assert [(each["effect"], each["tells"]) for each in standing] == [
+        ("command drain", False),
+        ("log", True),
+    ]
+    assert "E1/r" not in f"{standing} {log.messages}"
+
+
 def test_a_long_program_is_cut_short() -> None:
     line = view.line(["prog", "x" * 100])
     assert len(line) == view.COMMAND_LENGTH

@@ -5,7 +5,6 @@ import http.server
 import json
 import os
 import select
-import socket
 import stat
 import sys
 import threading
@@ -178,12 +177,6 @@ def site() -> Iterator[Site]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def ended(pid: int) -> bool:

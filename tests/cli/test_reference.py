@@ -39,6 +39,21 @@ def test_each_command_has_its_heading_and_each_heading_its_command() -> None:
     assert headings == set(commands())
 
 
+@pytest.mark.parametrize("command", sorted(set(commands()) - {"forewarn"}))
+def test_each_commands_help_names_its_heading(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.execute([*command.split()[1:], "--help"]) == ExitStatus.OK
+    assert capsys.readouterr().out.endswith(f"docs/reference/cli.md#{command.replace(' ', '-')}\n")
+
+
+def test_no_commands_first_sentence_is_cut_off_in_the_list(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.execute(["--help"]) == ExitStatus.OK
+    assert "..." not in capsys.readouterr().out.replace("[ARGS]...", "")
+
+
 @pytest.mark.parametrize("command", sorted(commands()))
 def test_each_option_is_explained_where_its_command_is(command: str) -> None:
     section = sections()[command]

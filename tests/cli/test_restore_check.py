@@ -67,6 +67,61 @@ def test_a_database_that_a_service_has_open_is_refused(
     assert incarnations(database)["web"] == 1
 
 
+def crashed(database: Path) -> None:
+    """Leave the database as a kill does: its last change, a scope less, is in the -wal alone."""
+    store = sql.open_sqlite(database)
+    with store.write() as transaction:
+        transaction.save(Changes(removed_machines=("bastion",), removed_scopes=("bastion",)))
+    left = {end: database.with_name(database.name + end) for end in ("", "-wal", "-shm")}
+    kept = {file: file.read_bytes() for file in left.values()}
+    store.close()
+    for file, content in kept.items():
+        file.write_bytes(content)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("end", ["-wal", "-journal"])
+def test_changes_beside_the_file_are_told_and_nothing_is_touched(
+    database: Path, capsys: pytest.CaptureFixture[str], end: str
+) -> None:
+    crashed(database)
+    beside = database.with_name(f"forewarn.db{end}")
+    database.with_name("forewarn.db-wal").rename(beside)
+    before = files(database.parent)
+    assert main.execute(["restore-check", str(database)]) == ExitStatus.UNAVAILABLE
+    assert files(database.parent) == before
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith(f"forewarn: {beside} holds changes")
+    for advice in (f"move forewarn.db, forewarn.db{end} and", "--with-wal", "start the service"):
+        assert advice in said
+
+
+def test_a_wal_that_was_restored_with_the_file_is_taken_up_where_that_is_said(
+    database: Path,
+) -> None:
+    crashed(database)
+    assert main.execute(["restore-check", str(database), "--with-wal"]) == ExitStatus.OK
+    assert "bastion" not in incarnations(database)
+    assert incarnations(database)["web"] == 1_000_001
+
+
+def test_an_empty_wal_and_an_index_are_no_obstacle(database: Path) -> None:
+    crashed(database)
+    database.with_name("forewarn.db-wal").write_bytes(b"")
+    assert main.execute(["restore-check", str(database)]) == ExitStatus.OK
+    assert incarnations(database)["bastion"] == 1_000_000
+
+
+def test_it_may_be_run_again(database: Path) -> None:
+    for _ in range(2):
+        assert main.execute(["restore-check", str(database)]) == ExitStatus.OK
+    assert incarnations(database)["web"] == 2_000_001
+
+
 def test_a_file_that_is_not_there_is_not_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

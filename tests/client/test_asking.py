@@ -1,15 +1,17 @@
 """What a watch asks, when, and what it says of failures."""
 
+import re
 from operator import sub
 
 import pytest
 
 from client import world
 from client.world import Run, document, kinds, listed, one_by_one, reply
-from forewarn.client import watch
+from forewarn.client import errands, watch
 from forewarn.client.discovery import Endpoint
-from forewarn.client.errors import Misuse
+from forewarn.client.errors import Misuse, Refused
 from forewarn.client.pace import Pace
+from forewarn.client.terms import Turn
 
 STARTED = {"EventStatus": "Started"}
 
@@ -382,3 +384,26 @@ def test_who_speaks_as_an_endpoint_is_the_one(failure: object) -> None:
     for _ in range(3):
         run.ask()
     assert run.terms.endpoint == PLACES[0]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "cause"),
+    [
+        ("", "the address that this request came from (a container or a proxy changes it)"),
+        ("/imds", "the address that this request came from (a container or a proxy changes it)"),
+        ("/vm/desk-0", "the name that the address asks as, 'desk-0'"),
+        ("/behind/VM/desk-0", "the name that the address asks as, 'desk-0'"),
+    ],
+)
+def test_the_likely_cause_of_a_403_is_the_one_of_the_address_that_was_asked(
+    prefix: str, cause: str
+) -> None:
+    run = Run(one_by_one(reply(403)), name=None, endpoints=[Endpoint("127.0.0.1", 8170, prefix)])
+    run.ask()
+    assert len(run.messages) == 2
+    for message in run.messages:  # of the name and of the events
+        assert message.endswith(cause)
+    for errand in (errands.document(run.terms), errands.machine(run.terms)):
+        next(errand)
+        with pytest.raises(Refused, match=f"{re.escape(cause)}$"):
+            errand.send(Turn(reply(403), world.at(), 0.5))

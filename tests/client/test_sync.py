@@ -20,6 +20,7 @@ from client.shells import QUICK
 from client.test_shells import Silent
 from client.world import listed
 from forewarn.client.errors import Misuse
+from forewarn.client.event import Trouble
 from forewarn.client.sync import Client
 
 LOOK = """
@@ -113,16 +114,18 @@ def test_a_watch_lives_through_a_time_without_files() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with serving(lambda *_: message(200, document(listed()))) as server:
         client = Client(server.url, name="web-0", pace=QUICK)
-        watch = client.watch(on_trouble=lambda trouble: told.append(trouble.reason))
         told: list[str] = []
+
+        def tell(trouble: Trouble) -> None:
+            told.append(trouble.reason)
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)  # the time is over
+
+        watch = client.watch(on_trouble=tell)
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-            give_back = threading.Timer(0.3, resource.setrlimit, (resource.RLIMIT_NOFILE, before))
-            give_back.start()
             assert next(watch).appeared
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        give_back.join()
         client.close()
     assert told == ["no-connection", "over"]
 

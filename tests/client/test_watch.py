@@ -7,7 +7,6 @@ import pytest
 from client import world
 from client.world import EVENT_ID, Run, at, document, kinds, listed, one_by_one, reply
 from forewarn.client import state, watch
-from forewarn.client.answers import Failure
 from forewarn.client.errors import Misuse
 from forewarn.client.event import Updated
 from forewarn.client.terms import Ask
@@ -164,106 +163,6 @@ def test_names_are_compared_without_case_and_with_the_previews_sign() -> None:
     ]:
         run = Run(one_by_one(document(listed(Resources=resources))))
         assert [change.event.concerns_me for change in run.ask()] == [concerned]
-
-
-def test_the_name_is_asked_for_before_the_events() -> None:
-    run = Run(one_by_one(reply(200, b"WEB-0\n"), document(listed())), name=None)
-    (change,) = run.ask()
-    assert change.event.concerns_me is True
-    assert [ask.path for _, ask in run.asked] == [
-        "/metadata/instance/compute/name?api-version=2019-03-11&format=text",
-        "/metadata/scheduledevents?api-version=2020-07-01",
-    ]
-    assert [seconds for seconds, _ in run.asked] == [0, 0]
-
-
-def test_an_instance_service_of_older_versions_is_asked_by_one_of_them() -> None:
-    run = Run(one_by_one(reply(400), reply(200, b"web-0"), document(listed())), name=None)
-    assert [change.event.concerns_me for change in run.ask()] == [True]
-    assert "2017-08-01" in run.asked[1][1].path
-
-
-@pytest.mark.parametrize("answer", [reply(404), reply(403), reply(400)])
-def test_where_no_name_can_be_learnt_nobody_can_tell_whom_it_concerns(answer: object) -> None:
-    def server(ask: object, _: bool) -> object:
-        return answer if "compute" in ask.path else document(listed())
-
-    run = Run(server, name=None)
-    assert [change.event.concerns_me for change in run.ask()] == [None]
-    while run.seconds < 200:
-        run.ask()
-    assert run.troubles == [watch.NO_NAME]
-    assert run.messages[0].startswith("this machine's name is not known: the server answered 40")
-    assert len([ask for _, ask in run.asked if "compute" in ask.path]) >= 3
-
-
-def test_a_name_that_is_learnt_later_is_an_update() -> None:
-    named = iter([reply(404), reply(200, b"web-0")])
-
-    def server(ask: object, _: bool) -> object:
-        return next(named) if "compute" in ask.path else document(listed())
-
-    run = Run(server, name=None)
-    assert [change.event.concerns_me for change in run.ask()] == [None]
-    while not (told := run.ask()):
-        assert run.seconds < 100
-    assert [(change.kind, change.event.concerns_me) for change in told] == [("updated", True)]
-    assert run.seconds == pytest.approx(60, abs=2)
-
-
-def test_a_name_that_is_learnt_later_is_told_although_the_document_is_the_same() -> None:
-    """A server that waits for a change would leave its events nobody's until there is one."""
-    named = iter([reply(404), reply(200, b"web-0")])
-
-    def server(ask: Ask, held: bool) -> Reply:
-        if "compute" in ask.path:
-            return next(named)
-        if not held:
-            return document(listed(), ETag="1")
-        run.seconds += 60
-        return reply(304, Preference_Applied="wait=60")
-
-    run = Run(server, name=None)
-    assert [change.event.concerns_me for change in run.ask()] == [None]
-    while not (told := run.ask()):
-        assert run.seconds < 200
-    assert [(change.kind, change.event.concerns_me) for change in told] == [("updated", True)]
-
-
-def test_a_name_that_could_not_be_asked_for_is_learnt_as_soon_as_answers_come() -> None:
-    """A machine asks before its network is up; a Preempt has 30 s of notice, not a minute more."""
-
-    def server(ask: Ask, _: bool) -> Reply | Failure:
-        if run.seconds < 5:
-            return world.REFUSED
-        return reply(200, b"web-0") if "compute" in ask.path else document(listed())
-
-    run = Run(server, name=None)
-    told = run.ask()
-    while not told or told[-1].event.concerns_me is None:
-        told += run.ask()
-        assert run.seconds < 20
-    assert [(change.kind, change.event.concerns_me) for change in told] == [
-        ("appeared", None),
-        ("updated", True),
-    ]
-    assert run.troubles == [watch.NO_NAME, "no-connection", "over"]
-
-
-def test_a_name_that_fails_for_a_while_is_tried_three_times_before_the_events() -> None:
-    run = Run(one_by_one(*[world.CUT] * 3, document(listed())), name=None)
-    assert [change.event.concerns_me for change in run.ask()] == [None]
-    assert ["compute" in ask.path for _, ask in run.asked] == [True, True, True, False]
-    assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 0.375, 1.125, 1.125])
-    assert run.troubles == [watch.NO_NAME]
-
-
-def test_a_name_that_was_learnt_at_last_leaves_no_failures_behind() -> None:
-    answers = [world.CUT, world.CUT, reply(200, b"web-0"), world.CUT, document()]
-    run = Run(one_by_one(*answers), name=None, chance=1.0)
-    run.ask()
-    run.ask()
-    assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 0.5, 1.5, 1.5, 2.0])
 
 
 @pytest.mark.parametrize(

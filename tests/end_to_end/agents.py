@@ -5,6 +5,7 @@ import http.client
 import http.server
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from end_to_end.running import free_port
+from ports import free_port
 
 PATIENCE_SECONDS = 40.0
 
@@ -55,8 +56,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Asked)
-        self.incarnation = 1
-        self.events: list[dict[str, Any]] = []
+        self.document: dict[str, Any] = {"DocumentIncarnation": 1, "Events": []}
         self.approved: list[str] = []
         self.asked = 0
         """How often the document was asked for."""
@@ -67,8 +67,8 @@ class Endpoint(http.server.ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def show(self, *events: dict[str, Any]) -> None:
-        self.events = list(events)
-        self.incarnation += 1
+        before = self.document["DocumentIncarnation"]
+        self.document = {"DocumentIncarnation": before + 1, "Events": list(events)}
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that was killed has hung up; that is what the tests do."""
@@ -84,8 +84,7 @@ class _Asked(http.server.BaseHTTPRequestHandler):
             self._answer(machine, "text/plain; charset=utf-8")
             return
         self.server.asked += 1
-        document = {"DocumentIncarnation": self.server.incarnation, "Events": self.server.events}
-        self._answer(json.dumps(document), status=self.server.status)
+        self._answer(json.dumps(self.server.document), status=self.server.status)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -210,7 +209,7 @@ class Agent:
 
     def page(self, path: str) -> tuple[int, str]:
         """Ask the status port; 0 where nobody answers."""
-        connection = http.client.HTTPConnection(self.address, self.port, timeout=10)
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=PATIENCE_SECONDS)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -236,6 +235,12 @@ class Agent:
 
     def until(self, holds: Callable[[], object]) -> None:
         until(holds, lambda: (self.done, self.status(), self.said.read_text()[-3000:]))
+
+    @property
+    def looks(self) -> int:
+        """How often it has seen the document, since its start; 0 where nobody answers."""
+        looks = re.search(r"(?m)^forewarn_agent_looks_total (\d+)", self.page("/metrics")[1])
+        return int(looks[1]) if looks else 0
 
     def kill(self, number: int = signal.SIGKILL) -> int:
         assert self.process is not None

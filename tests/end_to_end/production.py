@@ -1,6 +1,7 @@
 """The guide docs/guides/production.md, as tests read it: its examples by language and words."""
 
 import re
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,3 +18,8 @@ def example(language: str, words: str) -> str:
     """Return the one example in a language that holds these words."""
     (found,) = examples(language, words)
     return found
+
+
+def by_this_python(text: str) -> str:
+    """Return a command that the test's own interpreter runs."""
+    return text.replace("python3 -c", f"'{sys.executable}' -c")

@@ -4,13 +4,13 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from ports import free_port
 from server.running import Client
 
 POSTS = r'(?m)^forewarn_guest_requests_total\{code="(\d+)",resource="approvals"\} (\d+)'
@@ -20,11 +20,16 @@ STOP_SECONDS = 45.0
 SWIFT = "reboot_seconds = 0.1\nfreeze_seconds = 0.1\nredeploy_seconds = 0.1"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def lasting(folder: Path, seconds: float = 0) -> str:
+    """Return a connector by which an act lasts until the test has seen what it wants to see.
+
+    Args:
+        folder: An act goes on while a file `act` is there.
+        seconds: How long it lasts at least.
+    """
+    script = f"sleep {seconds}; while [ -e '{folder}/act' ]; do sleep 0.05; done"
+    program = json.dumps(["sh", "-c", script])
+    return f'[connector]\nkind = "command"\n[connector.command]\nprogram = {program}'
 
 
 class Running:

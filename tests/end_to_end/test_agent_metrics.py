@@ -2,6 +2,7 @@
 
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from end_to_end.agents import Agent, Endpoint, event, started, until
 from forewarn.agent import metrics
 from house import tree
+from ports import free_port
 
 PAGE = (tree.ROOT / "docs" / "reference" / "agent-metrics.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^### `(\w+)`\n(.+)$", PAGE, re.MULTILINE))
+"""The first line of each section, by the metric's name."""
 HEADINGS = re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE)
 RULES = """
 [[rule]]
@@ -52,8 +56,14 @@ def test_the_page_has_a_heading_for_each_metric_and_for_no_other(agent: Agent) -
     names, _ = scraped(agent)
     assert len(HEADINGS) == len(set(HEADINGS))
     assert names == set(HEADINGS)
-    assert metrics.__doc__ is not None
-    assert set(re.findall(r"(?m)^(forewarn_agent_\w+)", metrics.__doc__)) == names
+    assert names == {metrics.PREFIX + name for name in metrics.FAMILIES}
+
+
+@pytest.mark.parametrize("name", metrics.FAMILIES)
+def test_each_section_begins_with_what_the_agent_says_of_the_metric(name: str) -> None:
+    plain = SECTIONS[metrics.PREFIX + name].replace("`", "")
+    said = metrics.FAMILIES[name].help
+    assert plain == said or plain.startswith(f"{said} ")
 
 
 def test_each_metric_is_told_over_a_whole_event(
@@ -62,6 +72,8 @@ def test_each_metric_is_told_over_a_whole_event(
     agent.until(lambda: scraped(agent)[1].get("forewarn_agent_looks_total", 0) >= 1)
     quiet = scraped(agent)[1]
     assert (quiet["forewarn_agent_ready"], quiet["forewarn_agent_stuck"]) == (1, 0)
+    assert (quiet["forewarn_agent_healthy"], quiet["forewarn_agent_endpoint_up"]) == (1, 1)
+    assert 0 <= time.time() - quiet["forewarn_agent_last_look_timestamp_seconds"] < 40
     assert "forewarn_agent_notice_left_seconds" not in quiet
     cloud.show(event(notice=600))
     agent.until(lambda: agent.phase() == "Approved")
@@ -97,6 +109,53 @@ def test_each_metric_is_told_over_a_whole_event(
     assert over["forewarn_agent_action_seconds_total{kind=ready,phase=prepare}"] >= 0.1
     told = {name.partition("{")[0] for name in (*live, *over)}
     assert told == set(HEADINGS)
+
+
+def test_an_agent_without_its_endpoint_says_so_and_since_when(
+    cloud: Endpoint, agent: Agent
+) -> None:
+    agent.until(lambda: scraped(agent)[1].get("forewarn_agent_endpoint_up") == 1)
+    cloud.status = 403
+    agent.until(lambda: scraped(agent)[1]["forewarn_agent_endpoint_up"] == 0)
+    blind = scraped(agent)[1]
+    at = blind["forewarn_agent_last_look_timestamp_seconds"]
+    assert 0 <= time.time() - at < 60
+    assert blind["forewarn_agent_healthy"] == 1, "to start it anew would help nobody"
+    asked = cloud.asked
+    agent.until(lambda: cloud.asked > asked)
+    later = scraped(agent)[1]
+    assert later["forewarn_agent_last_look_timestamp_seconds"] == pytest.approx(at, abs=0.1)
+    said = agent.status()
+    assert said["endpoint"]["answers"] is False
+    assert said["endpoint"]["answered_seconds_ago"] > 0
+    assert "403" in said["trouble"]
+    cloud.status = 200
+    agent.until(lambda: scraped(agent)[1]["forewarn_agent_endpoint_up"] == 1)
+    assert scraped(agent)[1]["forewarn_agent_last_look_timestamp_seconds"] > at
+    assert agent.status()["endpoint"]["answers"] is True
+
+
+def test_an_agent_that_has_found_no_endpoint_yet_does_not_say_when(tmp_path: Path) -> None:
+    lonely = Agent(tmp_path / "lonely", f"http://127.0.0.1:{free_port()}", "")
+    try:
+        lonely.start()
+        lonely.until(lambda: lonely.status().get("trouble"))
+        alone = scraped(lonely)[1]
+        assert alone["forewarn_agent_endpoint_up"] == 0
+        assert "forewarn_agent_last_look_timestamp_seconds" not in alone
+        assert lonely.status()["endpoint"] == {"answers": False, "answered_seconds_ago": None}
+    finally:
+        lonely.close()
+
+
+def test_approvals_that_are_not_taken_are_counted_by_reason(cloud: Endpoint, agent: Agent) -> None:
+    cloud.approval_status = 400
+    cloud.show(event())
+    name = "forewarn_agent_approvals_failed_total{reason=%s}"
+    agent.until(lambda: scraped(agent)[1].get(name % "refused") == 1)
+    counted = scraped(agent)[1]
+    assert counted[name % "unanswered"] == 0
+    assert counted["forewarn_agent_approvals_total"] == 0
 
 
 def reload(agent: Agent) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from end_to_end.running import Running, free_port
+from end_to_end.running import Running
 from forewarn.cli.exits import ExitStatus
+from ports import free_port
 
 FLEET = """
 [[availability_set]]
@@ -94,7 +95,7 @@ def test_a_machine_and_a_scope_are_shown_whole(service: Running) -> None:
     assert service.document("fleet", "show", "web")["kind"] == "availability_set"
     unknown = service.call("fleet", "show", "nobody/else")
     assert unknown.returncode == ExitStatus.NOT_FOUND
-    assert "no machine and no scope is called nobody/else" in unknown.stderr
+    assert "no machine and no scope is called 'nobody/else'" in unknown.stderr
 
 
 def test_a_fleet_is_tried_then_applied_then_pruned(service: Running, folder: Path) -> None:
@@ -112,6 +113,32 @@ def test_a_fleet_is_tried_then_applied_then_pruned(service: Running, folder: Pat
     whole.write_text(FLEET)
     pruned = service.call("fleet", "apply", str(whole), "--prune").stdout
     assert "1 removed: spare" in pruned
+
+
+def test_a_file_that_was_cut_short_prunes_nobody(service: Running, folder: Path) -> None:
+    empty = folder / "empty.toml"
+    empty.touch()
+    refused = service.call("fleet", "apply", str(empty), "--prune")
+    assert (refused.returncode, refused.stdout) == (ExitStatus.REFUSED, "")
+    assert "if that is meant, apply with --allow-empty" in refused.stderr
+    meant = service.call("fleet", "apply", str(empty), "--prune", "--allow-empty", "--dry-run")
+    assert meant.stdout == "3 would be removed: bastion, web-0, web-1\n"
+
+
+def test_what_may_not_be_meant_is_warned_of_on_stderr(service: Running) -> None:
+    zz = '[[machine]]\nname = "zz"\nlistener = "blue"\n'
+    for options in (["--dry-run"], ["--dry-run", "--json"], []):
+        warned = service.call("fleet", "apply", "-", *options, stdin=zz)
+        assert warned.returncode == 0
+        assert warned.stderr == (
+            "warning: the service has no listener 'blue' (its listeners have no names): "
+            "what asks from the address of zz is answered 403\n"
+        )
+    service.call("hold", "machine", "zz")
+    removed = service.call("fleet", "remove", "zz")
+    assert removed.stdout == "1 removed: zz\n"
+    assert removed.stderr.startswith("warning: machine zz stays held, by ")
+    assert service.call("release", "machine", "zz").returncode == 0
 
 
 def test_a_machine_is_removed(service: Running) -> None:
@@ -185,7 +212,7 @@ def test_maintenance_is_asked_for_seen_approved_and_kept_in_history(service: Run
 
 
 def until_over(service: Running, number: str) -> Any:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         detail = service.document("maintenance", "show", number)
         if all(o["status"] in {"Completed", "Failed"} for o in detail["operations"]):
@@ -211,6 +238,9 @@ def test_history_is_filtered_and_bounded_by_times(service: Running) -> None:
     assert [o["id"] for o in found["operations"]] == [f"{number}.1"]
     assert service.document("history", "--until", "-1h")["operations"] == []
     assert service.call("history", "--until", "-1h").stderr == "Nothing of this is in history.\n"
+    never = service.call("history", "--since", "-999999999d")
+    assert (never.returncode, never.stdout) == (2, "")
+    assert "the span leads before the year 1" in never.stderr
 
 
 def test_a_walk_is_shown_stopped_resumed_and_ended(service: Running) -> None:
@@ -336,6 +366,11 @@ def test_over_tcp_the_token_is_found_and_another_is_refused(folder: Path) -> Non
         refused = running.call("events", FOREWARN_SET_OPERATOR__TOKEN_FILE=str(other))
         assert refused.returncode == ExitStatus.UNAUTHORIZED
         assert len(refused.stderr.splitlines()) == 1
+        assert f"the one that was sent is in {other}" in refused.stderr
+        other.unlink()
+        refused = running.call("events", FOREWARN_SET_OPERATOR__TOKEN_FILE=str(other))
+        assert refused.returncode == ExitStatus.UNAUTHORIZED
+        assert f"none was sent, for there is no {other}" in refused.stderr
         with pytest.raises(urllib.error.HTTPError):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/events")
     finally:

@@ -9,7 +9,6 @@ import contextlib
 import http.server
 import json
 import signal
-import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 
 from end_to_end.agents import Agent, endpoint, event, until
 from end_to_end.running import Running
+from ports import free_port
 
 NAMES = [f"127.0.1.{number}" for number in range(1, 9)]
 FIRST, HANGS, DIES, OLDER = NAMES[0], NAMES[2], NAMES[4], NAMES[6]
@@ -31,6 +31,9 @@ FLEET = {
 }
 SCALE = 150.0
 """A Reboot's fifteen minutes are six seconds."""
+
+ENOUGH = 1500
+"""Minutes of notice that are never over: ten of ours."""
 
 RULES = """
 peers = "http://{machine}:PORT"
@@ -46,18 +49,6 @@ APPROVED_ONCE = ("approved", FIRST, 1)
 NOBODY_APPROVED = ("notice-over", "", 0)
 
 
-def port_of_all() -> int:
-    """Return a port that is free at every machine's address."""
-    while True:
-        with contextlib.ExitStack() as taken, contextlib.suppress(OSError):
-            first = taken.enter_context(socket.socket())
-            first.bind((NAMES[0], 0))
-            port = int(first.getsockname()[1])
-            for name in NAMES[1:]:
-                taken.enter_context(socket.socket()).bind((name, port))
-            return port
-
-
 class Eight:
     """The service and the agents of its eight machines; each test is one event."""
 
@@ -68,7 +59,7 @@ class Eight:
         )
         self.service.start()
         assert self.service.operator.ask("PUT", "/v1/fleet", FLEET).status == 200
-        self.port = port_of_all()
+        self.port = free_port(*NAMES)
         self.agents = {name: self.made(name) for name in NAMES}
         self.posts_before = 0
 
@@ -107,6 +98,15 @@ class Eight:
         (shown,) = self.service.operator.get("/v1/events")["events"]
         assert shown["machines"] == NAMES
         return str(shown["id"])
+
+    @contextlib.contextmanager
+    def halted(self) -> Iterator[None]:
+        """Let no notice run out: however long eight agents take, all of it is left afterwards."""
+        assert self.service.call("hold", "everything").returncode == 0
+        try:
+            yield
+        finally:
+            assert self.service.call("release", "everything").returncode == 0
 
     def over(self) -> dict[str, Any]:
         """Wait for the event's end; return the operation as the history has it."""
@@ -173,14 +173,17 @@ def eight(_eight: Eight) -> Eight:
 
 @contextlib.contextmanager
 def one_hangs(eight: Eight) -> Iterator[None]:
-    """An agent that was stopped: its port takes connections, and never answers."""
+    """An agent that was stopped: its port takes connections, and never answers.
+
+    It ends with that: where it went on, it would see first what it was answered meanwhile.
+    """
     process = eight.agents[HANGS].process
     assert process is not None
     process.send_signal(signal.SIGSTOP)
     try:
         yield
     finally:
-        process.send_signal(signal.SIGCONT)
+        eight.agents[HANGS].kill()
 
 
 def one_dies(eight: Eight) -> None:
@@ -246,25 +249,27 @@ def one_lies(eight: Eight) -> Iterator[Liar]:
 
 
 def test_eight_that_are_prepared_are_approved_once_by_the_first(eight: Eight) -> None:
-    eight.announce(minutes=60)
+    eight.announce(minutes=ENOUGH)
     assert eight.ended() == APPROVED_ONCE
     eight.each_did_and_undid_it_once()
 
 
 def test_one_that_hangs_lets_the_notice_run_out(eight: Eight) -> None:
     with one_hangs(eight):
-        event_id = eight.announce()
-        eight.prepared(event_id, *(set(NAMES) - {HANGS}))
+        with eight.halted():
+            event_id = eight.announce()
+            eight.prepared(event_id, *(set(NAMES) - {HANGS}))
         assert eight.ended() == NOBODY_APPROVED
 
 
 def test_one_that_dies_after_it_was_prepared_lets_the_notice_run_out(eight: Eight) -> None:
     eight.hold(FIRST)
-    event_id = eight.announce()
-    eight.prepared(event_id, *NAMES[1:])
-    one_dies(eight)
-    eight.let_go(FIRST)
-    eight.prepared(event_id, FIRST)
+    with eight.halted():
+        event_id = eight.announce()
+        eight.prepared(event_id, *NAMES[1:])
+        one_dies(eight)
+        eight.let_go(FIRST)
+        eight.prepared(event_id, FIRST)
     assert eight.ended() == NOBODY_APPROVED
     assert eight.agents[DIES].done == DONE
     eight.agents[DIES].start()
@@ -273,8 +278,9 @@ def test_one_that_dies_after_it_was_prepared_lets_the_notice_run_out(eight: Eigh
 
 def test_one_that_shows_an_older_event_lets_the_notice_run_out(eight: Eight) -> None:
     with one_shows_an_older_event(eight):
-        event_id = eight.announce()
-        eight.prepared(event_id, *(set(NAMES) - {OLDER}))
+        with eight.halted():
+            event_id = eight.announce()
+            eight.prepared(event_id, *(set(NAMES) - {OLDER}))
         assert eight.ended() == NOBODY_APPROVED
 
 
@@ -283,11 +289,12 @@ def test_one_that_hangs_one_that_dies_and_one_that_lies_let_the_notice_run_out(
 ) -> None:
     eight.hold(FIRST)
     with one_hangs(eight), one_lies(eight) as liar:
-        event_id = eight.announce()
-        eight.prepared(event_id, *(set(NAMES) - {FIRST, HANGS, OLDER}))
-        one_dies(eight)
-        eight.let_go(FIRST)
-        eight.prepared(event_id, FIRST)
+        with eight.halted():
+            event_id = eight.announce()
+            eight.prepared(event_id, *(set(NAMES) - {FIRST, HANGS, OLDER}))
+            one_dies(eight)
+            eight.let_go(FIRST)
+            eight.prepared(event_id, FIRST)
         assert eight.ended() == NOBODY_APPROVED
         assert liar.asked > 0
 
@@ -297,7 +304,7 @@ def test_when_the_first_dies_after_it_was_prepared_it_approves_once_it_is_back(
 ) -> None:
     last = NAMES[-1]
     eight.hold(last)
-    event_id = eight.announce(minutes=90)
+    event_id = eight.announce(minutes=ENOUGH)
     eight.prepared(event_id, *NAMES[:-1])
     eight.agents[FIRST].kill()
     eight.let_go(last)

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -58,11 +59,12 @@ def test_the_first_answer_is_held_back_as_long_as_the_settings_say(
     process.client().ask("PUT", "/v1/fleet", fleet())
     before = process.client().get("/v1/clock")["now"]
     assert as_guest(address, "web-0", "GET")[0] == 200
-    held = process.client().get("/v1/clock")["now"]
-    assert as_guest(address, "web-1", "GET")[0] == 200
-    after = process.client().get("/v1/clock")["now"]
-    assert seconds(before, held) >= 120
-    assert seconds(held, after) < 120
+    times = [process.client().get("/v1/clock")["now"]]
+    for _ in range(5):  # one of them is quick on any machine, unless each is held back
+        assert as_guest(address, "web-1", "GET")[0] == 200
+        times.append(process.client().get("/v1/clock")["now"])
+    assert seconds(before, times[0]) >= 120
+    assert min(seconds(earlier, later) for earlier, later in pairwise(times)) < 120
 
 
 def seconds(earlier: str, later: str) -> float:

@@ -12,20 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.running import Running, free_port
+from end_to_end.agents import Endpoint, event
+from end_to_end.running import Running, lasting
 from house import tree
+from ports import free_port
 
 EXAMPLES = tree.ROOT / "docs" / "examples"
 PAGES = sorted((tree.ROOT / "docs" / "guides").glob("*.md"))
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 JSON_DLL = Path("/usr/lib/cli/Newtonsoft.Json-5.0/Newtonsoft.Json.dll")
+HANDLERS = ("in-python", "in-shell", "in-c-sharp")
 
 
 @pytest.fixture(scope="module")
 def service(shared_folder: Path) -> Generator[Running]:
-    running = Running(shared_folder, connector="reboot_seconds = 4")
+    running = Running(shared_folder, connector=lasting(shared_folder, seconds=3))
     running.start()
-    machines = "".join(f'[[machine]]\nname = "m{number}"\n' for number in range(8))
+    names = [f"m{number}" for number in range(6)]
+    names += [f"{each}-{how}" for each in HANDLERS for how in ("missing", "failing")]
+    machines = "".join(f'[[machine]]\nname = "{name}"\n' for name in names)
     assert running.call("fleet", "apply", "-", stdin=machines).returncode == 0
     yield running
     assert running.stop() == 0
@@ -34,13 +39,16 @@ def service(shared_folder: Path) -> Generator[Running]:
 class Playing:
     """One handler, on a machine of its own."""
 
-    def __init__(self, service: Running, machine: str, folder: Path, *command: str) -> None:
+    def __init__(
+        self, service: Running, machine: str, folder: Path, *command: str, endpoint: str = ""
+    ) -> None:
         self.service = service
         self.machine = machine
         self._said = folder / "said"
+        endpoint = endpoint or f"http://127.0.0.1:{service.guest_port}"
         given = {
             **os.environ,
-            "FOREWARN_ENDPOINT": f"http://127.0.0.1:{service.guest_port}/vm/{machine}",
+            "FOREWARN_ENDPOINT": f"{endpoint}/vm/{machine}",
             "ECHO_PORT": str(free_port()),
             "WEB_PORT": str(free_port()),
             "WEB_NOTICED_SECONDS": "0.2",
@@ -69,6 +77,9 @@ class Playing:
         event_id: str = asked["operations"][0]["events"][0]["id"]
         return event_id
 
+    def cancel(self, event_id: str) -> None:
+        assert self.service.call("cancel", event_id).returncode == 0
+
     def approved(self) -> bool:
         kept = self.service.document("history", "--machine", self.machine)["operations"]
         return bool(kept) and kept[0]["start_cause"] == "approved"
@@ -84,8 +95,8 @@ class Playing:
 def play(service: Running, tmp_path: Path) -> Generator[Callable[..., Playing]]:
     made: list[Playing] = []
 
-    def begin(machine: str, *command: str) -> Playing:
-        made.append(Playing(service, machine, tmp_path, *command))
+    def begin(machine: str, *command: str, endpoint: str = "") -> Playing:
+        made.append(Playing(service, machine, tmp_path, *command, endpoint=endpoint))
         return made[-1]
 
     yield begin
@@ -94,23 +105,111 @@ def play(service: Running, tmp_path: Path) -> Generator[Callable[..., Playing]]:
 
 
 def scripts(folder: Path, **names: str) -> None:
-    """Programs that write down that they ran."""
+    """Programs that write down that they ran; with a file `fails` in their folder they fail."""
     for name, says in names.items():
-        (folder / name).write_text(f"#!/bin/sh\necho {says} $1\n")
+        (folder / name).write_text(f"#!/bin/sh\necho {says} $1\n[ ! -e fails ]\n")
         (folder / name).chmod(0o755)
 
 
-def test_ten_lines_drain_approve_and_go_back_to_work(
+needs_curl = pytest.mark.skipif(
+    not all(map(shutil.which, ("curl", "jq"))), reason="the shell's handler needs curl and jq"
+)
+needs_mono = pytest.mark.skipif(
+    not (shutil.which("mcs") and shutil.which("mono") and JSON_DLL.exists()),
+    reason="C# needs mono-mcs, mono and libnewtonsoft-json5.0-cil",
+)
+
+
+def in_python(_: Path) -> tuple[str, ...]:
+    return (sys.executable, "-u", str(EXAMPLES / "handler.py"))
+
+
+def in_shell(_: Path) -> tuple[str, ...]:
+    return ("sh", str(EXAMPLES / "handle.sh"), "./drain", "./undrain")
+
+
+def in_c_sharp(folder: Path) -> tuple[str, ...]:
+    compiled = subprocess.run(
+        [
+            *("mcs", "-warnaserror", f"-r:{JSON_DLL}", f"-out:{folder}/Handle.exe"),
+            str(EXAMPLES / "Handle.cs"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert compiled.returncode == 0, compiled.stdout + compiled.stderr
+    return ("mono", "Handle.exe", "./drain", "./undrain")
+
+
+each_handler = pytest.mark.parametrize(
+    "handler",
+    [
+        in_python,
+        pytest.param(in_shell, marks=needs_curl),
+        pytest.param(in_c_sharp, marks=needs_mono),
+    ],
+)
+
+
+@each_handler
+@pytest.mark.parametrize("missing", [False, True], ids=["failing", "missing"])
+def test_a_handler_whose_drain_fails_says_so_and_takes_the_next_event(
+    play: Callable[..., Playing],
+    tmp_path: Path,
+    handler: Callable[[Path], tuple[str, ...]],
+    missing: bool,
+) -> None:
+    drains = {} if missing else {"drain": "drained"}
+    scripts(tmp_path, undrain="undrained", **drains)
+    (tmp_path / "fails").touch()
+    machine = f"{handler.__name__}-{'missing' if missing else 'failing'}".replace("_", "-")
+    playing = play(machine, *handler(tmp_path))
+    event_id = playing.reboot()
+    playing.until(lambda: re.search("not approved|Reboot: ", playing.said))
+    assert not playing.approved()
+    playing.cancel(event_id)
+    playing.until(lambda: "undrained" in playing.said)  # which fails too
+    (tmp_path / "fails").unlink()
+    scripts(tmp_path, drain="drained", undrain="came back")
+    playing.reboot()
+    playing.until(lambda: "came back" in playing.said)
+    assert playing.approved()
+
+
+@each_handler
+def test_of_two_events_the_last_that_is_over_brings_a_handler_back(
+    play: Callable[..., Playing],
+    tmp_path: Path,
+    cloud: Endpoint,
+    handler: Callable[[Path], tuple[str, ...]],
+) -> None:
+    scripts(tmp_path, drain="drained", undrain="undrained")
+    cloud.show(event("E1"), event("E2"))
+    playing = play("web-0", *handler(tmp_path), endpoint=cloud.url)
+    playing.until(lambda: sorted(cloud.approved) == ["E1", "E2"])
+    cloud.show(event("E2"))
+    seen = cloud.asked
+    playing.until(lambda: cloud.asked > seen + 2)  # the handler has seen that E1 is over
+    assert "undrained" not in playing.said
+    cloud.show()
+    playing.until(lambda: "undrained" in playing.said)
+    seen = cloud.asked
+    playing.until(lambda: cloud.asked > seen + 2)
+    assert playing.said.count("undrained") == 1
+
+
+def test_a_few_lines_drain_approve_and_go_back_to_work(
     play: Callable[..., Playing], tmp_path: Path
 ) -> None:
     scripts(tmp_path, drain="drained", undrain="undrained")
-    handler = play("m0", sys.executable, "-u", str(EXAMPLES / "handler.py"))
+    handler = play("m0", *in_python(tmp_path))
     handler.reboot()
     handler.until(lambda: "undrained" in handler.said)
     assert handler.said.split() == ["drained", "undrained"]
     assert handler.approved()
     lines = (EXAMPLES / "handler.py").read_text().splitlines()
-    assert len([line for line in lines if line]) <= 10
+    assert len([line for line in lines if line]) < 20
 
 
 def test_the_worker_waits_for_its_job_and_goes_back_to_work(play: Callable[..., Playing]) -> None:
@@ -145,23 +244,24 @@ def test_the_web_server_leaves_rotation_and_comes_back(play: Callable[..., Playi
         return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
 
     web.until(lambda: status() == "200")
+    act = web.service.folder / "act"
+    act.touch()
     web.reboot()
     web.until(lambda: status() == "503")
+    act.unlink()
     web.until(lambda: status() == "200")
+    web.until(lambda: "in service" in web.said)
     assert web.said.splitlines() == ["out of service for a Reboot", "approved", "in service"]
     assert web.approved()
     assert web.stop() == 0
 
 
-@pytest.mark.skipif(
-    not all(map(shutil.which, ("curl", "jq"))), reason="the shell's handler needs curl and jq"
-)
+@needs_curl
 def test_the_shells_handler_drains_approves_and_recovers(
     play: Callable[..., Playing], tmp_path: Path
 ) -> None:
-    scripts(tmp_path, drain="drained", recover="recovered")
-    command = ("sh", str(EXAMPLES / "handle.sh"), "./drain", "./recover")
-    handler = play("m4", *command)
+    scripts(tmp_path, drain="drained", undrain="recovered")
+    handler = play("m4", *in_shell(tmp_path))
     first = handler.reboot()
     handler.until(lambda: "recovered" in handler.said)
     assert handler.said.splitlines() == [f"drained {first}", f"recovered {first}"]
@@ -171,25 +271,12 @@ def test_the_shells_handler_drains_approves_and_recovers(
     assert handler.said.splitlines()[2:] == [f"drained {second}", f"recovered {second}"]
 
 
-@pytest.mark.skipif(
-    not (shutil.which("mcs") and shutil.which("mono") and JSON_DLL.exists()),
-    reason="C# needs mono-mcs, mono and libnewtonsoft-json5.0-cil",
-)
+@needs_mono
 def test_the_handler_in_c_sharp_drains_approves_and_recovers(
     play: Callable[..., Playing], tmp_path: Path
 ) -> None:
-    scripts(tmp_path, drain="drained", recover="recovered")
-    compiled = subprocess.run(
-        [
-            *("mcs", "-warnaserror", f"-r:{JSON_DLL}", f"-out:{tmp_path}/Handle.exe"),
-            str(EXAMPLES / "Handle.cs"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert compiled.returncode == 0, compiled.stdout + compiled.stderr
-    handler = play("m5", "mono", "Handle.exe", "./drain", "./recover")
+    scripts(tmp_path, drain="drained", undrain="recovered")
+    handler = play("m5", *in_c_sharp(tmp_path))
     event_id = handler.reboot()
     handler.until(lambda: "recovered" in handler.said)
     assert handler.said.splitlines() == [f"drained {event_id}", f"recovered {event_id}"]

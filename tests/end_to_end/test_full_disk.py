@@ -46,7 +46,7 @@ def said_to_be_full(agent: Agent) -> None:
     """Wait until everybody can see it who may look."""
     agent.until(lambda: agent.page("/healthz")[0] == 503)
     assert FULL in agent.page("/healthz")[1]
-    assert FULL in agent.status()["trouble"]
+    agent.until(lambda: FULL in agent.status()["trouble"])
     agent.until(lambda: FULL in agent.said.read_text())
 
 

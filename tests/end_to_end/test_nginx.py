@@ -15,8 +15,9 @@ import pytest
 
 from end_to_end.metadata_agent import Agent
 from end_to_end.production import example
-from end_to_end.running import START_SECONDS, Running, free_port
+from end_to_end.running import START_SECONDS, Running
 from forewarn.protocol import identity
+from ports import free_port
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 pytestmark = [
@@ -62,7 +63,7 @@ def service(folder: Path) -> Iterator[Running]:
 @contextlib.contextmanager
 def nginx(folder: Path, block: str, **places: str) -> Iterator[int]:
     """Run nginx with a block of the guide, its addresses replaced; return its port."""
-    port = free_port()
+    port = free_port(PROXY)
     for written, ours in places.items():
         address = PLACES[written]
         assert address in block, address

@@ -1,12 +1,10 @@
 """The production guide's examples are what they say: parsed, judged, and run where a tool is."""
 
 import configparser
-import contextlib
 import hashlib
 import hmac
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tomllib
@@ -16,7 +14,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from end_to_end.production import EXAMPLES, ROOT, TEXT, example, examples
+from end_to_end.production import EXAMPLES, ROOT, TEXT, by_this_python, example, examples
 from end_to_end.running import Running
 from forewarn.maintenance import attention, fleet
 from forewarn.server import settings
@@ -110,10 +108,6 @@ def test_every_command_is_well_formed(text: str) -> None:
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def by_this_python(text: str) -> str:
-    return text.replace("python3 -c", f"'{sys.executable}' -c")
-
-
 def test_the_signatures_map_is_what_nginx_reads_and_nobody_else(tmp_path: Path) -> None:
     secret = "a secret of sixteen bytes and more"
     (tmp_path / "proxy.secret").write_text(f"{secret}\n")
@@ -124,36 +118,6 @@ def test_the_signatures_map_is_what_nginx_reads_and_nobody_else(tmp_path: Path) 
     assert made.read_text().splitlines()[0] == f"web-0 {expected};"
     assert len(made.read_text().splitlines()) == 2
     assert made.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.timeout(300)  # two starts, two ends and six commands, beside whatever else runs
-def test_a_backup_of_a_running_service_can_be_put_back(folder: Path) -> None:
-    service = Running(folder)
-    service.start()
-    copy = folder / "copy.db"
-    try:
-        applied = service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "web-0"\n')
-        assert applied.returncode == 0, applied.stderr
-        service.document("schedule", "reboot", "web-0")
-        command = by_this_python(example("sh", "live.backup"))
-        command = command.replace("/var/lib/forewarn/forewarn.db", str(folder / "forewarn.db"))
-        command = command.replace("/var/backups/forewarn.db", str(copy))
-        subprocess.run(["sh", "-ec", command], check=True)
-    finally:
-        assert service.stop() == 0
-    for left in folder.glob("forewarn.db*"):
-        left.unlink()
-    copy.rename(folder / "forewarn.db")
-    restored = service.call("restore-check", str(folder / "forewarn.db"))
-    assert restored.returncode == 0, restored.stderr
-    service.start()
-    try:
-        (event,) = service.document("events")["events"]
-        assert event["machines"] == ["web-0"]
-    finally:
-        assert service.stop() == 0
-    with contextlib.closing(sqlite3.connect(folder / "forewarn.db")) as database:
-        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def test_every_alert_asks_for_metrics_and_labels_that_there_are() -> None:

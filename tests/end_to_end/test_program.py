@@ -25,7 +25,7 @@ if os.environ["FOREWARN_MACHINE"] == "web-1":
     sys.exit("no route to " + os.environ["FOREWARN_HOST"])
 print(json.dumps({{"hosts": {{act["machine"]: "h7"}}}}))
 """
-ENDING_SECONDS = 20.0
+ENDING_SECONDS = 60.0
 
 
 def ended(service: Running, operation: str) -> dict[str, Any]:

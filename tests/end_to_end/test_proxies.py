@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from end_to_end.metadata_agent import Agent
-from end_to_end.running import START_SECONDS, Running, free_port
+from end_to_end.running import START_SECONDS, Running
 from forewarn.protocol import identity
 from forewarn.server import run
+from ports import free_port
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 without being told"

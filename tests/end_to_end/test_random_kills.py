@@ -83,8 +83,9 @@ class Lives:
         groups = children(process.pid)
         assert self.agent.kill() == -signal.SIGKILL, "it never ends by itself"
         for group in groups:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
+            for kill in (os.kill, os.killpg):  # one just begun has no group of its own yet
+                with contextlib.suppress(ProcessLookupError):
+                    kill(group, signal.SIGKILL)
         self.kills += 1
 
     def settle(self) -> None:

@@ -69,7 +69,7 @@ def test_of_two_events_the_cancelled_one_is_undone_and_the_other_approved(
     cloud.show(event("E1"), event("E2", **REDEPLOY))
     agent.expect("both begins")
     cloud.show(event("E2", **REDEPLOY))  # what is under way is for both: it goes on for the other
-    agent.until(lambda: agent.phase("E1") == "")
+    agent.until(lambda: [each["event_id"] for each in agent.status()["events"]] == ["E2"])
     (agent.folder / "hold").unlink()
     agent.expect(*lines("both", "two"))
     agent.until(lambda: agent.phase("E2") == "Approved")

@@ -14,6 +14,7 @@ from forewarn.server.guest.listener import MAX_LISTENERS, CannotListen, Listener
 from guest import room
 from guest.room import answers, get, post
 from guest.served import GUESTS, HERE, Play, serving, until
+from ports import free_port
 
 
 def test_guests_are_answered_on_every_listener_by_its_own_rules(play: Play) -> None:
@@ -185,12 +186,9 @@ async def refusal(*at: Listener) -> str:
 
 def test_an_address_in_use_is_told_in_one_line_and_no_listener_stays_open(play: Play) -> None:
     async def body() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as probe:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            probe.bind(("127.0.0.1", 0))
-            free = probe.getsockname()[1]
-            probe.close()
-            first = Listener(host="127.0.0.1", port=free)
+            first = Listener(host="127.0.0.1", port=free_port())
             message = await refusal(first, Listener(host="127.0.0.1", port=port))
             assert message.startswith(f"cannot listen on 127.0.0.1:{port}: the address is in use")
             async with serving(first) as served:

@@ -341,6 +341,12 @@ def test_an_upgrade_is_not_taken_and_its_body_is_read_as_ever(coding: bool) -> N
         assert len(plane.approvals.book) == 1
 
 
+def test_another_method_is_not_allowed_and_a_word_that_is_none_is_not_http() -> None:
+    for method, status in ((b"PROPFIND", 405), (b"get", 400), (b"GETS", 400)):
+        answer, _ = one(get().replace(b"GET", method, 1))
+        assert answer.status == status
+
+
 def test_a_tunnel_is_refused_and_nothing_in_it_is_read() -> None:
     answer, peer = one(b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n" + get())
     assert answer.status in {404, 405}

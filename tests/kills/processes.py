@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from kills import journal
+from ports import free_port
 
 TESTS = Path(__file__).resolve().parents[1]
 ANSWER_SECONDS = 20.0
 """How long a process of ours may take over an order; far longer than any of them does."""
 
-READY_SECONDS = 30.0
+READY_SECONDS = 60.0
 POLL_SECONDS = 0.001
 
 
@@ -91,7 +92,7 @@ class Service:
         self.socket = folder / "operator.sock"
         self.log = folder / "service.log"
         self.marks = folder / "start.log"
-        self.port = _free_port()
+        self.port = free_port()
         self.pid = 0
         self._from = 0
         self.collisions = 0
@@ -178,6 +179,11 @@ class Service:
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
 
+    @property
+    def runs(self) -> bool:
+        """Whether the process is there."""
+        return not _is_over(self.pid)
+
     def reap(self) -> int:
         """Wait until it has ended, and let its number go; until then nothing else can have it."""
         if self._fresh is not None:
@@ -250,13 +256,6 @@ def _is_over(pid: int) -> bool:
     except FileNotFoundError:
         return True
     return stat.rpartition(")")[2].split()[0] == "Z"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _settings(port: int, scale: float, program: list[str]) -> str:

@@ -244,7 +244,7 @@ class Rounds:
             try:
                 self._service.wait_until_ready()
             except AssertionError:
-                if self._service.reap() != BAD_STORE:
+                if self._service.runs or self._service.reap() != BAD_STORE:
                     raise
                 self._service.collisions += 1
             else:

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import pytest
+from structlog.testing import capture_logs
+
 from forewarn.clock import ManualClock
 from forewarn.server.operator import schemas
 from server.running import NOON, Client, Running, fleet, request_reboot
@@ -27,6 +30,19 @@ def test_applying_a_fleet_tells_what_changed(service: Running) -> None:
     assert second["unchanged"] == 4
 
 
+def test_the_log_says_who_changed_the_fleet_and_not_who_only_tried(client: Client) -> None:
+    cart = {"machine": [{"name": "cart"}]}
+    with capture_logs() as told:
+        client.ask("PUT", "/v1/fleet?dry_run=true&by=eve", cart)
+        client.ask("PUT", "/v1/fleet?by=ann", cart)
+        client.ask("PUT", "/v1/fleet?by=bob", cart)  # changes nothing
+        client.ask("DELETE", "/v1/fleet/machines", {"names": ["CART"], "by": "dan"})
+    assert [line for line in told if line["event"] == "an operator changed the fleet"] == [
+        {"event": "an operator changed the fleet", "log_level": "info", "by": by, **what}
+        for by, what in (("ann", {"added": ("cart",)}), ("dan", {"removed": ("cart",)}))
+    ]
+
+
 def test_a_dry_run_changes_nothing_and_says_so(client: Client) -> None:
     tried = client.ask("PUT", "/v1/fleet?prune=true&dry_run=true", {"machine": [{"name": "x"}]})
     assert tried.json["dry_run"]
@@ -36,9 +52,78 @@ def test_a_dry_run_changes_nothing_and_says_so(client: Client) -> None:
 
 
 def test_pruning_removes_what_the_file_does_not_name(client: Client) -> None:
-    assert client.ask("PUT", "/v1/fleet?prune=true", {}).json["removed"]["count"] == 6
+    left = {"machine": [{"name": "left"}]}
+    assert client.ask("PUT", "/v1/fleet?prune=true", left).json["removed"]["count"] == 6
+    assert [m["name"] for m in client.get("/v1/fleet/machines")["machines"]] == ["left"]
+    assert [s["name"] for s in client.get("/v1/fleet/scopes")["scopes"]] == ["left"]
+
+
+@pytest.mark.parametrize("body", [{}, {"scale_set": [{"name": "batch"}]}], ids=["empty", "hollow"])
+@pytest.mark.parametrize("more", ["", "&dry_run=true"], ids=["in earnest", "dry run"])
+def test_a_prune_that_would_empty_the_fleet_is_refused_unless_it_is_meant(
+    client: Client, body: Any, more: str
+) -> None:
+    refused = client.ask("PUT", f"/v1/fleet?prune=true{more}", body)
+    assert (refused.status, refused.error["code"]) == (409, "conflict")
+    assert refused.error["facts"] == {"machines": 6}
+    assert refused.error["message"] == (
+        "pruning would remove every machine of the fleet, all 6, and the file has none in their "
+        "place: see whether the file is whole; if that is meant, apply with --allow-empty"
+    )
+    assert len(client.get("/v1/fleet/machines")["machines"]) == 6
+    assert client.ask("PUT", "/v1/fleet", body).status == 200
+
+
+def test_a_fleet_may_be_emptied_on_purpose(client: Client) -> None:
+    emptied = client.ask("PUT", "/v1/fleet?prune=true&allow_empty=true", {})
+    assert emptied.json["removed"]["count"] == 6
     assert client.get("/v1/fleet/machines")["machines"] == []
     assert client.get("/v1/fleet/scopes")["scopes"] == []
+    assert client.ask("PUT", "/v1/fleet?prune=true", {}).status == 200  # there is nothing to lose
+
+
+@pytest.mark.parametrize("trying", ["false", "true"])
+def test_a_listener_that_the_service_does_not_have_is_warned_of(
+    client: Client, trying: str
+) -> None:
+    group = {
+        "name": "g",
+        "listener": "blue",
+        "machines": [{"name": f"g-{n}", "address": f"10.1.0.{n}"} for n in range(7)],
+    }
+    path = f"/v1/fleet?dry_run={trying}"
+    blue = client.ask("PUT", path, {"availability_set": [group]}).json
+    assert blue["warnings"] == [
+        (
+            "the service has no listener 'blue' (its listeners have no names): what asks from the "
+            "address of g-0, g-1, g-2, g-3, g-4 and 2 more is answered 403"
+        )
+    ]
+    again = client.ask("PUT", path, {"availability_set": [group]}).json
+    assert again["warnings"] == blue["warnings"]
+    assert client.ask("PUT", path, fleet()).json["warnings"] == []
+
+
+def test_a_hold_that_outlives_what_is_removed_is_warned_of(client: Client) -> None:
+    for kind, name in (("machine", "WEB-0"), ("scope", "web"), ("machine", "web-1")):
+        client.ask("POST", "/v1/holds", {"kind": kind, "name": name, "by": "ann", "reason": "why"})
+    removed = client.ask("DELETE", "/v1/fleet/machines", {"names": ["web-0"]}).json
+    assert removed["warnings"] == [
+        (
+            "machine web-0 stays held, by ann (why): what is added again by that name is held too; "
+            "'forewarn release machine web-0' ends it"
+        )
+    ]
+    assert client.get("/v1/attention")["count"] == 3
+    only = {"machine": [{"name": "only"}]}
+    for path in ("/v1/fleet?prune=true&dry_run=true", "/v1/fleet?prune=true"):
+        pruned = client.ask("PUT", path, only).json
+        told = [warning.split(" stays held")[0] for warning in pruned["warnings"]]
+        assert sorted(told) == ["machine web-1", "scope web"]
+    assert client.ask("PUT", "/v1/fleet", fleet()).json["warnings"] == []
+    assert request_reboot(client)["operations"][0]["held_at"] is not None
+    for kind, name in (("machine", "web-0"), ("scope", "web")):
+        assert client.ask("DELETE", "/v1/holds", {"kind": kind, "name": name}).status == 200
 
 
 def test_an_answer_spells_out_so_many_names_and_counts_all(service: Running) -> None:
@@ -61,7 +146,7 @@ def test_machines_are_listed_page_by_page_each_once(client: Client) -> None:
 
 def test_a_page_that_ends_with_the_list_has_no_next(client: Client) -> None:
     assert client.get("/v1/fleet/machines?limit=6")["next"] == ""
-    assert client.get("/v1/fleet/machines?limit=5")["next"] == "web-1"
+    assert client.get("/v1/fleet/machines?limit=5")["next"] != ""
 
 
 def test_machines_are_listed_by_scope_and_by_host(client: Client) -> None:

@@ -66,6 +66,12 @@ REQUESTS: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "a time without a zone": ({"not_before": "2026-03-01T13:00:00"}, "invalid", "not_before"),
     "the year 9999": ({"not_before": "9999-12-31T23:59:59Z"}, "invalid", "366 days off"),
+    "a year that UTC has not": (
+        {"not_before": "9999-12-31T23:59:59-14:00"}, "invalid", "at not_before: 9999-12-31T23:59:59"
+    ),
+    "a year before the first": (
+        {"not_before": "0001-01-01T00:00:00+14:00"}, "invalid", "before the year 1"
+    ),
     "a year that is none": ({"not_before": "10000-01-01T00:00:00Z"}, "invalid", "not_before"),
     "a duration of -2": ({"duration_seconds": -2}, "invalid", "-1 for unknown"),
     "100,000 targets": (
@@ -98,3 +104,14 @@ def test_a_bad_request_is_refused_whole(
     assert refused.error["code"] == code
     assert said in refused.error["message"]
     assert everything(service) == before
+
+
+@pytest.mark.parametrize("number", ["9007199254740993", "99999999999999999999"])
+def test_a_number_that_no_maintenance_can_have_is_refused(client: Client, number: str) -> None:
+    for method, path, body in (
+        ("GET", f"/v1/maintenance/{number}", None),
+        ("POST", f"/v1/maintenance/{number}/resume", {}),
+    ):
+        refused = client.ask(method, path, body)
+        assert (refused.status, refused.error["code"]) == (400, "invalid"), refused.body
+        assert "at number" in refused.error["message"]

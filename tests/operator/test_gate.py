@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def on_tcp(tmp_path: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def url(on_tcp: Running) -> str:
-    return on_tcp.addresses.operators[1]
+    return on_tcp.opened.operators[1]
 
 
 @pytest.fixture
@@ -186,14 +187,28 @@ def test_a_path_that_is_too_long_for_a_socket_is_refused(tmp_path: Path) -> None
 
 
 def test_a_folder_that_does_not_exist_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SocketUnusable, match="cannot be opened: No such file or directory"):
+    said = f"cannot be opened, there is no folder {tmp_path}/gone: make it, or name another place"
+    with pytest.raises(SocketUnusable, match=said):
         sockets.open_unix(tmp_path / "gone" / "operator.sock")
+
+
+def test_a_file_in_the_place_of_the_sockets_folder_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SocketUnusable, match=f"there is no folder {tmp_path}/file: make it"):
+        sockets.open_unix(tmp_path / "file" / "operator.sock")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_place_that_takes_no_socket_is_told_in_one_line() -> None:
+    with pytest.raises(SocketUnusable, match="or name another place as operator"):
+        sockets.open_unix(Path("/proc/self/operator.sock"))
 
 
 def test_a_taken_port_is_told_in_one_line() -> None:
     with sockets.open_tcp("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SocketUnusable, match=f"127.0.0.1:{port} cannot be opened"):
+        said = f"127.0.0.1:{port} cannot be opened: the address is in use: stop what listens there"
+        with pytest.raises(SocketUnusable, match=said):
             sockets.open_tcp("127.0.0.1", port)
 
 

@@ -184,7 +184,7 @@ def test_scopes_that_are_off_are_counted(tmp_path: Path) -> None:
 def test_over_tcp_a_scrape_wants_the_token(tmp_path: Path, token: str, status: int) -> None:
     wanted = settings_in(tmp_path, listen="127.0.0.1:0")
     with Running(wanted, sql.in_memory()) as running:
-        (url,) = [one for one in running.addresses.operators if one.startswith("http")]
+        (url,) = [one for one in running.opened.operators if one.startswith("http")]
         known = Path(wanted.operator.token_file).read_text().strip()
         shown = {"right": known, "wrong": "x" * len(known)}.get(token, "")
         assert Client(url, shown).ask("GET", "/metrics").status == status

@@ -54,7 +54,15 @@ from server.running import Client, request_reboot
             {},
             400,
             "invalid",
-            "there is no parameter 'dryrun' here; known are prune, again, dry_run",
+            "there is no parameter 'dryrun' here; known are prune, again, allow_empty, dry_run, by",
+        ),
+        (
+            "PUT",
+            "/v1/fleet?by=an%0An",
+            {},
+            400,
+            "invalid",
+            "at by: 'an\\nn' holds characters that cannot be printed",
         ),
         (
             "PUT",
@@ -102,7 +110,31 @@ from server.running import Client, request_reboot
             {"event_type": "Reboot", "machines": ["nope"]},
             404,
             "not-found",
-            "no machine of the fleet is called nope: see 'forewarn fleet list'",
+            "no machine of the fleet is called 'nope': see 'forewarn fleet list'",
+        ),
+        (
+            "POST",
+            "/v1/maintenance",
+            {"event_type": "Reboot", "machines": [""]},
+            404,
+            "not-found",
+            "no machine of the fleet is called '': see 'forewarn fleet list'",
+        ),
+        (
+            "POST",
+            "/v1/maintenance",
+            {"event_type": "Reboot", "host": " "},
+            404,
+            "not-found",
+            "no machine of the fleet is on host ' ': see 'forewarn fleet list'",
+        ),
+        (
+            "POST",
+            "/v1/holds",
+            {"kind": "host", "name": " "},
+            404,
+            "not-found",
+            "there is no host ' ' in the fleet: see 'forewarn fleet list'",
         ),
         (
             "POST",
@@ -111,8 +143,8 @@ from server.running import Client, request_reboot
             422,
             "notice-too-short",
             (
-                "NotBefore 2026-03-01T12:14:59+00:00 would leave the guests less than their "
-                "notice of 15 min: the earliest is 2026-03-01T12:15:00+00:00; leave it out to get "
+                "NotBefore 2026-03-01 12:14:59Z would leave the guests less than their "
+                "notice of 15 min: the earliest is 2026-03-01 12:15:00Z; leave it out to get "
                 "that"
             ),
         ),

@@ -199,13 +199,16 @@ def test_an_event_is_postponed_and_never_brought_forward(client: Client) -> None
         "deed": "postpone",
         "by": "operator",
         "at": "2026-03-01T12:00:00Z",
-        "note": "not before 2026-03-01T13:00:00+00:00",
+        "note": "not before 2026-03-01 13:00:00Z",
     }
     sooner = {"reference": "1.1", "not_before": "2026-03-01T12:30:00Z"}
     refused = client.ask("POST", "/v1/postponements", sooner)
     assert (refused.status, refused.error["code"]) == (422, "notice-too-short")
     naked = {"reference": "1.1", "not_before": "2026-03-01T15:30:00"}
     assert client.ask("POST", "/v1/postponements", naked).status == 400
+    timeless = {"reference": "1.1", "not_before": "9999-12-31T23:59:59-14:00"}
+    refused = client.ask("POST", "/v1/postponements", timeless)
+    assert (refused.status, refused.error["code"]) == (400, "invalid")
 
 
 def kinds(client: Client) -> list[tuple[str, str]]:
@@ -286,6 +289,19 @@ def test_a_preempted_machine_is_remembered_and_added_again_only_on_purpose(
     added = client.ask("PUT", "/v1/fleet?again=true", fleet()).json
     assert added["added"]["names"] == ["batch_0"]
     assert client.get("/v1/fleet/lost")["lost"] == []
+
+
+def test_lost_machines_are_listed_page_by_page_each_once(client: Client, service: Running) -> None:
+    spots = [{"name": name, "priority": "low"} for name in ("c", "A", "b")]
+    client.ask("PUT", "/v1/fleet", {"machine": spots})
+    for number, spot in enumerate(spots, 1):
+        wanted = {"event_type": "Preempt", "machines": [spot["name"]]}
+        client.ask("POST", "/v1/maintenance", wanted)
+        end(service, client, f"{number}.1", well=True)
+    first = client.get("/v1/fleet/lost?limit=2")
+    rest = client.get(f"/v1/fleet/lost?limit=2&cursor={first['next']}")
+    assert [lost["name"] for lost in first["lost"] + rest["lost"]] == ["A", "b", "c"]
+    assert rest["next"] == ""
 
 
 def test_machines_whose_host_is_not_known_are_found(client: Client) -> None:

@@ -57,7 +57,7 @@ ERRORS: dict[str, Callable[[], Reply]] = {
     "body_start_requests_not_list": lambda: post(b'{"StartRequests":null}'),
     "body_too_many": lambda: post(world.approval(*["A"] * 1001)),
     "body_entry_not_object": lambda: post(entries(b'"B"')),
-    "body_entry_without_event_id": lambda: post(entries(b'{"eventid":"B"}')),
+    "body_entry_without_event_id": lambda: post(entries(b'{"Event":"B"}')),
     "body_event_id_not_string": lambda: post(entries(b'{"EventId":7}')),
 }
 ANSWERS: dict[str, Callable[[], Reply]] = {

@@ -43,6 +43,14 @@ def test_a_client_approves_every_event_of_the_document_in_one_body() -> None:
     assert there.approved == [tuple(ids)]
 
 
+def test_a_client_of_dotnet_sends_the_events_themselves_in_camel_case() -> None:
+    there = World()
+    (event,) = json.loads(get(world=there).body)["Events"]
+    written = {name[0].lower() + name[1:]: value for name, value in event.items()}
+    assert post(json.dumps({"startRequests": [written]}).encode(), world=there).status == 200
+    assert there.approved == [(EVENT_ID,)]
+
+
 @pytest.mark.parametrize(
     "content_type",
     [None, b"application/x-www-form-urlencoded", b"text/plain", b"application/json", b"nonsense"],

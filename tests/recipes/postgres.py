@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from end_to_end.agents import Agent, until
-from end_to_end.running import free_port
 from house.tree import ROOT
+from ports import free_port
 from recipes import pages
 
 PAGE = "failover"
@@ -262,7 +262,8 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o755)
-        self.folder, self.port = folder, free_port()
+        self.folder = folder
+        self.port = free_port(*(f"{NETWORK}{20 + number}" for number in range(len(NAMES))))
         self.first, self.second = Server(self, 0), Server(self, 1)
         try:
             self.first.make()

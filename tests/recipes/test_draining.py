@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from end_to_end.agents import Agent, Endpoint, event, started, until
-from end_to_end.running import free_port
+from ports import free_port
 from recipes import commands, pages
 from recipes.web import Long, Web, asked
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is 
 RULES = pages.block("draining", "toml", "peers")
 DROP_IN = pages.block("draining", "toml", "when_cut")
 SETTINGS = pages.block("draining", "haproxy")
-SHORT = 14
-"""A notice that is over soon, and leaves a busy machine nine seconds to begin."""
+SHORT = 18
+"""A notice that is over soon, and leaves a busy machine thirteen seconds to begin."""
 LIMIT = "time_limit_seconds = 1"
 
 
@@ -102,12 +102,14 @@ def place(text: str, balancer: Balancer) -> str:
 def long_one(balancer: Balancer, web: Web) -> Long:
     """Begin a long request, at this one of the servers."""
     web.hold()
-    for _ in range(4):  # the others are asked in turn
-        request = Long(balancer.port)
-        if request.began == f"{web.name} begins":
-            return request
-        assert request.end()
-    raise AssertionError(balancer.ask("show stat"))
+    begun: list[Long] = []
+
+    def at_web() -> bool:  # it is one of those that are asked in turn
+        begun.append(Long(balancer.port))
+        return begun[-1].began == f"{web.name} begins" or not begun[-1].end()
+
+    until(at_web, lambda: balancer.ask("show stat"))
+    return begun[-1]
 
 
 def test_a_session_under_way_ends_whole_and_then_the_event_is_approved(
@@ -189,7 +191,8 @@ def test_with_the_drop_in_what_the_notice_cuts_is_approved(
     agent.start()
     request = long_one(balancer, webs[0])
     cloud.show(event(notice=SHORT))
-    agent.until(lambda: cloud.approved == ["E1"])
+    agent.until(lambda: agent.phase() == "Approved")
+    assert cloud.approved == ["E1"]
     assert agent.status()["events"][0]["actions"] == [{"kind": "haproxy", "result": "cut"}]
     assert request.whole is None
     webs[0].release()

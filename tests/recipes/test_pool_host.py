@@ -11,6 +11,7 @@ import pytest
 
 from end_to_end.agents import until
 from forewarn.cli.pool import place
+from ports import free_port
 
 NAMES = ("web-0", "web-1")
 
@@ -20,7 +21,7 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "host.sock"
-        port = place.free_port([place.address(name) for name in NAMES])
+        port = free_port(*(place.address(name) for name in NAMES))
         machines = {}
         for name in NAMES:
             at = place.address(name)

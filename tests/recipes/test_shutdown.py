@@ -19,8 +19,8 @@ UNIT = pages.block("shutdown", "ini")
 SERVICE = pages.block("shutdown", "toml", "service")
 SIGNAL = pages.block("shutdown", "toml", "pid_file")
 QUICK = {"wait_seconds = 20": "wait_seconds = 0.2", "wait_seconds = 5 ": "wait_seconds = 0.2 "}
-SHORT = 14
-"""A notice that is over soon, and leaves a busy machine nine seconds to begin."""
+SHORT = 18
+"""A notice that is over soon, and leaves a busy machine thirteen seconds to begin."""
 STARTER = """
 # Does nothing where the worker runs already, as the page wants it.
 import os, pathlib, select, subprocess

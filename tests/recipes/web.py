@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from end_to_end.agents import until
-from end_to_end.running import free_port
+from ports import free_port
 
 PROGRAM = """
 import http.server, os, pathlib, signal, sys, threading

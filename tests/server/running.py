@@ -21,7 +21,7 @@ from forewarn.control.plane import Plane
 from forewarn.maintenance.model import Changes, Machine, Operation, Scope
 from forewarn.server import settings
 from forewarn.server.guest.tally import Figures
-from forewarn.server.service import Addresses, Service
+from forewarn.server.service import Opened, Service
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 
 WAIT_SECONDS = 30
@@ -92,7 +92,7 @@ class Running:
     def __init__(self, wanted: settings.Settings, store: Store, clock: Clock | None = None) -> None:
         self.settings = wanted
         self.guests = Sightings()
-        self.addresses = Addresses(operators=(), guests=())
+        self.opened = Opened(operators=(), guests=(), machines=0, scopes=0)
         self._store = store
         self._clock = clock or SystemClock()
         self._plane: Plane | None = None
@@ -163,7 +163,7 @@ class Running:
             mint=guids(),
         )
         try:
-            self.addresses = await service.open()
+            self.opened = await service.open()
             self._ready.set()
             await service.wait(self._stop)
         finally:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from end_to_end.agents import until
 from forewarn.clock import ManualClock, SystemClock
 from forewarn.control.feed import Feed
 from forewarn.control.plane import Plane
@@ -35,13 +36,8 @@ def quick(folder: Path) -> settings.Settings:
 
 
 def eventually(question: Callable[[], Any], wanted: Any) -> None:
-    """Ask until the answer is as wanted; each asking waits for the service."""
-    answer = None
-    for _ in range(2000):
-        answer = question()
-        if answer == wanted:
-            return
-    pytest.fail(f"it is still {answer!r} and not {wanted!r}")
+    """Ask until the answer is as wanted."""
+    until(lambda: question() == wanted, question)
 
 
 def test_what_is_approved_is_carried_out_and_recorded(tmp_path: Path) -> None:

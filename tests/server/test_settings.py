@@ -86,7 +86,7 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
         ("guest = 3\n", "at guest: Expected `table`, got `integer`"),
         (
             "[guest]\nhead_seconds = -1\n",
-            "at guest.head_seconds: -1.0 is not more than 0 and at most 2**31",
+            "at guest.head_seconds: -1 is not more than 0 and at most 2**31",
         ),
         (
             "[[guest.listener]]\naddress = 'eth0'\n",
@@ -121,7 +121,7 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
             ),
         ),
         (
-            "[[guest.listener]]\ntrusted_proxies = ['192.0.2.7/24']\n",
+            "[[guest.listener]]\ntrusted_proxies = ['192.0.2.7/24']\nproxy_secret_files = ['a']\n",
             (
                 "at guest.listener[0].trusted_proxies: 192.0.2.7/24 has host bits set: give a "
                 "network such as '192.0.2.7/32'"
@@ -135,11 +135,14 @@ def load(folder: Path, text: str, environment: dict[str, str]) -> settings.Setti
             ),
         ),
         (
-            "[[guest.listener]]\nproxy_secret_files = ['a', 'b', 'c', 'd', 'e']\n",
+            (
+                "[[guest.listener]]\nproxy_secret_files = ['a', 'b', 'c', 'd', 'e']\n"
+                "trusted_proxies = ['192.0.2.7']\n"
+            ),
             "at guest.listener[0].proxy_secret_files: at most 4 files",
         ),
         (
-            "[[guest.listener]]\nproxy_secret_files = ['']\n",
+            "[[guest.listener]]\nproxy_secret_files = ['']\ntrusted_proxies = ['192.0.2.7']\n",
             "at guest.listener[0].proxy_secret_files: each is the path of a file",
         ),
         (

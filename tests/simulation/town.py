@@ -388,6 +388,7 @@ class Town:
             memory.all_holds,
             {},
             self.now,
+            up_since=self.now,
             clock=self.clocks.watch.clock_doubt(),
         )
 

@@ -89,15 +89,6 @@ def test_a_new_database_is_migrated_and_marked_as_ours(tmp_path: Path) -> None:
     assert (mark, mode, revisions) == (sqlite.APPLICATION_ID, "wal", [(schema.HEAD,)])
 
 
-def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
-    (tmp_path / "new.db").touch()
-    store = sql.open_sqlite(tmp_path / "new.db")
-    with store.write() as transaction:
-        transaction.save(Changes(scopes=(WEB,)))
-        assert transaction.scopes() == {"web": WEB}
-    store.close()
-
-
 def test_a_database_of_the_first_release_keeps_all_that_it_held(tmp_path: Path) -> None:
     path = first_release(tmp_path)
     store = sql.open_sqlite(path)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,17 @@ def make_text(path: Path) -> None:
 
 def make_short(path: Path) -> None:
     path.write_bytes(b"SQLite")
+
+
+def make_empty(path: Path) -> None:
+    path.touch()
+
+
+def make_without_tables(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("VACUUM")
+    connection.close()
+    assert path.stat().st_size
 
 
 def make_other(path: Path) -> None:
@@ -82,6 +94,8 @@ def make_folder(path: Path) -> None:
     [
         (make_text, "no SQLite database"),
         (make_short, "no SQLite database"),
+        (make_empty, "it is empty: put the backup back, or remove it for a new database"),
+        (make_without_tables, "it is empty: put the backup back"),
         (make_other, "another program's"),
         (make_newer, "newer release of Forewarn .*9999.*0004"),
         (make_newer_after_a_crash, "newer release"),
@@ -99,6 +113,83 @@ def test_a_file_that_is_no_store_of_ours_is_refused_and_left_as_it_is(
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
     assert contents(tmp_path) == before
+
+
+def test_changes_of_a_database_that_is_gone_are_left_as_they_are(tmp_path: Path) -> None:
+    make_newer_after_a_crash(tmp_path / "it.db")
+    (tmp_path / "it.db").unlink()
+    before = contents(tmp_path)
+    with pytest.raises(StoreUnusable, match=r"it\.db is not there, but .*/it\.db-wal is"):
+        sql.open_sqlite(tmp_path / "it.db")
+    assert contents(tmp_path) == before
+
+
+def test_a_new_database_is_told_of_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    for _ in range(2):
+        sql.open_sqlite(tmp_path / "it.db", made=lambda: told.append("made")).close()
+    assert told == ["made"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_nobody_else_may_read_a_new_database_or_what_is_beside_it(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        store = sql.open_sqlite(tmp_path / "it.db")
+        with store.write() as transaction:
+            transaction.save(Changes(scopes=(WEB,)))
+    finally:
+        os.umask(before)
+    found = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert found == {f"it.db{end}": 0o600 for end in ("", "-wal", "-shm", ".lock")}
+    store.close()
+
+
+@pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root gives files away")
+def test_a_lock_that_root_makes_is_the_databases_owners(open_folder: Path) -> None:
+    path = open_folder / "it.db"
+    sql.open_sqlite(path).close()
+    os.chown(path, NOBODY, NOBODY)
+    (open_folder / "it.db.lock").unlink()
+    sql.open_sqlite(path).close()
+    assert opened_by_nobody(path) == "opened"
+
+
+KILLED_WHILE_IT_IS_MADE = """
+import os, pathlib, signal, sys
+import alembic.command, alembic.script
+from sqlalchemy import Engine, event
+from forewarn.store import sql
+
+def killed_at(number, path):
+    child = os.fork()
+    if child == 0:
+        left = iter(range(number))
+        def statement(*_):
+            if next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+        event.listen(Engine, "before_cursor_execute", statement)
+        event.listen(Engine, "commit", statement)
+        pathlib.Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        sql.open_sqlite(path)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+path = pathlib.Path(sys.argv[1])
+for number in (0, 1, 2, 5, 10, 20, 40, 1000):
+    assert killed_at(number, path) == -signal.SIGKILL, number
+    assert [p.name for p in path.parent.glob("it.db*")] == ["it.db.lock"], number
+sql.open_sqlite(path).close()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="it forks")
+def test_a_kill_while_a_database_is_made_leaves_none_and_the_next_start_makes_it(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", KILLED_WHILE_IT_IS_MADE, str(tmp_path / "it.db")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["it.db", "it.db.lock"]
 
 
 def test_a_refused_file_is_not_held(tmp_path: Path) -> None:
@@ -279,4 +370,5 @@ def test_a_disk_that_is_full_while_the_database_is_made_is_told(tmp_path: Path) 
         )
         assert ran.stderr == ""
         assert ran.stdout.startswith(f"{path} cannot be used now, the disk does not read or write")
+        assert [file.name for file in tmp_path.iterdir()] == ["it.db.lock"]
     sql.open_sqlite(path).close()

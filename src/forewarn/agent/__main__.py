@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         arguments: `--dry-run` and `--once`, and `--config` with a file, last.
 
     Returns:
-        The exit status; what went wrong has been said in one line on stderr.
+        The exit status; what went wrong has been said on stderr, each thing in one line.
     """
     config = Path(arguments[-1]) if "--config" in arguments else None
     try:
@@ -59,7 +59,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _failed(status: int, message: str) -> int:
-    sys.stderr.write(f"forewarn: {message}\n")
+    for line in message.splitlines():
+        sys.stderr.write(f"forewarn: {line}\n")
     return status
 
 

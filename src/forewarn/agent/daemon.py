@@ -35,6 +35,7 @@ from forewarn.agent.messages import (
     Proceed,
     Reloaded,
     Resumed,
+    Retry,
     Stop,
     Woken,
     Write,
@@ -109,8 +110,8 @@ class Daemon:
         self._endings = 0
         self._ended = threading.Event()
         self._trouble = ""
-        self._shown_of_nothing: tuple[str, str, str | None] | None = None
-        """What was shown beside that nothing is in hand; None if something was, or nothing yet."""
+        self._shown_of_nothing: tuple[str | None] | None = None
+        """The machine's name that was shown while nothing is in hand; None if something was."""
         self._shorten_at = clock.monotonic()
         self._told: dict[str, Any] = {}
         self._heard_at = clock.monotonic()
@@ -147,33 +148,79 @@ class Daemon:
         self._notifier.tell("READY=1")
         try:
             while not self._over():
-                self._handle(self._next())
-                self._publish()
+                self._turn()
         finally:
             self._notifier.tell("STOPPING=1")
             self._looking.close()
             if self._port:
                 self._port.close()
 
+    def _turn(self) -> None:
+        """Handle the next cause; one that was told before a signal to end begins nothing either."""
+        cause = self._next()
+        if self._endings:
+            self._handle(Closing())
+        self._handle(cause)
+        self._publish()
+
     def signal(self, number: int) -> None:
-        """Take a signal: SIGHUP reads the rules again, SIGTERM and SIGINT end."""
+        """Take a signal.
+
+        SIGHUP reads the rules again, SIGUSR1 tries again what is held, SIGTERM and SIGINT end.
+        """
         if number == getattr(signal, "SIGHUP", None):
             self._causes.put(_Reread())
+            return
+        if number == getattr(signal, "SIGUSR1", None):
+            self._causes.put(Retry())
             return
         self._endings += 1
         self._ended.set()
         self._causes.put(Closing())
 
-    def page(self, path: str) -> tuple[int, str, bytes] | None:
-        """Return what the status port shows; any thread may."""
+    def page(self, path: str, *, own: bool) -> tuple[int, str, bytes] | None:
+        """Return what the status port shows; any thread may.
+
+        Args:
+            path: Which page.
+            own: Whether it is this machine that asks.
+        """
         if path == "/healthz":
-            silent = clock.monotonic() - self._heard_at
-            trouble = self._trouble or (silent > ALIVE_SECONDS and f"silent for {silent:.0f} s")
+            trouble = self._ailment()
             return (503, TEXT, f"{trouble}\n".encode()) if trouble else (200, TEXT, b"ok\n")
+        if path == "/status":
+            told = self._told if own else view.without_reasons(self._told)
+            process = {"process": os.getpid()} if own else {}
+            return 200, JSON, msgspec.json.encode(told | self._endpoint() | process)
         if path == "/metrics" and path in self._pages:
             status, kind, text = self._pages[path]
-            return status, kind, text + self._metrics.looks_page()
+            return status, kind, text + self._live_metrics()
         return self._pages.get(path)
+
+    def _ailment(self) -> str:
+        """Return why the agent does not do its work; `""` while it does."""
+        silent = clock.monotonic() - self._heard_at
+        return self._trouble or (f"silent for {silent:.0f} s" if silent > ALIVE_SECONDS else "")
+
+    def _endpoint(self) -> dict[str, Any]:
+        """Return what the status says of the endpoint, and what troubles the agent."""
+        at = self._looking.answered_at
+        ago = None if at is None else round(clock.monotonic() - at, 1)
+        return {
+            "endpoint": {"answers": self._looking.is_answered, "answered_seconds_ago": ago},
+            "trouble": self._trouble or self._looking.trouble,
+        }
+
+    def _live_metrics(self) -> bytes:
+        at = self._looking.answered_at
+        ago = 0.0 if at is None else clock.monotonic() - at
+        wall = clock.SystemClock().now().timestamp()
+        live = metrics.Live(
+            healthy=not self._ailment(),
+            endpoint_up=self._looking.is_answered,
+            last_look=None if at is None else wall - ago,
+        )
+        return self._metrics.live_page(live)
 
     def _over(self) -> bool:
         if self._endings > 1:
@@ -203,6 +250,8 @@ class Daemon:
             self._metrics.looks += 1
         elif isinstance(cause, Heard):
             self._telling.heard(cause)
+        elif isinstance(cause, Answered):
+            self._metrics.answered(cause)
         for command in self._machine.handle(cause, clock.monotonic()):
             self._carry_out(command)
         if isinstance(cause, Looked):
@@ -226,7 +275,8 @@ class Daemon:
         try:
             rules = self._reload()
         except configuration.SettingsError as error:
-            LOGGER.error("the rules stay as they were: %s", error)  # noqa: TRY400 - told whole
+            for line in str(error).splitlines():
+                LOGGER.error("the rules stay as they were: %s", line)  # noqa: TRY400 - told whole
         else:
             LOGGER.info("the rules were read again")
             self._handle(Reloaded(rules))
@@ -272,24 +322,18 @@ class Daemon:
             except JournalUnusable as error:
                 if not self._trouble:
                     LOGGER.critical("%s; nothing is done until it can be", error)
-                self._show_trouble(str(error))
+                self._trouble = str(error)
                 tries += bool(self._endings)
                 if tries > LAST_TRIES or self._endings > 1:
                     raise
             else:
                 if self._trouble:
                     LOGGER.info("the journal is written again")
-                    self._show_trouble("")
+                    self._trouble = ""
                 return
             self._heard_at = clock.monotonic()
             self._notifier.alive()
             self._ended.wait(min(RETRY_SECONDS, self._notifier.every or RETRY_SECONDS))
-
-    def _show_trouble(self, trouble: str) -> None:
-        """Show that the journal cannot be written, beside what was so before: that is written."""
-        self._trouble = trouble
-        told = self._told | {"trouble": trouble or self._looking.trouble}
-        self._pages = {**self._pages, "/status": (200, JSON, msgspec.json.encode(told))}
 
     def _show_ready(self) -> None:
         ready = self._journal is None or view.ready(self._machine)
@@ -302,7 +346,7 @@ class Daemon:
         It takes a fifth of a millisecond, which is a sixth of what a look costs while nothing
         happens.
         """
-        shown = (self._trouble, self._looking.trouble, self._machine.name)
+        shown = (self._machine.name,)
         nothing = self._machine.ledger.idle and not self._machine.events
         if nothing and shown == self._shown_of_nothing:
             return
@@ -312,7 +356,6 @@ class Daemon:
         metrics = self._metrics.page(self._machine, now, dry=self._journal is None).encode()
         self._pages = {**self._pages, "/metrics": (200, METRICS, metrics)}
         self._show_ready()
-        self._show_trouble(self._trouble)
 
 
 class _Reread(Cause, frozen=True):
@@ -342,8 +385,8 @@ def serve(
     journal = None if dry_run else Journal(Path(settings.state.folder))
     try:
         daemon = Daemon(settings, journal, reload, once=once)
-        for name in ("SIGTERM", "SIGINT", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
+        for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"):
+            number = getattr(signal, name, None)  # Windows has the first two only
             if number is not None:
                 signal.signal(number, lambda got, _: daemon.signal(got))
         daemon.run()

@@ -25,6 +25,7 @@ from forewarn.agent.records import (
     Outcome,
     Passed,
     Pressed,
+    Retried,
     Taken,
 )
 from forewarn.client.event import Event
@@ -85,6 +86,8 @@ class Ledger:
                 effect = self.effects[record.effect]
                 effect.undoing, effect.undo_attempt = True, record.attempt
                 effect.stuck = effect.outcome = None  # from now on it is done no more
+                if record.attempt == 1:
+                    effect.text = ""  # that of doing it
             case Begun():
                 self._begin(record)
             case Noted():
@@ -99,6 +102,8 @@ class Ledger:
                 case_ = self.cases[record.event_id]
                 case_.results[record.step] = record.outcome
                 served = self.effects.get(case_.effect(record.step))
+                if served is not None and self._is_of(served, case_) and served.text:
+                    case_.reasons[record.step] = served.text
                 if served is not None and case_.event_id not in served.served:
                     served.served.append(case_.event_id)
                 _settle(case_)
@@ -114,6 +119,8 @@ class Ledger:
                     if record.interrupted or effect.stuck is Outcome.FAILED:
                         effect.stuck, effect.undo_attempt = None, 0
                     effect.interrupted &= not record.interrupted
+            case Retried():
+                self._retry(self.cases[record.event_id])
             case Kept():
                 self.boot = record.boot
                 self.cases = {case.event_id: case for case in record.cases}
@@ -149,22 +156,26 @@ class Ledger:
             attempt=record.attempt,
             interrupted=before.interrupted if before else False,
             facts=before.facts if before else None,
+            text=before.text if before and record.attempt > 1 else "",
             served=sorted({*(before.served if before else ()), case.event_id}),
         )
 
     def _done(self, record: Ended) -> None:
         effect = self.effects[record.effect]
         effect.doing, effect.outcome, effect.final = False, record.outcome, record.final
+        effect.text = "" if record.outcome.good else record.text
         effect.interrupted |= record.final and record.outcome is Outcome.INTERRUPTED
         case = self.cases.get(effect.event_id)
         if record.final and case is not None and self._is_of(effect, case):
             if case.results[effect.index] is None:
                 case.results[effect.index] = record.outcome
+                if effect.text:
+                    case.reasons[effect.index] = effect.text
             _settle(case)
 
     def _undone(self, record: Ended) -> None:
         effect = self.effects[record.effect]
-        effect.undoing = False
+        effect.undoing, effect.text = False, record.text
         if record.outcome is not Outcome.DONE and not record.final:
             return
         if record.outcome is Outcome.DONE or effect.step.terms.on_failure == "continue":
@@ -172,6 +183,18 @@ class Ledger:
         else:
             effect.stuck = record.outcome
             effect.interrupted |= record.outcome is Outcome.INTERRUPTED
+
+    def _retry(self, case: Case) -> None:
+        """Have everything done once more that did not end well."""
+        self._move(case, Trigger.RETRY)
+        for index, result in enumerate(case.results):
+            if result is None or result.good:
+                continue
+            case.results[index] = None
+            case.reasons.pop(index, None)
+            effect = self.effects.get(case.effect(index))
+            if effect is not None:
+                effect.interrupted = False
 
     def _boot(self, record: Booted) -> None:
         self.boot = record.boot
@@ -189,6 +212,7 @@ class Ledger:
         begun = case.results[index] is not None or (effect.doing and self._is_of(effect, case))
         if begun and effect.step.terms.after_boot == "again":
             case.results[index] = None
+            case.reasons.pop(index, None)
             case.again = sorted({*case.again, index})
             if case.phase is not Phase.HELD:  # what is held stays so
                 self._move(case, Trigger.BOOT)

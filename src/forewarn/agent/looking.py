@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from forewarn import clock
 from forewarn.agent.messages import Answered, Approve, Cause, Looked
 from forewarn.client import errands, opening, watch
 from forewarn.client.errors import ClientError, Refused
@@ -48,10 +49,17 @@ class Looking:
     ) -> None:
         self.trouble = ""
         """Why no good answer comes; `""` while they do."""
+        self.answered_at: float | None = None
+        """When the last one came, by the monotonic clock; None before the first."""
         self._terms = opening.terms(None, endpoint, machine)
         self._tell = tell
         self._line = Line(self._terms)
         self._thread = threading.Thread(target=self._look, name="looking", daemon=True)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last look was answered."""
+        return self.answered_at is not None and not self.trouble
 
     def begin(self) -> None:
         """Begin to look."""
@@ -85,7 +93,6 @@ class Looking:
 
     def _watch(self) -> None:
         """Look until an event is listed again that was gone: that is one to be seen anew."""
-        self.trouble = ""
         watcher = Watcher(self._terms, watch.wishes(None, mine=False), None, opening.moment())
         looks = 0
         while True:
@@ -99,6 +106,7 @@ class Looking:
                     return
             if watcher.looks > looks and watcher.listed is not None:
                 looks = watcher.looks
+                self.answered_at, self.trouble = clock.monotonic(), ""
                 self._tell(Looked(watcher.listed, self._terms.name))
 
     def _say(self, trouble: Trouble) -> None:

@@ -29,6 +29,7 @@ from forewarn.agent.messages import (
     Proceed,
     Reloaded,
     Resumed,
+    Retry,
     Stop,
     Write,
 )
@@ -46,7 +47,9 @@ from forewarn.agent.records import (
     Outcome,
     Passed,
     Pressed,
+    Retried,
     Taken,
+    shortened,
 )
 from forewarn.agent.rules import Rule
 from forewarn.client.event import Event
@@ -62,9 +65,6 @@ LONGEST_PAUSE_SECONDS: Final = 60.0
 OTHERS_AT_ONCE: Final = 20
 """How many events that are only written down for others are taken up at once: each costs synced
 records, and this machine's own have no time to wait for a thousand of them."""
-
-TEXT_LENGTH: Final = 500
-"""How much of what an action said last is kept, in characters: the log has more."""
 
 ENDED_IN_IT: Final = "the agent ended in the middle of it"
 NO_END: Final = "it did not end when it was told to stop"
@@ -110,7 +110,7 @@ class Machine:
         self._margin = margin_seconds
         self.looked = False
         """Whether the document was seen in this process."""
-        self._closing = False
+        self._closing = self._retry = False
         self._number = 0
         self._runs: dict[str, _Run] = {}
         self._retries: dict[tuple[str, bool], float] = {}
@@ -154,6 +154,8 @@ class Machine:
             case Reloaded():
                 self._rules = cause.rules
                 self._press(interrupted=True)
+            case Retry():
+                self._retry = True  # as soon as it is known what is over
             case Closing():
                 self._closing = True
             case _:
@@ -205,6 +207,8 @@ class Machine:
                 self._write(Gone(event_id=event_id))
                 self._consent.drop(event_id)
                 self._deadlines.pop(event_id, None)
+        if self._retry:
+            self._try_held(now)
         self._retries = {k: at for k, at in self._retries.items() if self._tries_again(*k)}
         for run in list(self._runs.values()):
             run.deadline = self._latest(run)
@@ -236,6 +240,17 @@ class Machine:
                     self._wakes += [] if telling else [now]  # else when one of those has ended
                     continue
             self._choose(event_id, event, now)
+
+    def _try_held(self, now: float) -> None:
+        """Prepare once more for what is held, where there is still time for it."""
+        self._retry = False
+        for case in self.ledger.cases.values():
+            assert case.rule is not None
+            event, deadline = self.events[case.event_id], self._deadline(case)
+            too_late = deadline is not None and now >= deadline
+            may_begin = event.status == EventStatus.SCHEDULED or case.rule.even_if_started
+            if case.phase is Phase.HELD and may_begin and not too_late:
+                self._write(Retried(event_id=case.event_id))
 
     def _rule(self, event: Event, now: float) -> tuple[Rule, float | None]:
         """Return the rule that takes an event now, and how much notice is left."""
@@ -414,6 +429,8 @@ class Machine:
         if outcome is not Outcome.DONE:
             cut = run.cut or (outcome is Outcome.CUT and run.stopped is None)
             outcome = Outcome.CUT if cut and not run.undo else Outcome.FAILED
+            if run.stopped is not None and not run.cut:
+                text = f"it took longer than {terms.time_limit_seconds:g} s; {text}"
         if run.undo:
             pause = min(LONGEST_PAUSE_SECONDS, terms.retry_seconds * 2 ** (effect.undo_attempt - 1))
             final = effect.undo_attempt > terms.undo_retries
@@ -438,7 +455,7 @@ class Machine:
                 undo=effect.undoing if undo is None else undo,
                 outcome=outcome,
                 final=final,
-                text=text[-TEXT_LENGTH:],
+                text=shortened(text),
             )
         )
 

@@ -67,6 +67,10 @@ class Reloaded(Cause, frozen=True):
     rules: tuple[Rule, ...]
 
 
+class Retry(Cause, frozen=True):
+    """Somebody wants what is held to be prepared for once more, by the rule that took it."""
+
+
 class Closing(Cause, frozen=True):
     """The agent is to end: what is under way is finished, and nothing more is begun."""
 

@@ -2,11 +2,13 @@ r"""The life of an event in the agent's hands, as one table.
 
     (new) --appear--> Seen --take--> Preparing --finish--> Prepared --approve--> Approved
                                         |  ^                  |                     |
-                                        |  +-------boot-------+--------boot---------+
+                                        |  ^-------boot-------+--------boot---------+
+                                        |  +--retry---+
                                         +--hold--> Held
 
 Each of them ends by vanish, in Over. What is not in the table raises and changes nothing: nothing
-is approved that was not prepared first, and nothing leaves Held but by the event's end.
+is approved that was not prepared first, and nothing leaves Held but by the event's end, or by
+somebody's word, which begins to prepare anew.
 `docs/agent.md` is drawn from this table, and a test compares the two.
 """
 
@@ -26,7 +28,7 @@ class Phase(StrEnum):
     PREPARED = "Prepared"
     """All that its rule wants is done."""
     HELD = "Held"
-    """Something failed, or was cut, that had to be done: it is never approved."""
+    """Something failed, or was cut, that had to be done: it is not approved."""
     APPROVED = "Approved"
     """The endpoint has taken the approval."""
     OVER = "Over"
@@ -46,6 +48,8 @@ class Trigger(StrEnum):
     """The last action of the rule has ended, or none had to be waited for."""
     HOLD = "hold"
     """An action failed, or was cut, and the rule does not approve then."""
+    RETRY = "retry"
+    """Somebody wants what is held to be prepared for once more."""
     APPROVE = "approve"
     """The endpoint has answered the approval with 200."""
     BOOT = "boot"
@@ -67,6 +71,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase | None, Trigger], Phase]] = MappingProxyT
         (Phase.PREPARED, Trigger.APPROVE): Phase.APPROVED,
         (Phase.PREPARED, Trigger.BOOT): Phase.PREPARING,
         (Phase.PREPARED, Trigger.VANISH): Phase.OVER,
+        (Phase.HELD, Trigger.RETRY): Phase.PREPARING,
         (Phase.HELD, Trigger.VANISH): Phase.OVER,
         (Phase.APPROVED, Trigger.BOOT): Phase.PREPARING,
         (Phase.APPROVED, Trigger.VANISH): Phase.OVER,

@@ -29,8 +29,13 @@ Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 class Shown(Protocol):
     """What the daemon shows."""
 
-    def page(self, path: str) -> tuple[int, str, bytes] | None:
-        """Return the status, the type and the body of a page; None where there is none."""
+    def page(self, path: str, *, own: bool) -> tuple[int, str, bytes] | None:
+        """Return the status, the type and the body of a page; None where there is none.
+
+        Args:
+            path: Which page.
+            own: Whether it is this machine that asks.
+        """
         ...
 
 
@@ -117,7 +122,9 @@ class _Page(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer one request."""
-        page = self.server.shown.page(self.path.partition("?")[0])
+        # From no other machine does a connection come that has one address at both its ends.
+        own = self.client_address[0] == self.connection.getsockname()[0]
+        page = self.server.shown.page(self.path.partition("?")[0], own=own)
         status, kind, body = page or (404, "text/plain; charset=utf-8", b"Not found\n")
         self.send_response(status)
         self.send_header("Content-Type", kind)

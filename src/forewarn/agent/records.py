@@ -5,7 +5,7 @@ when it comes back alike, so both are the same by construction.
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +13,19 @@ from forewarn.agent.phases import Phase
 from forewarn.agent.rules import Rule
 from forewarn.agent.steps import Step
 from forewarn.client.event import Event
+
+TEXT_LENGTH: Final = 500
+"""How much of what an action said is kept, in characters."""
+
+HEAD_LENGTH: Final = 120
+"""How much of that is its beginning, which says what went wrong; the end says why."""
+
+
+def shortened(text: str) -> str:
+    """Return what an action said, without its middle where it is long."""
+    if len(text) <= TEXT_LENGTH:
+        return text
+    return f"{text[:HEAD_LENGTH]}…{text[HEAD_LENGTH + 1 - TEXT_LENGTH :]}"
 
 
 class Outcome(StrEnum):
@@ -84,7 +97,7 @@ class Ended(Record, frozen=True, kw_only=True):
     final: bool
     """Whether it is not tried again."""
     text: str = ""
-    """For people: what it said last."""
+    """For people: what it said, shortened."""
 
 
 class Passed(Record, frozen=True, kw_only=True):
@@ -120,6 +133,12 @@ class Pressed(Record, frozen=True, kw_only=True):
     """Also what the agent's own end cut and may not be begun again: somebody says so."""
 
 
+class Retried(Record, frozen=True, kw_only=True):
+    """What is held is to be prepared for once more: somebody says so."""
+
+    event_id: str
+
+
 class Kept(Record, frozen=True, kw_only=True):
     """All that the records before it come to: the first line of a journal made short."""
 
@@ -139,6 +158,8 @@ class Case(msgspec.Struct, kw_only=True):
     """How each action of the rule ended; None while it has not."""
     again: list[int] = []
     """The actions that a boot has undone and that are done again."""
+    reasons: dict[int, str] = {}
+    """What the actions that ended otherwise than well said last, by their index."""
 
     @property
     def event_id(self) -> str:
@@ -178,6 +199,8 @@ class Effect(msgspec.Struct, kw_only=True):
     """Whether the agent's end cut it, doing or undoing, and it may not be begun again."""
     facts: dict[str, Any] | None = None
     """What was noted of how things were before; None if nothing was."""
+    text: str = ""
+    """What its last try to do it, or to undo it, said if it did not end well; else `""`."""
     served: list[str] = []
     """The events, by id, that it was begun for or that found it done."""
 
@@ -192,5 +215,5 @@ class Effect(msgspec.Struct, kw_only=True):
         return self.doing or self.undoing
 
 
-Fact = Taken | Begun | Noted | Ended | Passed | Approved | Gone | Booted | Pressed | Kept
+Fact = Taken | Begun | Noted | Ended | Passed | Approved | Gone | Booted | Pressed | Retried | Kept
 """Every kind of record, as the journal reads them."""

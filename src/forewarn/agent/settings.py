@@ -12,7 +12,7 @@ a later file are tried before those of earlier ones, so that the first match is 
 
 import sys
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,6 +21,7 @@ import msgspec
 from forewarn import configuration
 from forewarn.agent import steps
 from forewarn.agent.rules import Rule
+from forewarn.agent.steps import Step
 from forewarn.configuration import Log, SettingsError
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_AGENT_SET_"
@@ -108,23 +109,39 @@ def load(
         platform: As `sys.platform` names it; some actions need POSIX.
 
     Raises:
-        SettingsError: Something in them is wrong; the message names the file and the path in it.
+        SettingsError: Something in them is wrong; it names each mistake's file and the path in it.
     """
     chosen = path or configuration.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
     files = (chosen, *_drop_ins(chosen)) if chosen is not None else ()
+    verdicts, wrong = _verdicts(platform), list[str]()
+    trees: dict[Path, dict[str, Any]] = {}
+    for file in files:
+        try:
+            trees[file] = configuration.read(file)
+        except SettingsError as error:
+            wrong += error.mistakes
+            continue
+        found = configuration.mistakes(trees[file], Settings, verdicts, _mistakes_across)
+        wrong += [f"{file}: {mistake.text}" for mistake in found]
+    overriding, faults = configuration.override(
+        environment, ENVIRONMENT_PREFIX, Settings, verdicts, _mistakes_across
+    )
+    wrong += faults
+    if wrong:
+        raise SettingsError(*wrong)
     tree: dict[str, Any] = {}
     rules: list[dict[str, Any]] = []
     origins: dict[str, Path] = {}
-    for file in files:
-        own = configuration.read(file)
-        _judge(own, str(file), platform)
+    for file, own in trees.items():
         origins |= {rule["name"]: file for rule in own.get("rule", [])}
         rules = _joined(own.pop("rule", []), rules)
-        tree = _merged(tree, own)
-    tree["rule"] = rules
-    overridden = configuration.override(tree, environment, ENVIRONMENT_PREFIX, Settings)
-    sources = [str(file) for file in files] + ["the environment"] * overridden
-    settings = _judge(tree, " and ".join(sources), platform)
+        tree = configuration.merged(tree, own)
+    tree = configuration.merged(tree | {"rule": rules}, overriding)
+    sources = " and ".join([str(file) for file in files] + ["the environment"] * bool(overriding))
+    together = configuration.mistakes(tree, Settings, verdicts, _mistakes_across)
+    if together:
+        raise SettingsError(*(f"{sources}: {mistake.text}" for mistake in together))
+    settings = msgspec.convert(tree, Settings)
     base = chosen.resolve().parent if chosen else Path.cwd()
     return Loaded(
         settings=_placed(settings, base, environment),
@@ -142,18 +159,6 @@ def _drop_ins(path: Path) -> tuple[Path, ...]:
     return found
 
 
-def _merged(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both trees, and the later one's word where they speak of the same."""
-    merged = dict(earlier)
-    for key, value in later.items():
-        before = merged.get(key)
-        if isinstance(before, dict) and isinstance(value, dict):
-            merged[key] = _merged(before, value)
-        else:
-            merged[key] = value
-    return merged
-
-
 def _joined(later: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return both files' rules, the later one's first or in the place of their namesakes."""
     by_name = {rule["name"]: rule for rule in later}
@@ -162,62 +167,66 @@ def _joined(later: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> list[
     return new + [by_name.get(rule["name"], rule) for rule in earlier]
 
 
-def _judge(tree: Mapping[str, Any], where: str, platform: str) -> Settings:
-    """Return one file's settings, or refuse them by that file's name."""
-    configuration.judge_keys(tree, Settings, where)
-    settings = configuration.convert(tree, Settings, where)
-    fault = _fault(settings, platform)
-    if fault:
-        message = f"{where}: at {fault}"
-        raise SettingsError(message)
-    return settings
+def _verdicts(platform: str) -> configuration.Verdicts:
+    """Return what no type tells is wrong with a table, by its kind."""
 
-
-def _fault(settings: Settings, platform: str) -> str:
-    """Return what no type tells is wrong, after its path; `""` if nothing is."""
-    if settings.status.listen != OFF:
-        try:
-            configuration.split_address(settings.status.listen, "status.listen")
-        except SettingsError as error:
-            return str(error).removeprefix("at ")
-    names: set[str] = set()
-    for number, rule in enumerate(settings.rule):
-        at = f"rule[{number}]"
-        if rule.name in names:
-            return f"{at}.name: {rule.name!r} is the name of another rule of this file"
-        names.add(rule.name)
-        fault = _rule_fault(rule, platform)
-        if fault:
-            return at + fault
-    return _peers_fault(settings.peers)
-
-
-def _rule_fault(rule: Rule, platform: str) -> str:
-    """Return what is wrong with one rule, as the rest of its path and the fault."""
-    least, most = rule.match.min_notice_seconds, rule.match.max_notice_seconds
-    if least is not None and most is not None and least >= most:
-        return ".match: no event has more than min_notice_seconds and less than max_notice_seconds"
-    if rule.match.machine != "mine" and rule.approve in {"when-prepared", "when-all-ready"}:
-        return (
-            f".approve: {rule.approve!r} is decided by an event's own machines, and this rule "
-            f"takes events of {rule.match.machine}: give 'never' or 'at-once'"
-        )
-    for number, step in enumerate(rule.prepare):
-        at = f".prepare[{number}]"
+    def of_step(step: Step, at: str) -> Iterator[str]:
         fault = steps.fault(step, platform)
         if fault:
-            return at + fault
+            yield f"at {at}{fault}"
+
+    return {Status: _mistakes_of_status, Rule: _mistakes_of_rule, Step: of_step}
+
+
+def _mistakes_of_status(status: Status, at: str) -> Iterator[str]:
+    if status.listen != OFF:
+        try:
+            configuration.split_address(status.listen, f"{at}.listen")
+        except SettingsError as error:
+            yield str(error)
+
+
+def _mistakes_of_rule(rule: Rule, at: str) -> Iterator[str]:
+    least, most = rule.match.min_notice_seconds, rule.match.max_notice_seconds
+    if least is not None and most is not None and least >= most:
+        yield (
+            f"at {at}.match: no event has more than min_notice_seconds and less than "
+            "max_notice_seconds"
+        )
+    if rule.match.machine != "mine" and rule.approve in {"when-prepared", "when-all-ready"}:
+        yield (
+            f"at {at}.approve: {rule.approve!r} is decided by an event's own machines, and this "
+            f"rule takes events of {rule.match.machine}: give 'never' or 'at-once'"
+        )
+    for number, step in enumerate(rule.prepare):
         if rule.approve == "at-once" and not step.terms.tells:
-            return (
-                f"{at}: approve = 'at-once' waits for nothing, so only log and notify may stand "
-                "beside it; 'when-prepared' waits"
+            yield (
+                f"at {at}.prepare[{number}]: approve = 'at-once' waits for nothing, so only log "
+                "and notify may stand beside it; 'when-prepared' waits"
             )
-    return ""
 
 
-def _peers_fault(peers: str | tuple[str, ...]) -> str:
+def _mistakes_across(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with names and peers, as far as they are what they should be."""
+    peers = tree.get("peers")
+    if isinstance(peers, str) or (
+        isinstance(peers, list) and all(isinstance(peer, str) for peer in peers)
+    ):
+        yield from _mistakes_of_peers(peers)
+    names: set[str] = set()
+    rules = tree.get("rule", ())
+    for number, rule in enumerate(rules if isinstance(rules, list) else ()):
+        name = rule.get("name") if isinstance(rule, dict) else None
+        if isinstance(name, str) and name in names:
+            yield f"at rule[{number}].name: {name!r} is the name of another rule of this file"
+        elif isinstance(name, str):
+            names.add(name)
+
+
+def _mistakes_of_peers(peers: str | Sequence[str]) -> Iterator[str]:
     if isinstance(peers, str) and MACHINE_PLACE not in peers:
-        return f"peers: {peers!r} lacks {MACHINE_PLACE}: give a pattern with it, or a list"
+        yield f"at peers: {peers!r} lacks {MACHINE_PLACE}: give a pattern with it, or a list"
+        return
     for number, peer in enumerate((peers,) if isinstance(peers, str) else peers):
         at = "peers" if isinstance(peers, str) else f"peers[{number}]"
         try:
@@ -226,8 +235,9 @@ def _peers_fault(peers: str | tuple[str, ...]) -> str:
         except ValueError:
             sound = False
         if not sound or "{" in peer.replace(MACHINE_PLACE, ""):
-            return f"{at}: {peer!r} is no agent's address: give one such as 'http://10.0.0.5:8171'"
-    return ""
+            yield (
+                f"at {at}: {peer!r} is no agent's address: give one such as 'http://10.0.0.5:8171'"
+            )
 
 
 def _placed(settings: Settings, base: Path, environment: Mapping[str, str]) -> Settings:

@@ -8,7 +8,7 @@ from forewarn.agent.consent import name_of
 from forewarn.agent.machine import Machine
 from forewarn.agent.messages import Ask, Begin, Heard
 from forewarn.agent.phases import Phase
-from forewarn.agent.records import Ended, Fact, Gone, Outcome, Passed, Taken
+from forewarn.agent.records import Ended, Fact, Gone, Outcome, Passed, Retried, Taken
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 
@@ -78,6 +78,12 @@ class Telling:
                     record.outcome,
                     extra={"facts": {"event_id": record.event_id}},
                 )
+            case Retried():
+                LOGGER.info(
+                    "%s was held, and is prepared for once more: somebody wants it",
+                    record.event_id,
+                    extra={"facts": {"event_id": record.event_id}},
+                )
             case Gone():
                 LOGGER.info(
                     "%s is over", record.event_id, extra={"facts": {"event_id": record.event_id}}
@@ -100,7 +106,8 @@ class Telling:
         if self._dry:
             return
         verb = "undoing" if record.undo else "doing"
-        words = f"{verb} {view.readable(record.effect)}: {record.outcome}"
+        name = view.readable(record.effect) if begun is None else view.name(begun.step)
+        words = f"{verb} {name}: {record.outcome}"
         if record.text:
             words += f": {record.text}"
         if record.outcome is Outcome.DONE:

@@ -16,12 +16,9 @@ if TYPE_CHECKING:
     from forewarn.agent.outlook import Outlook, Prospect
     from forewarn.agent.rules import Rule
     from forewarn.agent.settings import Loaded, Settings
-    from forewarn.agent.steps import Step
     from forewarn.client.event import Event
 
-app = typer.Typer(
-    help="Prepare this machine for maintenance, approve, and bring it back.", no_args_is_help=True
-)
+app = typer.Typer(help="Prepare this machine, approve, bring it back.", no_args_is_help=True)
 
 PROGRAM = "forewarn.agent"
 """The module that is the agent's process."""
@@ -46,7 +43,7 @@ ConfigOption = Annotated[
 
 @app.callback()
 def _agent() -> None:
-    """Prepare this machine for maintenance, approve, and bring it back."""
+    """Prepare this machine, approve, bring it back."""
 
 
 @app.command()
@@ -160,6 +157,15 @@ def run(
 def status(
     *,
     config: ConfigOption = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="ADDRESS",
+            show_default=False,
+            help="The agent's status port, such as 127.0.0.1:8171; no settings are read then.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what the agent answers, as JSON.")
     ] = False,
@@ -167,7 +173,7 @@ def status(
     """Ask the agent that runs here what is in hand and what stands."""
     from forewarn.agent import view
 
-    tree = _ask(_load(config).settings.status.listen)
+    tree = _ask(_listen(config) if address is None else address)
     if as_json:
         output.document(tree)
         return
@@ -177,6 +183,11 @@ def status(
         output.say("a dry run: what is shown as done is not, and no peer is told of it")
     if tree["trouble"]:
         output.say(f"trouble: {tree['trouble']}")
+    endpoint = tree.get("endpoint", {"answers": True})  # one that an older agent does not tell of
+    if not endpoint["answers"]:
+        ago = endpoint["answered_seconds_ago"]
+        when = "has not answered yet" if ago is None else f"answered last {ago:g} s ago"
+        output.say(f"the endpoint {when}")
     for event in tree["events"]:
         left = event["notice_left_seconds"]
         notice = "" if left is None else f", {left:g} s of notice left"
@@ -185,10 +196,59 @@ def status(
             f"{event['phase']} by rule {event['rule']!r}"
         )
         for action in event["actions"]:
-            output.say(f"  {action['kind']}: {action['result'] or 'not yet'}")
+            output.say(f"  {action['kind']}: {action['result'] or 'not yet'}{_why(action)}")
     for effect in tree["standing"]:
+        if effect.get("tells"):  # it has told somebody, and changed nothing
+            continue
         how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
-        output.say(f"{how}: {view.readable(effect['effect'])}")
+        output.say(f"{how}: {view.readable(effect['effect'])}{_why(effect)}")
+
+
+@app.command()
+def retry(*, config: ConfigOption = None) -> None:
+    """Have the agent that runs here prepare once more for what is held."""
+    tree = _ask(_load(config).settings.status.listen)
+    held = [event for event in tree["events"] if event["phase"] == "Held"]
+    if not held:
+        output.note("Nothing is held.")
+        return
+    _signal(tree.get("process"))
+    for event in held:
+        output.say(f"asked for {event['event_id']} {event['event_type']}")
+
+
+def _signal(process: object) -> None:
+    """Send the agent's process the word to try again."""
+    import signal
+
+    word = getattr(signal, "SIGUSR1", None)
+    if word is None:
+        raise Failed(ExitStatus.USAGE, "this platform has no SIGUSR1, by which the agent is asked")
+    if isinstance(process, int) and _is_agent(process):
+        try:
+            os.kill(process, word)
+        except PermissionError as error:
+            message = f"you may not signal the agent, process {process}: be root, or its user"
+            raise Failed(ExitStatus.UNAUTHORIZED, message) from error
+        return
+    message = (
+        "the agent's process is not to be seen from here: send it SIGUSR1 where it runs, as in its "
+        "container"
+    )
+    raise Failed(ExitStatus.NOT_FOUND, message)
+
+
+def _is_agent(process: int) -> bool:
+    """Tell whether a process is an agent's; in a container the number may be another's here."""
+    try:
+        return PROGRAM.encode() in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _why(told: "dict[str, Any]") -> str:
+    """Return the reason that stands with an action, if there is one."""
+    return f": {told['reason']}" if told.get("reason") else ""
 
 
 def _load(config: Path | None) -> "Loaded":
@@ -271,7 +331,7 @@ def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) 
 
 def _plan(rule: "Rule", event: "Event", notice: float, settings: "Settings") -> list[str]:
     """Return what a rule would do, line by line, with the time that each action has."""
-    from forewarn.agent import outlook
+    from forewarn.agent import outlook, view
 
     left = notice - settings.margin_seconds
     seen = outlook.foretell(rule, left, started=event.started)
@@ -282,24 +342,13 @@ def _plan(rule: "Rule", event: "Event", notice: float, settings: "Settings") -> 
             f"margin_seconds, {settings.margin_seconds:g} s"
         )
     for number, prospect in enumerate(seen.prospects, 1):
-        lines.append(f"  {number}. {_action(prospect.step)}: {_fate(prospect, rule)}")
+        lines.append(f"  {number}. {view.name(prospect.step)}: {_fate(prospect, rule)}")
     lines.append(f"Approve: {_approval(rule, event, seen, settings)}")
     undone = [str(n) for n, prospect in enumerate(seen.prospects, 1) if prospect.undone]
     if undone:
         first = ", the last first" if len(undone) > 1 else ""
         lines.append(f"Undo, when it is over{first}: {', '.join(reversed(undone))}")
     return lines
-
-
-def _action(step: "Step") -> str:
-    """Return what an action is, for people; a long program is cut short."""
-    from forewarn.agent import view
-
-    if step.command is not None:
-        return f"command {view.line(step.command.run)}"
-    if step.http is not None:
-        return f"http {step.http.method} {step.http.url}"
-    return step.terms.effect or step.kind
 
 
 def _fate(prospect: "Prospect", rule: "Rule") -> str:
@@ -358,17 +407,31 @@ def _one_of(option: str, given: str, choices: list[str]) -> str:
     raise Failed(ExitStatus.USAGE, message)
 
 
+def _listen(config: Path | None) -> str:
+    """Return where the settings say that the agent shows its status."""
+    from forewarn.agent.settings import OFF
+
+    try:
+        listen = _load(config).settings.status.listen
+    except Failed:
+        output.note("note: --address asks an agent without its settings, such as at 127.0.0.1:8171")
+        raise
+    if listen == OFF:
+        raise Failed(ExitStatus.USAGE, "status.listen is off: the agent shows nothing")
+    return listen
+
+
 def _ask(listen: str) -> "dict[str, Any]":
     """Return the status of the agent at an address."""
     import http.client
     import json
 
     from forewarn import configuration
-    from forewarn.agent.settings import OFF
 
-    if listen == OFF:
-        raise Failed(ExitStatus.USAGE, "status.listen is off: the agent shows nothing")
-    host, port = configuration.split_address(listen, "status.listen")
+    try:
+        host, port = configuration.split_address(listen, "--address")
+    except configuration.SettingsError as error:  # the settings' own was judged when it was read
+        raise Failed(ExitStatus.USAGE, str(error)) from error
     connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", "/status")

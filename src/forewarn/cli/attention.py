@@ -53,7 +53,7 @@ def note(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Take note of failures, so that they no longer need attention.
+    """Take note of failures: they need attention no more.
 
     All of them or, if one is no failure, none; history keeps who took note.
     """
@@ -76,9 +76,10 @@ def resolve(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Say what became of an operation of which nobody knows whether it was carried out.
+    """Say what became of an operation that is in doubt.
 
-    'repeat' lets it be carried out again, as far as nobody knows that it was.
+    Nobody knows whether it was carried out. 'repeat' lets it be carried out again, as far as
+    nobody knows that it was.
     """
     from forewarn.server.operator import schemas
 

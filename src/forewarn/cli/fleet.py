@@ -22,6 +22,7 @@ from forewarn.cli.operator import (
     more,
     pages,
     segment,
+    who,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ def apply(
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove machines that the file does not name.")
     ] = False,
+    allow_empty: Annotated[
+        bool,
+        typer.Option("--allow-empty", help="Let --prune remove the last machine of the fleet."),
+    ] = False,
     again: Annotated[
         bool,
         typer.Option("--again", help="Add machines again that were preempted or terminated."),
@@ -56,15 +61,15 @@ def apply(
 
     All of it or nothing. Machines that the file does not name stay unless --prune is given.
     """
-    from forewarn.server.operator import schemas
-
     body = _fleet(file)
-    query = {"prune": _flag(prune), "again": _flag(again), "dry_run": _flag(dry_run)}
-    answer = Service(operator).ask("PUT", "/v1/fleet", query=query, body=body)
-    if as_json:
-        output.document(answer.tree())
-        return
-    _show_change(answer.read(schemas.FleetChange))
+    flags = {
+        "prune": _flag(prune),
+        "allow_empty": _flag(allow_empty),
+        "again": _flag(again),
+        "dry_run": _flag(dry_run),
+    }
+    answer = Service(operator).ask("PUT", "/v1/fleet", query=flags | {"by": who()}, body=body)
+    _show_change(answer, as_json=as_json)
 
 
 @app.command("list")
@@ -150,13 +155,10 @@ def remove(
 
     All of them or, if one cannot be removed, none.
     """
-    from forewarn.server.operator import schemas
-
-    answer = Service(operator).ask("DELETE", "/v1/fleet/machines", body={"names": names})
-    if as_json:
-        output.document(answer.tree())
-        return
-    _show_change(answer.read(schemas.FleetChange))
+    answer = Service(operator).ask(
+        "DELETE", "/v1/fleet/machines", body={"names": names, "by": who()}
+    )
+    _show_change(answer, as_json=as_json)
 
 
 def _fleet(file: str) -> object:
@@ -197,7 +199,7 @@ def _scope(service: Service, name: str) -> Answer:
     except Failed as failed:
         if failed.status is not ExitStatus.NOT_FOUND:
             raise
-        message = f"no machine and no scope is called {name}: see 'forewarn fleet list'"
+        message = f"no machine and no scope is called {name!r}: see 'forewarn fleet list'"
         raise Failed(ExitStatus.NOT_FOUND, message) from failed
 
 
@@ -205,7 +207,19 @@ def _flag(given: bool) -> str:  # noqa: FBT001 - a flag of the command line on i
     return "true" if given else ""
 
 
-def _show_change(change: "schemas.FleetChange") -> None:
+def _show_change(answer: Answer, *, as_json: bool) -> None:
+    tree = answer.tree()
+    if as_json:
+        output.document(tree)
+    else:
+        from forewarn.server.operator import schemas
+
+        _tell_change(answer.read(schemas.FleetChange))
+    for warning in tree.get("warnings", ()):
+        output.note(f"warning: {warning}")
+
+
+def _tell_change(change: "schemas.FleetChange") -> None:
     would = "would be " if change.dry_run else ""
     for what, names in (
         ("added", change.added),

@@ -41,6 +41,12 @@ ORDER: Final = (
 )
 """The commands as --help lists them, in the order of their use; Typer puts all groups last."""
 
+REFERENCE: Final = "https://github.com/forewarn/forewarn/blob/main/docs/reference/cli.md"
+"""Where examples and exit statuses are told, with a heading for each command."""
+
+_READ_ON: Final = f"\b\nExamples and exit statuses:\n{REFERENCE}"
+"""After a backspace Typer breaks no lines."""
+
 app = typer.Typer(
     name=NAME,
     help="Notice of maintenance for virtual machines, and their approval.",
@@ -99,7 +105,18 @@ def command() -> TyperGroup:
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     group.commands = {name: group.commands[name] for name in ORDER}
+    _refer(group, (NAME,))
     return group
+
+
+def _refer(told: TyperGroup, path: tuple[str, ...]) -> None:
+    """Let the help of each command below a group name its place in the reference."""
+    told.epilog = _READ_ON
+    for name, below in told.commands.items():
+        if isinstance(below, TyperGroup):
+            _refer(below, (*path, name))
+        else:
+            below.epilog = f"{_READ_ON}#{'-'.join((*path, name))}"
 
 
 def execute(arguments: Sequence[str]) -> int:
@@ -109,13 +126,14 @@ def execute(arguments: Sequence[str]) -> int:
         arguments: What follows the program's name.
 
     Returns:
-        The exit status; what went wrong has been said in one line on stderr.
+        The exit status; what went wrong has been said on stderr, each thing in one line.
     """
     try:
         status = command().main(args=list(arguments), prog_name=NAME, standalone_mode=False)
         sys.stdout.flush()
     except Failed as failed:
-        output.note(f"{NAME}: {failed.message}")
+        for line in failed.message.splitlines():
+            output.note(f"{NAME}: {line}")
         return failed.status
     except typer.TyperException as error:
         output.note(_usage(error))

@@ -137,12 +137,19 @@ class Service:
         return self.ask("GET", path, query=query)
 
     def moment(self, given: datetime | timedelta) -> datetime:
-        """Return a time in UTC; a span counts from the service's now."""
+        """Return a time in UTC; a span counts from the service's now.
+
+        Raises:
+            typer.BadParameter: The span leads before the year 1 or after 9999.
+        """
         from forewarn.server.operator import vitals
 
-        if isinstance(given, timedelta):
-            given = self.get("/v1/clock").read(vitals.Time).now + given
-        return given.astimezone(UTC)
+        if not isinstance(given, timedelta):
+            return given.astimezone(UTC)
+        try:
+            return self.get("/v1/clock").read(vitals.Time).now + given
+        except OverflowError as error:
+            raise typer.BadParameter("the span leads before the year 1 or after 9999") from error
 
     def ask(
         self, method: str, path: str, *, query: Query | None = None, body: object = None
@@ -170,7 +177,10 @@ class Service:
         status, answered = self._exchange(method, target, payload, headers)
         if 200 <= status < 300:
             return Answer(answered)
-        raise self._failure(status, answered)
+        failure = self._failure(status, answered)
+        if status == http.HTTPStatus.UNAUTHORIZED and self._host:
+            failure.message += f"; {_sent(headers)}"
+        raise failure
 
     def _exchange(
         self, method: str, target: str, payload: bytes | None, headers: dict[str, str]
@@ -320,6 +330,17 @@ def _token() -> str:
     except (OSError, UnicodeDecodeError) as error:
         message = f"the operators' token in {path} cannot be read: {error}"
         raise Failed(ExitStatus.UNAUTHORIZED, message) from error
+
+
+def _sent(headers: Mapping[str, str]) -> str:
+    """Return which token was sent, or why none was, and what to do."""
+    path = _settings().operator.token_file
+    if "Authorization" in headers:
+        return f"the one that was sent is in {path}: is it this service's?"
+    return (
+        f"none was sent, for there is no {path}: copy the service's there, or let "
+        "FOREWARN_SET_OPERATOR__TOKEN_FILE name it"
+    )
 
 
 def _query(query: Query) -> str:

@@ -10,7 +10,7 @@ from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.operator import JsonOption
 
 if TYPE_CHECKING:
-    from forewarn.store.port import Store
+    from forewarn.store.port import ChangesBeside, Store
 
 BY: Final = 1_000_000
 """How far incarnations are raised: a scope whose events change once a second, day and night, takes
@@ -26,7 +26,8 @@ MAX_INCARNATION: Final = 2**53 - 1
 
 def restore_check(
     database: Annotated[
-        Path, typer.Argument(help="The restored SQLite file, such as forewarn.db.")
+        Path,
+        typer.Argument(metavar="DATABASE", help="The restored SQLite file, such as forewarn.db."),
     ],
     *,
     by: Annotated[
@@ -35,19 +36,27 @@ def restore_check(
             "--by", metavar="N", min=1, max=MAX_BY, help="How far each incarnation is raised."
         ),
     ] = BY,
+    with_wal: Annotated[
+        bool,
+        typer.Option(
+            "--with-wal",
+            help="The -wal beside the file was restored with it: take up what is in it.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a database that was restored from a backup safe to serve.
+    """Make a restored database safe to serve.
 
     Raises the incarnation of every scope, so that no guest meets a number that it has seen with
-    other content. Run it once, before the service starts.
+    other content. Run it once, before the service starts. Refuses, changing nothing, while a
+    -wal beside the file would undo the restoring.
     """
     if not database.is_file():
         message = f"there is no file {database}: name the restored database, such as forewarn.db"
         raise Failed(ExitStatus.NOT_FOUND, message)
     try:
         from forewarn.store import sql
-        from forewarn.store.port import StoreError
+        from forewarn.store.port import ChangesBeside, StoreError
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "forewarn":
             raise
@@ -57,11 +66,13 @@ def restore_check(
         )
         raise Failed(ExitStatus.MISSING_EXTRA, message) from error
     try:
-        store = sql.open_sqlite(database)
+        store = sql.open_sqlite(database, whole=not with_wal)
         try:
             scopes, highest = _raise(store, by)
         finally:
             store.close()
+    except ChangesBeside as error:
+        raise Failed(ExitStatus.UNAVAILABLE, _what_to_do(error)) from error
     except StoreError as error:
         raise Failed(ExitStatus.UNAVAILABLE, str(error)) from error
     if as_json:
@@ -70,6 +81,18 @@ def restore_check(
     output.say(
         f"Raised the incarnations of {scopes} scopes by {by}; the highest is {highest}. "
         "The service may start."
+    )
+
+
+def _what_to_do(error: "ChangesBeside") -> str:
+    """Return the message for a -wal: who put it there decides, and that is not written in it."""
+    path, beside = error.path, error.beside
+    return (
+        f"{beside} holds changes, and SQLite puts them into {path.name} as soon as that is opened, "
+        "whether they belong to it or not; nothing was touched. If a backup was copied there: move "
+        f"{path.name}, {beside.name} and {path.name}-shm away together, copy the backup once more, "
+        "and run this again. If both came from one snapshot of the disk: add --with-wal. If "
+        "nothing was restored: start the service, which needs no restore-check after a crash"
     )
 
 

@@ -15,37 +15,38 @@ _MOMENT = re.compile(
     re.ASCII,
 )
 
-MAX_SPAN_DIGITS = 9
-"""Longer numbers are no spans: they would overflow, and be refused for a worse reason."""
+LONGEST = timedelta(days=36_500)
+"""A hundred years: nothing that is scheduled or was kept is further off."""
 
 
 def span(text: str) -> timedelta:
     """Read a span such as `90`, `90s`, `5m` or `1h30m`; a bare number is seconds.
 
     Raises:
-        typer.BadParameter: It is none.
+        typer.BadParameter: It is none, or longer than LONGEST.
     """
-    if len(text) <= MAX_SPAN_DIGITS and re.fullmatch(r"\d+", text, re.ASCII):
-        return timedelta(seconds=int(text))
-    match = _SPAN.fullmatch(text) if text and len(text) <= 4 * (MAX_SPAN_DIGITS + 1) else None
-    if match is None or any(len(part or "") > MAX_SPAN_DIGITS for part in match.groups()):
+    match = _SPAN.fullmatch(f"{text}s" if text.isdecimal() else text or "none")
+    if match is None:
         message = f"{text!r} is no span of time: give seconds, or such as 30s, 5m or 1h30m"
         raise typer.BadParameter(message)
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     try:
-        return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-    except OverflowError as error:
-        raise typer.BadParameter(f"{text!r} is too long a span of time") from error
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        read = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except (OverflowError, ValueError):  # int takes no more than 4,300 digits
+        read = timedelta.max
+    if read > LONGEST:
+        raise typer.BadParameter(f"{text[:40]!r} is too long a span of time")
+    return read
 
 
 def moment(text: str) -> datetime | timedelta:
     """Read a time: RFC 3339 with its zone, or a span from the service's now (`+20m`, `-2h`).
 
     Returns:
-        An aware time, or the signed span.
+        A time in UTC, or the signed span.
 
     Raises:
-        typer.BadParameter: It is neither, or names no zone.
+        typer.BadParameter: It is neither, names no zone, or is none in UTC.
     """
     if text[:1] in {"+", "-"}:
         ahead = span(text[1:])
@@ -64,7 +65,10 @@ def moment(text: str) -> datetime | timedelta:
     if match["zone"] is None:
         message = f"{text!r} names no time zone: add Z for UTC, or an offset such as +02:00"
         raise typer.BadParameter(message)
-    return read
+    try:
+        return read.astimezone(UTC)
+    except OverflowError as error:
+        raise typer.BadParameter(f"{text!r} is before the year 1 or after 9999 in UTC") from error
 
 
 def duration_seconds(text: str) -> int:

@@ -56,7 +56,7 @@ def watch(
         ),
     ] = None,
 ) -> None:
-    """Tell what happens to the events that this machine sees, until Ctrl-C.
+    """Tell what happens to events, until Ctrl-C.
 
     A line for each change on a terminal, a JSON document in a line where it is read by a program.
     """

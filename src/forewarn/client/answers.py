@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from forewarn.client import event
+from forewarn.client.discovery import Endpoint
 from forewarn.client.errors import BadAnswer, ClientError, Refused, Unreachable
 from forewarn.client.pace import Moment
 from forewarn.protocol import codec, reading, text
@@ -21,6 +22,10 @@ MAX_TEXT: Final = 500
 
 REFUSALS: Final = frozenset({400, 401, 403})
 """Statuses after which the same question fares no better."""
+
+
+NAMING: Final = "/vm"
+"""What stands before a machine's name in an address that asks as one (protocol.md section 10)."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,18 +72,31 @@ _CAUSES: Final = {
 }
 
 
-def failure_of(reply: Reply) -> Failure:
-    """Return what an answer that is no success says."""
+_NAMED: Final = (
+    "the likely cause: no machine is registered with the name that the address asks as, "
+)
+"""Before that name; instead of the cause of a 403 above."""
+
+
+def _cause(status: int, endpoint: Endpoint) -> str:
+    """Return the likely cause of a status from an endpoint."""
+    before, _, name = endpoint.prefix.rpartition("/")
+    if status == 403 and before.lower().endswith(NAMING):
+        return f"{_NAMED}{text.shown(name)!r}"
+    hundred = status // 100 * 100
+    return _CAUSES.get(status) or _CAUSES.get(hundred, "no answer of this protocol")
+
+
+def failure_of(reply: Reply, endpoint: Endpoint) -> Failure:
+    """Return what an answer of an endpoint that is no success says."""
     said, newest = codec.decode_error(reply.body)
     if not said:
         said = reply.body.decode("utf-8", "replace").strip()
     said = " ".join(said[:MAX_TEXT].split())
-    hundred = reply.status // 100 * 100
-    cause = _CAUSES.get(reply.status) or _CAUSES.get(hundred, "no answer of this protocol")
     quoted = f" and said {said!r}" if said else ""
     return Failure(
         reason=f"status-{reply.status}",
-        message=f"the server answered {reply.status}{quoted}: {cause}",
+        message=f"the server answered {reply.status}{quoted}: {_cause(reply.status, endpoint)}",
         answered=True,
         status=reply.status,
         text=said,
@@ -87,10 +105,10 @@ def failure_of(reply: Reply) -> Failure:
     )
 
 
-def listing_of(reply: Reply) -> Listing | Failure:
+def listing_of(reply: Reply, endpoint: Endpoint) -> Listing | Failure:
     """Return the document that an answer is, or why it is none."""
     if reply.status != 200:
-        return failure_of(reply)
+        return failure_of(reply, endpoint)
     try:
         return reading.listing(reply.body)
     except codec.Malformed as error:
@@ -182,20 +200,20 @@ def starts_by(
     return moment.monotonic + (not_before - now).total_seconds()
 
 
-def name_in(reply: Reply) -> str | Failure:
+def name_in(reply: Reply, endpoint: Endpoint) -> str | Failure:
     """Return the machine's name that an answer for its leaf is, or why it is none."""
     if reply.status != 200:
-        return failure_of(reply)
+        return failure_of(reply, endpoint)
     try:
         return reading.machine_name(reply.body)
     except codec.Malformed as error:
         return no_document(f"the answer {error}")
 
 
-def machine_in(reply: Reply) -> event.Machine | Failure:
+def machine_in(reply: Reply, endpoint: Endpoint) -> event.Machine | Failure:
     """Return what an answer for `compute` says of this machine, or why it says nothing."""
     if reply.status != 200:
-        return failure_of(reply)
+        return failure_of(reply, endpoint)
     try:
         values = reading.compute(reply.body)
     except codec.Malformed as error:

@@ -61,7 +61,7 @@ def _listing(terms: Terms) -> Errand[tuple[Listing, Turn]]:
 
 def _read(terms: Terms, outcome: Reply | Failure | None) -> Listing | Failure:
     assert outcome is not None  # something was asked
-    found = answers.listing_of(outcome) if isinstance(outcome, Reply) else outcome
+    found = answers.listing_of(outcome, terms.endpoint) if isinstance(outcome, Reply) else outcome
     if isinstance(found, Listing):
         terms.accepted()
     return found
@@ -78,7 +78,8 @@ def _name(terms: Terms, moment: Moment) -> Errand[None]:
         turn = yield terms.name_question()
         moment = turn.moment
         assert turn.outcome is not None
-        found = answers.name_in(turn.outcome) if isinstance(turn.outcome, Reply) else turn.outcome
+        outcome = turn.outcome
+        found = answers.name_in(outcome, terms.endpoint) if isinstance(outcome, Reply) else outcome
         if isinstance(found, str):
             terms.named(found)
         elif not terms.instance_stepped_down(found) and terms.no_name(found, moment):
@@ -98,7 +99,7 @@ def machine(terms: Terms) -> Errand[event.Machine]:
         assert turn.outcome is not None
         found = turn.outcome
         if isinstance(found, Reply):
-            told = answers.machine_in(found)
+            told = answers.machine_in(found, terms.endpoint)
             if isinstance(told, event.Machine):
                 return told
             found = told
@@ -159,7 +160,7 @@ def approval(
         ask = terms.approval(codec.encode_start_requests(ids)) if posting else terms.question()
         turn = yield _within(ask, until - moment.monotonic)
         moment = turn.moment
-        found = _approved(turn.outcome) if posting else _read(terms, turn.outcome)
+        found = _approved(terms, turn.outcome) if posting else _read(terms, turn.outcome)
         if found is None:
             return
         if isinstance(found, Listing):
@@ -184,13 +185,13 @@ def approval(
         moment = (yield pause).moment
 
 
-def _approved(outcome: Reply | Failure | None) -> Failure | None:
+def _approved(terms: Terms, outcome: Reply | Failure | None) -> Failure | None:
     """Return None where the approval is confirmed, else why it is not."""
     assert outcome is not None  # something was asked
     if isinstance(outcome, Failure):
         return outcome
     if outcome.status != 200:
-        return answers.failure_of(outcome)
+        return answers.failure_of(outcome, terms.endpoint)
     if outcome.body.lstrip().startswith(b"<"):  # a server's own confirmation has no body
         return answers.no_document("the answer is HTML or XML, as a proxy's own page is")
     return None

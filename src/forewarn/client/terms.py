@@ -202,6 +202,10 @@ class Terms:
         transient = failure.status is None or failure.status in {410, 429} or failure.status >= 500
         if transient and self._name_tries < NAME_TRIES:
             return True
+        self.leaves_name(moment)
+        return False
+
+    def leaves_name(self, moment: Moment) -> None:
+        """Take note that the name is left for later."""
         self._name_tries = 0
         self._name_at = moment.monotonic + NAME_PAUSE_SECONDS
-        return False

@@ -43,6 +43,10 @@ as many who wait as it takes."""
 CAME_BACK: Final = "came-back"
 """The reason of the trouble that an event is listed again after it was gone."""
 
+NAME_SECONDS: Final = 5.0
+"""How long a document with new events waits for this machine's name: most is left then of the
+shortest notice, which is 30 s."""
+
 NO_NAME: Final = "no-name"
 """The reason of the trouble that nobody can tell which events concern this machine."""
 
@@ -105,6 +109,8 @@ class Watcher:
         self._next_at = moment.monotonic
         self._asked_at = moment.monotonic
         self._asked_name = False
+        self._name_until: float | None = None  # None: no document waits for the name
+        self._name_tried = False  # in vain, and nothing was heard of the events since
         self._answered = False
         self._tag: bytes | None = None
         self._apart = _apart(moment)
@@ -142,7 +148,7 @@ class Watcher:
             return Pause(self._next_at - moment.monotonic)
         self._asked_name = self._terms.wants_name(moment)
         if self._asked_name:
-            return self._terms.name_question()
+            return self._name_question(moment)
         self._asked_at = moment.monotonic
         polls = self._waits is False and moment.monotonic < self._try_waiting_at
         return self._terms.question(None if polls else self._tag)
@@ -165,25 +171,62 @@ class Watcher:
             if found.status == 304 and turn.held:
                 self._nothing_new(found, turn)
                 return
-            found = answers.listing_of(found)
+            found = answers.listing_of(found, self._terms.endpoint)
         if isinstance(found, Failure):
             self._failed(found, turn)
         else:
             assert isinstance(outcome, Reply)  # the listing was read from it
             self._document(found, outcome, turn)
 
+    def _name_question(self, moment: Moment) -> Ask:
+        ask = self._terms.name_question()
+        if self._name_until is None:
+            return ask
+        seconds = max(self._name_until - moment.monotonic, LEAST_GAP_SECONDS)
+        return msgspec.structs.replace(ask, answer_seconds=min(ask.answer_seconds, seconds))
+
     def _heard_name(self, outcome: Reply | Failure, turn: Turn) -> None:
-        named = answers.name_in(outcome) if isinstance(outcome, Reply) else outcome
+        named: Reply | str | Failure = outcome
+        if isinstance(named, Reply):
+            named = answers.name_in(named, self._terms.endpoint)
         if isinstance(named, str):
             self._terms.named(named)
             self._failures, self._tag = 0, None  # whom the document concerns is to be seen anew
-        elif self._terms.moves_on(named) or self._terms.instance_stepped_down(named):
+            self._name_until = None
             return
-        elif self._terms.no_name(named, turn.moment):
+        if self._terms.moves_on(named) or self._terms.instance_stepped_down(named):
+            return
+        if self._terms.no_name(named, turn.moment):
             self._back_off(named, turn)
-        elif not self._told_no_name:
+            if self._name_until is None or self._next_at < self._name_until:
+                return
+        self._leave_name(named, turn.moment)
+
+    def _leave_name(self, failure: Failure, moment: Moment) -> None:
+        """Go on without the name for a while; say so once, and where an event waited for it."""
+        self._terms.leaves_name(moment)
+        self._next_at = moment.monotonic
+        self._name_tried = True
+        if self._name_until is not None or not self._told_no_name:
             self._told_no_name = True
-            self._say(NO_NAME, f"this machine's name is not known: {named.message}")
+            self._say(NO_NAME, f"this machine's name is not known: {failure.message}")
+        self._name_until = None
+
+    def _waits_for_name(self, listing: Listing, moment: Moment) -> bool:
+        """Tell whether a document is left for the next one, before which the name is asked for.
+
+        Nobody should be told of an event without it, as long as it may be had: who is told then
+        may act on it as on another machine's.
+        """
+        if self._terms.name is not None or self._name_tried:
+            return False
+        seen = self._state.known.keys() | self._state.ended.keys()
+        if all(each.key in seen for each in listing.events):
+            return False
+        self._terms.doubts_no_name()
+        self._name_until = moment.monotonic + NAME_SECONDS
+        self._next_at, self._tag = moment.monotonic, None
+        return True
 
     def _nothing_new(self, reply: Reply, turn: Turn) -> None:
         self._fine()
@@ -194,8 +237,10 @@ class Watcher:
 
     def _document(self, listing: Listing, reply: Reply, turn: Turn) -> None:
         self._terms.accepted()
-        self._answered = True
         self._fine()
+        if self._waits_for_name(listing, turn.moment):
+            return
+        self._answered, self._name_tried = True, False
         tag = answers.header(reply, b"etag")
         if tag is None and listing.incarnation is not None:
             tag = b"%d" % listing.incarnation
@@ -214,6 +259,7 @@ class Watcher:
 
     def _failed(self, failure: Failure, turn: Turn) -> None:
         self._tag = self._waits = None
+        self._name_tried = False
         if self._terms.asks_anew(failure):
             self._next_at = turn.moment.monotonic
             return

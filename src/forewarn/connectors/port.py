@@ -10,7 +10,7 @@ import msgspec
 from forewarn.vocabulary import EventSource, EventType
 
 
-class Act(msgspec.Struct, frozen=True, kw_only=True):
+class Act(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One operation to carry out, by one attempt."""
 
     operation: str
@@ -28,7 +28,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     """Up to this attempt an operator has resolved all doubt: what cannot be told is done again."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How an act ended."""
 
     succeeded: bool

@@ -74,6 +74,7 @@ class Plane:
         *,
         prune: bool = False,
         again: bool = False,
+        allow_empty: bool = False,
         dry_run: bool = False,
     ) -> "Future[dealing.Applied]":
         """Make the fleet be as wanted, all or nothing.
@@ -82,6 +83,7 @@ class Plane:
             wanted: The fleet file.
             prune: Whether to remove machines that it does not name.
             again: Whether machines that were preempted or terminated are added again.
+            allow_empty: Whether pruning may leave no machine at all.
             dry_run: Whether to tell only what would change.
         """
 
@@ -92,8 +94,17 @@ class Plane:
                 operations=transaction.live_operations(),
                 lost=transaction.lost(),
                 retired=retired.read(transaction),
+                parted=retired.partings(transaction),
+                holds=transaction.holds(),
             )
-            applied = dealing.apply(snapshot, wanted, prune=prune, mint=self._mint, again=again)
+            applied = dealing.apply(
+                snapshot,
+                wanted,
+                prune=prune,
+                mint=self._mint,
+                again=again,
+                allow_empty=allow_empty,
+            )
             if dry_run:
                 return Work(applied)
             retired.note(transaction, snapshot, applied.changes)
@@ -111,6 +122,7 @@ class Plane:
                 scopes=transaction.scopes(scopes),
                 machines=transaction.machines_of(scopes),
                 operations=transaction.live_operations(scopes),
+                holds=transaction.holds(),
             )
             applied = dealing.remove(snapshot, names)
             retired.note(transaction, snapshot, applied.changes)

@@ -1,22 +1,33 @@
-"""The incarnations of scopes that were removed, in case one is added again under its name.
+"""The incarnations of what was removed, in case it is added again under its name.
 
-Its machines may still hold the number of the document that they read last. Counting from 0 again
-would bring that number back with other events behind it (protocol.md section 7), and a client that
-compares numbers would see nothing new.
+A machine may still hold the number of the document that it read last. Where its scope counts from
+0 again, or the machine is added to another scope that has not come so far, that number would come
+back with other events behind it (protocol.md section 7), and a client that compares numbers would
+see nothing new.
 """
 
 from typing import Final
 
 import msgspec
 
-from forewarn.maintenance.model import Changes, Snapshot
+from forewarn.maintenance.model import Changes, Parting, Snapshot
 from forewarn.store.port import Reading, Transaction
 
 SETTING: Final = "retired incarnations"
-"""What the store keeps them under: JSON, by the scope's key; scopes that never had an event are
-not in it."""
+"""What the store keeps those of scopes under: JSON, by the scope's key; scopes that never had an
+event are not in it."""
+
+MACHINES: Final = "removed machines"
+"""What the store keeps those of machines under: JSON, by the machine's key, the latest last;
+machines that never had an event to read are not in it."""
+
+MAX_MACHINES: Final = 10_000
+"""How many removed machines are remembered, the latest: 400 KB, read and written in some
+milliseconds. Who comes back to another scope does so soon, and fleets that grow and shrink by
+ever new names must not be remembered for ever."""
 
 _numbers = msgspec.json.Decoder(dict[str, int])
+_partings = msgspec.json.Decoder(dict[str, Parting])
 
 
 def read(reading: Reading) -> dict[str, int]:
@@ -25,22 +36,46 @@ def read(reading: Reading) -> dict[str, int]:
     return _numbers.decode(kept) if kept else {}
 
 
+def partings(reading: Reading) -> dict[str, Parting]:
+    """Return what each machine that was removed may have read last, by key, the latest last."""
+    kept = reading.setting(MACHINES)
+    return _partings.decode(kept) if kept else {}
+
+
 def note(transaction: Transaction, before: Snapshot, changes: Changes) -> None:
     """Write down what a change of the fleet removes, and forget what it adds again."""
-    kept = read(transaction)
-    after = dict(kept)
+    numbers = read(transaction)
+    after = dict(numbers)
     for name in changes.removed_scopes:
         if (incarnation := before.scopes[name].incarnation) > 0:
             after[name] = incarnation
     for scope in changes.scopes:
         after.pop(scope.key, None)
-    if after != kept:
-        transaction.put_setting(SETTING, msgspec.json.encode(after).decode())
+    if after != numbers:
+        _put(transaction, SETTING, after)
+    parted = partings(transaction)
+    left = dict(parted)
+    for name in changes.removed_machines:
+        scope_key = before.machines[name].scope
+        if (incarnation := before.scopes[scope_key].incarnation) > 0:
+            left.pop(name, None)
+            left[name] = Parting(scope_key, incarnation)
+    for machine in changes.machines:
+        left.pop(machine.key, None)
+    for name in list(left)[: max(0, len(left) - MAX_MACHINES)]:
+        del left[name]
+    if left != parted:
+        _put(transaction, MACHINES, left)
 
 
 def lift(transaction: Transaction, by: int) -> None:
     """Raise all of them, as a restored database's scopes are."""
-    kept = read(transaction)
-    if kept:
-        lifted = {name: incarnation + by for name, incarnation in kept.items()}
-        transaction.put_setting(SETTING, msgspec.json.encode(lifted).decode())
+    if numbers := read(transaction):
+        _put(transaction, SETTING, {name: number + by for name, number in numbers.items()})
+    if parted := partings(transaction):
+        lifted = {n: Parting(p.scope, p.incarnation + by) for n, p in parted.items()}
+        _put(transaction, MACHINES, lifted)
+
+
+def _put(transaction: Transaction, setting: str, value: object) -> None:
+    transaction.put_setting(setting, msgspec.json.encode(value).decode())

@@ -182,7 +182,7 @@ def for_hold(reading: Reading, hold: Hold) -> Snapshot:
         case HoldKind.EVERYTHING:
             return around(reading, reading.live_operations())
     if not scopes and all((h.kind, h.name) != (hold.kind, hold.name) for h in reading.holds()):
-        message = f"there is no {hold.kind} {hold.name} in the fleet: see 'forewarn fleet list'"
+        message = f"there is no {hold.kind} {hold.name!r} in the fleet: see 'forewarn fleet list'"
         raise Refused(ErrorCode.NOT_FOUND, message, what=str(hold.kind), name=hold.name)
     on_host = hold.kind is HoldKind.HOST
     live = reading.live_operations() if on_host else {}

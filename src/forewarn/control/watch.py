@@ -16,6 +16,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control import trust
 from forewarn.control.trust import Look, Trust
+from forewarn.maintenance import notice
 from forewarn.maintenance.attention import ClockDoubt
 
 OUTAGE_TOLERANCE: Final = timedelta(seconds=5)
@@ -211,6 +212,6 @@ def _spoken(known: Trust, tolerance: timedelta) -> str:
     if known.until_told and abs(known.ahead) <= tolerance:
         apart = "doubted since before the last start"
     return (
-        f"nothing starts: the wall clock is {apart}, since {known.since.isoformat()}; set it "
+        f"nothing starts: the wall clock is {apart}, since {notice.spoken(known.since)}; set it "
         "right, or say 'forewarn clock trust' if it is right as it is"
     )

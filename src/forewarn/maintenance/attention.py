@@ -27,6 +27,10 @@ LEAST_STUCK = timedelta(minutes=10)
 """An act that is expected to last seconds may still last this long."""
 
 
+SILENT_AFTER = timedelta(minutes=2)
+"""How long after the service's start a machine may not have asked: who asked before is not
+remembered, and the slowest usual guest asks once a minute."""
+
 MAX_NAMED = 5
 """How many machines a message names: enough to know which, and still one line."""
 
@@ -47,7 +51,7 @@ class Kind(StrEnum):
     UNAPPROVED = "unapproved"
     """It starts within CLOSE, and its guests have not approved."""
     UNSEEN = "unseen"
-    """Machines that it concerns ask by a version that does not show it, or never asked."""
+    """Machines that it concerns ask by a version that does not show it, or do not ask."""
     DOUBTED = "doubted"
     """The clock, that is: the time of day is not trusted, and nothing starts."""
 
@@ -74,8 +78,10 @@ class Sight(msgspec.Struct, frozen=True):
     """How many of an operation's machines can see its events."""
 
     machines: int
+    asking: int
+    """Those that have asked since the service's start."""
     seeing: int
-    """Those that asked lately by a version that shows them."""
+    """Those of them that last asked by a version that shows the events."""
 
 
 def items(
@@ -85,6 +91,7 @@ def items(
     sights: Mapping[str, Sight],
     now: datetime,
     *,
+    up_since: datetime,
     clock: ClockDoubt | None = None,
 ) -> list[Item]:
     """Return what needs an operator, the oldest first.
@@ -95,13 +102,14 @@ def items(
         holds: All that there are.
         sights: By operation; one that is left out is not judged.
         now: When.
+        up_since: When the service was started, since when it knows who asks.
         clock: Why the time of day is doubted; None while it is trusted.
     """
     found = [*_of_holds(holds), *_of_walks(maintenances)]
     if clock is not None:
         found.append(Item(kind=Kind.DOUBTED, about=CLOCK, message=clock.message, since=clock.since))
     for operation in operations:
-        found.extend(_of_operation(operation, sights.get(operation.id), now))
+        found.extend(_of_operation(operation, sights.get(operation.id), now, up_since))
     return sorted(found, key=lambda item: (item.since, item.kind, item.about))
 
 
@@ -130,7 +138,9 @@ def _of_walks(maintenances: Iterable[Maintenance]) -> Iterable[Item]:
                 )
 
 
-def _of_operation(operation: Operation, sight: Sight | None, now: datetime) -> Iterable[Item]:
+def _of_operation(
+    operation: Operation, sight: Sight | None, now: datetime, up_since: datetime
+) -> Iterable[Item]:
     def item(kind: Kind, message: str, since: datetime) -> Item:
         return Item(kind=kind, about=operation.id, message=message, since=since)
 
@@ -152,12 +162,18 @@ def _of_operation(operation: Operation, sight: Sight | None, now: datetime) -> I
                 "over" if operation.not_before <= now else "nearly over"
             )
             yield item(Kind.UNAPPROVED, message, operation.announced_at)
-        if sight is not None and sight.seeing < sight.machines:
-            message = (
-                f"{sight.machines - sight.seeing} of its {sight.machines} machines have not asked "
-                "by a version that shows it"
-            )
+        if sight is not None and (message := _unseen(sight, now - up_since)):
             yield item(Kind.UNSEEN, message, operation.announced_at)
+
+
+def _unseen(sight: Sight, up: timedelta) -> str:
+    """Return which machines cannot know of an operation, and why; `""` if all can."""
+    silent = sight.machines - sight.asking if up >= SILENT_AFTER else 0
+    blind = sight.asking - sight.seeing
+    of = f"of its {sight.machines} machines"
+    said = [f"{silent} {of} have not asked since the service's start"] if silent else []
+    said += [f"{blind} {of} ask by a version that does not show it"] if blind else []
+    return "; ".join(said)
 
 
 def _named(operation: Operation) -> str:

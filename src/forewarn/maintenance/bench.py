@@ -96,7 +96,7 @@ class Bench:
         """Return an operation of the snapshot, refusing one that there is not."""
         operation = self.operations.get(operation_id)
         if operation is None:
-            message = f"there is no operation {operation_id}: see 'forewarn history'"
+            message = f"there is no operation {operation_id!r}: see 'forewarn history'"
             raise Refused(ErrorCode.NOT_FOUND, message, operation=operation_id)
         return operation
 

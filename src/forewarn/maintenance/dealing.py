@@ -12,7 +12,16 @@ import msgspec
 
 from forewarn.maintenance import fleet
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Changes, Machine, Operation, Scope, Snapshot, key
+from forewarn.maintenance.model import (
+    Changes,
+    Hold,
+    HoldKind,
+    Machine,
+    Operation,
+    Scope,
+    Snapshot,
+    key,
+)
 from forewarn.vocabulary import ErrorCode, ScopeKind
 
 
@@ -29,6 +38,10 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """Machines of the fleet that the file does not name; only pruning removes them."""
     lost: tuple[str, ...] = ()
     """Machines of the file that were preempted or terminated, and so were left out."""
+    placed: tuple[Machine, ...] = ()
+    """The machines of the file, as they are from then on."""
+    held: tuple[Hold, ...] = ()
+    """The holds of machines and scopes that this removes: a hold is by name, and stays."""
 
 
 def apply(
@@ -38,20 +51,24 @@ def apply(
     prune: bool,
     mint: Callable[[], str],
     again: bool = False,
+    allow_empty: bool = False,
 ) -> Applied:
     """Return what makes the fleet be as wanted.
 
     Args:
-        snapshot: The whole fleet: all scopes, machines and live operations, and what was lost.
+        snapshot: The whole fleet: all scopes, machines, live operations and holds, and what was
+            lost.
         wanted: The fleet file.
         prune: Whether to remove what the file does not name.
         mint: Gives a new GUID at each call, for machines that are new.
         again: Whether machines that were preempted or terminated are added again; else they are
             left out.
+        allow_empty: Whether pruning may leave no machine at all, as a file would that was cut
+            short.
 
     Raises:
-        Refused: INVALID or LIMIT for the file itself; CONFLICT for a change under a live event
-            or an address that a machine outside the file has.
+        Refused: INVALID or LIMIT for the file itself; CONFLICT for a change under a live event,
+            an address that a machine outside the file has, or a fleet that would be empty.
     """
     before = snapshot.machines
     groups, lost = _without_lost(fleet.flatten(wanted), snapshot, again=again)
@@ -67,27 +84,32 @@ def apply(
     missing = [machine for name, machine in before.items() if name not in after]
     gone = missing if prune else []
     kept = [] if prune else missing
+    if gone and not after and not allow_empty:
+        raise _emptied(len(gone))
     _judge_kept(kept, after, scopes)
     _judge_ids((*after.values(), *kept))
     moved = [(before[m.key], m) for m in after.values() if m.key in before and before[m.key] != m]
     _judge_live(snapshot.operations.values(), gone, moved)
-    _forestall(scopes, snapshot, moved)
+    _forestall(scopes, snapshot, after.values())
     populated = {m.scope for m in after.values()} | {m.scope for m in kept} | scopes.keys()
     emptied = snapshot.scopes if prune else {old.scope: None for old, _ in moved}
+    changes = Changes(
+        scopes=tuple(s for s in scopes.values() if snapshot.scopes.get(s.key) != s),
+        machines=tuple(m for m in after.values() if before.get(m.key) != m),
+        removed_machines=tuple(machine.key for machine in gone),
+        removed_scopes=tuple(name for name in emptied if name not in populated),
+        found=tuple(name for name in snapshot.lost if name in after),
+    )
     return Applied(
-        changes=Changes(
-            scopes=tuple(s for s in scopes.values() if snapshot.scopes.get(s.key) != s),
-            machines=tuple(m for m in after.values() if before.get(m.key) != m),
-            removed_machines=tuple(machine.key for machine in gone),
-            removed_scopes=tuple(name for name in emptied if name not in populated),
-            found=tuple(name for name in snapshot.lost if name in after),
-        ),
+        changes=changes,
         added=tuple(m.name for m in after.values() if m.key not in before),
         changed=tuple(new.name for _, new in moved),
         removed=tuple(machine.name for machine in gone),
         unchanged=len(after) - len(moved) - sum(m.key not in before for m in after.values()),
         missing=tuple(machine.name for machine in kept),
         lost=lost,
+        placed=tuple(after.values()),
+        held=_left_held(snapshot.holds, changes),
     )
 
 
@@ -95,7 +117,8 @@ def remove(snapshot: Snapshot, names: Collection[str]) -> Applied:
     """Return what takes these machines, and scopes that they leave empty, out of the fleet.
 
     Args:
-        snapshot: These machines, their scopes with all their machines and live operations.
+        snapshot: These machines, their scopes with all their machines and live operations, and
+            the holds.
         names: Of machines, without regard to case.
 
     Raises:
@@ -103,21 +126,36 @@ def remove(snapshot: Snapshot, names: Collection[str]) -> Applied:
     """
     missing = sorted(name for name in names if key(name) not in snapshot.machines)
     if missing:
-        message = f"no machine of the fleet is called {missing[0]}: see 'forewarn fleet list'"
+        message = f"no machine of the fleet is called {missing[0]!r}: see 'forewarn fleet list'"
         raise Refused(ErrorCode.NOT_FOUND, message, name=missing[0])
     gone = [snapshot.machines[name] for name in dict.fromkeys(map(key, names))]
     _judge_live(snapshot.operations.values(), gone, [])
     gone_keys = {machine.key for machine in gone}
     left = {m.scope for m in snapshot.machines.values() if m.key not in gone_keys}
-    return Applied(
-        changes=Changes(
-            removed_machines=tuple(machine.key for machine in gone),
-            removed_scopes=tuple(
-                dict.fromkeys(machine.scope for machine in gone if machine.scope not in left)
-            ),
-        ),
-        removed=tuple(machine.name for machine in gone),
+    emptied = dict.fromkeys(machine.scope for machine in gone if machine.scope not in left)
+    changes = Changes(
+        removed_machines=tuple(machine.key for machine in gone), removed_scopes=tuple(emptied)
     )
+    return Applied(
+        changes=changes,
+        removed=tuple(machine.name for machine in gone),
+        held=_left_held(snapshot.holds, changes),
+    )
+
+
+def _emptied(machines: int) -> Refused:
+    message = (
+        f"pruning would remove every machine of the fleet, all {machines}, and the file has none "
+        "in their place: see whether the file is whole; if that is meant, apply with --allow-empty"
+    )
+    return Refused(ErrorCode.CONFLICT, message, machines=machines)
+
+
+def _left_held(holds: Collection[Hold], changes: Changes) -> tuple[Hold, ...]:
+    """Return the holds of what these changes remove."""
+    gone = {(HoldKind.MACHINE, name) for name in changes.removed_machines}
+    gone |= {(HoldKind.SCOPE, name) for name in changes.removed_scopes}
+    return tuple(hold for hold in holds if (hold.kind, hold.name) in gone)
 
 
 def _without_lost(
@@ -326,21 +364,23 @@ def _judge_live(
         raise Refused(ErrorCode.CONFLICT, message, machine=machine.name, event_id=event_id)
 
 
-def _forestall(
-    scopes: dict[str, Scope], snapshot: Snapshot, moved: Collection[tuple[Machine, Machine]]
-) -> None:
-    """Raise a scope's incarnation above that of one it takes a machine from.
+def _forestall(scopes: dict[str, Scope], snapshot: Snapshot, machines: Collection[Machine]) -> None:
+    """Raise a scope's incarnation above what a machine that enters it may have read elsewhere.
 
-    A machine that moves must never meet an equal incarnation with other content
-    (protocol.md section 7).
+    A machine that moves, or is removed and added again, must never meet an equal incarnation with
+    other content (protocol.md section 7). In the scope that it left it can not: that one only
+    counts up.
     """
-    for old, new in moved:
-        if old.scope == new.scope:
+    for machine in machines:
+        if (old := snapshot.machines.get(machine.key)) is not None:
+            scope, left = old.scope, snapshot.scopes[old.scope].incarnation
+        elif (parting := snapshot.parted.get(machine.key)) is not None:
+            scope, left = parting.scope, parting.incarnation
+        else:
             continue
-        left = snapshot.scopes[old.scope].incarnation
-        entered = scopes[new.scope]
-        if left and entered.incarnation <= left:
-            scopes[new.scope] = msgspec.structs.replace(entered, incarnation=left + 1)
+        entered = scopes[machine.scope]
+        if scope != machine.scope and left and entered.incarnation <= left:
+            scopes[machine.scope] = msgspec.structs.replace(entered, incarnation=left + 1)
 
 
 def _first(given: int | None, kept: int | None) -> int | None:

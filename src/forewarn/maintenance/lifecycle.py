@@ -49,6 +49,19 @@ TRANSITIONS: Final[Mapping[tuple[EventStatus | None, Trigger], EventStatus]] = M
 """From where, by what, to where; None is an operation that does not exist yet."""
 
 
+_SPOKEN: Final[Mapping[Trigger, str]] = MappingProxyType(
+    {
+        Trigger.ANNOUNCE: "be announced",
+        Trigger.STRIKE: "begin without notice",
+        Trigger.START: "start",
+        Trigger.SUCCEED: "succeed",
+        Trigger.FAIL: "fail",
+        Trigger.CANCEL: "be cancelled",
+    }
+)
+"""What an operation does by each, after "it can"."""
+
+
 def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventStatus:
     """Return the status that follows.
 
@@ -62,10 +75,10 @@ def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventS
     """
     following = TRANSITIONS.get((status, trigger))
     if following is None:
-        possible = sorted(t.value for s, t in TRANSITIONS if s is status) or ["nothing more"]
+        possible = " or ".join(_SPOKEN[t] for s, t in TRANSITIONS if s is status)
         message = (
-            f"operation {operation} is {status or 'new'} and cannot {trigger.value}: "
-            f"what can happen to it is {', '.join(possible)}"
+            f"operation {operation} is {status or 'new'}, so it cannot {_SPOKEN[trigger]}: "
+            + (f"it can {possible}" if possible else "nothing more happens to it")
         )
         raise Refused(
             ErrorCode.TOO_LATE, message, operation=operation, status=str(status), trigger=trigger

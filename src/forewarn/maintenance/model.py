@@ -3,6 +3,10 @@
 Machines and scopes are referred to by their key, the name in lower case: names are unique
 without regard to case. What people and guests read is the name as it was written.
 
+They are made of texts, numbers, times and one another, never in a circle, so the garbage collector
+need not look at them (`gc=False`): a service that keeps hundreds of thousands of them would stop
+for that.
+
 An event has no status of its own. An operation is atomic, so its status is the status of each
 of its events, and the two cannot disagree.
 """
@@ -27,7 +31,7 @@ def key(name: str) -> str:
     return name.lower()
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class Profile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a machine's instance tree says beside its place in the fleet; `""` where unknown.
 
     The names are those of the instance metadata (protocol.md section 1) in the fleet file's
@@ -50,7 +54,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     ipv6_address: str = ""
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A virtual machine, known by name."""
 
     name: str
@@ -78,7 +82,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         return key(self.name)
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True):
+class Scope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The machines that share one document (protocol.md section 7)."""
 
     name: str
@@ -102,7 +106,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         return key(self.name)
 
 
-class Approval(msgspec.Struct, frozen=True, kw_only=True):
+class Approval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The first word that let an event start."""
 
     kind: ApproverKind
@@ -122,7 +126,7 @@ class HoldKind(StrEnum):
     MACHINE = "machine"
 
 
-class Hold(msgspec.Struct, frozen=True, kw_only=True):
+class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An operator's word that nothing of this starts until it is released."""
 
     kind: HoldKind
@@ -144,7 +148,7 @@ class Deed(StrEnum):
     """Let what was in doubt be carried out again."""
 
 
-class Intervention(msgspec.Struct, frozen=True, kw_only=True):
+class Intervention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An operator's word that changed the course of an operation or a maintenance."""
 
     deed: Deed
@@ -165,7 +169,7 @@ def intervened(
     return (*before, Intervention(deed=deed, by=by, at=at, note=note))[-MAX_INTERVENTIONS:]
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an operation shows in one scope: machines of one update domain."""
 
     id: str
@@ -193,7 +197,7 @@ class StartCause(StrEnum):
     """Every scope of it was off: there was nobody to be told."""
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is carried out as one: all of it starts at one instant."""
 
     id: str
@@ -276,7 +280,7 @@ class WalkState(StrEnum):
     OVER = "over"
 
 
-class Walk(msgspec.Struct, frozen=True, kw_only=True):
+class Walk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A scope, or a host, taken one update domain after another.
 
     The next step is found when it is announced, in the fleet as it is then.
@@ -294,7 +298,7 @@ class Walk(msgspec.Struct, frozen=True, kw_only=True):
     """Why it stopped."""
 
 
-class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
+class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an operator asked for; it became one or more operations."""
 
     number: int
@@ -321,7 +325,7 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
         return any(walk.state is not WalkState.OVER for walk in self.walks)
 
 
-class Lost(msgspec.Struct, frozen=True, kw_only=True):
+class Lost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A machine that was preempted or terminated: gone from the fleet, and remembered."""
 
     name: str
@@ -333,6 +337,15 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """Return what it is referred to by."""
         return key(self.name)
+
+
+class Parting(msgspec.Struct, frozen=True, array_like=True):
+    """What a machine that was removed may have read last."""
+
+    scope: str
+    """Its scope, by key."""
+    incarnation: int
+    """That scope's, when the machine was removed."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -353,6 +366,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Only where a fleet is applied."""
     retired: dict[str, int] = {}
     """The last incarnations of scopes that were removed, by key; only where a fleet is applied."""
+    parted: dict[str, Parting] = {}
+    """What machines that were removed may have read last, by key; only where a fleet is applied."""
     user_events_pending: int = 0
     """How many events of users' own maintenance are Scheduled anywhere; only where that has a
     limit."""

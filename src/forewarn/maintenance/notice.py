@@ -1,7 +1,7 @@
 """How long guests are told ahead (protocol.md section 6)."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
@@ -66,15 +66,15 @@ def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datet
     if asked is None:
         return whole_seconds(earliest)
     if asked < earliest:
-        shown = whole_seconds(earliest).isoformat()
+        first = whole_seconds(earliest)
         message = (
-            f"NotBefore {asked.isoformat()} would leave the guests less than their notice of "
-            f"{_spoken(least)}: the earliest is {shown}; leave it out to get that"
+            f"NotBefore {spoken(asked)} would leave the guests less than their notice of "
+            f"{_spoken(least)}: the earliest is {spoken(first)}; leave it out to get that"
         )
-        raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=shown)
+        raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=first.isoformat())
     if asked > now + FURTHEST:
         message = (
-            f"NotBefore {asked.isoformat()} is more than {FURTHEST.days} days off: "
+            f"NotBefore {spoken(asked)} is more than {FURTHEST.days} days off: "
             "give a nearer time and schedule the rest later"
         )
         raise Refused(ErrorCode.INVALID, message, days=FURTHEST.days)
@@ -96,11 +96,16 @@ def later(asked: datetime, shown: datetime, now: datetime) -> datetime:
     earliest = max(shown, now)
     if asked <= earliest:
         message = (
-            f"NotBefore {asked.isoformat()} is not later than {earliest.isoformat()}: an event "
+            f"NotBefore {spoken(asked)} is not later than {spoken(earliest)}: an event "
             "can be postponed, never brought forward"
         )
         raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=earliest.isoformat())
     return not_before(asked, timedelta(0), now)
+
+
+def spoken(moment: datetime) -> str:
+    """Return an aware time as people read it, in UTC to the second."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def whole_seconds(moment: datetime) -> datetime:

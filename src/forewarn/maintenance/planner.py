@@ -146,7 +146,7 @@ def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
         found = [m for m in snapshot.machines.values() if m.host == request.host]
         if not found:
             message = (
-                f"no machine of the fleet is on host {request.host}: see 'forewarn fleet list'"
+                f"no machine of the fleet is on host {request.host!r}: see 'forewarn fleet list'"
             )
             raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=request.host)
     else:
@@ -400,6 +400,7 @@ def _description(request: Request) -> str:
 
 def _unknown(what: str, names: Iterable[str]) -> Refused:
     listed = sorted(set(names))
-    shown = ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")
+    more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
+    shown = ", ".join(map(repr, listed[:5])) + more
     message = f"no {what} of the fleet is called {shown}: see 'forewarn fleet list'"
     return Refused(ErrorCode.NOT_FOUND, message, what=what, name=listed[0])

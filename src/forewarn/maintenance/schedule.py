@@ -263,7 +263,7 @@ def _hold(bench: Bench, hold: Hold) -> list[str]:
         if (other.kind, other.name) == (hold.kind, hold.name):
             message = (
                 f"{_spoken(hold)} is held already, by {other.by or 'somebody'} since "
-                f"{other.at.isoformat()}: release it first to give another reason"
+                f"{notice.spoken(other.at)}: release it first to give another reason"
             )
             raise Refused(ErrorCode.CONFLICT, message)
     bench.holds.append(hold)
@@ -303,7 +303,7 @@ def _postpone(bench: Bench, cause: Postponed) -> list[str]:
         if operation.held_at is not None:
             left = -(-(not_before - bench.now).total_seconds() // 1)
             later = replace(later, notice_left_seconds=int(left))
-        bench.intervene(later, Deed.POSTPONE, cause.by, f"not before {not_before.isoformat()}")
+        bench.intervene(later, Deed.POSTPONE, cause.by, f"not before {notice.spoken(not_before)}")
     return list(cause.operations)
 
 

@@ -265,8 +265,9 @@ def encode_start_requests(event_ids: Iterable[str]) -> bytes:
 def decode_start_requests(body: bytes) -> tuple[str, ...]:
     """Return the EventIds that a guest approves: upper-cased, each once, in the guest's order.
 
-    Keys beside StartRequests and EventId are ignored, whatever their values (section 5). JSON in
-    which one object names a key twice is refused: readers differ on which one counts.
+    These two keys count in whatever ASCII case, since .NET's clients write them in camel case where
+    nobody tells them otherwise. Keys beside them are ignored, whatever their values (section 5).
+    JSON in which one object names a key twice is refused: readers differ on which one counts.
 
     Raises:
         Malformed: It is no such document.
@@ -286,10 +287,10 @@ def _entries(body: bytes) -> list[Any]:
     if not isinstance(content, dict):
         message = "is not an object"
         raise Malformed(message)
-    if "StartRequests" not in content:
+    entries = _member(content, "StartRequests")
+    if entries is UNSET:
         message = "has no StartRequests"
         raise Malformed(message)
-    entries = content["StartRequests"]
     if not isinstance(entries, list):
         message = "has StartRequests that is not a list"
         raise Malformed(message)
@@ -301,14 +302,23 @@ def _event_id(entry: object, number: int) -> str:
     if not isinstance(entry, dict):
         message = f"has no object as {place}"
         raise Malformed(message)
-    if "EventId" not in entry:
+    event_id = _member(entry, "EventId")
+    if event_id is UNSET:
         message = f"has no EventId in {place}"
         raise Malformed(message)
-    event_id = entry["EventId"]
     if not isinstance(event_id, str) or not _is_unicode(event_id):
         message = f"has an EventId that is no text in {place}"
         raise Malformed(message)
     return event_id
+
+
+def _member(content: dict[str, Any], name: str) -> object:
+    """Return what an object has under a name, in whatever ASCII case it is spelled; or UNSET."""
+    spelled = [given for given in content if text.lower(given) == text.lower(name)]
+    if len(spelled) > 1:
+        message = f"names '{name}' twice in one object"
+        raise Malformed(message)
+    return content[spelled[0]] if spelled else UNSET
 
 
 def _is_unicode(value: str) -> bool:
@@ -321,13 +331,16 @@ def _is_unicode(value: str) -> bool:
 
 
 def _json(body: bytes) -> object:
-    """Return any JSON, its numbers as None: no number is ever asked for, however huge it is."""
+    """Return any JSON, its numbers as None: no number is ever asked for, however huge it is.
+
+    A byte-order mark before it is passed over (RFC 8259, 8.1): .NET's writers may put one there.
+    """
     if not body:
         message = "is empty"
         raise Malformed(message)
     try:
         return json.loads(
-            body.decode("utf-8"),
+            body.decode("utf-8-sig"),
             object_pairs_hook=_object,
             parse_constant=_no_constant,
             parse_float=_no_number,

@@ -11,7 +11,7 @@ UNKNOWN_DURATION: Final = -1
 """DurationInSeconds where it is unknown or does not apply (protocol.md section 4)."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One event as the newest version shows it; older ones show less of it.
 
     Raises:
@@ -59,7 +59,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         return RESOURCE_TYPE
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
+class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What every machine of a scope reads."""
 
     incarnation: int

@@ -4,6 +4,7 @@
     operator  what people and their tools reach: the API
     settings  one TOML file, checked whole before anything starts
     listening  what one address that guests ask at may be set to
+    binding   why an address cannot be listened on, in words
     secret_files  secrets in files of their own
     guests    the guest plane put together
     logs      what the service says, and in which form

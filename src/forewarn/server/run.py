@@ -38,7 +38,7 @@ from forewarn.server.guests import GuestPlane, Guests
 from forewarn.server.operator.auth import TokenUnusable
 from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.server.secret_files import SecretUnusable
-from forewarn.server.service import Addresses, Crashed, Service, clock_of, policy_of
+from forewarn.server.service import Crashed, Opened, Service, clock_of, policy_of
 from forewarn.server.settings import Settings
 from forewarn.store import sql
 from forewarn.store.port import Store, StoreError
@@ -57,6 +57,10 @@ SPARE_FILES: Final = 768
 database's, and those of programs that carry maintenance out."""
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+YOUNG_OBJECTS: Final = 10_000
+"""How many containers are made before the collector looks at the new ones, 700 by default: circles
+are rare here, and each look at the old ones stops every answer."""
 
 _log = structlog.get_logger(__name__)
 
@@ -77,12 +81,21 @@ def serve(settings: Settings) -> int:
         with contextlib.suppress(OSError):  # the store says what is wrong with its folder
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        store = sql.open_sqlite(path)
+        store = sql.open_sqlite(path, made=functools.partial(_tell_of_new, path))
     except StoreError as error:
         _log.error(str(error))
         return BAD_STORE
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_run(settings, store))
+
+
+def _tell_of_new(path: Path) -> None:
+    """Say loudly that nothing is known: to guests, an empty service is as good as a lost one."""
+    _log.warning(
+        "a new database was made: no guest is known until a fleet is applied; if there was one "
+        "before, end the service and look at store.path",
+        database=str(path),
+    )
 
 
 def _raise_open_files(needed: int) -> None:
@@ -139,12 +152,13 @@ async def _run(settings: Settings, store: Store) -> int:
 
 async def _until_stopped(service: Service, settings: Settings, stop: asyncio.Event) -> int:
     try:
-        addresses = await service.open()
+        opened = await service.open()
         # What start-up made stays: the collector need never look at it again, which would stop
         # every answer for 60 ms with 100,000 machines.
         gc.collect()
         gc.freeze()
-        _announce(settings, addresses)
+        gc.set_threshold(YOUNG_OBJECTS)
+        _announce(settings, opened)
         await service.wait(stop)
     except StoreError as error:
         _log.error(str(error))
@@ -158,15 +172,17 @@ async def _until_stopped(service: Service, settings: Settings, stop: asyncio.Eve
     return STOPPED
 
 
-def _announce(settings: Settings, addresses: Addresses) -> None:
+def _announce(settings: Settings, opened: Opened) -> None:
     """Say that the service is ready, to people and to systemd."""
     _log.info(
         "ready",
         version=__version__,
         pid=os.getpid(),
         database=settings.store.path,
-        operators=list(addresses.operators),
-        guests=list(addresses.guests),
+        machines=opened.machines,
+        scopes=opened.scopes,
+        operators=list(opened.operators),
+        guests=list(opened.guests),
     )
     systemd.Notifier(os.environ).tell("READY=1")
 

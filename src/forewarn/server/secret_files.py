@@ -42,7 +42,10 @@ def shared_secret(path: Path) -> bytes:
     try:
         mode, text = read(path)
     except OSError as error:
-        message = f"the proxies' secret {path} cannot be read: {error.strerror}"
+        message = (
+            f"the proxies' secret {path} cannot be read: {error.strerror}: give the service's "
+            "user the right to, or name another file in proxy_secret_files"
+        )
         raise SecretUnusable(message) from error
     if os.name == "posix" and mode & TOO_OPEN:
         message = (

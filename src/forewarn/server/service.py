@@ -53,13 +53,15 @@ class Crashed(Exception):  # noqa: N818 - what happened to it
     """A part that never ends has ended: the service must not limp on without it."""
 
 
-class Addresses(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the service is reached."""
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the service is reached, and how much it serves."""
 
     operators: tuple[str, ...]
     """`unix:/path` and `http://address:port`."""
     guests: tuple[str, ...]
     """`http://address:port`."""
+    machines: int
+    scopes: int
 
 
 class Service:
@@ -111,7 +113,9 @@ class Service:
             store=store,
             roster=self._roster,
             callers=self._guests,
+            listeners=frozenset(listener.name for listener in settings.guest.listener),
             clock=watch,
+            up_since=watch.now(),
             scale=settings.clock.scale,
             ready=self.reasons,
             time=self._heartbeat,
@@ -127,7 +131,7 @@ class Service:
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._state = "the service is starting"
 
-    async def open(self) -> Addresses:
+    async def open(self) -> Opened:
         """Start everything; the sockets last, when memory is whole.
 
         Raises:
@@ -150,7 +154,12 @@ class Service:
         self._start("the ticker", self._ticker.run())
         self._start("the executor", self._executor.run())
         self._state = ""
-        return Addresses(operators=operators, guests=guests)
+        return Opened(
+            operators=operators,
+            guests=guests,
+            machines=len(self._roster.machines),
+            scopes=len(self._roster.scopes),
+        )
 
     async def wait(self, stop: asyncio.Event) -> None:
         """Return when `stop` is set.

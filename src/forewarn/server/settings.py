@@ -10,7 +10,7 @@ The environment overrides single keys: `FOREWARN_SET_GUEST__HEAD_SECONDS=3` is `
 Nothing heavy is imported here: the command line finds the service's socket by these functions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
@@ -59,7 +59,8 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     path: str = ""
     """The SQLite file. `""` is `forewarn.db` in the state folder (see `state_folder`), which a user
-    without privileges can write to. A relative path starts at the settings file's folder."""
+    without privileges can write to; that folder is made, any other has to be there. A relative path
+    starts at the settings file's folder."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -178,21 +179,20 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
         SettingsError: Something in them is wrong; nothing was started.
     """
     chosen = path or configuration.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
-    tree: dict[str, Any] = {}
-    if chosen is not None:
-        tree = configuration.read(chosen)
-        configuration.judge_keys(tree, Settings, str(chosen))
-        # By itself, so that it is blamed for what it says alone.
-        configuration.convert(tree, Settings, str(chosen))
-    overridden = configuration.override(tree, environment, ENVIRONMENT_PREFIX, Settings)
+    own = configuration.read(chosen) if chosen is not None else {}
+    overriding, faults = configuration.override(environment, ENVIRONMENT_PREFIX, Settings)
+    tree = configuration.merged(own, overriding)
     _preset(tree)
-    sources = [str(chosen)] * (chosen is not None) + ["the environment"] * overridden
-    settings = configuration.convert(tree, Settings, " and ".join(sources))
-    try:
-        _judge(settings)
-    except SettingsError as error:
-        message = f"{' and '.join(sources)}: {error}"
-        raise SettingsError(message) from error
+    together = configuration.mistakes(tree, Settings, VERDICTS, _mistakes_of_limits)
+    if overriding or faults:  # the file's own types are its own fault, the rest is that of both
+        wrong = [f"{chosen}: {each.text}" for each in configuration.mistakes(own, Settings)]
+        both = " and ".join([str(chosen)] * (chosen is not None) + ["the environment"])
+        wrong += faults + [f"{both}: {each.text}" for each in together if each.judged]
+    else:
+        wrong = [f"{chosen}: {each.text}" for each in together]
+    if wrong:
+        raise SettingsError(*wrong)
+    settings = msgspec.convert(tree, Settings)
     return _placed(settings, chosen.resolve().parent if chosen else Path.cwd(), environment)
 
 
@@ -200,25 +200,32 @@ def _preset(tree: dict[str, Any]) -> None:
     """Put a preset's values where none are given."""
     rules = tree.get("rules")
     if isinstance(rules, dict) and rules.get("preset") == "azure":
-        tree["rules"] = {**AZURE, **rules}
+        tree["rules"] = {**rules, **AZURE, **rules}  # in the file's order
 
 
-def _judge(settings: Settings) -> None:
-    """Refuse what no type tells."""
-    operator = settings.operator
+def _mistakes_of_operator(operator: Operator, at: str) -> Iterator[str]:
     if operator.listen:
-        configuration.split_address(operator.listen, "operator.listen")
+        try:
+            configuration.split_address(operator.listen, f"{at}.listen")
+        except SettingsError as error:
+            yield str(error)
     elif operator.socket == OFF:
-        message = "operator.socket is off and operator.listen is empty: give one of them"
-        raise SettingsError(message)
-    for name in msgspec.structs.fields(Limits):
-        value = getattr(settings.guest, name.name)
-        if not 0 < value <= MAX_LIMIT:
-            message = f"at guest.{name.encode_name}: {value} is not more than 0 and at most 2**31"
-            raise SettingsError(message)
-    for number, listener in enumerate(settings.guest.listener):
-        for mistake in listening.mistakes(listener, f"guest.listener[{number}]"):
-            raise SettingsError(mistake)
+        yield f"{at}.socket is off and {at}.listen is empty: give one of them"
+
+
+def _mistakes_of_limits(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the limits of the guest plane that are none, whatever else is wrong with it."""
+    guest = tree.get("guest")
+    for field in msgspec.structs.fields(Limits):
+        value = guest.get(field.encode_name, 1) if isinstance(guest, dict) else 1
+        if isinstance(value, int | float) and not 0 < value <= MAX_LIMIT:
+            yield f"at guest.{field.encode_name}: {value} is not more than 0 and at most 2**31"
+
+
+VERDICTS: Final[configuration.Verdicts] = MappingProxyType(
+    {Operator: _mistakes_of_operator, Listener: listening.mistakes}
+)
+"""What no type tells, by the table."""
 
 
 def _placed(settings: Settings, base: Path, environment: Mapping[str, str]) -> Settings:

@@ -11,6 +11,7 @@
     schema      its revision, and the way there from an older one
     migrations  the steps of that way
     sqlite      SQLite alone: its settings, its errors, what is looked at before it may write
+    creation    a new database, made whole or not at all
 
 Only this room speaks SQL. It knows the rules' values and never decides anything. Used by
 `control` and, for reading, by `server`.

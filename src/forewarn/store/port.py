@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from contextlib import AbstractContextManager
 from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -32,6 +33,20 @@ class StoreUnavailable(StoreError):  # noqa: N818 - a state of the store, not a 
 
 class StoreUnusable(StoreError):  # noqa: N818 - a state of the store, not a mistake
     """What is there is no store of ours, is a newer release's, or may not be written to."""
+
+
+class ChangesBeside(StoreUnusable):
+    """A file beside the database holds changes that it lacks, and it was wanted whole.
+
+    Args:
+        path: The database.
+        beside: The file with the changes; the next to open the database puts them into it.
+    """
+
+    def __init__(self, path: Path, beside: Path) -> None:
+        super().__init__(f"{path} is not whole: {beside} holds changes that would be put into it")
+        self.path = path
+        self.beside = beside
 
 
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):

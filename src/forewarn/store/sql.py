@@ -1,5 +1,6 @@
 """The store over SQLAlchemy Core: `open_sqlite` for a file, `in_memory` for tests."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -11,7 +12,7 @@ from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from forewarn.store import sqlite, tables
+from forewarn.store import creation, sqlite, tables
 from forewarn.store.line import Line
 from forewarn.store.port import (
     Reading,
@@ -35,15 +36,21 @@ LOCK_SECONDS: Final = 1.0
 program leaves it with that child for a moment, and its successor must not give up on it."""
 
 
-def open_sqlite(path: Path) -> Store:
-    """Open the database in this file, and create or migrate it first where that is needed.
+def open_sqlite(
+    path: Path, *, whole: bool = False, made: Callable[[], None] = lambda: None
+) -> Store:
+    """Open the database in this file, and migrate it first where that is needed.
 
-    One process at a time has it: a lock is held on `<path>.lock` until the store is closed.
+    Where there is no file, a new database is made. One process at a time has it: a lock is held on
+    `<path>.lock` until the store is closed.
 
     Args:
         path: The database's file; its folder exists.
+        whole: Whether the file must hold all there is, as a copy does that was just put there.
+        made: Called where there was none, once the new one is there.
 
     Raises:
+        ChangesBeside: It must, and does not; nothing was opened.
         StoreUnusable: It cannot be used as it is: the message says why and what to do, and
             nothing was changed.
         StoreUnavailable: It cannot be used now.
@@ -53,7 +60,13 @@ def open_sqlite(path: Path) -> Store:
     release = _lock(path)
     engine = sqlite.file_engine(path)
     try:
-        sqlite.check_contents(path)
+        if whole:
+            sqlite.check_whole(path)
+        if path.exists():
+            sqlite.check_contents(path)
+        else:
+            creation.create(path)
+            made()
         sqlite.create_or_migrate(engine)
     except BaseException as error:
         engine.dispose()
@@ -74,12 +87,15 @@ def in_memory() -> Store:
 
 
 def _lock(path: Path) -> Callable[[], None]:
+    place = path.with_name(path.name + ".lock")
     lock = filelock.FileLock(
-        path.with_name(path.name + ".lock"),
+        place,
+        mode=creation.MODE,
         thread_local=False,  # whichever thread closes the store lets go of it
         fallback_to_soft=False,  # a lock that a crash leaves behind would need a person
     )
     try:
+        _make_for_owner(place, path)
         lock.acquire(timeout=LOCK_SECONDS)
     except filelock.Timeout as error:
         raise StoreUnusable(
@@ -93,6 +109,24 @@ def _lock(path: Path) -> Callable[[], None]:
             "user must have the right to write there"
         ) from error
     return lock.release
+
+
+def _make_for_owner(lock: Path, path: Path) -> None:
+    """Where root opens a service's database, make the lock that service's.
+
+    SQLite does so with its files beside the database. A lock that stayed root's would keep the
+    service out later.
+    """
+    if os.name != "posix" or os.geteuid() != 0 or not path.exists():
+        return
+    owner = path.stat()
+    # Only what was just made is given away: what is there already may be a link to elsewhere.
+    with suppress(FileExistsError):
+        made = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, creation.MODE)
+        try:
+            os.fchown(made, owner.st_uid, owner.st_gid)
+        finally:
+            os.close(made)
 
 
 class SqlStore:

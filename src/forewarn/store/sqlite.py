@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from forewarn.store import schema
-from forewarn.store.port import StoreError, StoreUnavailable, StoreUnusable
+from forewarn.store.port import ChangesBeside, StoreError, StoreUnavailable, StoreUnusable
 
 BUSY_SECONDS = 10
 """How long another program's lock (a backup's, a shell's) is waited for."""
@@ -32,6 +32,8 @@ WRITING = "forewarn_writing"
 """The execution option of a connection whose transactions write."""
 
 _MAGIC = b"SQLite format 3\0"
+
+_EMPTY = "it is empty: put the backup back, or remove it for a new database"
 
 _GRANT = "give the service's user the right to, or name another"
 
@@ -144,26 +146,44 @@ def _fault_of_place(path: Path) -> str:
         return f"it may not be read or written to: {_GRANT}"
     with path.open("rb") as file:
         head = file.read(len(_MAGIC))
-    if head not in {b"", _MAGIC}:
+    if not head:
+        return _EMPTY
+    if head != _MAGIC:
         return f"{_USELESS[sqlite3.SQLITE_NOTADB]}; it was left as it is"
     return ""
+
+
+def check_whole(path: Path) -> None:
+    """See that no changes stand beside the file, without opening it.
+
+    As soon as anything opens a database, SQLite puts them into it, and does not ask whether the
+    two belong together: after a crash they do, beside a copy put in its place they do not.
+
+    Raises:
+        ChangesBeside: They do.
+    """
+    beside = _filled(path, "-wal") or _filled(path, "-journal")
+    if beside is not None:
+        raise ChangesBeside(path, beside)
+
+
+def _filled(path: Path, end: str) -> Path | None:
+    beside = path.with_name(path.name + end)
+    return beside if beside.exists() and beside.stat().st_size else None
 
 
 def check_contents(path: Path) -> None:
     """See that a database there is one that this release can use, without touching it.
 
     Args:
-        path: Where `check_place` found no fault; nobody else of ours has it open.
+        path: A file where `check_place` found no fault; nobody else of ours has it open.
 
     Raises:
-        StoreUnusable: It is another program's, a newer release's, or damaged.
+        StoreUnusable: It is empty, another program's, a newer release's, or damaged.
     """
-    if not path.exists() or path.stat().st_size == 0:
-        return
     # Opened in the usual way SQLite would make files beside it, and tidy up after a crash.
     # Without a -wal file nothing is pending, and the file alone says all.
-    pending = path.with_name(path.name + "-wal")
-    alone = not (pending.exists() and pending.stat().st_size)
+    alone = _filled(path, "-wal") is None
     uri = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if alone else "")
     engine = create_engine(
         "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=StaticPool
@@ -181,7 +201,7 @@ def check_contents(path: Path) -> None:
     finally:
         engine.dispose()
     if empty:
-        return
+        raise StoreUnusable(f"{path} cannot be used, {_EMPTY}")
     if not ours:
         raise StoreUnusable(
             f"{path} cannot be used, it is another program's SQLite database: name another file"

@@ -251,6 +251,7 @@ class World:
                 reading.holds(),
                 {},
                 self._watch.now(),
+                up_since=BEGINNING,
                 clock=self._watch.clock_doubt(),
             )
 

@@ -26,6 +26,7 @@ def items(bench: Bench, **sights: Sight) -> list[attention.Item]:
         snapshot.holds,
         {name.replace("_", "."): sight for name, sight in sights.items()},
         bench.now,
+        up_since=NOW - 60 * MINUTE,
     )
 
 
@@ -153,7 +154,9 @@ def test_a_doubted_clock_is_listed_with_why_and_since_when() -> None:
     bench = Bench()
     bench.hold(HoldKind.EVERYTHING)
     doubt = attention.ClockDoubt("the wall clock is 9 s ahead", NOW - MINUTE)
-    doubted, held = attention.items((), (), bench.snapshot.holds, {}, NOW, clock=doubt)
+    doubted, held = attention.items(
+        (), (), bench.snapshot.holds, {}, NOW, up_since=NOW, clock=doubt
+    )
     assert (doubted.kind, doubted.about) == (Kind.DOUBTED, "clock")
     assert (doubted.message, doubted.since) == ("the wall clock is 9 s ahead", NOW - MINUTE)
     assert held.kind is Kind.HELD
@@ -163,11 +166,26 @@ def test_an_event_that_machines_cannot_see_is_listed_until_they_can() -> None:
     bench = Bench()
     bench.ask(EventType.PREEMPT, "batch_0", "batch_2")
     bench.ask(REBOOT, "web-0")
-    (item,) = items(bench, **{"1_1": Sight(2, 1), "2_1": Sight(1, 1)})[1:]
+    (item,) = items(bench, **{"1_1": Sight(2, 2, 1), "2_1": Sight(1, 1, 1)})[1:]
     assert (item.kind, item.about, item.since) == (Kind.UNSEEN, "1.1", NOW)
-    assert item.message == "1 of its 2 machines have not asked by a version that shows it"
+    assert item.message == "1 of its 2 machines ask by a version that does not show it"
     bench.approve(bench.event("1.1").id)
-    assert listed(bench, **{"1_1": Sight(2, 0)}) == []
+    assert listed(bench, **{"1_1": Sight(2, 2, 0)}) == []
+
+
+@pytest.mark.parametrize(("up", "silent"), [(119, ""), (120, "2 of its 3 machines have not asked")])
+def test_machines_that_do_not_ask_are_listed_once_they_have_had_the_time_to(
+    up: int, silent: str
+) -> None:
+    bench = Bench()
+    bench.ask(EventType.PREEMPT, "batch_0", "batch_2")
+    (operation,) = bench.snapshot.operations.values()
+    found = attention.items(
+        [operation], (), (), {"1.1": Sight(3, 1, 0)}, NOW, up_since=NOW - up * SECOND
+    )
+    said = "1 of its 3 machines ask by a version that does not show it"
+    message = f"{silent} since the service's start; {said}" if silent else said
+    assert [item.message for item in found if item.kind is Kind.UNSEEN] == [message]
 
 
 def test_the_oldest_is_first() -> None:

@@ -8,7 +8,7 @@ import pytest
 from builders import FLEET, MINUTE, NOW, Bench, applied, mint
 from forewarn.maintenance import dealing, fleet
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Profile, Snapshot
+from forewarn.maintenance.model import Hold, HoldKind, Profile, Snapshot
 from forewarn.vocabulary import ErrorCode, EventType, ScopeKind
 
 MINT = mint("d")
@@ -157,6 +157,42 @@ def test_pruning_removes_machines_and_emptied_scopes() -> None:
     assert list(second.scopes) == ["bastion"]
 
 
+def test_a_prune_that_leaves_no_machine_is_refused_unless_it_is_meant() -> None:
+    _, first = apply(Snapshot(), FLEET)
+    hollow = read(availability_set=[{"name": "web", "update_domains": 3}])
+    for file in (read(), hollow):
+        refused = refusal_of(first, file, prune=True)
+        assert refused.code is ErrorCode.CONFLICT
+        assert refused.facts == {"machines": 15}
+        assert "--allow-empty" in refused.message
+        assert len(apply(first, file)[0].missing) == 15
+        meant = dealing.apply(first, file, prune=True, mint=MINT, allow_empty=True)
+        assert len(meant.removed) == 15
+    outcome, _ = apply(Snapshot(), hollow, prune=True)
+    assert [scope.name for scope in outcome.changes.scopes] == ["web"]
+
+
+def test_holds_of_what_is_removed_are_told() -> None:
+    _, first = apply(Snapshot(), FLEET)
+    holds = tuple(
+        Hold(kind=kind, name=name, reason="", by="ann", at=NOW)
+        for kind, name in (
+            (HoldKind.MACHINE, "web-0"),
+            (HoldKind.MACHINE, "bastion"),
+            (HoldKind.SCOPE, "bastion"),
+            (HoldKind.HOST, "bastion"),
+            (HoldKind.EVERYTHING, ""),
+        )
+    )
+    held = msgspec.structs.replace(first, holds=holds)
+    assert dealing.remove(held, ["web-0"]).held == holds[:1]
+    assert dealing.remove(held, ["Bastion"]).held == holds[1:3]
+    pruned, _ = apply(held, read(machine=[{"name": "web-0"}, {"name": "z"}]), prune=True)
+    assert pruned.held == holds[1:3]
+    assert [machine.name for machine in pruned.placed] == ["web-0", "z"]
+    assert apply(held, FLEET, prune=True)[0].held == ()
+
+
 def test_an_empty_scope_of_the_file_is_kept_and_one_outside_it_goes_only_by_pruning() -> None:
     _, first = apply(Snapshot(), read(scale_set=[{"name": "empty"}]))
     kept, second = apply(first, read(machine=[{"name": "a"}]))
@@ -246,7 +282,8 @@ def test_what_a_live_event_names_stays_where_it_is(status: str) -> None:
             f"web-0 has the live event {event_id}: it cannot be removed, renamed or moved until "
             "that is over; wait, or cancel the event"
         )
-    assert refusal_of(bench.snapshot, read(), prune=True).facts["event_id"] == event_id
+    other = read(machine=[{"name": "other"}])
+    assert refusal_of(bench.snapshot, other, prune=True).facts["event_id"] == event_id
     with pytest.raises(Refused):
         dealing.remove(bench.snapshot, ["web-0"])
 
@@ -259,7 +296,7 @@ def test_what_is_over_holds_nobody_and_harmless_changes_pass() -> None:
     outcome, _ = apply(bench.snapshot, harmless)
     assert outcome.changed == ("web-0",)
     bench.cancel("1.1")
-    outcome, _ = apply(bench.snapshot, read(), prune=True)
+    outcome, _ = apply(bench.snapshot, read(machine=[{"name": "other"}]), prune=True)
     assert len(outcome.removed) == 15
 
 
@@ -343,7 +380,7 @@ def test_machines_are_removed_all_or_none() -> None:
     assert refusal.value.code is ErrorCode.NOT_FOUND
     assert refusal.value.facts == {"name": "nobody"}
     assert refusal.value.message == (
-        "no machine of the fleet is called nobody: see 'forewarn fleet list'"
+        "no machine of the fleet is called 'nobody': see 'forewarn fleet list'"
     )
 
 

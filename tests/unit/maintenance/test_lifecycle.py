@@ -29,15 +29,15 @@ def test_a_refusal_says_what_could_happen_instead() -> None:
     with pytest.raises(Refused) as refusal:
         lifecycle.step("12.1", EventStatus.STARTED, Trigger.CANCEL)
     assert refusal.value.message == (
-        "operation 12.1 is Started and cannot cancel: what can happen to it is fail, succeed"
+        "operation 12.1 is Started, so it cannot be cancelled: it can succeed or fail"
     )
     with pytest.raises(Refused) as refusal:
         lifecycle.step("12.1", EventStatus.FAILED, Trigger.START)
-    assert refusal.value.message.endswith("what can happen to it is nothing more")
+    assert refusal.value.message.endswith("it cannot start: nothing more happens to it")
     with pytest.raises(Refused) as refusal:
         lifecycle.step("12.1", None, Trigger.START)
     assert refusal.value.message == (
-        "operation 12.1 is new and cannot start: what can happen to it is announce, strike"
+        "operation 12.1 is new, so it cannot start: it can be announced or begin without notice"
     )
 
 

@@ -77,11 +77,10 @@ def test_an_earlier_not_before_is_refused_with_the_earliest(least: timedelta, sp
     with pytest.raises(Refused) as refusal:
         notice.not_before(early, least, NOW)
     assert refusal.value.code is ErrorCode.NOTICE_TOO_SHORT
-    shown = (NOW + least).isoformat()
-    assert refusal.value.facts == {"earliest": shown}
+    assert refusal.value.facts == {"earliest": (NOW + least).isoformat()}
     assert refusal.value.message == (
-        f"NotBefore {early.isoformat()} would leave the guests less than their notice of "
-        f"{spoken}: the earliest is {shown}; leave it out to get that"
+        f"NotBefore {early:%Y-%m-%d %H:%M:%SZ} would leave the guests less than their notice of "
+        f"{spoken}: the earliest is {NOW + least:%Y-%m-%d %H:%M:%SZ}; leave it out to get that"
     )
 
 

@@ -272,14 +272,20 @@ def test_unknown_names_are_all_named() -> None:
     assert refused.code is ErrorCode.NOT_FOUND
     assert refused.facts == {"what": "machine", "name": "nobody"}
     assert refused.message == (
-        "no machine of the fleet is called nobody, noone: see 'forewarn fleet list'"
+        "no machine of the fleet is called 'nobody', 'noone': see 'forewarn fleet list'"
     )
     six = [f"x{n}" for n in range(6)]
-    assert "x0, x1, x2, x3, x4 and 1 more:" in refusal_of(Bench(), EventType.REBOOT, *six).message
+    assert (
+        "'x0', 'x1', 'x2', 'x3', 'x4' and 1 more:"
+        in refusal_of(Bench(), EventType.REBOOT, *six).message
+    )
     many = [f"x{n}" for n in range(8)]
-    assert "x0, x1, x2, x3, x4 and 3 more:" in refusal_of(Bench(), EventType.REBOOT, *many).message
+    assert (
+        "'x0', 'x1', 'x2', 'x3', 'x4' and 3 more:"
+        in refusal_of(Bench(), EventType.REBOOT, *many).message
+    )
     five = [f"x{n}" for n in range(5)]
-    assert "x3, x4: see" in refusal_of(Bench(), EventType.REBOOT, *five).message
+    assert "'x3', 'x4': see" in refusal_of(Bench(), EventType.REBOOT, *five).message
     refused = refusal_of(Bench(), EventType.REBOOT, scope="nowhere")
     assert refused.facts == {"what": "scope", "name": "nowhere"}
 

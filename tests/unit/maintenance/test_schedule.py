@@ -311,7 +311,7 @@ def test_an_unknown_operation_is_named() -> None:
         Bench().cancel("9.1")
     assert refusal.value.code is ErrorCode.NOT_FOUND
     assert refusal.value.facts == {"operation": "9.1"}
-    assert refusal.value.message == "there is no operation 9.1: see 'forewarn history'"
+    assert refusal.value.message == "there is no operation '9.1': see 'forewarn history'"
 
 
 def test_a_claim_is_a_lease_with_a_fencing_number() -> None:

@@ -418,7 +418,7 @@ def test_a_host_that_nobody_is_on_is_named() -> None:
     assert refusal.value.code is ErrorCode.NOT_FOUND
     assert refusal.value.facts == {"what": "host", "name": "h9"}
     assert refusal.value.message == (
-        "no machine of the fleet is on host h9: see 'forewarn fleet list'"
+        "no machine of the fleet is on host 'h9': see 'forewarn fleet list'"
     )
     with pytest.raises(Refused) as refusal:
         bench.ask(REBOOT, "web-0", host="h1")

@@ -20,9 +20,9 @@ LONGEST: Final = timedelta(minutes=60)
 """The longest that an act waits for one thing, in the service's time: notice and act twice over,
 and 40 real seconds."""
 
-PREEMPT_AHEAD: Final = timedelta(minutes=6)
-"""A preemption's least notice is 30 s, which last a third of a second here: too short to be seen.
-A later NotBefore may always be given."""
+PREEMPT_AHEAD: Final = timedelta(minutes=12)
+"""A preemption's least notice is 30 s, which last a third of a second here: too short to be seen,
+and for its guest on a busy machine. A later NotBefore may always be given."""
 
 SECOND_THOUGHTS: Final = timedelta(minutes=5)
 """How long after the announcement the redeploy is called off."""

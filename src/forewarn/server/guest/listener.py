@@ -1,7 +1,6 @@
 """Listeners: where guests reach the plane, and how it opens, sweeps and stops."""
 
 import asyncio
-import errno
 import functools
 import ipaddress
 import socket
@@ -12,6 +11,7 @@ import msgspec
 import structlog
 
 from forewarn.maintenance import model
+from forewarn.server import binding
 from forewarn.server.guest.callers import Source, normalised
 from forewarn.server.guest.connections import Connections
 from forewarn.server.guest.proxies import Proxies
@@ -112,31 +112,9 @@ def check(listener: Listener) -> None:
         raise CannotListen(message)
 
 
-def _reason(error: OSError, listener: Listener) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return (
-                "the address is in use: stop what listens there "
-                f"('ss -ltnp sport = :{listener.port}' shows it), or give another port"
-            )
-        case errno.EADDRNOTAVAIL:
-            return (
-                "no interface of this machine has the address: add it "
-                f"('ip address add {listener.host} dev INTERFACE'), or give another"
-            )
-        case errno.EACCES | errno.EPERM:
-            return (
-                "this port needs a privilege: give the service CAP_NET_BIND_SERVICE, or a port "
-                "from 1024 on"
-            )
-        case errno.EAFNOSUPPORT:
-            return "this machine does not speak that family of addresses: give another"
-        case _:
-            return f"it cannot be opened: {error.strerror or error}"
-
-
 def _refused(error: OSError, listener: Listener) -> CannotListen:
-    return CannotListen(f"cannot listen on {listener}: {_reason(error, listener)}")
+    why = binding.obstacle(error, listener.host, listener.port)
+    return CannotListen(f"cannot listen on {listener}: {why}")
 
 
 async def _serve(server: asyncio.Server, listener: Listener) -> None:

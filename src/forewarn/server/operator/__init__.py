@@ -12,6 +12,8 @@
     desk                what the routes work with
     roster              the fleet and what is live, in memory
     views               the rules' values as the API shows them
+    cautions            what an operator who changes the fleet is warned of
+    cursors             where a page of names ended
     bodies              a request's body and query, read strictly
     auth                who may ask: the token, the Host and Origin that are served
     sockets             the unix socket and the TCP one, opened with care

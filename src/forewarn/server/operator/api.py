@@ -2,7 +2,7 @@
 
 The routes, and what each takes and answers (`schemas`, `steering`):
 
-    PUT    /v1/fleet?prune=&again=&dry_run=     fleet.Fleet            -> FleetChange
+    PUT    /v1/fleet?prune=&allow_empty=&again=&dry_run=&by=  fleet.Fleet  -> FleetChange
     GET    /v1/fleet/lost?cursor=&limit=                               -> LostPage
     GET    /v1/fleet/machines?scope=&host=&cursor=&limit=              -> MachinePage
     GET    /v1/fleet/machines/{name}                                   -> MachineDetail

@@ -58,7 +58,10 @@ def token(path: Path) -> str:
             _make(path)
         mode, text = secret_files.read(path)
     except OSError as error:
-        message = f"the token's file {path} cannot be used: {error.strerror}"
+        message = (
+            f"the token's file {path} cannot be used: {error.strerror}: name a place that the "
+            "service's user may read and write, as operator.token_file"
+        )
         raise TokenUnusable(message) from error
     if os.name == "posix" and mode & 0o077:
         message = (

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Generator
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -122,3 +123,16 @@ def judge_text(text: str, where: str) -> str:
         message = f"at {where}: {text[:80]!r} holds characters that cannot be printed"
         raise Refused(ErrorCode.INVALID, message, where=where)
     return text
+
+
+def judge_moment(moment: datetime, where: str) -> datetime:
+    """Return an aware time in UTC, if UTC has a date for it.
+
+    Raises:
+        Refused: INVALID.
+    """
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        message = f"at {where}: {moment.isoformat()} is before the year 1 or after 9999 in UTC"
+        raise Refused(ErrorCode.INVALID, message, where=where) from error

@@ -55,7 +55,11 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     roster: Roster
     callers: Callers
+    listeners: frozenset[str]
+    """The names of the addresses that guests ask at; `""` is that of those without one."""
     clock: Clock
+    up_since: datetime
+    """When the service was started, by its clock."""
     scale: float
     ready: Ready
     time: Time

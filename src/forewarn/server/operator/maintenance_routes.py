@@ -1,11 +1,11 @@
 """Maintenance: request, list, show; what is live, and history."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from litestar import get, post
-from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from litestar.params import FromQuery, JSONBody, PathParameter, QueryParameter
 
 from forewarn.maintenance import planner
 from forewarn.maintenance.errors import Refused
@@ -17,7 +17,8 @@ from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 Limit = Annotated[int, QueryParameter(ge=1, le=schemas.MAX_LIMIT)]
 InScope = Annotated[str, QueryParameter(name="scope")]
-Number = Annotated[int | None, QueryParameter(ge=1, le=2**53)]
+Number = Annotated[int | None, QueryParameter(ge=1, le=schemas.MAX_NUMBER)]
+ByNumber = Annotated[int, PathParameter(le=schemas.MAX_NUMBER)]
 
 TAGS = ["maintenance"]
 NOBODY = "operator"
@@ -46,7 +47,7 @@ async def request_maintenance(
         scope=data.scope,
         host=data.host,
         source=data.source,
-        not_before=data.not_before and data.not_before.astimezone(UTC),
+        not_before=data.not_before and bodies.judge_moment(data.not_before, "not_before"),
         duration_seconds=data.duration_seconds,
         description=data.description,
         live_migration=data.live_migration,
@@ -90,7 +91,7 @@ async def list_maintenances(
     responses=bodies.REFUSALS,
     operation_id="showMaintenance",
 )
-async def show_maintenance(desk: AtDesk, number: FromPath[int]) -> schemas.MaintenanceDetail:
+async def show_maintenance(desk: AtDesk, number: ByNumber) -> schemas.MaintenanceDetail:
     """Show what was asked for and what it became."""
 
     def question(reading: Reading) -> tuple[Maintenance | None, dict[str, Operation]]:
@@ -120,7 +121,7 @@ async def list_events(
         ("machine", machine, roster.machines),
     ):
         if name and key(name) not in known:
-            message = f"no {what} of the fleet is called {name}: see 'forewarn fleet list'"
+            message = f"no {what} of the fleet is called {name!r}: see 'forewarn fleet list'"
             raise Refused(ErrorCode.NOT_FOUND, message, what=what, name=name)
     now = desk.now()
     found = [

@@ -52,19 +52,19 @@ class Roster:
             self._orders.pop("scopes", None)
 
     def page_of_machines(
-        self, *, scope: str, host: str, cursor: str, limit: int
+        self, *, scope: str, host: str, after: str, limit: int
     ) -> tuple[list[Machine], str]:
-        """Return up to `limit` machines by key, and the next page's cursor (`""`: none).
+        """Return up to `limit` machines by key, and the last one's if there are more (else `""`).
 
         Args:
             scope: Only of this scope, by its key; `""` for any.
             host: Only on this host; `""` for any, UNKNOWN also for those whose host is not known.
-            cursor: Where the page before ended; `""` for the first page.
+            after: The key that the page before ended with; `""` for the first page.
             limit: At least 1.
         """
         hosts = {host, ""} if host == UNKNOWN else {host}
         found: list[Machine] = []
-        for name in self._following("machines", self.machines, cursor):
+        for name in self._following("machines", self.machines, after):
             machine = self.machines[name]
             if (scope and machine.scope != scope) or (host and machine.host not in hosts):
                 continue
@@ -73,10 +73,10 @@ class Roster:
             found.append(machine)
         return found, ""
 
-    def page_of_scopes(self, *, cursor: str, limit: int) -> tuple[list[Scope], str]:
-        """Return up to `limit` scopes by key, and the next page's cursor (`""`: none)."""
+    def page_of_scopes(self, *, after: str, limit: int) -> tuple[list[Scope], str]:
+        """Return up to `limit` scopes by key, and the last one's if there are more (else `""`)."""
         found: list[Scope] = []
-        for name in self._following("scopes", self.scopes, cursor):
+        for name in self._following("scopes", self.scopes, after):
             if len(found) == limit:
                 return found, found[-1].key
             found.append(self.scopes[name])
@@ -142,11 +142,11 @@ class Roster:
                         found[place].append(machine)
         return found
 
-    def _following(self, what: str, entries: Mapping[str, object], cursor: str) -> Iterator[str]:
+    def _following(self, what: str, entries: Mapping[str, object], after: str) -> Iterator[str]:
         order = self._orders.get(what)
         if order is None:
             order = self._orders[what] = sorted(entries)
-        begin = bisect.bisect_right(order, cursor) if cursor else 0
+        begin = bisect.bisect_right(order, after) if after else 0
         return iter(order[begin:])
 
 

@@ -29,6 +29,10 @@ from forewarn.vocabulary import (
 MAX_NAMES: Final = 100
 """The most names that a `Names` spells out: an answer stays readable, its count is whole."""
 
+MAX_NUMBER: Final = 2**53
+"""The highest number of a maintenance that is looked for: beyond it JavaScript's are not exact, and
+a little further no store has a column for it."""
+
 MAX_LIMIT: Final = 1000
 """The most entries of one page; whoever has more to read pages on by `next`."""
 
@@ -93,6 +97,8 @@ class Removal(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Machines to take out of the fleet, all or none, with scopes that they leave empty."""
 
     names: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=10_000)]
+    by: ShortText = ""
+    """Who removes them, kept in the log."""
 
 
 class Names(Value, frozen=True, kw_only=True):
@@ -116,6 +122,9 @@ class FleetChange(Value, frozen=True, kw_only=True):
     """Machines of the file that were preempted or terminated, and so were left out; `again` adds
     them."""
     unchanged: int
+    warnings: tuple[str, ...] = ()
+    """What may not be meant, for people: a listener that the service does not have, a hold that
+    outlives what is removed."""
 
 
 class Lost(Value, frozen=True, kw_only=True):

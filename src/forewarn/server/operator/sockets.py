@@ -5,6 +5,7 @@ removed only if nobody answers on it; another server's is left alone.
 """
 
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -14,6 +15,7 @@ from typing import Final
 
 import uvicorn
 
+from forewarn.server import binding
 from forewarn.server.operator.auth import Application
 
 MAX_PATH_BYTES: Final = 107
@@ -65,7 +67,7 @@ def open_unix(path: Path) -> socket.socket:
         opened.listen(BACKLOG)
     except OSError as error:
         opened.close()
-        message = f"the socket {path} cannot be opened: {error.strerror or error}"
+        message = f"the operator socket {path} cannot be opened, {_obstacle(error, path)}"
         raise SocketUnusable(message) from error
     except SocketUnusable:
         opened.close()
@@ -94,7 +96,8 @@ def open_tcp(address: str, port: int) -> socket.socket:
     except OSError as error:
         opened.close()
         shown = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        message = f"operator.listen {shown} cannot be opened: {error.strerror or error}"
+        why = binding.obstacle(error, address, port)
+        message = f"operator.listen {shown} cannot be opened: {why}"
         raise SocketUnusable(message) from error
     opened.settimeout(0)
     return opened
@@ -105,6 +108,17 @@ def remove(path: Path) -> None:
     with contextlib.suppress(OSError):
         if stat.S_ISSOCK(path.lstat().st_mode):
             path.unlink()
+
+
+def _obstacle(error: OSError, path: Path) -> str:
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR:
+            what = f"there is no folder {path.parent}: make it"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            what = f"the folder {path.parent} may not be written to: give the service's user that"
+        case _:
+            what = f"{error.strerror or error}: mend that"
+    return f"{what}, or name another place as operator.socket"
 
 
 def _remove_stale(path: Path) -> None:

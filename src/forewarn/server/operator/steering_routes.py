@@ -1,6 +1,6 @@
 """An operator's word: approve, cancel, resume, postpone, hold, release; and what needs one."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from litestar import Request, delete, get, post
@@ -12,7 +12,7 @@ from forewarn.maintenance.holds import covers
 from forewarn.maintenance.model import HoldKind, Operation
 from forewarn.server.operator import bodies, schemas, steering, views
 from forewarn.server.operator.desk import AtDesk, Desk
-from forewarn.server.operator.maintenance_routes import NOBODY, TAGS
+from forewarn.server.operator.maintenance_routes import NOBODY, TAGS, ByNumber
 from forewarn.store.port import Reading
 from forewarn.vocabulary import ErrorCode, EventStatus
 
@@ -68,7 +68,7 @@ async def cancel(
     return_dto=None,
 )
 async def resume(
-    desk: AtDesk, number: FromPath[int], data: JSONBody[steering.ResumptionRequest]
+    desk: AtDesk, number: ByNumber, data: JSONBody[steering.ResumptionRequest]
 ) -> schemas.OperationList:
     """Let the stopped walks of a maintenance go on; the answer is what that announced."""
     by = bodies.judge_text(data.by, "by") or NOBODY
@@ -88,7 +88,7 @@ async def postpone(
     desk: AtDesk, data: JSONBody[steering.PostponementRequest]
 ) -> schemas.OperationList:
     """Move what is Scheduled later, all of it or nothing."""
-    later = data.not_before.astimezone(UTC)
+    later = bodies.judge_moment(data.not_before, "not_before")
     by = bodies.judge_text(data.by, "by") or NOBODY
     return _told(desk, await desk.done(desk.plane.postpone(data.reference, later, by=by)))
 
@@ -169,6 +169,7 @@ async def needs(desk: Desk, now: datetime) -> list[attention.Item]:
             reading.holds(),
             sights,
             now,
+            up_since=desk.up_since,
             clock=clock,
         )
 

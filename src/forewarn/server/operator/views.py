@@ -9,7 +9,7 @@ import msgspec
 
 from forewarn.maintenance import attention, dealing, model, planner
 from forewarn.protocol import versions
-from forewarn.server.operator import schemas
+from forewarn.server.operator import cautions, schemas
 from forewarn.server.operator.roster import Roster
 from forewarn.vocabulary import EventStatus, EventType
 
@@ -34,8 +34,16 @@ def names(all_of_them: Iterable[str]) -> schemas.Names:
     return schemas.Names(count=len(listed), names=listed[: schemas.MAX_NAMES])
 
 
-def fleet_change(applied: dealing.Applied, *, dry_run: bool) -> schemas.FleetChange:
-    """Return what applying or removing came to."""
+def fleet_change(
+    applied: dealing.Applied, *, dry_run: bool, listeners: Collection[str]
+) -> schemas.FleetChange:
+    """Return what applying or removing came to.
+
+    Args:
+        applied: What changes, or would.
+        dry_run: Whether nothing was changed.
+        listeners: The names of the service's listeners.
+    """
     return schemas.FleetChange(
         dry_run=dry_run,
         added=names(applied.added),
@@ -44,6 +52,7 @@ def fleet_change(applied: dealing.Applied, *, dry_run: bool) -> schemas.FleetCha
         missing=names(applied.missing),
         lost=names(applied.lost),
         unchanged=applied.unchanged,
+        warnings=cautions.of_change(applied, listeners),
     )
 
 
@@ -292,7 +301,9 @@ def live_event(
 def sight(operation: model.Operation, callers: Callers) -> attention.Sight:
     """Return how many of the machines whose guests are told can read of an operation."""
     named = [name for event in operation.events if not event.silent for name in event.machines]
-    return attention.Sight(len(named), len(_showing(named, operation.event_type, callers)))
+    asking = sum(callers.seen(model.key(name)) is not None for name in named)
+    seeing = len(_showing(named, operation.event_type, callers))
+    return attention.Sight(machines=len(named), asking=asking, seeing=seeing)
 
 
 def held_name(hold: model.Hold, roster: Roster) -> str:

@@ -1,0 +1,174 @@
+"""What is held is tried again on somebody's word: by its own rule, and only while there is time."""
+
+import pytest
+
+from agent.bench import MARGIN, START, Bench, command, event, rule, service
+from forewarn.agent.phases import Impossible
+from forewarn.agent.records import Outcome, Retried
+from forewarn.agent.rules import Rule
+
+FAILED = Outcome.FAILED
+
+
+ORDINARY = rule(service("web"), command("drain"), service("db"))
+
+
+def held(own: Rule = ORDINARY) -> Bench:
+    """Return a bench whose event is held, for its second action failed."""
+    bench = Bench(own)
+    bench.see(event())
+    bench.end("web")
+    bench.end("drain", FAILED)
+    assert bench.phase == "Held"
+    return bench
+
+
+def test_what_did_not_end_well_is_done_again_and_the_rest_after_it() -> None:
+    bench = held()
+    assert bench.retry() == ["do drain"]
+    assert bench.runs["drain"].attempt == 1
+    assert bench.phase == "Preparing"
+    (case,) = bench.machine.ledger.cases.values()
+    assert (case.results, case.reasons) == ([Outcome.DONE, None, None], {})
+    assert bench.end("drain") == ["do db"]
+    assert bench.end("db") == ["approve E1"]
+
+
+def test_what_fails_again_is_held_again() -> None:
+    bench = held()
+    bench.retry()
+    assert bench.end("drain", FAILED) == []
+    assert bench.phase == "Held"
+    assert bench.retry() == ["do drain"]
+
+
+def test_a_try_has_all_its_retries_again() -> None:
+    bench = Bench(rule(service("web"), command("drain", retries=1, retry_seconds=1)))
+    bench.see(event())
+    bench.end("web")
+    bench.end("drain", FAILED)
+    bench.wait(1)
+    bench.end("drain", FAILED)
+    bench.retry()
+    bench.end("drain", FAILED)
+    assert bench.phase == "Preparing"
+    assert bench.wait(1) == ["do drain"]
+    assert bench.runs["drain"].attempt == 2
+
+
+def test_when_it_is_over_everything_is_undone_as_if_it_had_not_been_held() -> None:
+    bench = held()
+    bench.retry()
+    bench.end("drain")
+    bench.end("db")
+    bench.answer(taken=True)
+    assert bench.see() == ["undo db"]
+    assert bench.end("db") == ["undo drain"]
+    assert bench.end("drain") == ["undo web"]
+    bench.end("web")
+    assert bench.machine.ledger.idle
+
+
+def test_what_failed_and_did_not_hold_is_done_again_too() -> None:
+    bench = Bench(rule(service("web", on_failure="continue"), command("drain")))
+    bench.see(event())
+    bench.end("web", FAILED)
+    bench.end("drain", FAILED)
+    assert bench.retry() == ["do web"]
+    assert bench.end("web") == ["do drain"]
+
+
+def test_what_the_agents_end_cut_may_be_begun_again_on_that_word() -> None:
+    bench = Bench(rule(command("drain")))
+    bench.see(event())
+    bench.start()
+    bench.see(event())
+    assert bench.phase == "Held"
+    assert bench.retry() == ["do drain"]
+    assert bench.end("drain") == ["approve E1"]
+
+
+def test_new_rules_are_not_taken_the_event_keeps_its_own() -> None:
+    bench = held()
+    bench.reload(rule(approve="at-once", name="new"))
+    assert bench.phase == "Held"
+    assert bench.retry() == ["do drain"]
+
+
+def test_no_reload_no_look_and_no_boot_leads_out_of_held() -> None:
+    bench = held()
+    assert bench.reload(*bench.rules) == []
+    assert bench.see(event()) == []
+    bench.start("boot-2")
+    assert bench.see(event()) == []
+    assert bench.wait(60) == []
+    assert bench.phase == "Held"
+
+
+def test_what_has_started_stays_held() -> None:
+    bench = held()
+    bench.see(event(status="Started"))
+    written = len(bench.journal)
+    assert bench.retry() == []
+    assert bench.phase == "Held"
+    assert len(bench.journal) == written
+
+
+def test_what_is_prepared_for_though_it_has_started_is_tried_then_too() -> None:
+    bench = held(rule(service("web"), command("drain"), even_if_started=True))
+    bench.see(event(status="Started"))
+    assert bench.retry() == ["do drain"]
+
+
+@pytest.mark.parametrize(("left", "phase"), [(MARGIN, "Held"), (MARGIN + 1, "Preparing")])
+def test_what_has_no_time_left_stays_held(left: float, phase: str) -> None:
+    bench = held()
+    bench.see(event(starts_by=START + left))
+    bench.retry()
+    assert bench.phase == phase
+    tried = [record for record in bench.journal if isinstance(record, Retried)]
+    assert len(tried) == (phase == "Preparing")
+
+
+def test_a_word_before_the_first_look_counts_when_it_is_known_what_is_over() -> None:
+    bench = held()
+    bench.start()
+    assert bench.retry() == []
+    assert bench.see(event()) == ["do drain"]
+    assert bench.end("drain", FAILED) == []
+    assert bench.see(event()) == []  # it was one word
+
+
+def test_what_is_not_held_is_left_alone() -> None:
+    bench = Bench(rule(service("web")), rule(command("drain"), name="s", match={"types": []}))
+    bench.see(event())
+    assert bench.retry() == []
+    bench.end("web")
+    written = len(bench.journal)
+    assert bench.retry() == []
+    assert len(bench.journal) == written
+    with pytest.raises(Impossible, match="event E1 is Prepared and cannot retry"):
+        bench.machine.ledger.apply(Retried(event_id="E1"))
+
+
+def test_only_the_held_one_of_two_events_is_tried_again() -> None:
+    other = rule(command("other"), name="other", match={"types": ["Redeploy"]})
+    bench = Bench(rule(service("web"), match={"types": ["Reboot"]}), other)
+    bench.see(event(), event("E2", event_type="Redeploy"))
+    bench.end("web", FAILED)
+    assert bench.retry() == ["do web"]
+    assert [r.event_id for r in bench.journal if isinstance(r, Retried)] == ["E1"]
+
+
+def test_a_kill_after_the_word_goes_on_with_it() -> None:
+    bench = held()
+    bench.retry()
+    bench.end("drain")
+    bench.start()
+    assert bench.see(event()) == ["do db"]
+
+
+def test_an_agent_that_is_to_end_begins_nothing_on_that_word() -> None:
+    bench = held()
+    bench.machine._closing = True
+    assert bench.retry() == []

@@ -1,0 +1,186 @@
+"""How a watch learns this machine's name, and what is told without it."""
+
+import pytest
+
+from client import world
+from client.world import Run, document, listed, one_by_one, reply
+from forewarn.client import watch
+from forewarn.client.answers import Failure
+from forewarn.client.terms import Ask
+from forewarn.protocol.message import Reply
+
+
+def test_the_name_is_asked_for_before_the_events() -> None:
+    run = Run(one_by_one(reply(200, b"WEB-0\n"), document(listed())), name=None)
+    (change,) = run.ask()
+    assert change.event.concerns_me is True
+    assert [ask.path for _, ask in run.asked] == [
+        "/metadata/instance/compute/name?api-version=2019-03-11&format=text",
+        "/metadata/scheduledevents?api-version=2020-07-01",
+    ]
+    assert [seconds for seconds, _ in run.asked] == [0, 0]
+
+
+def test_an_instance_service_of_older_versions_is_asked_by_one_of_them() -> None:
+    run = Run(one_by_one(reply(400), reply(200, b"web-0"), document(listed())), name=None)
+    assert [change.event.concerns_me for change in run.ask()] == [True]
+    assert "2017-08-01" in run.asked[1][1].path
+
+
+@pytest.mark.parametrize("answer", [reply(404), reply(403), reply(400)])
+def test_where_no_name_can_be_learnt_nobody_can_tell_whom_it_concerns(answer: object) -> None:
+    def server(ask: object, _: bool) -> object:
+        return answer if "compute" in ask.path else document(listed())
+
+    run = Run(server, name=None)
+    assert [change.event.concerns_me for change in run.ask()] == [None]
+    while run.seconds < 200:
+        run.ask()
+    assert run.troubles == [watch.NO_NAME]
+    assert run.messages[0].startswith("this machine's name is not known: the server answered 40")
+    assert len([ask for _, ask in run.asked if "compute" in ask.path]) >= 3
+
+
+def test_a_name_that_is_learnt_later_is_an_update() -> None:
+    named = iter([reply(404), reply(200, b"web-0")])
+
+    def server(ask: object, _: bool) -> object:
+        return next(named) if "compute" in ask.path else document(listed())
+
+    run = Run(server, name=None)
+    assert [change.event.concerns_me for change in run.ask()] == [None]
+    while not (told := run.ask()):
+        assert run.seconds < 100
+    assert [(change.kind, change.event.concerns_me) for change in told] == [("updated", True)]
+    assert run.seconds == pytest.approx(60, abs=2)
+
+
+def test_a_name_that_is_learnt_later_is_told_although_the_document_is_the_same() -> None:
+    """A server that waits for a change would leave its events nobody's until there is one."""
+    named = iter([reply(404), reply(200, b"web-0")])
+
+    def server(ask: Ask, held: bool) -> Reply:
+        if "compute" in ask.path:
+            return next(named)
+        if not held:
+            return document(listed(), ETag="1")
+        run.seconds += 60
+        return reply(304, Preference_Applied="wait=60")
+
+    run = Run(server, name=None)
+    assert [change.event.concerns_me for change in run.ask()] == [None]
+    while not (told := run.ask()):
+        assert run.seconds < 200
+    assert [(change.kind, change.event.concerns_me) for change in told] == [("updated", True)]
+
+
+def test_a_name_that_could_not_be_asked_for_is_learnt_as_soon_as_answers_come() -> None:
+    """A machine asks before its network is up; a Preempt has 30 s of notice, not a minute more."""
+
+    def server(ask: Ask, _: bool) -> Reply | Failure:
+        if run.seconds < 5:
+            return world.REFUSED
+        return reply(200, b"web-0") if "compute" in ask.path else document(listed())
+
+    run = Run(server, name=None)
+    told = run.ask()
+    while not told or told[-1].event.concerns_me is None:
+        told += run.ask()
+        assert run.seconds < 20
+    assert [(change.kind, change.event.concerns_me) for change in told] == [("appeared", True)]
+    assert run.troubles == [watch.NO_NAME, "no-connection", "over"]
+
+
+def named(run: Run) -> list[Ask]:
+    return [ask for _, ask in run.asked if "compute" in ask.path]
+
+
+def test_a_machine_that_is_registered_late_hears_of_its_first_event_by_its_name() -> None:
+    """Its questions are refused until then, and the event is there as soon as it is."""
+
+    def server(ask: Ask, _: bool) -> Reply | Failure:
+        if run.seconds < 20:
+            return reply(403)
+        return reply(200, b"web-0") if "compute" in ask.path else document(listed())
+
+    run = Run(server, name=None)
+    while not (told := run.ask()):
+        assert run.seconds < 40
+    assert [(change.kind, change.event.concerns_me) for change in told] == [("appeared", True)]
+    assert len(named(run)) == 2
+
+
+def test_the_name_is_asked_for_anew_before_each_new_event_is_told() -> None:
+    ids = ["E1"]
+    late = iter([*[reply(404)] * 2, reply(200, b"web-0")])
+
+    def server(ask: Ask, _: bool) -> Reply | Failure:
+        return next(late) if "compute" in ask.path else document(*map(listed, ids))
+
+    run = Run(server, name=None)
+    told = run.ask()
+    for event_id in ("E2", "E3"):
+        run.ask()
+        ids.append(event_id)
+        told += run.ask() or run.ask()
+    assert [(change.event.event_id, change.event.concerns_me) for change in told] == [
+        *[("E1", None), ("E2", None)],
+        *[("E1", True), ("E2", True), ("E3", True)],
+    ]
+    assert [change.kind for change in told] == ["appeared"] * 2 + ["updated"] * 2 + ["appeared"]
+    assert run.troubles == [watch.NO_NAME] * 2
+    assert len(named(run)) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "takes"),
+    [(reply(503, Retry_After="100"), 0.0), (reply(500), 0.0), (world.CUT, 2.0), (world.CUT, 9.0)],
+)
+def test_an_event_waits_for_the_name_five_seconds_at_the_most(answer: object, takes: float) -> None:
+    events: list[str] = []
+    slow = False
+
+    def server(ask: Ask, _: bool) -> Reply | Failure:
+        if "compute" in ask.path:
+            run.seconds += min(takes, ask.answer_seconds) if slow else 0.0
+            return answer if slow else reply(404)
+        return document(*map(listed, events))
+
+    run = Run(server, name=None)
+    run.ask()
+    events, slow = ["E1"], True
+    while not (told := run.ask()):
+        pass
+    assert [change.event.concerns_me for change in told] == [None]
+    first = next(seconds for seconds, ask in reversed(run.asked[:-1]) if "events" in ask.path)
+    assert run.seconds - first <= watch.NAME_SECONDS
+    assert run.troubles == [watch.NO_NAME] * 2
+    assert len(named(run)) <= 1 + 3
+
+
+def test_events_that_are_known_or_over_wait_for_no_name() -> None:
+    documents = iter([document(listed("E1")), document(), *[document(listed("E1"))] * 20])
+
+    def server(ask: Ask, _: bool) -> Reply | Failure:
+        return reply(404) if "compute" in ask.path else next(documents)
+
+    run = Run(server, name=None)
+    told = [change.kind for _ in range(15) for change in run.ask()]
+    assert told == ["appeared", "gone"]
+    assert len(named(run)) == 1
+
+
+def test_a_name_that_fails_for_a_while_is_tried_three_times_before_the_events() -> None:
+    run = Run(one_by_one(*[world.CUT] * 3, document(listed())), name=None)
+    assert [change.event.concerns_me for change in run.ask()] == [None]
+    assert ["compute" in ask.path for _, ask in run.asked] == [True, True, True, False]
+    assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 0.375, 1.125, 1.125])
+    assert run.troubles == [watch.NO_NAME]
+
+
+def test_a_name_that_was_learnt_at_last_leaves_no_failures_behind() -> None:
+    answers = [world.CUT, world.CUT, reply(200, b"web-0"), world.CUT, document()]
+    run = Run(one_by_one(*answers), name=None, chance=1.0)
+    run.ask()
+    run.ask()
+    assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 0.5, 1.5, 1.5, 2.0])

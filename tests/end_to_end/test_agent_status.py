@@ -1,0 +1,173 @@
+"""Where something is wrong: `agent status` says what, and why, and `agent retry` tries again."""
+
+import contextlib
+import http.client
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.agents import Agent, Endpoint, event
+
+RULES = """
+[[rule]]
+name = "all"
+prepare = [
+  { ready = { wait_seconds = 0.1 } },
+  { command = { run = ["sh", "-c", "echo no route to the balancer; exit 3"] } },
+  { command = { run = ["true"] } },
+]
+approve = "when-prepared"
+"""
+WHY = "sh ended with 3: no route to the balancer"
+
+
+@pytest.fixture
+def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
+    made = Agent(tmp_path / "agent", cloud.url, RULES)
+    yield made.start()
+    made.close()
+
+
+def asked(
+    agent: Agent, command: str, config: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    settings = str(config or agent.settings)
+    argv = [sys.executable, "-m", "forewarn", "agent", command, "--config", settings]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def said(agent: Agent) -> list[str]:
+    return asked(agent, "status").stdout.splitlines()
+
+
+def asked_by(agent: Agent, address: str) -> dict[str, Any]:
+    """Return the status as it is told to a machine of another address."""
+    connection = http.client.HTTPConnection(
+        agent.address, agent.port, timeout=10, source_address=(address, 0)
+    )
+    try:
+        connection.request("GET", "/status")
+        told: dict[str, Any] = json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+    return told
+
+
+def test_it_says_why_an_event_is_held_also_after_a_kill(cloud: Endpoint, agent: Agent) -> None:
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Held")
+    before = said(agent)
+    assert before[2:5] == ["  ready: done", f"  command: failed: {WHY}", "  command: not yet"]
+    assert before[-1].startswith("stands: command sh -c ")
+    assert before[-1].endswith(f": {WHY}")
+    agent.kill()
+    agent.start()
+    agent.until(lambda: agent.phase() == "Held" and agent.status()["endpoint"]["answers"])
+    assert said(agent)[2:] == before[2:]
+
+
+def test_it_tells_another_machine_that_an_action_failed_and_not_why(
+    cloud: Endpoint, agent: Agent
+) -> None:
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Held")
+    own, other = agent.status(), asked_by(agent, "127.0.0.2")
+    assert own["events"][0]["actions"][1]["reason"] == WHY
+    assert other["events"][0]["actions"][1] == {
+        "kind": "command",
+        "result": "failed",
+        "reason": "",
+    }
+    assert "no route" not in str([each["reason"] for each in other["standing"]])
+
+
+def test_it_says_since_when_the_endpoint_does_not_answer(cloud: Endpoint, agent: Agent) -> None:
+    agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
+    assert said(agent) == ["web-0: ready"]
+    cloud.status = 403
+    agent.until(lambda: not agent.status()["endpoint"]["answers"])
+    lines = said(agent)
+    assert lines[0] == "web-0: ready"
+    assert lines[1].startswith("trouble: ")
+    assert "answered 403" in lines[1]
+    assert lines[2].startswith("the endpoint answered last ")
+    assert lines[2].endswith(" s ago")
+
+
+MENDED = RULES.replace("echo no route to the balancer; exit 3", "test -e MENDED || exit 3")
+
+
+def test_a_held_event_is_prepared_for_again_when_somebody_says_so(
+    tmp_path: Path, cloud: Endpoint
+) -> None:
+    mended = tmp_path / "mended"
+    agent = Agent(tmp_path / "agent", cloud.url, MENDED.replace("MENDED", str(mended)))
+    try:
+        agent.start()
+        agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
+        nothing = asked(agent, "retry")
+        assert (nothing.returncode, nothing.stderr) == (0, "Nothing is held.\n")
+        cloud.show(event())
+        agent.until(lambda: agent.phase() == "Held")
+        assert asked(agent, "retry").stdout == "asked for E1 Reboot\n"
+        agent.until(lambda: agent.said.read_text().count("is held: it is not approved") == 2)
+        assert cloud.approved == []
+        mended.touch()
+        assert asked(agent, "retry").returncode == 0
+        agent.until(lambda: agent.phase() == "Approved")
+        assert cloud.approved == ["E1"]
+        cloud.show()
+        agent.until(lambda: agent.status()["ready"] and not agent.status()["standing"])
+    finally:
+        agent.close()
+
+
+def test_a_process_that_is_no_agent_is_never_signalled(
+    tmp_path: Path, cloud: Endpoint, agent: Agent
+) -> None:
+    """As the agent's number in a container is another process's outside."""
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Held")
+    with subprocess.Popen(["sleep", "60"]) as other, answering(agent, other.pid) as config:
+        refused = asked(agent, "retry", config)
+        assert (refused.returncode, refused.stdout) == (8, "")
+        assert "send it SIGUSR1" in refused.stderr
+        assert other.poll() is None
+        other.kill()
+
+
+def test_another_machine_is_not_told_the_agents_process(agent: Agent) -> None:
+    agent.until(agent.status)
+    assert agent.process is not None
+    assert agent.status()["process"] == agent.process.pid
+    assert "process" not in asked_by(agent, "127.0.0.2")
+
+
+@contextlib.contextmanager
+def answering(agent: Agent, process: int) -> Iterator[Path]:
+    """Answer as an agent that says that it is another process; yield settings that lead there."""
+    told = json.dumps({**agent.status(), "process": process}).encode()
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(told)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        config = agent.folder / "other.toml"
+        config.write_text(f"[status]\nlisten = '127.0.0.1:{server.server_port}'\n")
+        yield config
+        thread.join()

@@ -1,0 +1,40 @@
+"""Pages of names: each entry once, and nothing but a cursor is taken for one."""
+
+from urllib.parse import quote
+
+import pytest
+
+from server.running import Client
+
+
+def test_a_page_goes_on_after_the_entry_that_it_ended_with_though_that_is_gone(
+    client: Client,
+) -> None:
+    cursor = client.get("/v1/fleet/machines?limit=4")["next"]
+    client.ask("DELETE", "/v1/fleet/machines", {"names": ["web-0"]})
+    client.ask("PUT", "/v1/fleet", {"machine": [{"name": "cart"}]})
+    rest = client.get(f"/v1/fleet/machines?cursor={cursor}")["machines"]
+    assert [machine["name"] for machine in rest] == ["web-1", "web-2"]
+
+
+@pytest.mark.parametrize("kind", ["machines", "scopes", "lost"])
+@pytest.mark.parametrize(
+    "cursor",
+    ["junk", "web-0", "b\u00fcro", "0", "=", "x" * 300, "bWFjaGluZXM", "bWFjaGluZXMv"],
+    ids=["junk", "name", "letters", "number", "padding", "long", "kind alone", "no name"],
+)
+def test_a_cursor_that_is_none_is_refused(client: Client, kind: str, cursor: str) -> None:
+    refused = client.ask("GET", f"/v1/fleet/{kind}?cursor={quote(cursor)}")
+    assert (refused.status, refused.error["code"]) == (400, "invalid")
+    assert refused.error["message"] == (
+        f"the cursor {cursor[:200]!r} is none of a page of {kind}: pass the cursor of the page "
+        "before as it is, or none for the first page"
+    )
+
+
+def test_a_cursor_of_another_list_is_refused(client: Client) -> None:
+    of_machines = client.get("/v1/fleet/machines?limit=2")["next"]
+    of_scopes = client.get("/v1/fleet/scopes?limit=2")["next"]
+    assert client.ask("GET", f"/v1/fleet/machines?cursor={of_scopes}").status == 400
+    assert client.ask("GET", f"/v1/fleet/scopes?cursor={of_machines}").status == 400
+    assert client.ask("GET", f"/v1/fleet/lost?cursor={of_machines}").status == 400
