@@ -209,8 +209,8 @@ def retry(*, config: ConfigOption = None) -> None:
     """Have the agent that runs here prepare once more for what is held."""
     from forewarn.vocabulary import EventStatus
 
-    settings = _load(config).settings
-    tree = _ask(settings.status.listen)
+    tree = _ask(_listen(config))
+    margin = _load(config).settings.margin_seconds
     held = [event for event in tree["events"] if event["phase"] == "Held"]
     if not held:
         output.note("Nothing is held.")
@@ -224,7 +224,7 @@ def retry(*, config: ConfigOption = None) -> None:
                 f"{name} is {event['event_status']}: it is prepared for only if its rule has "
                 "even_if_started"
             )
-        elif left is not None and left <= settings.margin_seconds:
+        elif left is not None and left <= margin:
             output.note(f"{name} stays held: {left:g} s of notice are too little")
         else:
             output.say(f"asked for {name}")
@@ -430,7 +430,7 @@ def _listen(config: Path | None) -> str:
     try:
         listen = _load(config).settings.status.listen
     except Failed:
-        output.note("note: --address asks an agent without its settings, such as at 127.0.0.1:8171")
+        output.note("note: without its settings: forewarn agent status --address 127.0.0.1:8171")
         raise
     if listen == OFF:
         raise Failed(ExitStatus.USAGE, "status.listen is off: the agent shows nothing")
