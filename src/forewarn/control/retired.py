@@ -82,6 +82,12 @@ def forget(transaction: Transaction, changes: Changes) -> None:
             _put(transaction, setting, left)
 
 
+def highest(reading: Reading) -> int:
+    """Return the highest of all of them; 0 where there is none."""
+    left = (parting.incarnation for parting in partings(reading).values())
+    return max((*read(reading).values(), *left), default=0)
+
+
 def lift(transaction: Transaction, by: int) -> None:
     """Raise all of them, as a restored database's scopes are."""
     if numbers := read(transaction):
