@@ -11,6 +11,7 @@ from forewarn.agent.consent import (
     REFUSED_SECONDS,
 )
 from forewarn.agent.messages import Answered, Heard, Woken
+from forewarn.agent.newcomers import NAME_SECONDS
 
 OURS = (ME, "web-1", "web-2")
 
@@ -144,9 +145,11 @@ def test_nothing_is_approved_that_has_started() -> None:
 
 def test_a_name_that_is_learnt_late_makes_the_first_machine_the_first() -> None:
     bench = Bench(rule(approve="at-once", match={"machine": "any"}), me=None)
-    assert bench.see(event(concerns_me=None)) == ["approve E1"]
+    assert bench.see(event(concerns_me=None)) == []
+    assert bench.wait(NAME_SECONDS) == ["approve E1"]
     bench = Bench(rule(match={"machine": "any"}), me=None)
     assert bench.see(event(concerns_me=None, resources=OURS)) == []
+    assert bench.wait(NAME_SECONDS) == []
     bench.me = ME
     assert bench.see(event(resources=OURS)) == ["ask web-1 web-2"]
 

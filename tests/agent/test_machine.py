@@ -5,6 +5,7 @@ import pytest
 from agent.bench import ME, NOTICE, START, Bench, command, event, rule, service
 from forewarn.agent.machine import GRACE_SECONDS, LONGEST_PAUSE_SECONDS
 from forewarn.agent.messages import Closing, Finished, Woken
+from forewarn.agent.newcomers import NAME_SECONDS
 from forewarn.agent.records import Ended, Noted, Outcome
 
 FAILED, DONE, CUT = Outcome.FAILED, Outcome.DONE, Outcome.CUT
@@ -89,7 +90,8 @@ def test_another_machines_event_is_nobodys_business_unless_a_rule_says_so() -> N
 
 def test_an_event_is_nobodys_while_the_own_name_is_not_known() -> None:
     bench = Bench(rule(service()), me=None)
-    assert bench.see(event(concerns_me=None)) == ["do log"]
+    assert bench.see(event(concerns_me=None)) == []
+    assert bench.wait(NAME_SECONDS) == ["do log"]
     bench.me = ME
     assert bench.see(event()) == ["do web"]
 

@@ -88,10 +88,11 @@ def test_no_command_shows_the_help_and_is_a_mistake(arguments: list[str], capsys
         (b'{"machine": [', "begins as JSON and is none"),
         (b"name = \xff", "is no UTF-8 text"),
         (b'{"machine": [{"name": "\xff"}]}', "is no UTF-8 text"),
-        (b"when = 2026-01-01", "holds what no fleet has"),
-        (b'{"machine": ' + b"[" * 100_000, "holds what no fleet has"),
+        (b"when = 2026-01-01", "has, 2026-01-01 without quotes: is it to be a text?"),
+        (b"when = nan", "holds what no fleet has: a number that is none, nan or inf"),
+        (b'{"machine": ' + b"[" * 100_000, "lists or tables too deep in one another"),
     ],
-    ids=["toml", "json", "bytes", "bytes in json", "date", "depth"],
+    ids=["toml", "json", "bytes", "bytes in json", "date", "no number", "depth"],
 )
 def test_a_fleet_file_that_cannot_be_read_is_a_mistake(
     content: bytes, said: str, tmp_path: Path, capsys: Capture

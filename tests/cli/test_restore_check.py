@@ -1,6 +1,8 @@
 """`forewarn restore-check`: no guest meets an incarnation again with other content."""
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import msgspec
@@ -115,6 +117,39 @@ def test_an_empty_wal_and_an_index_are_no_obstacle(database: Path) -> None:
     database.with_name("forewarn.db-wal").write_bytes(b"")
     assert main.execute(["restore-check", str(database)]) == ExitStatus.OK
     assert incarnations(database)["bastion"] == 1_000_000
+
+
+def test_a_mixture_of_two_states_is_told_and_left_as_it_is(
+    database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    earlier = database.read_bytes()
+    crashed(database)
+    sql.open_sqlite(database).close()
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        ((page,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'scopes'")
+        ((size,),) = connection.execute("PRAGMA page_size")
+    place = slice((page - 1) * size, page * size)
+    mixed = bytearray(database.read_bytes())
+    assert mixed[place] != earlier[place]
+    mixed[place] = earlier[place]
+    database.write_bytes(mixed)
+    assert main.execute(["restore-check", str(database)]) == ExitStatus.UNAVAILABLE
+    said = capsys.readouterr().err
+    assert "the file is damaged: restore it from a backup" in said
+    assert said.count("\n") == 1
+    assert database.read_bytes() == mixed
+
+
+def test_a_copy_that_was_cut_short_is_told_and_left_as_it_is(
+    database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = database.read_bytes()
+    database.write_bytes(whole[:-4096])
+    assert main.execute(["restore-check", str(database)]) == ExitStatus.UNAVAILABLE
+    said = capsys.readouterr().err
+    assert "the file is damaged: restore it from a backup" in said
+    assert said.count("\n") == 1
+    assert database.read_bytes() == whole[:-4096]
 
 
 def test_it_may_be_run_again(database: Path) -> None:

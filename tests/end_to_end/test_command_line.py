@@ -151,14 +151,28 @@ def test_a_machine_is_removed(service: Running) -> None:
 
 
 def test_a_fleet_that_is_wrong_is_refused_with_its_place(service: Running) -> None:
-    wrong = service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "_x"\n')
-    assert wrong.returncode == ExitStatus.USAGE
-    assert "machine[0].name" in wrong.stderr
-    unknown = service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "x"\nhots = "h"\n')
-    assert unknown.returncode == ExitStatus.USAGE
-    assert "hots" in unknown.stderr
-    for refused in (wrong, unknown):
-        assert refused.stdout == ""
+    for file, said in (
+        ('[[machine]]\nname = "_x"\n', "stdin: machine[0].name: '_x' is no name: give 1 to 80"),
+        (
+            '[[machine]]\nname = "x"\nadress = "h"\n',
+            "stdin: machine[0] 'x': there is no key 'adress' here; did you mean 'address'? Known",
+        ),
+        (
+            '[[machin]]\nname = "x"\n',
+            "stdin: there is no key 'machin' here; did you mean 'machine'? Known are",
+        ),
+        (
+            '[machine]\nname = "x"\n',
+            "stdin: machine 'x': expected `array`, got `table`; write [[machine]]\n",
+        ),
+        (
+            '{"machine": [{"name": "x", "host": {}}]}',
+            "stdin: machine[0].host of 'x': expected `string`, got `object`\n",
+        ),
+    ):
+        refused = service.call("fleet", "apply", "-", stdin=file)
+        assert (refused.returncode, refused.stdout) == (ExitStatus.USAGE, "")
+        assert refused.stderr.startswith(f"forewarn: {said}")
         assert len(refused.stderr.splitlines()) == 1
 
 

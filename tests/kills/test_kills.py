@@ -10,7 +10,7 @@ from kills import rounds
 KILLS = 20
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_nothing_that_was_answered_is_lost_and_no_act_is_repeated(folder: Path) -> None:
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}: 'make kill KILLS={KILLS} FRESH={KILLS} SEED={seed}' repeats its choices")

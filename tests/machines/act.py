@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from machines.machine import Inside, Power, Rebooted
+from machines.machine import Inside, Rebooted, cut
 
 
 def main(folder: Path) -> None:
@@ -19,9 +19,7 @@ def main(folder: Path) -> None:
         inside.run("true")  # which tells this boot
         before = inside.boot
         if how == "cut":
-            power = Power(folder / "switch.sock")
-            power.cut()
-            power.close()
+            cut(folder)
         else:
             with contextlib.suppress(Rebooted):  # before it has said how the command ended
                 inside.run("systemctl", "reboot")

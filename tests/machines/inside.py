@@ -8,6 +8,7 @@ import io
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 BOOT = {"boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
@@ -23,7 +24,11 @@ def main(name: str) -> None:
         tell(answers, BOOT)
         rest = b""
         while True:
-            rest += port.read(65536) or b""
+            came = port.read(65536)
+            if not came:  # nobody is there
+                threading.Event().wait(0.1)
+                continue
+            rest += came
             *asked, rest = rest.split(b"\n")
             for each in asked:
                 tell(answers, done(json.loads(each)))

@@ -1,12 +1,14 @@
 """A virtual machine of the test's own: the host's files, read-only, below a disk that is its own.
 
 So it runs the host's systemd and the very programs under test. It reaches nobody but the service,
-at 169.254.169.254. Its memory is lost at a cut; what it has not written to its disk is too.
+at 169.254.169.254. A cut of its power kills QEMU: what was not written to the disk is lost. QEMU
+ends too where the machine reboots by itself, and is started again each time it has ended.
 """
 
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -61,11 +63,15 @@ class Inside:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
+        self.boot = ""
+        self._connect()
+
+    def _connect(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(PATIENCE_SECONDS + 60)
-        self._socket.connect(str(path))
+        until(lambda: self._socket.connect_ex(str(self._path)) == 0, seconds=PATIENCE_SECONDS)
         self._lines = self._socket.makefile("rb")
-        self.boot = ""
 
     def booted(self, since: str | None = None) -> str:
         """Wait until the machine is up by another boot than `since`; return that boot's id."""
@@ -89,8 +95,12 @@ class Inside:
 
     def _read(self) -> dict[str, Any]:
         while True:
-            line = self._lines.readline()
-            assert line, "the machine is gone"
+            line = b""
+            with contextlib.suppress(ConnectionError):
+                line = self._lines.readline()
+            if not line:  # its power was cut
+                self.close()
+                self._connect()
             with contextlib.suppress(ValueError):  # half a line, which a cut has ended
                 told: dict[str, Any] = json.loads(line)
                 self.boot = told["boot"]
@@ -101,36 +111,9 @@ class Inside:
         self._socket.close()
 
 
-class Power:
-    """The switch of a machine: QEMU's monitor, by QMP.
-
-    Args:
-        path: The monitor's socket.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(PATIENCE_SECONDS + 60)
-        self._socket.connect(str(path))
-        self._lines = self._socket.makefile("rb")
-        self._lines.readline()
-        self._ask("qmp_capabilities")
-
-    def cut(self) -> None:
-        """Take the power away, and give it back: nothing in the machine learns of it."""
-        self._ask("system_reset")
-
-    def _ask(self, command: str) -> None:
-        self._socket.sendall(json.dumps({"execute": command}).encode() + b"\n")
-        while True:
-            told = json.loads(self._lines.readline())
-            assert "error" not in told, told
-            if "return" in told:
-                return
-
-    def close(self) -> None:
-        self._lines.close()
-        self._socket.close()
+def cut(folder: Path) -> None:
+    """Take the power of a folder's machine away: it is given back, and it boots."""
+    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
 
 
 class Machine:
@@ -145,20 +128,15 @@ class Machine:
     def __init__(self, folder: Path, port: int = 0, files: dict[str, str] | None = None) -> None:
         self.folder = folder
         self.console = folder / "console.log"
-        made = image.make(folder, FILES | (files or {}))
-        self._process = subprocess.Popen(command(folder, port, *made), stdin=subprocess.DEVNULL)
+        qemu = command(folder, port, *image.make(folder, FILES | (files or {})))
+        again = ["sh", "-c", 'while "$@" || [ $? = 137 ]; do :; done', "again", *qemu]
+        self._process = subprocess.Popen(again, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
-            self.power = Power(self._appeared("monitor.sock"))
             self.inside = Inside(folder / "tests.sock")
             self.inside.booted()
         except BaseException:
             self._end()
             raise
-
-    def _appeared(self, name: str) -> Path:
-        until(lambda: (self.folder / name).exists() or self._process.poll() is not None)
-        assert self._process.poll() is None, "QEMU has ended"
-        return self.folder / name
 
     def run(self, *argv: str, stdin: str = "") -> str:
         """Run a program as root, which is to succeed; return what it printed."""
@@ -182,16 +160,15 @@ class Machine:
 
     def cut(self) -> None:
         """Cut its power, and wait until it is up again."""
-        self.power.cut()
+        cut(self.folder)
         self.inside.booted()
 
     def close(self) -> None:
-        self.power.close()
         self.inside.close()
         self._end()
 
     def _end(self) -> None:
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
@@ -208,7 +185,6 @@ def command(folder: Path, port: int, kernel: Path, initramfs: Path, disk: Path) 
             "-device", f"virtserialport,chardev={name},name={name}",
         )
     ]  # fmt: skip
-    monitors = [f"unix:{folder / name}.sock,server=on,wait=off" for name in ("monitor", "switch")]
     return [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
         *(["-accel", "kvm", "-cpu", "host"] if accelerated() else ["-accel", "tcg", "-cpu", "max"]),
@@ -217,8 +193,7 @@ def command(folder: Path, port: int, kernel: Path, initramfs: Path, disk: Path) 
         "-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
         "-drive", f"file={disk},if=virtio,format=raw",
         "-netdev", net, "-device", "virtio-net-pci,netdev=net,romfile=",
-        "-device", "virtio-serial-pci", *ports,
-        *(option for monitor in monitors for option in ("-qmp", monitor)),
+        "-device", "virtio-serial-pci", *ports, "-no-reboot", "-pidfile", str(folder / "pid"),
     ]  # fmt: skip
 
 

@@ -46,18 +46,13 @@ class Site:
     def __init__(self, folder: Path, rules: str) -> None:
         self.folder = folder
         self.service = Running(folder)
-        program = [
-            f"PYTHONPATH={ROOT / 'tests'}",
-            sys.executable,
-            "-m",
-            "machines.act",
-            str(folder),
-        ]
+        paths = f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'tests'}"
+        program = ["/usr/bin/env", paths, sys.executable, "-m", "machines.act", str(folder)]
         self.service.settings.write_text(
             f'[store]\npath = "forewarn.db"\n'
             f'[[guest.listener]]\nport = {self.service.guest_port}\ndefault_vm = "{NAME}"\n'
             f'[connector]\nkind = "command"\n'
-            f"[connector.command]\nprogram = {json.dumps(['/usr/bin/env', *program])}\n"
+            f"[connector.command]\nprogram = {json.dumps(program)}\n"
         )
         self.service.start()
         fleet = {"machine": [{"name": NAME, "host": "h1"}]}
@@ -90,10 +85,11 @@ class Site:
     def status_is(self, status: str) -> None:
         """Wait until the operation has a status."""
         until(
-            lambda: self.operation()["status"] == status,
+            lambda: self.operation()["status"] in {status, "Failed"},
             lambda: (self.operation(), self.machine.journal()[-5000:]),
             seconds=PATIENCE_SECONDS,
         )
+        assert self.operation()["status"] == status, self.operation()
 
     def end(self) -> None:
         """Let what carries the operation out end, and wait until the agent has heard of it."""

@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from end_to_end.interrupted import judge
-from machines.site import STATUS, Site, command
+from machines.site import LOG, STATUS, Site, command
 
 CUTS = int(os.environ.get("VM_CUTS", "10"))
 SEED = int(os.environ.get("VM_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
-LIFE_SECONDS = 4.0
-"""From when the agent answers to a cut at the latest; an event's actions take about as long."""
+LINES = 4
+"""So many more lines of the log are waited for at most before a cut: two actions leave them."""
+LIFE_SECONDS = 15
+"""How long at most: an event that is held leaves none."""
 CUTS_AT_ONCE = ((1, 2), (0, 1), (1, 2))
 """How often the power is cut at least and at most while an event is Scheduled, while it is
 Started, and when it is over."""
@@ -64,8 +66,12 @@ class Lives:
         for _ in range(self.chance.randint(*times)):
             if self.chance.random() < 0.75:
                 self.answers()
-            threading.Event().wait(self.chance.uniform(0, LIFE_SECONDS))
-            self.site.machine.cut()
+            machine = self.site.machine
+            lines = len(self.site.done()) + self.chance.randint(0, LINES)
+            waits = f"until test $(wc -l <{LOG}) -ge {lines}; do sleep 0.1; done"
+            machine.inside.run("timeout", str(LIFE_SECONDS), "sh", "-c", waits)
+            threading.Event().wait(self.chance.uniform(0, 1))
+            machine.cut()
             self.cuts += 1
 
     def prepare(self) -> None:

@@ -44,18 +44,18 @@ FLEETS: dict[str, tuple[Any, str]] = {
         {"machine": [{"name": "n" * 300}]},
         "is no name: give 1 to 80 letters",
     ),
-    "no UTF-8": (b'{"machine": [{"name": "\xff"}]}', "the body: it is no UTF-8 text"),
+    "no UTF-8": (b'{"machine": [{"name": "\xff"}]}', "the body is no UTF-8 text"),
     "a host that is below itself": (
         {"host": [{"name": "h1", "parent": "h2"}, {"name": "h2", "parent": "h1"}]},
-        "unknown field `host`",
+        "the body: there is no key 'host' here; known are availability_set, scale_set",
     ),
     "a machine with a parent": (
         {"machine": [{"name": "one", "host": "h1", "parent": "one"}]},
-        "unknown field `parent` - at `$.machine[0]`",
+        "at machine[0]: there is no key 'parent' here; known are host, address",
     ),
     "a host that is no name but a machine": (
         {"machine": [{"name": "one", "host": {"host": "one"}}]},
-        "Expected `str`, got `object` - at `$.machine[0].host`",
+        "at machine[0].host: expected `string`, got `object`",
     ),
 }
 """Hosts have no hosts: a fleet file has no words for a loop of them."""
@@ -77,7 +77,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "100,000 targets": (
         {"machines": [f"m{n}" for n in range(100_000)], "scope": ""},
         "invalid",
-        "of length <= 10000 - at `$.machines`",
+        "at machines: expected `array` of length <= 10000, got 100000",
     ),
 }  # fmt: skip
 

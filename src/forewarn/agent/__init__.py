@@ -9,6 +9,7 @@
     ledger      the durable state, made of the records alone; pure
     messages    what the decider is told, and what it tells the shell to do
     machine     the decider; pure
+    newcomers   the decider's part that waits for the machine's own name; pure
     actions     what the actions of a rule do; shell
     journal     records on disk, each synced; shell
     looking     the endpoint: documents in, approvals out; shell

@@ -8,7 +8,7 @@ Time is the machine's monotonic clock in seconds, as `Event.starts_by` has it: a
 set neither cuts nor prolongs anything.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -33,6 +33,7 @@ from forewarn.agent.messages import (
     Stop,
     Write,
 )
+from forewarn.agent.newcomers import Newcomers
 from forewarn.agent.phases import Phase
 from forewarn.agent.records import (
     Approved,
@@ -115,6 +116,7 @@ class Machine:
         self._runs: dict[str, _Run] = {}
         self._retries: dict[tuple[str, bool], float] = {}
         self._deadlines: dict[str, float] = {}
+        self._newcomers = Newcomers()
         self._consent = Consent()
         self._out: list[Command] = []
         self._wakes: list[float] = []
@@ -125,8 +127,8 @@ class Machine:
 
         An agent that is to end tries nothing again.
         """
-        tries = bool(self._retries) and not self._closing
-        return bool(self._runs) or tries or self._consent.busy
+        waits = bool(self._retries) or self._newcomers.waiting
+        return bool(self._runs) or (waits and not self._closing) or self._consent.busy
 
     def handle(self, cause: Cause, now: float) -> list[Command]:
         """Return what follows from one cause.
@@ -201,7 +203,9 @@ class Machine:
 
     def _go_on(self, now: float) -> None:
         """Do all that is to be done now, and find out when there will be more."""
-        self._choose_all(now)
+        waits = self._newcomers.wait(self.events, self.ledger.cases, now)
+        self._wakes += waits.values()
+        self._choose_all({k: event for k, event in self.events.items() if k not in waits}, now)
         for event_id in list(self.ledger.cases):
             if event_id not in self.events:  # after the new ones, which may want what stands
                 self._write(Gone(event_id=event_id))
@@ -225,14 +229,15 @@ class Machine:
             command, again = self._consent.decide(case, self.events[case.event_id], self.name, now)
             self._out += [] if command is None else [command]
             self._wakes += [] if again is None else [again]
-        self._undo(now)
+        if not waits:  # one of them may want what stands
+            self._undo(now)
 
-    def _choose_all(self, now: float) -> None:
-        """Let rules take the events: this machine's at once, others' a few at a time."""
+    def _choose_all(self, events: Mapping[str, Event], now: float) -> None:
+        """Let rules take events: this machine's at once, others' a few at a time."""
         effects = self.ledger.effects
         telling = sum(effects[key].step.terms.tells for key in self._runs)
         left = OTHERS_AT_ONCE - telling
-        for event_id, event in self.events.items():
+        for event_id, event in events.items():
             new = event_id not in self.ledger.cases
             if new and not event.concerns_me and not self._rule(event, now)[0].acts:
                 left -= 1
@@ -471,11 +476,9 @@ class Machine:
                 continue
             later = not waits.isdisjoint(effect.served)
             waits.update(effect.served)
-            if later:
+            if later or effect.busy or effect.stuck:
                 continue
             pause = self._retries.get((effect.key, True), now)
-            if effect.busy or effect.stuck:
-                continue
             if pause > now:
                 self._wakes.append(pause)
                 continue

@@ -3,6 +3,7 @@
     main         the commands put together, and what their errors become
     serve        `forewarn serve`
     fleet        `forewarn fleet`
+    fleet_file   a fleet file: read, and named in what is refused of it
     schedule     `forewarn schedule`
     maintenance  `forewarn maintenance`
     events       `forewarn events`, `approve`, `cancel` and `postpone`

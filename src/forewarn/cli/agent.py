@@ -207,7 +207,7 @@ def status(
 @app.command()
 def retry(*, config: ConfigOption = None) -> None:
     """Have the agent that runs here prepare once more for what is held."""
-    tree = _ask(_load(config).settings.status.listen)
+    tree = _ask(_listen(config))
     held = [event for event in tree["events"] if event["phase"] == "Held"]
     if not held:
         output.note("Nothing is held.")
@@ -414,7 +414,7 @@ def _listen(config: Path | None) -> str:
     try:
         listen = _load(config).settings.status.listen
     except Failed:
-        output.note("note: --address asks an agent without its settings, such as at 127.0.0.1:8171")
+        output.note("note: without its settings: forewarn agent status --address 127.0.0.1:8171")
         raise
     if listen == OFF:
         raise Failed(ExitStatus.USAGE, "status.listen is off: the agent shows nothing")

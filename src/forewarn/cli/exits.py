@@ -70,9 +70,13 @@ class Failed(Exception):  # noqa: N818 - a command's end, told in one line; not 
     Args:
         status: How the process ends.
         message: One line: what is wrong, what was expected, what to do.
+        facts: What the service said that its message speaks of, by name.
     """
 
-    def __init__(self, status: ExitStatus, message: str) -> None:
+    def __init__(
+        self, status: ExitStatus, message: str, facts: Mapping[str, str | int] | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.facts = facts or {}

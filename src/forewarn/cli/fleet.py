@@ -1,14 +1,10 @@
 """`forewarn fleet`: what machines there are."""
 
-import json
-import sys
-import tomllib
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli import output, times
+from forewarn.cli import fleet_file, output, times
 from forewarn.cli.exits import ExitStatus, Failed
 from forewarn.cli.operator import (
     AllOption,
@@ -27,9 +23,6 @@ from forewarn.cli.operator import (
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
-
-MAX_FILE: Final = 256 * 1024 * 1024
-"""The most bytes of a fleet file: more than the largest fleet needs."""
 
 app = typer.Typer(help="Apply a fleet file; list, show, remove machines.", no_args_is_help=True)
 
@@ -61,14 +54,19 @@ def apply(
 
     All of it or nothing. Machines that the file does not name stay unless --prune is given.
     """
-    body = _fleet(file)
+    fleet = fleet_file.read(file)
     flags = {
         "prune": _flag(prune),
         "allow_empty": _flag(allow_empty),
         "again": _flag(again),
         "dry_run": _flag(dry_run),
     }
-    answer = Service(operator).ask("PUT", "/v1/fleet", query=flags | {"by": who()}, body=body)
+    try:
+        answer = Service(operator).ask(
+            "PUT", "/v1/fleet", query=flags | {"by": who()}, body=fleet.body
+        )
+    except Failed as failed:
+        raise fleet.blamed(failed) from failed
     _show_change(answer, as_json=as_json)
 
 
@@ -159,38 +157,6 @@ def remove(
         "DELETE", "/v1/fleet/machines", body={"names": names, "by": who()}
     )
     _show_change(answer, as_json=as_json)
-
-
-def _fleet(file: str) -> object:
-    """Return a fleet file as JSON bytes, or as what becomes JSON; the service judges it."""
-    shown = "stdin" if file == "-" else file
-    try:
-        if file == "-":
-            content = sys.stdin.buffer.read(MAX_FILE + 1)
-        else:
-            with Path(file).open("rb") as opened:
-                content = opened.read(MAX_FILE + 1)
-        text = content.decode()
-    except OSError as error:
-        message = f"{shown} cannot be read: {error.strerror or error}"
-        raise Failed(ExitStatus.USAGE, message) from error
-    except UnicodeDecodeError as error:
-        message = f"{shown} is no UTF-8 text ({error.reason} at byte {error.start})"
-        raise Failed(ExitStatus.USAGE, message) from error
-    if len(content) > MAX_FILE:
-        raise Failed(ExitStatus.USAGE, f"{shown} is longer than {MAX_FILE} bytes")
-    try:
-        if text.lstrip()[:1] == "{":
-            json.loads(text)
-            return content
-        return json.dumps(tomllib.loads(text)).encode()
-    except json.JSONDecodeError as error:
-        raise Failed(ExitStatus.USAGE, f"{shown} begins as JSON and is none: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise Failed(ExitStatus.USAGE, f"{shown} is neither JSON nor TOML: {error}") from error
-    except (TypeError, RecursionError) as error:
-        message = f"{shown} holds what no fleet has, such as a bare date: {error}"
-        raise Failed(ExitStatus.USAGE, message) from error
 
 
 def _scope(service: Service, name: str) -> Answer:

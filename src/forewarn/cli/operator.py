@@ -237,13 +237,14 @@ class Service:
         try:
             error = json.loads(body)["error"]
             code, message = ErrorCode(error["code"]), str(error["message"])
+            facts = dict(error.get("facts", {}))
         except (ValueError, KeyError, TypeError):
             message = (
                 f"{self._address} answered with status {status} and nothing that Forewarn says: "
                 "is it Forewarn's operator plane?"
             )
             return Failed(ExitStatus.UNREACHABLE, message)
-        return Failed(OF_CODE[code], message)
+        return Failed(OF_CODE[code], message, facts)
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -48,8 +48,8 @@ def restore_check(
     """Make a restored database safe to serve.
 
     Raises the incarnation of every scope, so that no guest meets a number that it has seen with
-    other content. Run it once, before the service starts. Refuses, changing nothing, while a
-    -wal beside the file would undo the restoring.
+    other content. Run it once, before the service starts. Refuses, changing nothing, a file that
+    is damaged, and one whose restoring a -wal beside it would undo.
     """
     if not database.is_file():
         message = f"there is no file {database}: name the restored database, such as forewarn.db"
@@ -66,7 +66,7 @@ def restore_check(
         )
         raise Failed(ExitStatus.MISSING_EXTRA, message) from error
     try:
-        store = sql.open_sqlite(database, whole=not with_wal)
+        store = sql.open_sqlite(database, thoroughly=True, whole=not with_wal)
         try:
             scopes, highest = _raise(store, by)
         finally:

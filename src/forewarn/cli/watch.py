@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -129,14 +129,26 @@ class _Kept:
 
 def _run(command: str, change: "Change", tree: str, endpoint: str) -> None:
     """Run the command for one change, to its end; what it prints goes to stderr."""
-    process = subprocess.Popen(  # noqa: S602 - the operator's line; no word of a server is in it
-        command,
-        shell=True,
-        stdin=subprocess.PIPE,
-        stdout=sys.stderr.fileno(),
-        env={**os.environ, **_variables(change, endpoint)},
-    )
+    asked: list[int] = []  # a signal while it is being begun must not leave it behind
+    before = {
+        number: signal.signal(number, lambda number, _: asked.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
+        process = subprocess.Popen(  # noqa: S602 - the operator's line; no word of a server is in it
+            command,
+            shell=True,
+            stdin=subprocess.PIPE,
+            stdout=sys.stderr.fileno(),
+            env={**os.environ, **_variables(change, endpoint)},
+        )
+    except BaseException:
+        _restore(before)
+        raise
+    try:
+        _restore(before)
+        for number in asked:
+            signal.raise_signal(number)
         process.communicate(tree.encode() + b"\n")
     except BaseException:
         process.terminate()
@@ -144,6 +156,11 @@ def _run(command: str, change: "Change", tree: str, endpoint: str) -> None:
     if process.returncode:
         what = f"{change.kind} of {change.event.event_id}"
         output.note(f"forewarn: the command ended with {process.returncode} for {what}")
+
+
+def _restore(handlers: "dict[signal.Signals, Any]") -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def _variables(change: "Change", endpoint: str) -> dict[str, str]:

@@ -44,8 +44,8 @@ CAME_BACK: Final = "came-back"
 """The reason of the trouble that an event is listed again after it was gone."""
 
 NAME_SECONDS: Final = 5.0
-"""How long a document with new events waits for this machine's name: most is left then of the
-shortest notice, which is 30 s."""
+"""How long this machine's name is asked for at a time, tries and all: meanwhile nobody looks for
+events, and the shortest notice is 30 s."""
 
 NO_NAME: Final = "no-name"
 """The reason of the trouble that nobody can tell which events concern this machine."""
@@ -109,8 +109,7 @@ class Watcher:
         self._next_at = moment.monotonic
         self._asked_at = moment.monotonic
         self._asked_name = False
-        self._name_until: float | None = None  # None: no document waits for the name
-        self._name_tried = False  # in vain, and nothing was heard of the events since
+        self._name_until: float | None = None  # None: the name is not being asked for
         self._answered = False
         self._tag: bytes | None = None
         self._apart = _apart(moment)
@@ -181,7 +180,7 @@ class Watcher:
     def _name_question(self, moment: Moment) -> Ask:
         ask = self._terms.name_question()
         if self._name_until is None:
-            return ask
+            self._name_until = moment.monotonic + NAME_SECONDS
         seconds = max(self._name_until - moment.monotonic, LEAST_GAP_SECONDS)
         return msgspec.structs.replace(ask, answer_seconds=min(ask.answer_seconds, seconds))
 
@@ -200,33 +199,11 @@ class Watcher:
             self._back_off(named, turn)
             if self._name_until is None or self._next_at < self._name_until:
                 return
-        self._leave_name(named, turn.moment)
-
-    def _leave_name(self, failure: Failure, moment: Moment) -> None:
-        """Go on without the name for a while; say so once, and where an event waited for it."""
-        self._terms.leaves_name(moment)
-        self._next_at = moment.monotonic
-        self._name_tried = True
-        if self._name_until is not None or not self._told_no_name:
+        self._terms.leaves_name(turn.moment)
+        self._next_at, self._name_until = self._asked_at + LEAST_GAP_SECONDS, None
+        if not self._told_no_name:
             self._told_no_name = True
-            self._say(NO_NAME, f"this machine's name is not known: {failure.message}")
-        self._name_until = None
-
-    def _waits_for_name(self, listing: Listing, moment: Moment) -> bool:
-        """Tell whether a document is left for the next one, before which the name is asked for.
-
-        Nobody should be told of an event without it, as long as it may be had: who is told then
-        may act on it as on another machine's.
-        """
-        if self._terms.name is not None or self._name_tried:
-            return False
-        seen = self._state.known.keys() | self._state.ended.keys()
-        if all(each.key in seen for each in listing.events):
-            return False
-        self._terms.doubts_no_name()
-        self._name_until = moment.monotonic + NAME_SECONDS
-        self._next_at, self._tag = moment.monotonic, None
-        return True
+            self._say(NO_NAME, f"this machine's name is not known: {named.message}")
 
     def _nothing_new(self, reply: Reply, turn: Turn) -> None:
         self._fine()
@@ -237,10 +214,8 @@ class Watcher:
 
     def _document(self, listing: Listing, reply: Reply, turn: Turn) -> None:
         self._terms.accepted()
+        self._answered = True
         self._fine()
-        if self._waits_for_name(listing, turn.moment):
-            return
-        self._answered, self._name_tried = True, False
         tag = answers.header(reply, b"etag")
         if tag is None and listing.incarnation is not None:
             tag = b"%d" % listing.incarnation
@@ -250,8 +225,15 @@ class Watcher:
             self._found_waiting(turn, waits=False)
         self._tag = tag
         before = len(self._state.steps)
+        is_new = any(
+            each.key not in self._state.known and each.key not in self._state.ended
+            for each in listing.events
+        )
         self._state.steps.extend(self._steps(listing, turn.moment, answers.server_time(reply)))
         self._ask_next(turn, changed=len(self._state.steps) > before)
+        if self._terms.name is None and is_new:  # whose it is may be known by now
+            self._terms.doubts_no_name()
+            self._next_at = turn.moment.monotonic
 
     def _found_waiting(self, turn: Turn, *, waits: bool) -> None:
         self._waits = waits
@@ -259,7 +241,6 @@ class Watcher:
 
     def _failed(self, failure: Failure, turn: Turn) -> None:
         self._tag = self._waits = None
-        self._name_tried = False
         if self._terms.asks_anew(failure):
             self._next_at = turn.moment.monotonic
             return

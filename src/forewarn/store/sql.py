@@ -37,7 +37,11 @@ program leaves it with that child for a moment, and its successor must not give 
 
 
 def open_sqlite(
-    path: Path, *, whole: bool = False, made: Callable[[], None] = lambda: None
+    path: Path,
+    *,
+    thoroughly: bool = False,
+    whole: bool = False,
+    made: Callable[[], None] = lambda: None,
 ) -> Store:
     """Open the database in this file, and migrate it first where that is needed.
 
@@ -46,6 +50,7 @@ def open_sqlite(
 
     Args:
         path: The database's file; its folder exists.
+        thoroughly: Whether each page of it is looked at first.
         whole: Whether the file must hold all there is, as a copy does that was just put there.
         made: Called where there was none, once the new one is there.
 
@@ -63,7 +68,7 @@ def open_sqlite(
         if whole:
             sqlite.check_whole(path)
         if path.exists():
-            sqlite.check_contents(path)
+            sqlite.check_contents(path, thoroughly=thoroughly)
         else:
             creation.create(path)
             made()

@@ -35,6 +35,13 @@ _MAGIC = b"SQLite format 3\0"
 
 _EMPTY = "it is empty: put the backup back, or remove it for a new database"
 
+_DAMAGED = "the file is damaged: restore it from a backup"
+
+_INTEGRITY = text("PRAGMA integrity_check(1)")
+
+_SOUND = "ok"
+"""What SQLite answers where it finds no fault."""
+
 _GRANT = "give the service's user the right to, or name another"
 
 _AWAY = {
@@ -48,7 +55,7 @@ _AWAY = {
 _USELESS = {
     sqlite3.SQLITE_READONLY: f"it may not be written to: {_GRANT}",
     sqlite3.SQLITE_PERM: f"it may not be written to: {_GRANT}",
-    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_NOTADB: "the file is no SQLite database: name another, or move it away",
 }
 
@@ -172,11 +179,13 @@ def _filled(path: Path, end: str) -> Path | None:
     return beside if beside.exists() and beside.stat().st_size else None
 
 
-def check_contents(path: Path) -> None:
+def check_contents(path: Path, *, thoroughly: bool = False) -> None:
     """See that a database there is one that this release can use, without touching it.
 
     Args:
         path: A file where `check_place` found no fault; nobody else of ours has it open.
+        thoroughly: Whether each page is looked at, as a copy's should be: what was cut short or
+            mixed with another state can pass for whole otherwise.
 
     Raises:
         StoreUnusable: It is empty, another program's, a newer release's, or damaged.
@@ -193,6 +202,7 @@ def check_contents(path: Path) -> None:
             empty = not connection.execute(text("SELECT count(*) FROM sqlite_master")).scalar()
             ours = connection.execute(text("PRAGMA application_id")).scalar() == APPLICATION_ID
             found = schema.revision(connection)
+            fault = connection.execute(_INTEGRITY).scalar() if thoroughly else _SOUND
     except DBAPIError as error:
         explained = explain(error, str(path))
         if explained is None:
@@ -206,6 +216,8 @@ def check_contents(path: Path) -> None:
         raise StoreUnusable(
             f"{path} cannot be used, it is another program's SQLite database: name another file"
         )
+    if fault != _SOUND:
+        raise StoreUnusable(f"{path} cannot be used, {_DAMAGED} ({' '.join(str(fault).split())})")
     if not schema.is_known(found):
         raise StoreUnusable(
             f"{path} cannot be used, it was written by a newer release of Forewarn "

@@ -1,4 +1,8 @@
-"""Playing what may happen, without waiting for it and without a network.
+"""Fleets played from scenarios, without waiting and without a network.
+
+It plays the service: a text says what operators, guests, the connector and the clock do, and what
+must then hold. It is no kit for the tests of handlers and has no fake client: what those need
+today is in docs/guides/handling.md.
 
     script      the language of scenario files: text in, values out, strict
     sentences   its sentences, by their subjects

@@ -15,6 +15,7 @@
     cautions            what an operator who changes the fleet is warned of
     cursors             where a page of names ended
     bodies              a request's body and query, read strictly
+    mistakes            what is wrong with a body, in words
     auth                who may ask: the token, the Host and Origin that are served
     sockets             the unix socket and the TCP one, opened with care
 

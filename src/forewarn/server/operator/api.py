@@ -204,9 +204,6 @@ def _answer_failure(request: Request[Any, Any, Any], error: Exception) -> Respon
             status = 503
             failure = schemas.Error(code=ErrorCode.UNAVAILABLE, message=str(error))
             headers["Retry-After"] = str(RETRY_SECONDS)
-        case msgspec.DecodeError():  # and so every ValidationError
-            status = 400
-            failure = schemas.Error(code=ErrorCode.INVALID, message=f"the body: {error}")
         case HTTPException() if error.status_code < 500:
             status = error.status_code
             headers.update(error.headers or {})
@@ -230,8 +227,8 @@ def _message(request: Request[Any, Any, Any], error: HTTPException) -> str:
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
         if any(one.get("key") == "data" for one in error.extra):
             return "the body is empty: this wants JSON, such as /v1/schema describes"
-        places = [f"at {one.get('key', 'the query')}: {one['message']}" for one in error.extra]
-        return "; ".join(places)
+        told = [(one.get("key", "the query"), one["message"]) for one in error.extra]
+        return "; ".join(f"at {name}: {bodies.judged(request, name, what)}" for name, what in told)
     path = request.url.path
     if error.status_code == 404:
         return f"there is nothing at {path}: see /v1/schema for what there is"

@@ -15,7 +15,7 @@ from litestar.openapi.spec import Reference, Schema
 from litestar.typing import FieldDefinition
 
 from forewarn.maintenance.errors import Refused
-from forewarn.server.operator import schemas
+from forewarn.server.operator import mistakes, schemas
 from forewarn.vocabulary import ErrorCode
 
 T = TypeVar("T")
@@ -51,13 +51,17 @@ class Strict(AbstractDTO[T]):
         """Return the body as the type that the handler wants.
 
         Raises:
-            msgspec.ValidationError: It is JSON of another shape; the message has its path.
-            msgspec.DecodeError: It is no JSON, or no UTF-8.
+            Refused: INVALID: it is JSON of another shape, no JSON, or no UTF-8.
         """
         try:
             return msgspec.json.decode(value, type=self.model_type)
+        except msgspec.ValidationError as error:
+            raise mistakes.refusal(error, value, self.model_type) from error
+        except msgspec.DecodeError as error:
+            raise mistakes.no_json(error) from error
         except UnicodeDecodeError as error:
-            raise msgspec.DecodeError("it is no UTF-8 text, which JSON must be") from error
+            message = "the body is no UTF-8 text, which JSON must be"
+            raise Refused(ErrorCode.INVALID, message) from error
 
     @classmethod
     def create_for_field_definition(cls, *_: object, **__: object) -> None:
@@ -94,23 +98,47 @@ def judge_query(request: Request[Any, Any, Any]) -> None:
     Raises:
         Refused: INVALID.
     """
-    handler = request.route_handler
-    inner = {"request", "data", *handler.resolve_dependencies(), *request.path_params}
-    known = {
-        getattr(parameter.kwarg_definition, "name", None) or name: parameter
-        for name, parameter in handler.parsed_fn_signature.parameters.items()
-        if name not in inner
-    }
+    known = _parameters(request)
     given = Counter(name for name, _ in request.query_params.multi_items())
     for name, times in given.items():
         if name not in known:
-            message = f"there is no parameter {name!r} here; " + (
-                f"known are {', '.join(known)}" if known else "this takes none"
+            near = mistakes.nearest(name, list(known))
+            message = f"there is no parameter {name!r} here{near or ';'} " + (
+                f"{'Known' if near else 'known'} are {', '.join(known)}"
+                if known
+                else "this takes none"
             )
             raise Refused(ErrorCode.INVALID, message, parameter=name)
         if times > 1 and not known[name].is_non_string_sequence:
             message = f"the parameter {name!r} is given {times} times: give it once"
             raise Refused(ErrorCode.INVALID, message, parameter=name)
+
+
+def judged(request: Request[Any, Any, Any], name: str, what: str) -> str:
+    """Return what is said of a parameter that is not what it should be.
+
+    Args:
+        request: Whose query or path it is in.
+        name: The parameter's.
+        what: What the framework said.
+    """
+    known = request.route_handler.parsed_fn_signature.parameters | _parameters(request)
+    if name not in known:
+        return what
+    in_path = str(request.path_params.get(name, ""))
+    given = request.query_params.getall(name, [in_path])
+    return mistakes.of_parameter(what, given, known[name].annotation)
+
+
+def _parameters(request: Request[Any, Any, Any]) -> dict[str, FieldDefinition]:
+    """Return what the route takes in its query, by name."""
+    handler = request.route_handler
+    inner = {"request", "data", *handler.resolve_dependencies(), *request.path_params}
+    return {
+        getattr(parameter.kwarg_definition, "name", None) or name: parameter
+        for name, parameter in handler.parsed_fn_signature.parameters.items()
+        if name not in inner
+    }
 
 
 def judge_text(text: str, where: str) -> str:

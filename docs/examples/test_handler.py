@@ -1,0 +1,101 @@
+"""A handler that takes its client as an argument, and its tests, which need no service."""
+
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import forewarn
+
+
+class Notices(Protocol):
+    """What the handler wants of a forewarn.Client."""
+
+    def watch(self, *, mine: bool) -> Iterable[forewarn.Change]: ...
+
+    def approve(self, *events: forewarn.Event) -> None: ...
+
+
+class Service(Protocol):
+    def drain(self) -> bool: ...
+
+    def undrain(self) -> None: ...
+
+
+def handle(client: Notices, service: Service) -> None:
+    """The handler: yours stands in a module of its own, as these classes do."""
+    in_hand: set[str] = set()
+    for change in client.watch(mine=True):
+        event = change.event
+        if change.appeared and not event.started:
+            in_hand.add(event.event_id)
+            if service.drain():
+                client.approve(event)
+        elif change.gone and event.event_id in in_hand:
+            in_hand.remove(event.event_id)
+            if not in_hand:
+                service.undrain()
+
+
+class FakeClient:
+    """Tells what it is given, as a client's watch would, and keeps what is approved."""
+
+    def __init__(self, *changes: forewarn.Change) -> None:
+        self.changes = changes
+        self.approved: list[str] = []
+
+    def watch(self, *, mine: bool) -> Iterable[forewarn.Change]:
+        return [each for each in self.changes if not mine or each.event.concerns_me is not False]
+
+    def approve(self, *events: forewarn.Event) -> None:
+        self.approved += [event.event_id for event in events]
+
+
+class FakeService:
+    def __init__(self, *, drains: bool = True) -> None:
+        self.drains = drains
+        self.did: list[str] = []
+
+    def drain(self) -> bool:
+        self.did.append("drain")
+        return self.drains
+
+    def undrain(self) -> None:
+        self.did.append("undrain")
+
+
+def reboot(event_id: str, notice_seconds: float = 900.0) -> forewarn.Event:
+    return forewarn.Event(
+        event_id=event_id,
+        status="Scheduled",
+        event_type="Reboot",
+        resource_type="VirtualMachine",
+        resources=("web-0",),
+        not_before=datetime.now(UTC) + timedelta(seconds=notice_seconds),
+        description="",
+        source="Platform",
+        duration_seconds=-1,
+        concerns_me=True,
+        starts_by=time.monotonic() + notice_seconds,  # what notice_left is reckoned from
+    )
+
+
+def test_it_drains_approves_and_comes_back() -> None:
+    client = FakeClient(forewarn.Appeared(reboot("E1")), forewarn.Gone(reboot("E1")))
+    service = FakeService()
+    handle(client, service)
+    assert service.did == ["drain", "undrain"]
+    assert client.approved == ["E1"]
+
+
+def test_a_drain_that_fails_is_not_approved() -> None:
+    client = FakeClient(forewarn.Appeared(reboot("E1")))
+    handle(client, FakeService(drains=False))
+    assert client.approved == []
+
+
+def test_of_two_events_the_last_brings_it_back() -> None:
+    appeared = [forewarn.Appeared(reboot("E1")), forewarn.Appeared(reboot("E2"))]
+    service = FakeService()
+    handle(FakeClient(*appeared, forewarn.Gone(reboot("E1"))), service)
+    assert service.did == ["drain", "drain"]

@@ -1,0 +1,130 @@
+"""A fleet file: read, sent as JSON, and named in what the service refuses of it.
+
+The service judges it, so that both are of one release. It says the place in the file; whose entry
+stands there, and the file's name, are added here.
+"""
+
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from forewarn.cli.exits import ExitStatus, Failed
+
+MAX_FILE: Final = 256 * 1024 * 1024
+"""The most bytes of a fleet file: more than the largest fleet needs."""
+
+MAX_NAME: Final = 80
+"""The most characters of an entry's name that a message repeats: no name is longer."""
+
+THE_BODY: Final = "the body"
+"""What the service calls what it was sent."""
+
+_INDEX = re.compile(r"\[\d+\]")
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+class FleetFile:
+    """A fleet file, readable and of a known form.
+
+    Args:
+        shown: What messages call it.
+        body: The fleet as JSON.
+        tree: The same as values.
+        toml: Whether it was written as TOML.
+    """
+
+    def __init__(self, shown: str, body: bytes, tree: object, *, toml: bool) -> None:
+        self.shown = shown
+        self.body = body
+        self._tree = tree
+        self._toml = toml
+
+    def blamed(self, failed: Failed) -> Failed:
+        """Return what the service refused, told of the file: `fleet.toml: machine[0] 'a': ...`."""
+        where, message = failed.facts.get("where"), failed.message
+        if message.startswith(THE_BODY):
+            message = self.shown + message.removeprefix(THE_BODY)
+        elif where and message.startswith(f"at {where}") and self._begins(str(where)):
+            place, _, what = message.removeprefix("at ").partition(": ")
+            message = f"{self.shown}: {place}{self._of(place)}: {what}"
+        if self._toml and where:
+            message = message.replace("`object`", "`table`")
+            if (failed.facts.get("expected"), failed.facts.get("got")) == ("array", "object"):
+                message += f"; write [[{_INDEX.sub('', str(where))}]]"
+        return Failed(failed.status, message, failed.facts)
+
+    def _begins(self, where: str) -> bool:
+        """Tell whether a place is one of the file, not of the request around it."""
+        first = _STEP.match(where)
+        return first is not None and isinstance(self._tree, dict) and first[1] in self._tree
+
+    def _of(self, place: str) -> str:
+        """Return whose a place is, by the name of the innermost entry that has one."""
+        value: Any = self._tree
+        name, at_its_end = "", False
+        for key, index in _STEP.findall(place):
+            try:
+                value = value[key or int(index)]
+            except (LookupError, TypeError):
+                break
+            at_its_end = isinstance(value, dict) and isinstance(value.get("name"), str)
+            name = value["name"] if at_its_end else name
+        if not name or place.endswith(".name"):
+            return ""
+        return f" {name[:MAX_NAME]!r}" if at_its_end else f" of {name[:MAX_NAME]!r}"
+
+
+def read(file: str) -> FleetFile:
+    """Return a fleet file; the service judges what is in it.
+
+    Args:
+        file: Its path; `-` reads stdin.
+
+    Raises:
+        Failed: USAGE: it cannot be read, or is neither TOML nor JSON.
+    """
+    shown = "stdin" if file == "-" else file
+    text = _text(file, shown)
+
+    def refuse(value: object) -> NoReturn:
+        message = f"{shown} holds what no fleet has, {value} without quotes: is it to be a text?"
+        raise Failed(ExitStatus.USAGE, message)
+
+    try:
+        if text.lstrip()[:1] == "{":
+            return FleetFile(shown, text.encode(), json.loads(text), toml=False)
+        tree = tomllib.loads(text)
+        body = json.dumps(tree, default=refuse, allow_nan=False).encode()
+        return FleetFile(shown, body, tree, toml=True)
+    except json.JSONDecodeError as error:
+        raise Failed(ExitStatus.USAGE, f"{shown} begins as JSON and is none: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise Failed(ExitStatus.USAGE, f"{shown} is neither JSON nor TOML: {error}") from error
+    except RecursionError as error:
+        message = f"{shown} holds what no fleet has: lists or tables too deep in one another"
+        raise Failed(ExitStatus.USAGE, message) from error
+    except ValueError as error:
+        message = f"{shown} holds what no fleet has: a number that is none, nan or inf"
+        raise Failed(ExitStatus.USAGE, message) from error
+
+
+def _text(file: str, shown: str) -> str:
+    try:
+        if file == "-":
+            content = sys.stdin.buffer.read(MAX_FILE + 1)
+        else:
+            with Path(file).open("rb") as opened:
+                content = opened.read(MAX_FILE + 1)
+        text = content.decode()
+    except OSError as error:
+        message = f"{shown} cannot be read: {error.strerror or error}"
+        raise Failed(ExitStatus.USAGE, message) from error
+    except UnicodeDecodeError as error:
+        message = f"{shown} is no UTF-8 text ({error.reason} at byte {error.start})"
+        raise Failed(ExitStatus.USAGE, message) from error
+    if len(content) > MAX_FILE:
+        raise Failed(ExitStatus.USAGE, f"{shown} is longer than {MAX_FILE} bytes")
+    return text
