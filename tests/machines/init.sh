@@ -20,7 +20,7 @@ busybox mount -t overlay -o lowerdir=/host,upperdir=/disk/upper,workdir=/disk/wo
 # Once: a machine of its own, which has nothing of the host's units, state and settings.
 if [ ! -e /disk/made ]; then
     cd /new
-    busybox rm -rf etc/systemd/system etc/rc?.d etc/forewarn var/lib/forewarn var/lib/private
+    busybox rm -rf etc/systemd/system etc/rc?.d etc/forewarn var/lib/forewarn var/lib/forewarn-agent var/lib/private
     busybox rm -rf var/log/journal .dockerenv run/.containerenv run/systemd
     busybox mkdir -p etc/systemd/system-generators var/log/journal opt/forewarn
     for generator in lib/systemd/system-generators/*; do

@@ -67,7 +67,7 @@ def test_the_unit_is_active_when_the_agent_says_that_it_is_ready(site: Site) -> 
         "User": "",
     }
     assert site.machine.run("sh", "-c", f"{STATUS}/healthz") == "ok\n"
-    assert site.machine.run("stat", "-c", "%a %U", "/var/lib/forewarn") == "700 root\n"
+    assert site.machine.run("stat", "-c", "%a %U", "/var/lib/forewarn-agent") == "700 root\n"
     assert "web-0: ready" in site.machine.run("forewarn", "agent", "status")
 
 

@@ -105,7 +105,7 @@ class Server:
             "/var/lib/postgresql/15/main": str(self.data),
             "/var/lib/postgresql/pair.pgpass": str(self.passes),
             "/var/run/postgresql": str(self.folder),
-            "/var/lib/forewarn/switchover": str(self.begun),
+            "/var/lib/forewarn-agent/switchover": str(self.begun),
             "systemctl ": f"{self.folder}/systemctl ",
             "setpriv --reuid=postgres --regid=postgres --init-groups": owner(),
         }

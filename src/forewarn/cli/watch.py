@@ -135,7 +135,7 @@ def _run(command: str, change: "Change", tree: str, endpoint: str) -> None:
         for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
-        process = subprocess.Popen(  # noqa: S602 - the operator's line; no word of a server is in it
+        process = subprocess.Popen(  # noqa: S602 - the operator's own line
             command,
             shell=True,
             stdin=subprocess.PIPE,
