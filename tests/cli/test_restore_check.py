@@ -12,6 +12,7 @@ from builders import FLEET, mint
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import SystemClock
+from forewarn.control import retired
 from forewarn.control.feed import Feed
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
@@ -188,3 +189,21 @@ def test_numbers_that_json_clients_cannot_read_are_refused(
     assert "smaller --by" in capsys.readouterr().err
     assert incarnations(database)["batch"] == 0
     assert main.execute(["restore-check", str(database), "--by", "9"]) == ExitStatus.OK
+
+
+@pytest.mark.parametrize(
+    ("setting", "kept"),
+    [(retired.SETTING, '{"gone":%d}'), (retired.MACHINES, '{"gone-0":["web",%d]}')],
+)
+def test_numbers_of_what_was_removed_are_judged_likewise(
+    database: Path, capsys: pytest.CaptureFixture[str], setting: str, kept: str
+) -> None:
+    store = sql.open_sqlite(database)
+    with store.write() as transaction:
+        transaction.put_setting(setting, kept % (2**53 - 10))
+    store.close()
+    assert main.execute(["restore-check", str(database), "--by", "10"]) == ExitStatus.REFUSED
+    assert f"would be {2**53}, and" in capsys.readouterr().err
+    assert incarnations(database)["web"] == 1
+    assert main.execute(["restore-check", str(database), "--by", "9"]) == ExitStatus.OK
+    assert "the highest is 10." in capsys.readouterr().out

@@ -2,18 +2,17 @@
 
 from datetime import timedelta
 
-import msgspec
 import pytest
 
 from builders import FLEET, MINUTE, NOW, mint
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
-from forewarn.control import plane, retired
+from forewarn.control import plane
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import fleet
 from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Deed, HoldKind, Intervention, Parting
+from forewarn.maintenance.model import Deed, HoldKind, Intervention
 from forewarn.maintenance.planner import Request
 from forewarn.maintenance.policy import Enablement, Policy
 from forewarn.store.port import HistoryQuery
@@ -419,67 +418,6 @@ def test_machines_are_removed_unless_something_live_names_them(house: House) -> 
         assert "web-1" not in reading.machines()
         assert "bastion" not in reading.scopes()
         assert "web" in reading.scopes()
-
-
-def test_a_scope_that_is_removed_and_added_again_never_repeats_a_number(house: House) -> None:
-    house.ask(REBOOT, "bastion", "web-0")
-    done(house.plane.cancel("1", reason=""))
-    assert house.incarnation("bastion") == 2
-    done(house.plane.remove_machines(["bastion"]))
-    done(house.plane.apply_fleet(FLEET, dry_run=True))
-    done(house.plane.apply_fleet(FLEET))
-    assert house.incarnation("bastion") == 3
-    only = fleet.Fleet(machine=(fleet.Standalone(name="other"),))
-    done(house.plane.apply_fleet(only, prune=True))
-    done(house.plane.apply_fleet(FLEET))
-    assert (house.incarnation("bastion"), house.incarnation("web")) == (4, 3)
-    assert house.incarnation("batch") == 0
-    done(house.plane.remove_machines(["bastion"]))
-    with house.store.write() as transaction:
-        retired.lift(transaction, 100)
-    done(house.plane.apply_fleet(FLEET))
-    assert house.incarnation("bastion") == 105
-
-
-def remove_after_an_event(house: House) -> None:
-    """Remove web-1, which has met incarnation 2 of web by then."""
-    house.ask(REBOOT, "web-0")
-    done(house.plane.cancel("1", reason=""))
-    done(house.plane.remove_machines(["web-1"]))
-
-
-def test_a_machine_that_is_removed_and_added_elsewhere_never_meets_a_number_again(
-    house: House,
-) -> None:
-    remove_after_an_event(house)
-    members = (fleet.Named(name="WEB-1"),)
-    away = fleet.AvailabilitySet(name="away", machines=members)
-    done(house.plane.apply_fleet(fleet.Fleet(availability_set=(away,))))
-    assert house.incarnation("away") == 3
-
-
-def test_a_machine_that_is_removed_and_added_where_it_was_changes_no_number(house: House) -> None:
-    remove_after_an_event(house)
-    done(house.plane.apply_fleet(FLEET))
-    assert house.incarnation("web") == 2
-    with house.store.read() as reading:
-        assert retired.partings(reading) == {}
-
-
-def test_removed_machines_are_raised_with_a_restored_store_and_the_oldest_forgotten(
-    house: House,
-) -> None:
-    old = {f"old-{n}": Parting("web", 1) for n in range(retired.MAX_MACHINES - 1)}
-    with house.store.write() as transaction:
-        transaction.put_setting(retired.MACHINES, msgspec.json.encode(old).decode())
-    done(house.plane.remove_machines(["bastion"]))  # which never had an event to read
-    remove_after_an_event(house)
-    done(house.plane.remove_machines(["web-2"]))
-    with house.store.write() as transaction:
-        retired.lift(transaction, 100)
-        kept = retired.partings(transaction)
-    assert list(kept) == [*list(old)[1:], "web-1", "web-2"]
-    assert (kept["web-2"], kept["old-1"]) == (Parting("web", 102), Parting("web", 101))
 
 
 def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:

@@ -13,9 +13,10 @@ from builders import FLEET, MINUTE, NOW
 from control.busy import Busy
 from control.conftest import done
 from forewarn.connectors.port import Act, Outcome
-from forewarn.control import turns
+from forewarn.control import retired, turns
 from forewarn.maintenance import fleet
 from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Parting
 from forewarn.maintenance.planner import Request
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -90,6 +91,24 @@ def test_what_ends_together_shares_one_commit_and_each_has_its_own_answer(busy: 
             refused.result(10)
         assert refusal.value.code is code
     assert busy.store.commits == before + 2
+
+
+def test_machines_that_are_lost_in_one_turn_are_all_written_down(busy: Fleet) -> None:
+    busy.ask(EventType.PREEMPT, "batch_0", "batch_1")
+    busy.clock.advance(MINUTE)
+    busy.plane.advance().result(10)
+    acts = busy.claim()
+    before = busy.store.commits
+    busy.hold()
+    ends = [busy.finish(act) for act in acts.values()]
+    busy.release()
+    for end in ends:
+        end.result(10)
+    assert busy.store.commits == before + 2
+    with busy.store.read() as reading:
+        last = Parting("batch", reading.scopes()["batch"].incarnation)
+        assert retired.partings(reading) == {"batch_0": last, "batch_1": last}
+        assert last.incarnation > 0
 
 
 def test_an_operation_has_one_outcome_whoever_reports_beside_it(busy: Fleet) -> None:

@@ -41,6 +41,12 @@ def test_a_listener_that_there_is_not_is_told_with_those_that_there_are() -> Non
     )
 
 
+@pytest.mark.parametrize("machine", [{"address": "10.0.0.1"}, {"listener": "blue"}])
+def test_a_service_without_any_listener_is_told_of(machine: dict[str, Any]) -> None:
+    said = "the service has no listener for guests: what asks from the address of zz gets no answer"
+    assert warnings(machine) == (said,)
+
+
 def test_a_machine_without_a_listener_is_told_where_all_have_names() -> None:
     assert warnings({"address": "10.0.0.1"}, "red", "green") == (
         (

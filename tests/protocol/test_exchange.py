@@ -336,7 +336,7 @@ def test_nobody_is_told_to_come_back_at_once() -> None:
     "value",
     [
         b"2", b'"2"', b'W/"2"', b"w/2", b"W/2", b" 2 ", b"1,2", b'"1", "2"', b'W/"1",W/"2"', b"*",
-        b'"a,b", "2"', b" * ",
+        b'"a,b", "2"', b" * ", b",, 2 ,", b'2, "1', b'"", 2', b"1\t,\t2",
     ],
 )  # fmt: skip
 def test_a_client_that_holds_the_document_is_told_so(value: bytes) -> None:
@@ -346,8 +346,12 @@ def test_a_client_that_holds_the_document_is_told_so(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"0", b"22", b"02", b"2.0", b'"1,2"', b'"*"', b"1", b",,", b"W/", b"-2", b"\xff"]
-)
+    "value",
+    [
+        b"", b"0", b"22", b"02", b"2.0", b'"1,2"', b'"*"', b"1", b",,", b"W/", b"-2", b"\xff",
+        b'"2', b'2"', b"2 2", b'"2" "2"', b'"2"2', b'2"2"', b"W/ 2", b'W/"2', b'"1,2', b'"1, "2"',
+    ],
+)  # fmt: skip
 def test_a_client_that_holds_another_document_gets_this_one(value: bytes) -> None:
     reply = get(EVENTS, (b"If-None-Match", value))
     assert (reply.status, reply.body) == (200, cases.golden("section_4.json"))

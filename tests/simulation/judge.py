@@ -29,6 +29,8 @@ class Judge:
         """When each operation's notice is over, in time that guests have to read in."""
         self._highest: dict[str, int] = {}
         """The highest incarnation that each scope's guests have read, removed scopes' too."""
+        self._left: dict[str, tuple[str, int]] = {}
+        """The scope that each removed machine was in, by key, and that one's incarnation."""
         self.approved: set[str] = set()
         """Events of which somebody was told that they are approved."""
         self.starts = 0
@@ -102,17 +104,21 @@ class Judge:
         for machine in changes.machines:
             old = self._memory.all_machines.get(machine.key)
             if old is None:
-                continue
-            if (old.scope, old.update_domain) != (machine.scope, machine.update_domain):
-                self._see_idle(old.scope, machine.name, ending)
-            if old.scope != machine.scope:
-                left = self._memory.all_scopes[old.scope].incarnation
+                scope, left = self._left.pop(machine.key, (machine.scope, 0))
+            else:
+                if (old.scope, old.update_domain) != (machine.scope, machine.update_domain):
+                    self._see_idle(old.scope, machine.name, ending)
+                scope, left = old.scope, self._memory.all_scopes[old.scope].incarnation
+            if scope != machine.scope:
                 known = self._memory.all_scopes.get(machine.scope)
                 entered = fresh.get(machine.scope, known.incarnation if known else 0)
                 if left and entered <= left:
                     raise Wrong(f"{machine.name} was at incarnation {left} and is at {entered}")
         for name in changes.removed_machines:
-            self._see_idle(self._memory.all_machines[name].scope, name, ending)
+            scope = self._memory.all_machines[name].scope
+            self._see_idle(scope, name, ending)
+            known = self._memory.all_scopes[scope].incarnation
+            self._left[name] = scope, fresh.get(scope, known)
 
     def _see_idle(self, scope: str, name: str, ending: set[str]) -> None:
         for operation in self._memory.live_operations([scope]).values():

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
+from forewarn.control import retired
 from forewarn.control.writer import Job, Work
 from forewarn.maintenance import schedule
 from forewarn.maintenance.model import (
@@ -258,6 +259,7 @@ class MemoryWriter:
                     self._memory.all_settings = settings
                     return Answered(None, Crashed())
                 self._judge(work.changes, now)
+                retired.note(self._memory, work.changes)  # type: ignore[arg-type] # likewise
                 self._memory.save(work.changes)
         except Exception as error:  # noqa: BLE001 - whoever asked reads it
             return Answered(None, error)

@@ -287,6 +287,18 @@ def test_a_folder_that_may_not_be_entered_is_told(open_folder: Path) -> None:
     closed.chmod(0o700)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="folders are synced on POSIX only")
+def test_a_new_database_that_cannot_be_made_lasting_is_not_left(open_folder: Path) -> None:
+    path = open_folder / "it.db"
+    open_folder.chmod(0o333)  # files can be made there, and the folder itself cannot be opened
+    said = opened_by_nobody(path)
+    open_folder.chmod(0o777)
+    assert said.startswith(f"StoreUnavailable {path} cannot be made now (Permission denied)")
+    assert said.endswith("nothing was changed")
+    assert [p.name for p in open_folder.iterdir()] == ["it.db.lock"]
+    assert opened_by_nobody(path) == "opened"
+
+
 def test_a_lock_file_of_another_user_is_told(open_folder: Path) -> None:
     path = open_folder / "it.db"
     lock = open_folder / "it.db.lock"

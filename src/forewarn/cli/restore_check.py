@@ -109,9 +109,10 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
     with store.write() as transaction:
         scopes = transaction.scopes().values()
         highest = max((scope.incarnation for scope in scopes), default=0) + by
-        if highest > MAX_INCARNATION:
+        most = max(highest, retired.highest(transaction) + by)
+        if most > MAX_INCARNATION:
             message = (
-                f"an incarnation would be {highest}, and JSON clients read numbers exactly up to "
+                f"an incarnation would be {most}, and JSON clients read numbers exactly up to "
                 f"{MAX_INCARNATION} only: give a smaller --by"
             )
             raise Failed(ExitStatus.REFUSED, message)

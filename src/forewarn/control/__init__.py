@@ -5,7 +5,7 @@
     draft     what a turn has come to so far, read as the store would be
     approvals guests' words, by turns
     reports   what executors say of what they hold, by turns
-    retired   the incarnations of scopes that were removed
+    retired   the incarnations of what was removed
     snapshots what of the store a decision gets to see
     writer    the one thread that writes; requests that wait together share a commit
     measures  what is counted of all this, as plain numbers

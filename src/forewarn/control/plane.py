@@ -107,7 +107,7 @@ class Plane:
             )
             if dry_run:
                 return Work(applied)
-            retired.note(transaction, snapshot, applied.changes)
+            retired.forget(transaction, applied.changes)
             return Work(applied, applied.changes)
 
         return self._writer.submit(job)
@@ -125,7 +125,6 @@ class Plane:
                 holds=transaction.holds(),
             )
             applied = dealing.remove(snapshot, names)
-            retired.note(transaction, snapshot, applied.changes)
             return Work(applied, applied.changes)
 
         return self._writer.submit(job)

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from forewarn.maintenance.model import Changes, Parting, Snapshot
+from forewarn.maintenance.model import Changes, Parting
 from forewarn.store.port import Reading, Transaction
 
 SETTING: Final = "retired incarnations"
@@ -42,30 +42,50 @@ def partings(reading: Reading) -> dict[str, Parting]:
     return _partings.decode(kept) if kept else {}
 
 
-def note(transaction: Transaction, before: Snapshot, changes: Changes) -> None:
-    """Write down what a change of the fleet removes, and forget what it adds again."""
-    numbers = read(transaction)
-    after = dict(numbers)
-    for name in changes.removed_scopes:
-        if (incarnation := before.scopes[name].incarnation) > 0:
-            after[name] = incarnation
-    for scope in changes.scopes:
-        after.pop(scope.key, None)
-    if after != numbers:
-        _put(transaction, SETTING, after)
+def note(transaction: Transaction, changes: Changes) -> None:
+    """Write down what changes that are about to be saved remove, whoever removes it."""
+    if changes.removed_scopes:
+        numbers = read(transaction)
+        scopes = transaction.scopes(changes.removed_scopes)
+        last = {name: s.incarnation for name, s in scopes.items() if s.incarnation > 0}
+        if last:
+            _put(transaction, SETTING, numbers | last)
+    if changes.removed_machines:
+        _part(transaction, changes)
+
+
+def _part(transaction: Transaction, changes: Changes) -> None:
+    machines = transaction.machines(changes.removed_machines)
+    scopes = transaction.scopes({machine.scope for machine in machines.values()})
+    # A machine that asks while the change is told may still read what its scope comes to by it.
+    scopes |= {scope.key: scope for scope in changes.scopes if scope.key in scopes}
     parted = partings(transaction)
     left = dict(parted)
     for name in changes.removed_machines:
-        scope_key = before.machines[name].scope
-        if (incarnation := before.scopes[scope_key].incarnation) > 0:
+        if name in machines and (scope := scopes[machines[name].scope]).incarnation > 0:
             left.pop(name, None)
-            left[name] = Parting(scope_key, incarnation)
-    for machine in changes.machines:
-        left.pop(machine.key, None)
+            left[name] = Parting(scope.key, scope.incarnation)
     for name in list(left)[: max(0, len(left) - MAX_MACHINES)]:
         del left[name]
     if left != parted:
         _put(transaction, MACHINES, left)
+
+
+def forget(transaction: Transaction, changes: Changes) -> None:
+    """Forget what a change of the fleet adds again: it is known by itself from then on."""
+    for setting, kept, back in (
+        (SETTING, read(transaction), {scope.key for scope in changes.scopes}),
+        (MACHINES, partings(transaction), {machine.key for machine in changes.machines}),
+    ):
+        if not back.isdisjoint(kept):
+            left = {name: value for name, value in kept.items() if name not in back}
+            _put(transaction, setting, left)
+
+
+def highest(reading: Reading) -> int:
+    """Return the highest of all of them; 0 where there is none."""
+    left = (parting.incarnation for parting in partings(reading).values())
+    return max((*read(reading).values(), *left), default=0)
 
 
 def lift(transaction: Transaction, by: int) -> None:

@@ -1,9 +1,9 @@
 """The one writer: requests that wait together share a transaction, and so its commit.
 
-A job decides on what the transaction shows and returns new values; the writer checks the
-invariants, saves, commits, tells the feed, and only then answers. A refusal concerns its own job
-alone: it is raised before anything is saved. Any other error undoes the whole batch, which is
-then run again job by job, so that only the guilty one fails.
+A job decides on what the transaction shows, checks the invariants and returns new values; the
+writer notes the numbers of what they remove, saves, commits, tells the feed, and only then answers.
+A refusal concerns its own job alone: it is raised before anything is saved. Any other error undoes
+the whole batch, which is then run again job by job, so that only the guilty one fails.
 """
 
 import queue
@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock
+from forewarn.control import retired
 from forewarn.control.feed import Feed
 from forewarn.control.measures import COMMIT_BOUNDS, Histogram
 from forewarn.maintenance.errors import Refused
@@ -197,6 +198,7 @@ class _Committer:
                     works.append(refusal)
                     continue
                 if work.changes:
+                    retired.note(transaction, work.changes)
                     transaction.save(work.changes)
                 works.append(work)
         return works

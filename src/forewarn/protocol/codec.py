@@ -266,7 +266,8 @@ def decode_start_requests(body: bytes) -> tuple[str, ...]:
     """Return the EventIds that a guest approves: upper-cased, each once, in the guest's order.
 
     These two keys count in whatever ASCII case, since .NET's clients write them in camel case where
-    nobody tells them otherwise. Keys beside them are ignored, whatever their values (section 5).
+    nobody tells them otherwise; where the exact name is there, it counts. Keys beside them are
+    ignored, whatever their values (section 5).
     JSON in which one object names a key twice is refused: readers differ on which one counts.
 
     Raises:
@@ -313,7 +314,13 @@ def _event_id(entry: object, number: int) -> str:
 
 
 def _member(content: dict[str, Any], name: str) -> object:
-    """Return what an object has under a name, in whatever ASCII case it is spelled; or UNSET."""
+    """Return what an object has under a name, or else under one that differs in ASCII case; UNSET.
+
+    Beside the name itself such another one is an extra key, to be ignored. Two others leave open
+    which one counts.
+    """
+    if name in content:
+        return content[name]
     spelled = [given for given in content if text.lower(given) == text.lower(name)]
     if len(spelled) > 1:
         message = f"names '{name}' twice in one object"

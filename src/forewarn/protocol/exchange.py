@@ -176,7 +176,7 @@ _NEWEST_OF_EVENTS: Final = tuple(
 )
 _NEWEST_OF_INSTANCE: Final = versions.INSTANCE_VERSIONS[: -choices.NEWEST_NAMED - 1 : -1]
 _FORMATS: Final[dict[str, Literal["json", "text"]]] = {"json": "json", "text": "text"}
-_ENTITY_TAG: Final = re.compile(rb'(?:[Ww]/)?(?:"([^"]*)"|([^\s,"]+))')
+_ENTITY_TAG: Final = re.compile(rb'[\s,]*(?:[Ww]/)?(?:"([^"]*)"|([^\s,"]+))\s*(?:,|$)')
 _JSON: Final = (b"Content-Type", b"application/json; charset=utf-8")
 _TEXT: Final = (b"Content-Type", b"text/plain; charset=utf-8")
 
@@ -300,10 +300,18 @@ def _instance_wanted(asked: Target, told: Told) -> Reply | Wanted:
 
 
 def _if_none_match(values: list[bytes]) -> IfNoneMatch:
-    """Read the tags, quoted or not, weak or not, in one list or in several headers."""
+    """Read the tags, quoted or not, weak or not, in one list or in several headers.
+
+    A list is read up to what is no tag: behind a quote without its end nobody knows what is one.
+    """
     if not values:
         return IfNoneMatch()
-    tags = [quoted or bare for value in values for quoted, bare in _ENTITY_TAG.findall(value)]
+    tags: list[bytes] = []
+    for value in values:
+        end = 0
+        while found := _ENTITY_TAG.match(value, end):
+            tags.append(found[1] or found[2] or b"")
+            end = found.end()
     return IfNoneMatch(tuple(tags), any(value.strip() == b"*" for value in values))
 
 

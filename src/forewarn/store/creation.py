@@ -46,7 +46,11 @@ def create(path: Path) -> None:
         except BaseException:
             _remove(unfinished)
             raise
-        _sync(path.parent)
+        try:
+            _sync(path.parent)
+        except OSError:
+            path.unlink()  # the next start is to tell of a new database, as this one cannot
+            raise
     except OSError as error:
         raise StoreUnavailable(
             f"{path} cannot be made now ({error.strerror or error}): look at the disk, and try "

@@ -28,14 +28,17 @@ def _unheard(placed: Collection[Machine], listeners: Collection[str]) -> Iterato
             unheard.setdefault(machine.listener, []).append(machine.name)
     known = ", ".join(repr(name) for name in sorted(listeners) if name)
     for listener, names in sorted(unheard.items()):
-        if listener:
+        if not listeners:
+            why = "the service has no listener for guests"
+        elif listener:
             there = f"it has {known}" if known else "its listeners have no names"
             why = f"the service has no listener {listener!r} ({there})"
         else:
             why = (
                 f"each of the service's listeners has a name ({known}), and some machines name none"
             )
-        yield f"{why}: what asks from the address of {_named(names)} is answered 403"
+        answered = "is answered 403" if listeners else "gets no answer"
+        yield f"{why}: what asks from the address of {_named(names)} {answered}"
 
 
 def _held(hold: Hold) -> str:
