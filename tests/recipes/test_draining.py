@@ -193,7 +193,11 @@ def test_with_the_drop_in_what_the_notice_cuts_is_approved(
     cloud.show(event(notice=SHORT))
     agent.until(lambda: agent.phase() == "Approved")
     assert cloud.approved == ["E1"]
-    assert agent.status()["events"][0]["actions"] == [{"kind": "haproxy", "result": "cut"}]
+    (action,) = agent.status()["events"][0]["actions"]
+    assert (action["result"], action["reason"]) == (
+        "cut",
+        "the notice was over before it had ended",
+    )
     assert request.whole is None
     webs[0].release()
     assert request.end()
@@ -209,7 +213,11 @@ def test_with_the_drop_in_a_session_is_waited_for_no_longer_than_it_says(
     request = long_one(balancer, webs[0])
     cloud.show(event())
     agent.until(lambda: agent.phase() == "Approved")
-    assert agent.status()["events"][0]["actions"] == [{"kind": "haproxy", "result": "failed"}]
+    (action,) = agent.status()["events"][0]["actions"]
+    assert (action["result"], action["reason"]) == (
+        "failed",
+        "it took longer than 1 s; sessions left: 1",
+    )
     assert request.whole is None
     webs[0].release()
     assert request.end()
