@@ -7,7 +7,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test kill vm check simulate format mutants bench lock clean
+.PHONY: help demo demo-pool serve test soak kill vm check simulate format mutants bench lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,8 +21,11 @@ demo-pool: $(VENV)/.server ## See a pool lose no request while its machines are 
 serve: $(VENV)/.server ## Run the service with its defaults (ARGS="--config FILE" for yours)
 	@$(BIN)/forewarn serve $(ARGS)
 
-test: $(VENV)/.dev ## Run every test
+test: $(VENV)/.dev ## Run every test but the soaks
 	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+
+soak: $(VENV)/.dev ## Run the tests that are long by nature
+	@$(BIN)/python -m pytest -n auto --dist loadfile -m soak $(ARGS)
 
 kill: $(VENV)/.dev ## Kill the service 200 times under load and judge what is left (SEED=N KILLS=N FRESH=N BREAK=NAME)
 	@PYTHONPATH=tests $(BIN)/python -m kills $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) \
