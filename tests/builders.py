@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from forewarn.maintenance import causes, dealing, fleet, invariants, planner, schedule
+from forewarn.maintenance import commands, decide, fleet, invariants, planner
 from forewarn.maintenance.model import (
     Approval,
     Changes,
@@ -15,11 +15,12 @@ from forewarn.maintenance.model import (
     Hold,
     HoldKind,
     Operation,
+    Policy,
     Scope,
     Snapshot,
     key,
 )
-from forewarn.maintenance.policy import Policy
+from forewarn.maintenance.working_set import Decision
 from forewarn.vocabulary import ApproverKind, EventType
 
 NOW = datetime(2026, 3, 2, 12, 0, 0, tzinfo=UTC)
@@ -97,69 +98,71 @@ class Bench:
         self.numbers = itertools.count(1)
         self.policy = Policy()
         self.user_events_pending = 0
-        first = dealing.apply(Snapshot(), wanted, prune=False, mint=self.mint)
+        first = fleet.apply(Snapshot(), wanted, prune=False, mint=self.mint)
         self.snapshot = applied(Snapshot(), first.changes)
 
-    def decide(self, cause: causes.Cause) -> schedule.Decision:
+    def decide(self, cause: commands.Command) -> Decision:
         snapshot = msgspec.structs.replace(
             self.snapshot, user_events_pending=self.user_events_pending
         )
-        decision = schedule.decide(snapshot, cause, self.now, self.mint, self.policy)
+        decision = decide.decide(snapshot, cause, self.now, self.mint, self.policy)
         after = applied(self.snapshot, decision.changes)
         invariants.check(after)
         invariants.check_succession(self.snapshot, after)
         self.snapshot = after
         return decision
 
-    def ask(self, event_type: EventType, *machines: str, **more: Any) -> schedule.Decision:
+    def ask(self, event_type: EventType, *machines: str, **more: Any) -> Decision:
         request = planner.Request(event_type=event_type, machines=machines, **more)
-        return self.decide(causes.Requested(request=request, number=next(self.numbers)))
+        return self.decide(commands.RequestMaintenance(request=request, number=next(self.numbers)))
 
     def ask_each_domain(self, event_type: EventType = EventType.REBOOT) -> None:
         """Ask for each update domain of `web` by itself: operations 1.1, 2.1 and 3.1."""
         for domain in range(3):
             self.ask(event_type, f"web-{domain}", f"web-{domain + 3}")
 
-    def approve(self, *event_ids: str, scope: str | None = None) -> schedule.Decision:
-        return self.decide(causes.Approved(event_ids=event_ids, approval=self.word(), scope=scope))
+    def approve(self, *event_ids: str, scope: str | None = None) -> Decision:
+        return self.decide(
+            commands.ApproveEvents(event_ids=event_ids, approval=self.word(), scope=scope)
+        )
 
     def word(self, by: str = "web-0") -> Approval:
         return Approval(kind=ApproverKind.GUEST, by=by, address="10.0.0.10", at=self.now)
 
-    def cancel(self, *operations: str, maintenance: int | None = None) -> schedule.Decision:
+    def cancel(self, *operations: str, maintenance: int | None = None) -> Decision:
         if maintenance is not None:
             operations = tuple(
                 o.id for o in self.snapshot.operations.values() if o.maintenance == maintenance
             )
         return self.decide(
-            causes.Canceled(operations=operations, reason="not now", maintenance=maintenance)
+            commands.CancelOperations(
+                operations=operations, reason="not now", maintenance=maintenance
+            )
         )
 
-    def hold(self, kind: HoldKind, name: str = "") -> schedule.Decision:
+    def hold(self, kind: HoldKind, name: str = "") -> Decision:
         hold = Hold(kind=kind, name=name, reason="storm", by="ann", at=self.now)
-        return self.decide(causes.Held(hold))
+        return self.decide(commands.PlaceHold(hold))
 
-    def release(self, kind: HoldKind, name: str = "") -> schedule.Decision:
+    def release(self, kind: HoldKind, name: str = "") -> Decision:
         hold = Hold(kind=kind, name=name, reason="", by="bob", at=self.now)
-        return self.decide(causes.Unheld(hold))
+        return self.decide(commands.ReleaseHold(hold))
 
-    def postpone(self, *operations: str, to: datetime) -> schedule.Decision:
-        return self.decide(causes.Postponed(operations=operations, not_before=to))
+    def postpone(self, *operations: str, to: datetime) -> Decision:
+        return self.decide(commands.PostponeOperations(operations=operations, not_before=to))
 
-    def let_pass(self, time: timedelta) -> schedule.Decision:
+    def let_pass(self, time: timedelta) -> Decision:
         self.now += time
-        return self.decide(causes.Passed())
+        return self.decide(commands.AdvanceTime())
 
-    def claim(self, *operations: str, lease: timedelta = MINUTE) -> schedule.Decision:
-        return self.decide(causes.Claimed(operations=operations, executor="here", lease=lease))
+    def claim(self, *operations: str, lease: timedelta = MINUTE) -> Decision:
+        return self.decide(commands.ClaimTasks(operations=operations, executor="here", lease=lease))
 
-    def finish(
-        self, operation: str, *, succeeded: bool = True, message: str = ""
-    ) -> schedule.Decision:
+    def finish(self, operation: str, *, succeeded: bool = True, message: str = "") -> Decision:
         if self.operation(operation).lease_until is None:
             self.claim(operation)
         return self.decide(
-            causes.Finished(
+            commands.FinishTask(
                 operation=operation,
                 attempt=self.operation(operation).attempt,
                 succeeded=succeeded,

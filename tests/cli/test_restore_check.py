@@ -12,8 +12,8 @@ from builders import FLEET, mint
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import SystemClock
-from forewarn.control import retired
-from forewarn.control.feed import Feed
+from forewarn.control import tombstones
+from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes
@@ -26,7 +26,7 @@ from forewarn.vocabulary import EventType
 def database(tmp_path: Path) -> Path:
     path = tmp_path / "forewarn.db"
     store = sql.open_sqlite(path)
-    plane = Plane(InlineWriter(store, SystemClock(), Feed()), mint("b"))
+    plane = Plane(InlineWriter(store, SystemClock(), Changefeed()), mint("b"))
     plane.apply_fleet(FLEET).result()
     plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))).result()
     store.close()
@@ -193,7 +193,7 @@ def test_numbers_that_json_clients_cannot_read_are_refused(
 
 @pytest.mark.parametrize(
     ("setting", "kept"),
-    [(retired.SETTING, '{"gone":%d}'), (retired.MACHINES, '{"gone-0":["web",%d]}')],
+    [(tombstones.SETTING, '{"gone":%d}'), (tombstones.MACHINES, '{"gone-0":["web",%d]}')],
 )
 def test_numbers_of_what_was_removed_are_judged_likewise(
     database: Path, capsys: pytest.CaptureFixture[str], setting: str, kept: str

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from forewarn.connectors.command import Command, CommandSettings
-from forewarn.connectors.port import Act
+from forewarn.connectors.port import Task
 from forewarn.vocabulary import EventSource, EventType
 
 STARTED = datetime(2026, 3, 2, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -29,9 +29,9 @@ def play(story: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(run())
 
 
-def act(*machines: str, operation: str = "1.1", attempt: int = 1, **more: Any) -> Act:
+def act(*machines: str, operation: str = "1.1", attempt: int = 1, **more: Any) -> Task:
     names = machines or ("web-0",)
-    usual = Act(
+    usual = Task(
         operation=operation,
         attempt=attempt,
         event_type=EventType.REBOOT,

@@ -6,7 +6,7 @@ from datetime import datetime
 from builders import NOW, mint
 from control.conftest import Counting
 from forewarn.clock import ManualClock
-from forewarn.control.feed import Feed
+from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.writer import ThreadWriter, Work
 from forewarn.maintenance.model import Changes
@@ -18,7 +18,7 @@ class Busy:
 
     def __init__(self) -> None:
         self.store = Counting()
-        self.feed = Feed()
+        self.feed = Changefeed()
         self.told: list[Changes] = []
         self.feed.subscribe(self.told.append)
         self.clock = ManualClock(NOW)

@@ -9,7 +9,7 @@ import pytest
 
 from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock
-from forewarn.control.feed import Feed
+from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, Operation
@@ -25,7 +25,7 @@ class House:
     def __init__(self) -> None:
         self.store: Store = sql.in_memory()
         self.clock = ManualClock(NOW)
-        self.feed = Feed()
+        self.feed = Changefeed()
         self.told: list[Changes] = []
         self.feed.subscribe(self.told.append)
         self.plane = Plane(InlineWriter(self.store, self.clock, self.feed), mint("b"))

@@ -13,7 +13,7 @@ from control.conftest import done
 from forewarn.control import turns
 from forewarn.control.writer import Work
 from forewarn.maintenance import fleet
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
 from forewarn.store.port import StoreUnavailable, Transaction
 from forewarn.vocabulary import EventStatus, EventType

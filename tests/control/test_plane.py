@@ -11,10 +11,15 @@ from forewarn.control import plane
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import fleet
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Deed, HoldKind, Intervention
+from forewarn.maintenance.model import (
+    AuditAction,
+    Enablement,
+    HoldKind,
+    Intervention,
+    Policy,
+    Refused,
+)
 from forewarn.maintenance.planner import Request
-from forewarn.maintenance.policy import Enablement, Policy
 from forewarn.store.port import HistoryQuery
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
 
@@ -221,7 +226,7 @@ def test_a_stopped_walk_is_resumed(house: House) -> None:
     assert [o.id for o in done(house.plane.resume(1, by="ann"))] == ["1.2"]
     with house.store.read() as reading:
         (said,) = reading.maintenances([1])[1].interventions
-    assert (said.deed, said.by, said.at) == (Deed.RESUME, "ann", NOW)
+    assert (said.deed, said.by, said.at) == (AuditAction.RESUME, "ann", NOW)
     assert said.note == "1.1 is Failed: no power"
     with pytest.raises(Refused) as refusal:
         done(house.plane.resume(7, by="ann"))
@@ -266,8 +271,8 @@ def test_what_is_held_stays_until_it_is_released(house: House, kind: HoldKind, n
     assert house.operation("1.1").held_at is None
     place = f"{kind} {name if kind is HoldKind.HOST else name.lower()}".rstrip()
     assert house.operation("1.1").interventions == (
-        Intervention(deed=Deed.HOLD, by="ann", at=NOW, note=f"{place}: storm"),
-        Intervention(deed=Deed.RELEASE, by="bob", at=NOW + 15 * MINUTE, note=place),
+        Intervention(deed=AuditAction.HOLD, by="ann", at=NOW, note=f"{place}: storm"),
+        Intervention(deed=AuditAction.RELEASE, by="bob", at=NOW + 15 * MINUTE, note=place),
     )
     with house.store.read() as reading:
         assert reading.holds() == ()
@@ -289,7 +294,7 @@ def test_what_is_scheduled_is_postponed(house: House, reference: str) -> None:
     assert house.operation("1.1") == postponed
     assert postponed.not_before == NOW + 60 * MINUTE
     note = "not before 2026-03-02 13:00:00Z"
-    said = Intervention(deed=Deed.POSTPONE, by="ann", at=NOW, note=note)
+    said = Intervention(deed=AuditAction.POSTPONE, by="ann", at=NOW, note=note)
     assert postponed.interventions == (said,)
     assert done(house.plane.next_wakeup()) == NOW + 60 * MINUTE
 

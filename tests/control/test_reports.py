@@ -12,11 +12,10 @@ import pytest
 from builders import FLEET, MINUTE, NOW
 from control.busy import Busy
 from control.conftest import done
-from forewarn.connectors.port import Act, Outcome
-from forewarn.control import retired, turns
+from forewarn.connectors.port import Outcome, Task
+from forewarn.control import tombstones, turns
 from forewarn.maintenance import fleet
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Parting
+from forewarn.maintenance.model import Parting, Refused
 from forewarn.maintenance.planner import Request
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -35,11 +34,11 @@ class Fleet(Busy):
     def ask(self, event_type: EventType = EventType.REBOOT, *machines: str, **more: Any) -> None:
         done(self.plane.request(Request(event_type=event_type, machines=machines, **more)))
 
-    def claim(self) -> dict[str, Act]:
+    def claim(self) -> dict[str, Task]:
         acts = done(self.plane.claim("here", LEASE, 10_000))
         return {act.operation: act for act in acts}
 
-    def finish(self, act: Act, outcome: Outcome = FINE) -> "Future[Any]":
+    def finish(self, act: Task, outcome: Outcome = FINE) -> "Future[Any]":
         return self.plane.finish(act.operation, act.attempt, outcome)
 
     def status(self, operation: str) -> EventStatus:
@@ -107,7 +106,7 @@ def test_machines_that_are_lost_in_one_turn_are_all_written_down(busy: Fleet) ->
     assert busy.store.commits == before + 2
     with busy.store.read() as reading:
         last = Parting("batch", reading.scopes()["batch"].incarnation)
-        assert retired.partings(reading) == {"batch_0": last, "batch_1": last}
+        assert tombstones.partings(reading) == {"batch_0": last, "batch_1": last}
         assert last.incarnation > 0
 
 

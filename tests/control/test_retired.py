@@ -5,7 +5,7 @@ import msgspec
 from builders import FLEET, MINUTE
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
-from forewarn.control import retired
+from forewarn.control import tombstones
 from forewarn.maintenance import fleet
 from forewarn.maintenance.model import Parting
 from forewarn.vocabulary import EventType
@@ -28,7 +28,7 @@ def test_a_scope_that_is_removed_and_added_again_never_repeats_a_number(house: H
     assert house.incarnation("batch") == 0
     done(house.plane.remove_machines(["bastion"]))
     with house.store.write() as transaction:
-        retired.lift(transaction, 100)
+        tombstones.lift(transaction, 100)
     done(house.plane.apply_fleet(FLEET))
     assert house.incarnation("bastion") == 105
 
@@ -55,7 +55,7 @@ def test_a_machine_that_is_removed_and_added_where_it_was_changes_no_number(hous
     done(house.plane.apply_fleet(FLEET))
     assert house.incarnation("web") == 2
     with house.store.read() as reading:
-        assert retired.partings(reading) == {}
+        assert tombstones.partings(reading) == {}
 
 
 def test_a_machine_that_is_lost_and_added_elsewhere_never_meets_a_number_again(
@@ -79,14 +79,14 @@ def test_a_machine_that_is_lost_and_added_elsewhere_never_meets_a_number_again(
 def test_removed_machines_are_raised_with_a_restored_store_and_the_oldest_forgotten(
     house: House,
 ) -> None:
-    old = {f"old-{n}": Parting("web", 1) for n in range(retired.MAX_MACHINES - 1)}
+    old = {f"old-{n}": Parting("web", 1) for n in range(tombstones.MAX_MACHINES - 1)}
     with house.store.write() as transaction:
-        transaction.put_setting(retired.MACHINES, msgspec.json.encode(old).decode())
+        transaction.put_setting(tombstones.MACHINES, msgspec.json.encode(old).decode())
     done(house.plane.remove_machines(["bastion"]))  # which never had an event to read
     remove_after_an_event(house)
     done(house.plane.remove_machines(["web-2"]))
     with house.store.write() as transaction:
-        retired.lift(transaction, 100)
-        kept = retired.partings(transaction)
+        tombstones.lift(transaction, 100)
+        kept = tombstones.partings(transaction)
     assert list(kept) == [*list(old)[1:], "web-1", "web-2"]
     assert (kept["web-2"], kept["old-1"]) == (Parting("web", 102), Parting("web", 101))

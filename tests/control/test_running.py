@@ -9,7 +9,7 @@ import pytest
 
 from builders import MINUTE, NOW, SECOND
 from control.conftest import House, done
-from forewarn.connectors.port import Act, Found, Outcome
+from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.simulated import DURATIONS, Simulated
 from forewarn.control.executor import LEASE, MAX_REPEATS, RENEW_EVERY, Executor, OnUnknown
 from forewarn.control.ticker import Ticker
@@ -31,16 +31,16 @@ class Scripted:
         self.earlier: Outcome | Found = Found.NOT_DONE
         self.swept: list[Collection[str]] = []
 
-    async def perform(self, act: Act) -> Any:
+    async def perform(self, act: Task) -> Any:
         self.asked.append(("perform", act.operation, act.attempt))
         self.outcomes[act.operation] = asyncio.get_running_loop().create_future()
         return await self.outcomes[act.operation]
 
-    async def check(self, act: Act) -> Outcome | Found:
+    async def check(self, act: Task) -> Outcome | Found:
         self.asked.append(("check", act.operation, act.attempt))
         return self.earlier
 
-    async def forget(self, act: Act) -> None:
+    async def forget(self, act: Task) -> None:
         self.asked.append(("forget", act.operation, act.attempt))
 
     async def sweep(self, live: Collection[str]) -> None:
@@ -347,8 +347,8 @@ def test_a_simulated_act_lasts_its_duration_from_its_start(house: House) -> None
     asyncio.run(run())
 
 
-def act(event_type: EventType) -> Act:
-    return Act(
+def act(event_type: EventType) -> Task:
+    return Task(
         operation="1.1",
         attempt=1,
         event_type=event_type,

@@ -6,7 +6,7 @@ import pytest
 from builders import MINUTE
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
-from forewarn.control import snapshots
+from forewarn.control import loading
 from forewarn.maintenance import fleet
 from forewarn.vocabulary import EventStatus, EventType
 
@@ -42,7 +42,7 @@ def waiting(house: House) -> House:
     return house
 
 
-@pytest.mark.parametrize("look", [snapshots.around, snapshots.ending])
+@pytest.mark.parametrize("look", [loading.around, loading.ending])
 def test_what_waits_here_is_loaded_with_all_its_scopes(waiting: House, look: object) -> None:
     assert callable(look)
     with waiting.store.read() as reading:

@@ -11,10 +11,9 @@ from builders import NOW
 from control.busy import Busy
 from control.conftest import Counting
 from forewarn.clock import ManualClock
-from forewarn.control.feed import Feed
+from forewarn.control.changefeed import Changefeed
 from forewarn.control.writer import MAX_BATCH, InlineWriter, Job, Work
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Changes, Scope
+from forewarn.maintenance.model import Changes, Refused, Scope
 from forewarn.store.port import StoreUnavailable, Transaction
 from forewarn.vocabulary import ErrorCode, ScopeKind
 
@@ -138,7 +137,7 @@ def test_closing_finishes_what_was_submitted_and_takes_nothing_more(threaded: Bu
 
 def test_an_inline_writer_answers_before_it_returns() -> None:
     store = Counting()
-    writer = InlineWriter(store, ManualClock(NOW), Feed())
+    writer = InlineWriter(store, ManualClock(NOW), Changefeed())
     assert writer.submit(save("a")).done()
     refused = writer.submit(refuse)
     assert isinstance(refused.exception(0), Refused)

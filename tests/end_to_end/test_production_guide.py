@@ -16,7 +16,7 @@ import pytest
 
 from end_to_end.production import EXAMPLES, ROOT, TEXT, by_this_python, example, examples
 from end_to_end.running import Running
-from forewarn.maintenance import attention, fleet
+from forewarn.maintenance import alerts, fleet
 from forewarn.server import settings
 from forewarn.server.guest.tally import Reason
 
@@ -127,7 +127,7 @@ def test_every_alert_asks_for_metrics_and_labels_that_there_are() -> None:
     assert len(asked) >= 8
     assert {re.sub(r"_bucket$", "", name) for name in asked} <= headings
     kinds = set(re.findall(r'kind=~?"([^"]+)"', rules))
-    assert {kind for one in kinds for kind in one.split("|")} <= {*attention.Kind}
+    assert {kind for one in kinds for kind in one.split("|")} <= {*alerts.AlertKind}
     for pattern in re.findall(r'reason=~?"([^"]+)"', rules):
         assert any(re.fullmatch(pattern, reason) for reason in Reason), pattern
     names = re.findall(r"alert: (\w+)", rules)

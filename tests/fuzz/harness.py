@@ -23,8 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn.maintenance.model import Changes
-from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.server.guest.asking import ALWAYS_ON, Asking
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener, source_of

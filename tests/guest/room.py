@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from forewarn.clock import ManualClock
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Changes, Event, Machine, Operation, Scope
+from forewarn.maintenance.model import Changes, Event, Machine, Operation, Refused, Scope
 from forewarn.protocol.exchange import Rules
 from forewarn.server.guest import tally
 from forewarn.server.guest.asking import ALWAYS_ON, Asking, askings_of

@@ -5,8 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.maintenance.model import Changes
-from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.server.guest.asking import GATHER_SECONDS, SAVE_EVERY, TURNING_SECONDS, Asking
 from forewarn.store.port import StoreUnavailable
 from guest import room

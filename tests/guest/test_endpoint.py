@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Changes
+from forewarn.maintenance.model import Changes, Refused
 from forewarn.protocol.exchange import Reply, Request
 from forewarn.server.guest.callers import Source
 from forewarn.server.guest.listener import Listener, source_of

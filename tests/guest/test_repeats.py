@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from forewarn.maintenance.model import Changes
-from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.protocol import identity
 from forewarn.server.guest import repeats
 from forewarn.server.guest.asking import ALWAYS_ON, Asking

@@ -7,8 +7,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from forewarn.maintenance.model import Changes
-from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.protocol import versions
 from forewarn.server.guest.asking import Asking
 from forewarn.server.guest.limits import Limits

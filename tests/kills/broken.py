@@ -44,12 +44,12 @@ def answer_before_commit() -> None:
 def skip_check() -> None:
     """Carry an act out without a look at what earlier attempts have done."""
     from forewarn.connectors import command, runs
-    from forewarn.connectors.port import Act, Found
+    from forewarn.connectors.port import Found, Task
 
-    async def check(_: command.Command, __: Act) -> Found:
+    async def check(_: command.Command, __: Task) -> Found:
         return Found.NOT_DONE
 
-    def of(_: runs.Runs, __: Act) -> list[runs.Run]:
+    def of(_: runs.Runs, __: Task) -> list[runs.Run]:
         return []
 
     command.Command.check = check  # type: ignore[assignment]  # that is the break
@@ -62,7 +62,7 @@ def forget_fencing() -> None:
     from sqlalchemy import select
 
     from forewarn.connectors import runs
-    from forewarn.maintenance import bench, carrying, causes, model
+    from forewarn.maintenance import commands, decide, model, working_set
     from forewarn.store import reading, tables
 
     def claimable(
@@ -72,12 +72,12 @@ def forget_fencing() -> None:
         statement = select(tables.operations).where(reading._to_carry_out).limit(limit)
         return self._operations_of(statement)
 
-    def claim(on: bench.Bench, cause: causes.Claimed) -> list[str]:
+    def claim(on: working_set.WorkingSet, cause: commands.ClaimTasks) -> list[str]:
         for name in cause.operations:
             on.put(msgspec.structs.replace(on.named(name), lease_until=None))
         return whole_claim(on, cause)
 
-    def claimed(self: bench.Bench, operation_id: str, attempt: int) -> model.Operation:
+    def claimed(self: working_set.WorkingSet, operation_id: str, attempt: int) -> model.Operation:
         assert attempt
         return self.named(operation_id)
 
@@ -85,23 +85,23 @@ def forget_fencing() -> None:
         self._latest.clear()
         return whole_make(self, act, subject, check=check)
 
-    whole_claim, carrying._claim = carrying._claim, claim
+    whole_claim, decide._claim = decide._claim, claim
     whole_make, runs.Runs._make = runs.Runs._make, make  # type: ignore[method-assign]
     reading.SqlReading.claimable = claimable  # type: ignore[method-assign]
-    bench.Bench.claimed = claimed  # type: ignore[method-assign]
+    working_set.WorkingSet.claimed = claimed  # type: ignore[method-assign]
 
 
 def forget_holds() -> None:
     """Let go of whatever was held, at each start: as if holds were kept in memory alone."""
-    from forewarn.control import plane, snapshots, writer
-    from forewarn.maintenance import causes
+    from forewarn.control import loading, plane, writer
+    from forewarn.maintenance import commands
     from forewarn.store.port import Transaction
 
     def release_claims(self: plane.Plane) -> "Future[int]":
         def job(transaction: Transaction, now: datetime) -> writer.Work:
             for hold in transaction.holds():
-                snapshot = snapshots.for_hold(transaction, hold)
-                transaction.save(self._decide(snapshot, causes.Unheld(hold), now).changes)
+                snapshot = loading.for_hold(transaction, hold)
+                transaction.save(self._decide(snapshot, commands.ReleaseHold(hold), now).changes)
             return writer.Work(None)
 
         self._writer.submit(job).result()
@@ -146,25 +146,25 @@ def forget(verb: str, only: str = "") -> None:
 
 def forget_walks() -> None:
     """Walk on after a step that did not end well, without an operator's word."""
-    from forewarn.maintenance import bench
+    from forewarn.maintenance import working_set
 
-    def stop_walk(_: bench.Bench, __: object, ___: str) -> None:
+    def stop_walk(_: working_set.WorkingSet, __: object, ___: str) -> None:
         pass
 
-    bench.Bench.stop_walk = stop_walk  # type: ignore[assignment]  # that is the break
+    working_set.WorkingSet.stop_walk = stop_walk  # type: ignore[assignment]  # that is the break
 
 
 def forget_domains() -> None:
     """Let all update domains of a scope be down at once."""
-    from forewarn.maintenance import bench, invariants
+    from forewarn.maintenance import invariants, working_set
 
-    def obstacle(_: bench.Bench, __: object) -> None:
+    def obstacle(_: working_set.WorkingSet, __: object) -> None:
         return None
 
     def unchecked(_: object) -> None:
         pass
 
-    bench.Bench._obstacle = obstacle  # type: ignore[assignment]  # that is the break
+    working_set.WorkingSet._obstacle = obstacle  # type: ignore[assignment]  # that is the break
     invariants._check_domains = unchecked
 
 

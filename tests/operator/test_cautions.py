@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from builders import mint
-from forewarn.maintenance import dealing, fleet
+from forewarn.maintenance import fleet
 from forewarn.maintenance.model import Snapshot
 from forewarn.server.operator import cautions
 
 
 def warnings(machine: dict[str, Any], *listeners: str) -> tuple[str, ...]:
     wanted = msgspec.convert({"machine": [{"name": "zz", **machine}]}, fleet.Fleet)
-    applied = dealing.apply(Snapshot(), wanted, prune=False, mint=mint("d"))
+    applied = fleet.apply(Snapshot(), wanted, prune=False, mint=mint("d"))
     return cautions.of_change(applied, listeners)
 
 

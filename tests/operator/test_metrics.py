@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from forewarn.clock import ManualClock
-from forewarn.maintenance import attention
+from forewarn.maintenance import alerts
 from forewarn.server import settings
 from forewarn.server.guest.tally import RESOURCES, Figures, Reason
 from forewarn.store import sql
@@ -70,7 +70,7 @@ def test_the_page_has_a_heading_for_each_metric_and_for_no_other(client: Client)
 
 
 def test_the_page_explains_every_value_of_every_closed_list() -> None:
-    for value in (*Reason, *RESOURCES, *attention.Kind):
+    for value in (*Reason, *RESOURCES, *alerts.AlertKind):
         assert f"`{value}`" in PAGE
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from forewarn.maintenance import fleet
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Refused
 from forewarn.server.operator import bodies, mistakes, schemas, steering, vitals
 from forewarn.vocabulary import ErrorCode
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forewarn.protocol import choices, exchange, versions
+from forewarn.protocol import exchange, refusals, versions
 from forewarn.protocol.exchange import (
     ApprovalWanted,
     DocumentWanted,
@@ -85,7 +85,7 @@ def test_the_header_counts_in_any_case(header: tuple[bytes, bytes]) -> None:
 )
 def test_a_request_without_the_header_is_refused(headers: tuple[tuple[bytes, bytes], ...]) -> None:
     for target in (EVENTS, PREVIEW, INSTANCE, VERSIONS):
-        assert error(judge(target, *headers)) == (400, choices.NO_HEADER.text)
+        assert error(judge(target, *headers)) == (400, refusals.NO_HEADER.text)
 
 
 def test_one_true_header_among_several_is_enough() -> None:
@@ -100,8 +100,8 @@ def test_only_the_previews_post_is_taken_without_the_header(version: versions.Ve
     if version.name == "2017-03-01":
         assert taken == ApprovalWanted(version=version)
     else:
-        assert error(taken) == (400, choices.NO_HEADER.text)
-    assert error(judge(target)) == (400, choices.NO_HEADER.text)
+        assert error(taken) == (400, refusals.NO_HEADER.text)
+    assert error(judge(target)) == (400, refusals.NO_HEADER.text)
     turned_off = Rules(preview_post_without_header=False)
     assert error(judge(target, method=b"POST", rules=turned_off))[0] == 400
     with_header = judge(target, *HEADER, method=b"POST", rules=turned_off)
@@ -110,9 +110,9 @@ def test_only_the_previews_post_is_taken_without_the_header(version: versions.Ve
 
 def test_the_previews_neighbours_want_the_header_still() -> None:
     for target in (VERSIONS, INSTANCE.replace(b"2017-04-02", b"2017-03-01")):
-        assert error(judge(target)) == (400, choices.NO_HEADER.text)
+        assert error(judge(target)) == (400, refusals.NO_HEADER.text)
     latest = b"/metadata/latest/scheduledevents?api-version=2017-03-01"
-    assert error(judge(latest, method=b"POST")) == (400, choices.NO_HEADER.text)
+    assert error(judge(latest, method=b"POST")) == (400, refusals.NO_HEADER.text)
 
 
 # rule 2: X-Forwarded-For
@@ -123,7 +123,7 @@ def test_the_previews_neighbours_want_the_header_still() -> None:
 def test_a_forwarded_request_is_refused_but_from_a_trusted_proxy(name: bytes, value: bytes) -> None:
     for target in (EVENTS, INSTANCE, VERSIONS):
         refused = judge(target, *HEADER, (name, value))
-        assert error(refused) == (400, choices.FORWARDED.text)
+        assert error(refused) == (400, refusals.FORWARDED.text)
         signed = world.signed(b"web-0")
         trusted = judge(target, *HEADER, (name, value), *signed, peer=world.PROXY)
         assert not isinstance(trusted, Reply)
@@ -183,7 +183,7 @@ def test_each_version_may_read_and_approve(version: versions.Version) -> None:
 def test_an_unknown_version_is_told_the_newest_of_its_list(wrong: bytes) -> None:
     for method in (b"GET", b"POST"):
         reply = judge(b"/metadata/scheduledevents" + wrong, *HEADER, method=method)
-        assert error(reply) == (400, choices.VERSION.text)
+        assert error(reply) == (400, refusals.VERSION.text)
         assert isinstance(reply, Reply)
         newest = b'"newest-versions":["2020-07-01","2019-08-01","2019-04-01"]}'
         assert reply.body.endswith(newest)
@@ -192,7 +192,7 @@ def test_an_unknown_version_is_told_the_newest_of_its_list(wrong: bytes) -> None
 @pytest.mark.parametrize("wrong", [b"", b"?api-version=2020-07-01", b"?api-version=latest"])
 def test_the_instance_service_has_its_own_versions(wrong: bytes) -> None:
     reply = judge(b"/metadata/instance" + wrong, *HEADER)
-    assert error(reply) == (400, choices.VERSION.text)
+    assert error(reply) == (400, refusals.VERSION.text)
     assert isinstance(reply, Reply)
     assert reply.body.endswith(b'"newest-versions":["2025-04-07","2024-07-17","2024-03-15"]}')
 
@@ -205,7 +205,7 @@ def test_every_instance_version_is_served(name: str) -> None:
 
 @pytest.mark.parametrize("target", [b"/metadata/latest/scheduledevents", EVENTS[:-10] + b"latest"])
 def test_latest_is_no_version_any_more(target: bytes) -> None:
-    assert error(judge(target, *HEADER)) == (400, choices.VERSION.text)
+    assert error(judge(target, *HEADER)) == (400, refusals.VERSION.text)
     assert error(judge(target, *HEADER, method=b"HEAD"))[0] == 405
 
 
@@ -213,16 +213,16 @@ def test_latest_is_no_version_any_more(target: bytes) -> None:
 
 
 WRONGS = {
-    "path": (404, choices.NOT_FOUND.text),
-    "method": (405, choices.METHOD.text),
-    "forwarded": (400, choices.FORWARDED.text),
-    "identity": (400, choices.NO_TRUSTED_PROXY.text),
-    "header": (400, choices.NO_HEADER.text),
+    "path": (404, refusals.NOT_FOUND.text),
+    "method": (405, refusals.METHOD.text),
+    "forwarded": (400, refusals.FORWARDED.text),
+    "identity": (400, refusals.NO_TRUSTED_PROXY.text),
+    "header": (400, refusals.NO_HEADER.text),
     "doubled": (
         400,
         "Bad request. Query parameter 'x' is named more than once: name it once",
     ),
-    "version": (400, choices.VERSION.text),
+    "version": (400, refusals.VERSION.text),
     "caller": (
         403,
         (
@@ -230,7 +230,7 @@ WRONGS = {
             "register the machine with this address"
         ),
     ),
-    "rate": (429, choices.TOO_MANY_REQUESTS.text),
+    "rate": (429, refusals.TOO_MANY_REQUESTS.text),
 }
 ORDER = list(WRONGS)
 
@@ -258,13 +258,13 @@ def test_of_several_wrongs_the_first_in_the_order_is_answered(first: int) -> Non
 def test_the_body_is_judged_last_of_all() -> None:
     stranger = World(peer=world.STRANGER)
     assert error(post(b"nonsense", world=stranger))[0] == 403
-    assert error(post(b"nonsense", target=b"/metadata/scheduledevents"))[1] == choices.VERSION.text
+    assert error(post(b"nonsense", target=b"/metadata/scheduledevents"))[1] == refusals.VERSION.text
     assert error(post(b"nonsense"))[1].startswith("Bad request. The body is not JSON. Wanted is")
 
 
 def test_the_format_comes_after_the_version_and_before_the_caller() -> None:
     stranger = World(peer=world.STRANGER)
-    assert error(get(b"/metadata/instance?format=xml"))[1] == choices.VERSION.text
+    assert error(get(b"/metadata/instance?format=xml"))[1] == refusals.VERSION.text
     assert error(get(INSTANCE + b"&format=xml", world=stranger))[0] == 400
     nothing = b"/metadata/instance/nothing?api-version=2017-04-02"
     assert error(get(nothing, world=stranger))[0] == 403
@@ -432,7 +432,7 @@ def test_the_server_names_itself_and_the_service_that_clients_look_for() -> None
 
 
 def test_every_status_has_its_reason() -> None:
-    statuses = {refusal.status for refusal in choices.REFUSALS.values()} | {200, 304}
+    statuses = {refusal.status for refusal in refusals.REFUSALS.values()} | {200, 304}
     assert set(exchange.REASONS) == statuses
     assert exchange.REASONS[200] == b"OK"
     assert exchange.REASONS[304] == b"Not Modified"
@@ -441,7 +441,7 @@ def test_every_status_has_its_reason() -> None:
 def test_the_limits_are_named_in_their_refusals() -> None:
     assert "may have 10 bytes at most" in error(exchange.body_too_large(10))[1]
     assert "may have 20 bytes at most" in error(exchange.head_too_large(20))[1]
-    assert (choices.MAX_BODY_BYTES, choices.MAX_HEAD_BYTES) == (65_536, 16_384)
+    assert (refusals.MAX_BODY_BYTES, refusals.MAX_HEAD_BYTES) == (65_536, 16_384)
 
 
 def test_the_preview_is_served_as_its_clients_expect_by_default() -> None:

@@ -5,7 +5,7 @@ import hmac
 
 import pytest
 
-from forewarn.protocol import choices, exchange, identity
+from forewarn.protocol import exchange, identity, refusals
 from forewarn.protocol.exchange import DocumentWanted, InstanceWanted, Peer, Reply, Request, Rules
 from forewarn.protocol.identity import Claim
 from protocol import world
@@ -24,7 +24,7 @@ def error(reply: object) -> tuple[int, bytes]:
     return reply.status, reply.body
 
 
-def refused(refusal: choices.Refusal) -> tuple[int, bytes]:
+def refused(refusal: refusals.Refusal) -> tuple[int, bytes]:
     return refusal.status, b'{"error":"%s"}' % refusal.text.encode()
 
 
@@ -86,16 +86,16 @@ def test_a_proxys_request_names_its_machine_whatever_else_it_carries() -> None:
 def test_a_trusted_proxy_that_does_not_say_once_who_asks_is_refused(
     headers: tuple[tuple[bytes, bytes], ...],
 ) -> None:
-    assert error(judge(*headers)) == refused(choices.UNSIGNED)
+    assert error(judge(*headers)) == refused(refusals.UNSIGNED)
     # Also where its own address is a machine's: a guest behind it must never be that machine.
     there = World(peer=Peer(address=world.ADDRESS, trusted_proxy=True))
-    assert error(get(EVENTS, *headers, world=there)) == refused(choices.UNSIGNED)
+    assert error(get(EVENTS, *headers, world=there)) == refused(refusals.UNSIGNED)
 
 
 @pytest.mark.parametrize("peer", [world.GUEST, world.STRANGER, world.LOOPBACK])
 @pytest.mark.parametrize("headers", [signed(ID), signed(ID)[:1], signed(ID)[1:]])
 def test_nobody_else_may_say_who_asks(peer: Peer, headers: tuple[tuple[bytes, bytes], ...]) -> None:
-    assert error(judge(*headers, peer=peer)) == refused(choices.NO_TRUSTED_PROXY)
+    assert error(judge(*headers, peer=peer)) == refused(refusals.NO_TRUSTED_PROXY)
 
 
 @pytest.mark.parametrize("headers", [signed(b"web-0", OTHER), signed(b"web-9"), signed(b"")])
@@ -103,7 +103,7 @@ def test_a_wrong_signature_and_an_unknown_machine_are_answered_alike(
     headers: tuple[tuple[bytes, bytes], ...],
 ) -> None:
     there = World(peer=PROXY)
-    assert error(get(EVENTS, *headers, world=there)) == refused(choices.UNKNOWN_INSTANCE)
+    assert error(get(EVENTS, *headers, world=there)) == refused(refusals.UNKNOWN_INSTANCE)
 
 
 def test_the_header_is_wanted_of_a_proxy_too_unless_it_is_known_to_drop_it() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.maintenance import planner
-from forewarn.protocol import choices, versions
+from forewarn.protocol import refusals, versions
 from forewarn.protocol.versions import Version
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -16,9 +16,9 @@ def test_the_sections_are_numbered_as_the_specification_is() -> None:
     assert re.findall(r"^## (\d+)\. ", PAGE, re.MULTILINE) == [str(n) for n in range(1, 12)]
 
 
-@pytest.mark.parametrize("name", choices.REFUSALS)
+@pytest.mark.parametrize("name", refusals.REFUSALS)
 def test_each_refusal_is_on_the_page_with_its_status_and_standing(name: str) -> None:
-    refusal = choices.REFUSALS[name]
+    refusal = refusals.REFUSALS[name]
     row = next(line for line in PAGE.splitlines() if f"`{refusal.text}`" in line)
     assert f"| {refusal.status} |" in row
     assert row.endswith(f"| [{refusal.standing}] |")

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from forewarn.protocol import prefer
+from forewarn.protocol import exchange
 
 WAITS = {
     (b"wait=60",): 60,
@@ -48,12 +48,12 @@ DO_NOT_WAIT: list[tuple[bytes, ...]] = [
 
 @pytest.mark.parametrize(("values", "seconds"), WAITS.items())
 def test_a_wait_is_read_however_it_is_written(values: tuple[bytes, ...], seconds: int) -> None:
-    assert prefer.wait_seconds(values) == seconds
+    assert exchange.wait_seconds(values) == seconds
 
 
 @pytest.mark.parametrize("values", DO_NOT_WAIT)
 def test_what_is_not_understood_is_passed_over(values: tuple[bytes, ...]) -> None:
-    assert prefer.wait_seconds(values) == 0
+    assert exchange.wait_seconds(values) == 0
 
 
 @pytest.mark.parametrize(
@@ -63,5 +63,5 @@ def test_no_header_takes_longer_than_its_length(piece: bytes) -> None:
     for before, after in ((b"", b""), (b"wait=", b"@"), (b'"', b"\\"), (b"a=", b'"')):
         value = before + piece * (16_000 // len(piece)) + after
         began = time.process_time()
-        prefer.wait_seconds((value,))
+        exchange.wait_seconds((value,))
         assert time.process_time() - began < 0.2  # quadratic would be seconds

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.protocol import codec, reading, versions
+from forewarn.protocol import codec, tolerant, versions
 from forewarn.protocol.document import Document, Event
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
@@ -20,8 +20,8 @@ def body(*events: Any, **document: Any) -> bytes:
     return msgspec.json.encode({"DocumentIncarnation": 2, "Events": list(events)} | document)
 
 
-def only(**facts: Any) -> reading.Listed:
-    (event,) = reading.listing(body(EVENT | facts)).events
+def only(**facts: Any) -> tolerant.Listed:
+    (event,) = tolerant.listing(body(EVENT | facts)).events
     return event
 
 
@@ -38,7 +38,7 @@ def test_every_published_version_is_read(version: versions.Version) -> None:
         duration_seconds=9,
     )
     document = Document(incarnation=7, events=(event,))
-    listing = reading.listing(codec.encode_document(document, version))
+    listing = tolerant.listing(codec.encode_document(document, version))
     (seen,) = listing.events
     assert listing.incarnation == 7
     assert (seen.event_id, seen.status, seen.event_type) == (
@@ -47,8 +47,8 @@ def test_every_published_version_is_read(version: versions.Version) -> None:
         "Freeze",
     )
     assert seen.not_before == MOMENT
-    assert reading.concerns(seen.resources, "WEB-1")
-    assert not reading.concerns(seen.resources, "web-2")
+    assert tolerant.concerns(seen.resources, "WEB-1")
+    assert not tolerant.concerns(seen.resources, "web-2")
     shown = version.fields
     assert seen.description == ("why" if "description" in shown else None)
     assert seen.source == ("Platform" if "source" in shown else None)
@@ -109,7 +109,7 @@ def test_what_is_missing_is_none_and_what_is_unknown_is_passed_over() -> None:
     assert (event.status, event.event_type, event.resources) == ("", "", ())
     assert (event.description, event.source, event.duration_seconds) == (None, None, None)
     assert event.resource_type == "VirtualMachine"
-    assert reading.listing(body(Unknown=1)).events == ()
+    assert tolerant.listing(body(Unknown=1)).events == ()
 
 
 def test_words_are_known_in_any_case_and_kept_where_they_are_not_known() -> None:
@@ -140,7 +140,7 @@ def test_words_are_known_in_any_case_and_kept_where_they_are_not_known() -> None
 )
 def test_a_number_is_read_where_it_is_one(written: object, read: int | None) -> None:
     assert only(DurationInSeconds=written).duration_seconds == read
-    assert reading.listing(body(DocumentIncarnation=written)).incarnation == read
+    assert tolerant.listing(body(DocumentIncarnation=written)).incarnation == read
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_names_are_read_where_there_are_some(written: object, read: tuple[str, .
 
 def test_an_event_that_is_listed_twice_is_one() -> None:
     upper, lower = dict(EVENT), {"EventId": EVENT["EventId"].lower(), "EventStatus": "Started"}
-    (event,) = reading.listing(body(upper, lower)).events
+    (event,) = tolerant.listing(body(upper, lower)).events
     assert event.event_id == EVENT["EventId"]
     assert event.key == EVENT["EventId"]
 
@@ -189,24 +189,24 @@ def test_an_event_that_is_listed_twice_is_one() -> None:
 )
 def test_what_is_no_document_says_what_it_is(content: bytes, wrong: str) -> None:
     with pytest.raises(codec.Malformed, match=wrong):
-        reading.listing(content)
+        tolerant.listing(content)
 
 
 def test_a_document_has_so_many_events_at_most() -> None:
-    events = [{"EventId": str(n)} for n in range(reading.MAX_EVENTS + 1)]
-    assert len(reading.listing(body(*events[1:])).events) == reading.MAX_EVENTS
+    events = [{"EventId": str(n)} for n in range(tolerant.MAX_EVENTS + 1)]
+    assert len(tolerant.listing(body(*events[1:])).events) == tolerant.MAX_EVENTS
     with pytest.raises(codec.Malformed, match="10001 Events"):
-        reading.listing(body(*events))
+        tolerant.listing(body(*events))
 
 
 def test_a_mark_before_the_json_is_passed_over() -> None:
-    assert reading.listing(b"\xef\xbb\xbf" + body(EVENT)).incarnation == 2
+    assert tolerant.listing(b"\xef\xbb\xbf" + body(EVENT)).incarnation == 2
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none(), st.lists).map(msgspec.json.encode))
 def test_any_bytes_are_a_document_or_none(content: bytes) -> None:
     try:
-        listing = reading.listing(content)
+        listing = tolerant.listing(content)
     except codec.Malformed:
         return
     assert isinstance(listing.events, tuple)
@@ -226,7 +226,7 @@ def test_any_values_are_a_document_or_none(event: dict[str, Any], incarnation: A
     except (UnicodeEncodeError, OverflowError):  # nothing that JSON could hold
         return
     try:
-        listing = reading.listing(content)
+        listing = tolerant.listing(content)
     except codec.Malformed:
         return
     assert len(listing.events) == 1
@@ -234,7 +234,7 @@ def test_any_values_are_a_document_or_none(event: dict[str, Any], incarnation: A
 
 @pytest.mark.parametrize("written", [b"web-0", b"web-0\r\n", b" Batch_3 "])
 def test_a_machines_name_is_one_word(written: bytes) -> None:
-    assert reading.machine_name(written) == written.decode().strip()
+    assert tolerant.machine_name(written) == written.decode().strip()
 
 
 @pytest.mark.parametrize(
@@ -242,15 +242,15 @@ def test_a_machines_name_is_one_word(written: bytes) -> None:
 )
 def test_what_is_no_machines_name_is_refused(written: bytes) -> None:
     with pytest.raises(codec.Malformed, match="name"):
-        reading.machine_name(written)
+        tolerant.machine_name(written)
 
 
 def test_the_instances_single_values_are_read_by_name() -> None:
     content = msgspec.json.encode({"name": "web-0", "vmId": "1", "tagsList": [], "zone": None})
-    assert reading.compute(content) == {"name": "web-0", "vmId": "1"}
+    assert tolerant.compute(content) == {"name": "web-0", "vmId": "1"}
     for wrong in (b"", b"[]", b"{}", b'{"name":""}', b"<html>"):
         with pytest.raises(codec.Malformed):
-            reading.compute(wrong)
+            tolerant.compute(wrong)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forewarn.protocol import choices, codec
+from forewarn.protocol import codec, refusals
 from forewarn.protocol.codec import Malformed
 from protocol.world import EVENT_ID
 
@@ -103,7 +103,7 @@ def test_what_is_no_approval_is_refused_by_name(written: bytes, said: str) -> No
 
 
 def test_a_thousand_entries_are_taken_and_one_more_is_refused() -> None:
-    assert choices.MAX_START_REQUESTS == 1000
+    assert refusals.MAX_START_REQUESTS == 1000
     thousand = [f"{number:036}" for number in range(1000)]
     assert codec.decode_start_requests(codec.encode_start_requests(thousand)) == tuple(thousand)
     with pytest.raises(Malformed, match=r"^has 1001 StartRequests$"):
@@ -117,4 +117,4 @@ def test_entries_are_counted_before_doubles_are_folded() -> None:
 
 
 def test_a_thousand_approvals_fit_the_limit_of_a_body() -> None:
-    assert len(codec.encode_start_requests([EVENT_ID] * 1000)) < choices.MAX_BODY_BYTES
+    assert len(codec.encode_start_requests([EVENT_ID] * 1000)) < refusals.MAX_BODY_BYTES

@@ -13,7 +13,7 @@ import pytest
 
 from end_to_end.agents import until
 from forewarn.clock import ManualClock, SystemClock
-from forewarn.control.feed import Feed
+from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.fleet import Fleet
@@ -155,7 +155,7 @@ def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() 
             with super().write() as transaction:
                 yield transaction
 
-    writer = ThreadWriter(Slow(store), SystemClock(), Feed())
+    writer = ThreadWriter(Slow(store), SystemClock(), Changefeed())
     plane = Plane(writer, guids())
 
     async def leave_at_once() -> None:
@@ -212,8 +212,8 @@ def test_another_scale_goes_on_from_where_the_clock_is_and_never_back(scale: flo
 def test_inline_and_threaded_writers_keep_jobs_from_being_cancelled() -> None:
     store = sql.in_memory()
     for writer in (
-        InlineWriter(store, ManualClock(NOON), Feed()),
-        ThreadWriter(store, ManualClock(NOON), Feed()),
+        InlineWriter(store, ManualClock(NOON), Changefeed()),
+        ThreadWriter(store, ManualClock(NOON), Changefeed()),
     ):
         future = Plane(writer, guids()).next_wakeup()
         assert not future.cancel()

@@ -9,7 +9,7 @@ import pytest
 
 from forewarn import configuration
 from forewarn.configuration import SettingsError
-from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.maintenance.model import Enablement, Policy
 from forewarn.server import listening, settings
 from forewarn.server.guest.limits import Limits
 from forewarn.server.service import policy_of

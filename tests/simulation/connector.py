@@ -8,7 +8,7 @@ from collections.abc import Collection, Coroutine
 from random import Random
 from typing import Any, Literal, TypeVar
 
-from forewarn.connectors.port import Act, Found, Outcome
+from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.control.executor import OnUnknown
 from forewarn.vocabulary import EventType
 from simulation.judge import Wrong
@@ -35,7 +35,7 @@ class Connector:
         self.wrong = ""
         """What was asked of it that must not be: an exception would count as a failed act."""
 
-    async def perform(self, act: Act) -> Outcome | Literal[Found.UNKNOWN]:
+    async def perform(self, act: Task) -> Outcome | Literal[Found.UNKNOWN]:
         lost = self._lost.get(act.operation)
         if act.operation in self._outcomes:
             self.wrong = f"{act.operation} was carried out, and is again"
@@ -47,20 +47,20 @@ class Connector:
         outcome = self._outcomes[act.operation] = self._end(act)
         return outcome
 
-    async def check(self, act: Act) -> Outcome | Found:
+    async def check(self, act: Task) -> Outcome | Found:
         known = self._outcomes.get(act.operation)
         if known is not None:
             return known
         lost = self._lost.get(act.operation)
         return Found.NOT_DONE if lost is None or act.repeat_after >= lost else Found.UNKNOWN
 
-    async def forget(self, act: Act) -> None:
+    async def forget(self, act: Task) -> None:
         self._outcomes.pop(act.operation, None)
 
     async def sweep(self, live: Collection[str]) -> None:
         self._outcomes = {o: outcome for o, outcome in self._outcomes.items() if o in live}
 
-    def _end(self, act: Act) -> Outcome:
+    def _end(self, act: Task) -> Outcome:
         chance = self._chance
         succeeded = chance.random() < 0.93
         hosts: dict[str, str] = {}

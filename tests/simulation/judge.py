@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from forewarn.connectors.port import Act, Outcome
+from forewarn.connectors.port import Outcome, Task
 from forewarn.maintenance import invariants
 from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause, key
 from forewarn.vocabulary import EventStatus, EventType
@@ -125,7 +125,7 @@ class Judge:
             if operation.id not in ending and key(name) in map(key, operation.machines):
                 raise Wrong(f"{name} moves or goes, and {operation.id} is {operation.status}")
 
-    def see_end(self, act: Act, outcome: Outcome, hosts: dict[str, str]) -> int:
+    def see_end(self, act: Task, outcome: Outcome, hosts: dict[str, str]) -> int:
         """Judge where an act's machines are, now that it has ended; return how many have moved.
 
         Args:

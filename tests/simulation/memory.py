@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
-from forewarn.control import retired
+from forewarn.control import tombstones
 from forewarn.control.writer import Job, Work
-from forewarn.maintenance import schedule
+from forewarn.maintenance import decide
 from forewarn.maintenance.model import (
     Changes,
     Hold,
@@ -177,14 +177,14 @@ class Memory:
         self._wake(operation.id, operation)
 
     def _wake(self, operation_id: str, operation: Operation) -> None:
-        wakeup = schedule.wakeup_at(operation)
+        wakeup = decide.wakeup_at(operation)
         if wakeup is not None:
             heapq.heappush(self._wakeups, (wakeup, operation_id))
 
     def _earliest(self) -> datetime | None:
         while self._wakeups:
             at, operation_id = self._wakeups[0]
-            if schedule.wakeup_at(self.all_operations[operation_id]) == at:
+            if decide.wakeup_at(self.all_operations[operation_id]) == at:
                 return at
             heapq.heappop(self._wakeups)
         return None
@@ -259,7 +259,7 @@ class MemoryWriter:
                     self._memory.all_settings = settings
                     return Answered(None, Crashed())
                 self._judge(work.changes, now)
-                retired.note(self._memory, work.changes)  # type: ignore[arg-type] # likewise
+                tombstones.note(self._memory, work.changes)  # type: ignore[arg-type] # likewise
                 self._memory.save(work.changes)
         except Exception as error:  # noqa: BLE001 - whoever asked reads it
             return Answered(None, error)

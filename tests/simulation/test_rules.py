@@ -18,9 +18,8 @@ from hypothesis.stateful import (
 )
 
 from builders import Bench
-from forewarn.maintenance import causes, fleet, schedule
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import HoldKind, Operation, StartCause, WalkState
+from forewarn.maintenance import commands, decide, fleet
+from forewarn.maintenance.model import HoldKind, Operation, Refused, RollingState, StartCause
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 EXPECTED = frozenset(ErrorCode) - {ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE}
@@ -142,7 +141,7 @@ class Rules(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.bench.snapshot.maintenances)))
         try:
             if resume:
-                self.bench.decide(causes.Resumed(number))
+                self.bench.decide(commands.ResumeRolling(number))
             else:
                 self.bench.cancel(maintenance=number)
         except Refused as refusal:
@@ -204,7 +203,7 @@ class Rules(RuleBasedStateMachine):
         if not stale:
             self.bench.finish(operation_id, succeeded=succeeded, message="done")
             return
-        report = causes.Finished(
+        report = commands.FinishTask(
             operation=operation_id,
             attempt=self.bench.operation(operation_id).attempt + 1,
             succeeded=succeeded,
@@ -247,7 +246,7 @@ class Rules(RuleBasedStateMachine):
                 assert self.bench.operation(operation.waits_for).status is EventStatus.STARTED
                 continue
             assert not operation.approved
-            due = schedule.wakeup_at(operation)
+            due = decide.wakeup_at(operation)
             assert due == operation.not_before
 
     @invariant()
@@ -267,10 +266,10 @@ class Rules(RuleBasedStateMachine):
                 steps = [o for o in operations if (o.maintenance, o.walk) == (number, index)]
                 live = [o for o in steps if o.status.visible]
                 assert len(live) <= 1
-                if walk.state is WalkState.GOING and not live:
+                if walk.state is RollingState.GOING and not live:
                     assert steps
                     assert any(o.status.visible for o in operations)
-                if walk.state is WalkState.STOPPED:
+                if walk.state is RollingState.STOPPED:
                     assert walk.reason
 
     def teardown(self) -> None:
@@ -278,8 +277,8 @@ class Rules(RuleBasedStateMachine):
         for hold in self.bench.snapshot.holds:
             self.bench.release(hold.kind, hold.name)
         for number, maintenance in sorted(self.bench.snapshot.maintenances.items()):
-            if any(walk.state is WalkState.STOPPED for walk in maintenance.walks):
-                self.bench.decide(causes.Resumed(number))
+            if any(walk.state is RollingState.STOPPED for walk in maintenance.walks):
+                self.bench.decide(commands.ResumeRolling(number))
         for _ in range(len(self.bench.snapshot.machines) * 3 + 10):
             self.bench.let_pass(timedelta(days=400))
             for operation_id in self.started():

@@ -12,14 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from forewarn.connectors.port import Act, Outcome
-from forewarn.control import retired, snapshots, trust
+from forewarn.connectors.port import Outcome, Task
+from forewarn.control import loading, tombstones, trust
 from forewarn.control.executor import Executor
 from forewarn.control.watch import Watch
 from forewarn.control.writer import Job, Work
-from forewarn.maintenance import bench, carrying, dealing, notice, schedule
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Changes
+from forewarn.maintenance import decide, fleet, notice, working_set
+from forewarn.maintenance.model import Changes, Refused
 from forewarn.store import sql
 from forewarn.store.port import Store
 from simulation import run
@@ -144,7 +143,7 @@ def broken(place: Any, name: str, other: Any) -> Iterator[None]:
         setattr(place, name, sound)
 
 
-def never_in_the_way(self: bench.Bench, operation: Any) -> None:
+def never_in_the_way(self: working_set.WorkingSet, operation: Any) -> None:
     return None
 
 
@@ -152,7 +151,7 @@ def unjudged(asked: datetime, shown: datetime, now: datetime) -> datetime:
     return notice.whole_seconds(asked)
 
 
-def forgetful(self: bench.Bench) -> None:
+def forgetful(self: working_set.WorkingSet) -> None:
     return None
 
 
@@ -168,14 +167,14 @@ def short_sighted(reading: Any, operations: Any, *, walking: bool = False) -> An
     return msgspec.structs.replace(whole, operations=seen)
 
 
-snapshots_around = snapshots.around
+snapshots_around = loading.around
 
 
 def at_any_time(self: Watch) -> bool:
     return True
 
 
-def not_given_back(bench: bench.Bench, cause: Any) -> list[str]:
+def not_given_back(bench: working_set.WorkingSet, cause: Any) -> list[str]:
     return []
 
 
@@ -187,23 +186,23 @@ def unlisted(*_: Any) -> Any:
     return None
 
 
-def as_of_now(bench: bench.Bench, cause: Any) -> list[str]:
-    for name in cause.scopes:
-        bench.scopes[name] = msgspec.structs.replace(bench.scopes[name], asked_at=bench.now)
+def as_of_now(working: working_set.WorkingSet, command: Any) -> list[str]:
+    for name in command.scopes:
+        working.scopes[name] = msgspec.structs.replace(working.scopes[name], asked_at=working.now)
     return []
 
 
-async def again(self: Executor, act: Act) -> Outcome | None:
+async def again(self: Executor, act: Task) -> Outcome | None:
     """Whatever nobody knows is done again, whoever should have been asked."""
     found: Any = await self._connector.perform(act)
     return found if isinstance(found, Outcome) else None
 
 
-def untold(operation: Any, machines: Any) -> Act:
+def untold(operation: Any, machines: Any) -> Task:
     return msgspec.structs.replace(snapshots_act(operation, machines), repeat_after=0)
 
 
-snapshots_act = snapshots.act
+snapshots_act = loading.act
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -218,21 +217,21 @@ def play_all() -> None:
 @pytest.mark.parametrize(
     ("place", "name", "other", "told"),
     [
-        (bench.Bench, "_obstacle", never_in_the_way, "are down"),
-        (bench.Bench, "walk_on", forgetful, "not on the attention list"),
-        (snapshots, "around", short_sighted, "are down|is also in operation"),
+        (working_set.WorkingSet, "_obstacle", never_in_the_way, "are down"),
+        (working_set.WorkingSet, "walk_on", forgetful, "not on the attention list"),
+        (loading, "around", short_sighted, "are down|is also in operation"),
         (notice, "later", unjudged, "back to"),
         (Watch, "may_start", at_any_time, "started while"),
-        (schedule, "_lapse", not_given_back, "before its guests had their notice"),
+        (decide, "_lapse", not_given_back, "before its guests had their notice"),
         (trust, "believe", believed_for_nothing, "before its guests had their notice"),
         (Watch, "clock_doubt", unlisted, "the clock is not listed"),
-        (schedule, "_ask", as_of_now, "was asked at"),
+        (decide, "_ask", as_of_now, "was asked at"),
         (Executor, "outcome", again, "nobody said so|and is again"),
-        (snapshots, "act", untold, "its connector is not told"),
-        (carrying, "_settle", nothing, "is on"),
-        (dealing, "_judge_live", nothing, "moves or goes"),
-        (dealing, "_forestall", nothing, "was at incarnation"),
-        (retired, "note", nothing, "is new at"),
+        (loading, "act", untold, "its connector is not told"),
+        (decide, "_settle", nothing, "is on"),
+        (fleet, "_judge_live", nothing, "moves or goes"),
+        (fleet, "_forestall", nothing, "was at incarnation"),
+        (tombstones, "note", nothing, "is new at"),
     ],
     ids=[
         "domains",

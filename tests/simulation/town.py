@@ -14,14 +14,20 @@ from typing import Any
 import msgspec
 
 from forewarn.clock import ManualClock
-from forewarn.connectors.port import Act, Outcome
+from forewarn.connectors.port import Outcome, Task
 from forewarn.control import heartbeat
 from forewarn.control.executor import UNKNOWN, Executor, OnUnknown
 from forewarn.control.plane import ADVANCE_BATCH, Plane
-from forewarn.maintenance import attention, planner
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Operation, Verdict, WalkState, key
-from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.maintenance import alerts, planner
+from forewarn.maintenance.model import (
+    Enablement,
+    Operation,
+    Policy,
+    Refused,
+    RollingState,
+    Verdict,
+    key,
+)
 from forewarn.vocabulary import ErrorCode, EventStatus
 from simulation.clocks import Clocks
 from simulation.connector import Connector, at_once
@@ -81,9 +87,9 @@ class Town:
         self.executor = Executor(
             self.plane, self.connector, ManualClock(START), "e", on_unknown=self.on_unknown
         )
-        self.acts: list[tuple[Act, Outcome | None]] = []
+        self.acts: list[tuple[Task, Outcome | None]] = []
         """What was carried out and is not reported yet; None where nobody knows."""
-        self.reported: list[tuple[Act, Outcome | None]] = []
+        self.reported: list[tuple[Task, Outcome | None]] = []
         self.seen: list[tuple[str, str]] = []
         """Scopes and ids of events that guests have read, live or over."""
         self.doubted: dict[str, int] = {}
@@ -241,7 +247,7 @@ class Town:
             if self.connector.wrong:
                 raise Wrong(self.connector.wrong)
 
-    def judge_claim(self, act: Act) -> None:
+    def judge_claim(self, act: Task) -> None:
         """Nobody takes on what is in doubt; who repeats it knows up to where that was asked for."""
         if act.operation in self.doubted:
             raise Wrong(f"{act.operation} is in doubt, and was claimed")
@@ -269,7 +275,7 @@ class Town:
         self.reported.append((act, outcome))
         del self.reported[:-REMEMBERED]
 
-    def finish(self, act: Act, outcome: Outcome | None) -> None:
+    def finish(self, act: Task, outcome: Outcome | None) -> None:
         if outcome is None:
             if self.ask("doubt", self.plane.doubt, act.operation, act.attempt, UNKNOWN):
                 self.doubted[act.operation] = act.attempt
@@ -357,7 +363,7 @@ class Town:
 
     def settle_clock(self) -> None:
         """A doubted clock is on the attention list, until an operator says that it is right."""
-        listed = attention.Kind.DOUBTED in {item.kind for item in self.items()}
+        listed = alerts.AlertKind.DOUBTED in {item.kind for item in self.items()}
         if listed != self.clocks.astray:
             raise Wrong(f"the clock is {'' if listed else 'not '}listed, {self.clocks.apart} apart")
         if self.clocks.astray:
@@ -380,9 +386,9 @@ class Town:
             if not memory.live or (self.doubted and self.judge.ends == before):
                 break
 
-    def items(self) -> list[attention.Item]:
+    def items(self) -> list[alerts.Alert]:
         memory = self.memory
-        return attention.items(
+        return alerts.items(
             memory.all_operations.values(),
             memory.open.values(),
             memory.all_holds,
@@ -417,6 +423,6 @@ class Town:
         return any(operation.maintenance == number for operation in live) or any(
             machine.key in busy
             for walk in walks
-            if walk.state is WalkState.GOING
+            if walk.state is RollingState.GOING
             for machine in planner.next_step(walk, self.memory.all_machines.values())
         )

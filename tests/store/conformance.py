@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forewarn.maintenance import schedule
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance import decide
 from forewarn.maintenance.model import (
     Approval,
     Changes,
@@ -23,9 +22,10 @@ from forewarn.maintenance.model import (
     Maintenance,
     Operation,
     Profile,
+    Refused,
+    RollingState,
     Scope,
     StartCause,
-    WalkState,
 )
 from forewarn.store.port import HistoryQuery, Store, Transaction
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus, EventType
@@ -111,7 +111,7 @@ class Values:
             assert reading.machines() == {one.key: one}
             assert reading.maintenances([maintenance.number]) == {maintenance.number: maintenance}
             assert reading.operations([whole.id]) == {whole.id: whole}
-            assert reading.next_wakeup() == schedule.wakeup_at(whole)
+            assert reading.next_wakeup() == decide.wakeup_at(whole)
             assert reading.holds() == (held,)
             assert reading.lost() == {gone.key: gone}
         store.close()
@@ -296,7 +296,7 @@ class Questions:
         running = operation("1.6", **STARTED)
         save(store, with_maintenances(late, soon, ready, waits, half, running))
         with store.read() as reading:
-            assert reading.next_wakeup() == schedule.AT_ONCE
+            assert reading.next_wakeup() == decide.AT_ONCE
             assert list(reading.due(NOW - 60 * MINUTE, 10)) == ["1.3"]
             assert list(reading.due(soon.not_before, 10)) == ["1.3", "1.2"]
             assert list(reading.due(NOW + 60 * MINUTE, 10)) == ["1.3", "1.2", "1.5", "1.1"]
@@ -370,7 +370,7 @@ class Questions:
         save(store, Changes(maintenances=made))
         with store.read() as reading:
             assert list(reading.open_maintenances().items()) == [(2, made[1]), (10, made[0])]
-        ended = msgspec.structs.replace(GOING, state=WalkState.OVER)
+        ended = msgspec.structs.replace(GOING, state=RollingState.OVER)
         save(store, Changes(maintenances=(values.maintenance(2, ended),)))
         with store.read() as reading:
             assert set(reading.open_maintenances()) == {10}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forewarn.maintenance import schedule
+from forewarn.maintenance import decide
 from forewarn.maintenance.model import (
     Approval,
     Changes,
@@ -190,7 +190,7 @@ class Any:
         assert list(reading.due(now, 99)) == expected.due(now)
         assert list(reading.claimable(now, 99)) == expected.claimable(now)
         assert list(reading.unnoted_failures(99)) == expected.unnoted_failures()
-        waking = [schedule.wakeup_at(o) for o in expected.operations.values()]
+        waking = [decide.wakeup_at(o) for o in expected.operations.values()]
         assert reading.next_wakeup() == min((at for at in waking if at), default=None)
         leases = [
             o.lease_until

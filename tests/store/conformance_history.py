@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Refused
 from forewarn.store.port import MAX_PAGE, HistoryQuery, Store
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 from store.conformance import save

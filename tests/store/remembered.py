@@ -5,7 +5,7 @@ It is slow, keeps nothing and knows no transactions; the suite compares a store'
 
 from datetime import datetime
 
-from forewarn.maintenance import schedule
+from forewarn.maintenance import decide
 from forewarn.maintenance.model import (
     Changes,
     Hold,
@@ -74,7 +74,7 @@ class Remembered:
         }
 
     def due(self, now: datetime) -> list[str]:
-        waking = [(schedule.wakeup_at(o), o) for o in self._in_order()]
+        waking = [(decide.wakeup_at(o), o) for o in self._in_order()]
         come = [(at, o.id) for at, o in waking if at is not None and at <= now]
         return [id_ for _, id_ in sorted(come, key=lambda pair: pair[0])]
 

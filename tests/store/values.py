@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from forewarn.maintenance.model import (
     Approval,
+    AuditAction,
     Changes,
-    Deed,
     Event,
     Hold,
     HoldKind,
@@ -19,10 +19,10 @@ from forewarn.maintenance.model import (
     Maintenance,
     Operation,
     Profile,
+    RollingState,
+    RollingUpdate,
     Scope,
     StartCause,
-    Walk,
-    WalkState,
 )
 from forewarn.vocabulary import (
     ApproverKind,
@@ -45,7 +45,7 @@ def machine(name: str, scope: str = "web", **fields: Any) -> Machine:
     return Machine(name=name, scope=scope, **(known | fields))
 
 
-def maintenance(number: int, *walks: Walk) -> Maintenance:
+def maintenance(number: int, *walks: RollingUpdate) -> Maintenance:
     return Maintenance(
         walks=walks,
         number=number,
@@ -89,9 +89,9 @@ def lost(name: str, **fields: Any) -> Lost:
     return Lost(name=name, **(known | fields))
 
 
-GOING = Walk(scope="web", done=("web-0",))
-STOPPED = Walk(host="h1", state=WalkState.STOPPED, reason="it failed")
-OVER = Walk(scope="web", machines=("web-0",), state=WalkState.OVER)
+GOING = RollingUpdate(scope="web", done=("web-0",))
+STOPPED = RollingUpdate(host="h1", state=RollingState.STOPPED, reason="it failed")
+OVER = RollingUpdate(scope="web", machines=("web-0",), state=RollingState.OVER)
 
 
 def with_maintenances(*operations: Operation) -> Changes:
@@ -150,7 +150,7 @@ EVENTS = every(
     silent=st.booleans(),
 )
 INTERVENTIONS = st.lists(
-    every(Intervention, deed=st.sampled_from(Deed), at=MOMENTS), max_size=2
+    every(Intervention, deed=st.sampled_from(AuditAction), at=MOMENTS), max_size=2
 ).map(tuple)
 OPERATIONS = every(
     Operation,
@@ -176,10 +176,10 @@ OPERATIONS = every(
     interventions=INTERVENTIONS,
 )
 WALKS = every(
-    Walk,
+    RollingUpdate,
     machines=st.lists(SOME, max_size=3).map(tuple),
     done=st.lists(SOME, max_size=3).map(tuple),
-    state=st.sampled_from(WalkState),
+    state=st.sampled_from(RollingState),
 )
 MAINTENANCES = every(
     Maintenance,

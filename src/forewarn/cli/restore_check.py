@@ -103,13 +103,13 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
     """
     from msgspec.structs import replace
 
-    from forewarn.control import retired
+    from forewarn.control import tombstones
     from forewarn.maintenance.model import Changes
 
     with store.write() as transaction:
         scopes = transaction.scopes().values()
         highest = max((scope.incarnation for scope in scopes), default=0) + by
-        most = max(highest, retired.highest(transaction) + by)
+        most = max(highest, tombstones.highest(transaction) + by)
         if most > MAX_INCARNATION:
             message = (
                 f"an incarnation would be {most}, and JSON clients read numbers exactly up to "
@@ -117,7 +117,7 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
             )
             raise Failed(ExitStatus.REFUSED, message)
         raised = tuple(replace(s, incarnation=s.incarnation + by) for s in scopes)
-        retired.lift(transaction, by)
+        tombstones.lift(transaction, by)
         if raised:
             transaction.save(Changes(scopes=raised))
     return len(raised), highest if raised else 0

@@ -10,9 +10,9 @@ from forewarn.client import event
 from forewarn.client.discovery import Endpoint
 from forewarn.client.errors import BadAnswer, ClientError, Refused, Unreachable
 from forewarn.client.pace import Moment
-from forewarn.protocol import codec, reading, text
+from forewarn.protocol import codec, text, tolerant
 from forewarn.protocol.message import Reply
-from forewarn.protocol.reading import Listed, Listing
+from forewarn.protocol.tolerant import Listed, Listing
 
 CLOCKS_AGREE_SECONDS: Final = 2.0
 """The server's Date is in whole seconds and has travelled: within this, our own clock is better."""
@@ -110,7 +110,7 @@ def listing_of(reply: Reply, endpoint: Endpoint) -> Listing | Failure:
     if reply.status != 200:
         return failure_of(reply, endpoint)
     try:
-        return reading.listing(reply.body)
+        return tolerant.listing(reply.body)
     except codec.Malformed as error:
         return no_document(f"the answer {error}")
 
@@ -181,7 +181,7 @@ def seen(listed: Listed, name: str | None, moment: Moment, sent: datetime | None
 
 def concerns(resources: Sequence[str], name: str | None) -> bool | None:
     """Tell whether a machine is among the resources; None where its name is not known."""
-    return None if name is None else reading.concerns(resources, name)
+    return None if name is None else tolerant.concerns(resources, name)
 
 
 def starts_by(
@@ -205,7 +205,7 @@ def name_in(reply: Reply, endpoint: Endpoint) -> str | Failure:
     if reply.status != 200:
         return failure_of(reply, endpoint)
     try:
-        return reading.machine_name(reply.body)
+        return tolerant.machine_name(reply.body)
     except codec.Malformed as error:
         return no_document(f"the answer {error}")
 
@@ -215,7 +215,7 @@ def machine_in(reply: Reply, endpoint: Endpoint) -> event.Machine | Failure:
     if reply.status != 200:
         return failure_of(reply, endpoint)
     try:
-        values = reading.compute(reply.body)
+        values = tolerant.compute(reply.body)
     except codec.Malformed as error:
         return no_document(f"the answer {text.shown(str(error))}")
     return event.Machine(

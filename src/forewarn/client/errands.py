@@ -15,9 +15,9 @@ from forewarn.client.answers import Failure
 from forewarn.client.errors import Misuse
 from forewarn.client.pace import Moment
 from forewarn.client.terms import Ask, Pause, Terms, Turn
-from forewarn.protocol import choices, codec, text
+from forewarn.protocol import codec, refusals, text
 from forewarn.protocol.message import Reply
-from forewarn.protocol.reading import Listing
+from forewarn.protocol.tolerant import Listing
 
 TRIES: Final = 4
 """Failures in a row after which a question that is asked once is given up."""
@@ -124,8 +124,8 @@ def ids_of(events: Sequence[event.Event | str]) -> tuple[str, ...]:
             message = f"{each!r} is neither an event nor an EventId"
             raise Misuse(message)
         ids.setdefault(text.upper(event_id), event_id)
-    if not 0 < len(ids) <= choices.MAX_START_REQUESTS:
-        message = f"approve 1 to {choices.MAX_START_REQUESTS} events at once, not {len(ids)}"
+    if not 0 < len(ids) <= refusals.MAX_START_REQUESTS:
+        message = f"approve 1 to {refusals.MAX_START_REQUESTS} events at once, not {len(ids)}"
         raise Misuse(message)
     return tuple(ids.values())
 

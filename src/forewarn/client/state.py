@@ -11,7 +11,7 @@ import msgspec
 from forewarn.client import answers, event
 from forewarn.client.errors import Misuse
 from forewarn.client.pace import Moment
-from forewarn.protocol import reading
+from forewarn.protocol import tolerant
 
 FORMAT: Final = 1
 """Of the JSON; another one is refused."""
@@ -144,9 +144,9 @@ def _check(state: State) -> None:
 def _found(known: Known, moment: Moment) -> Known:
     found = msgspec.structs.replace(
         known.event,
-        status=reading.status(known.event.status),  # JSON has the words as mere text
-        event_type=reading.event_type(known.event.event_type),
-        source=reading.source(known.event.source),
+        status=tolerant.status(known.event.status),  # JSON has the words as mere text
+        event_type=tolerant.event_type(known.event.event_type),
+        source=tolerant.source(known.event.source),
         starts_by=answers.starts_by(known.event.not_before, moment),
     )
     return msgspec.structs.replace(known, event=found)

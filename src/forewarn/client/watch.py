@@ -27,7 +27,7 @@ from forewarn.client.state import Known, Step
 from forewarn.client.terms import Ask, Pause, Terms, Turn
 from forewarn.protocol import codec, text
 from forewarn.protocol.message import Reply
-from forewarn.protocol.reading import Listed, Listing
+from forewarn.protocol.tolerant import Listed, Listing
 
 LEAST_GAP_SECONDS: Final = 0.05
 """Between two questions, however often the document changes: no handler is told more than twenty

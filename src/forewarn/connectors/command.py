@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from forewarn.connectors import runs
-from forewarn.connectors.port import Act, Found, Outcome
+from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.program import CommandSettings
 from forewarn.connectors.runs import WHOLE, Alive, Ended, Limits, Program, Run, Runs, Trace
 
@@ -112,7 +112,7 @@ class Command:
             message = f"the folder {state} for the commands' results cannot be made: {error}"
             raise CommandUnusable(message) from error
 
-    async def perform(self, act: Act) -> Outcome | Literal[Found.UNKNOWN]:
+    async def perform(self, act: Task) -> Outcome | Literal[Found.UNKNOWN]:
         """Run the program for all that has no result of an earlier attempt."""
         earlier = await self._earlier(act)
         tasks = [self._perform(act, subject, found) for subject, found in earlier.items()]
@@ -120,7 +120,7 @@ class Command:
         known = [report for report in reports if report is not None]
         return _outcome(known) if len(known) == len(reports) else Found.UNKNOWN
 
-    async def check(self, act: Act) -> Outcome | Found:
+    async def check(self, act: Task) -> Outcome | Found:
         """Tell what the files of earlier attempts, or the check command, say."""
         earlier = await self._earlier(act)
         tasks = [self._check(act, subject, found) for subject, found in earlier.items()]
@@ -133,7 +133,7 @@ class Command:
         pairs = zip(earlier, ended, strict=True)
         return _outcome([self._report(subject, one) for subject, one in pairs])
 
-    async def forget(self, act: Act) -> None:
+    async def forget(self, act: Task) -> None:
         """Remove the files of this operation."""
         await asyncio.to_thread(self._runs.forget, act)
 
@@ -141,7 +141,7 @@ class Command:
         """Remove the files of operations that are over."""
         await asyncio.to_thread(self._runs.sweep, live)
 
-    async def _earlier(self, act: Act) -> dict[str, list[Run]]:
+    async def _earlier(self, act: Task) -> dict[str, list[Run]]:
         """Return the runs that there are of each subject, the latest first.
 
         What was begun once a machine or once an operation is ended so, whatever `per` says now.
@@ -155,7 +155,7 @@ class Command:
             earlier.setdefault(run.subject, []).append(run)
         return earlier
 
-    async def _perform(self, act: Act, subject: str, earlier: list[Run]) -> _Report | None:
+    async def _perform(self, act: Task, subject: str, earlier: list[Run]) -> _Report | None:
         """Return how a subject's run ended; None if its runner was lost."""
         left, _ = await self._settled(earlier)
         if isinstance(left, Ended):
@@ -176,7 +176,7 @@ class Command:
         _log.error("a program's runner was lost", operation=act.operation, subject=subject)
         return None
 
-    async def _check(self, act: Act, subject: str, earlier: list[Run]) -> Ended | Trace:
+    async def _check(self, act: Task, subject: str, earlier: list[Run]) -> Ended | Trace:
         left, run = await self._settled(earlier)
         if left is not Trace.BEGUN or run is None:
             return left
@@ -188,7 +188,7 @@ class Command:
             _log.warning("nobody knows how a run ended", operation=act.operation, subject=subject)
         return left
 
-    async def _ask(self, act: Act, lost: Run) -> Ended | Trace:
+    async def _ask(self, act: Task, lost: Run) -> Ended | Trace:
         """Let the check command say what became of a run that was lost."""
         limits = Limits(CHECK_SECONDS, self._settings.grace_seconds)
         async with self._slots:
@@ -226,7 +226,7 @@ class Command:
         return left
 
     async def _begin(
-        self, act: Act, subject: str, argv: tuple[str, ...], limits: Limits, *, check: bool = False
+        self, act: Task, subject: str, argv: tuple[str, ...], limits: Limits, *, check: bool = False
     ) -> Run:
         found = shutil.which(argv[0], path=self._environment.get("PATH"))
         if found is None:
@@ -282,7 +282,7 @@ def _judge(name: str, argv: tuple[str, ...], wanted: str) -> None:
         raise CommandUnusable(message)
 
 
-def _order(act: Act, subject: str) -> dict[str, object]:
+def _order(act: Task, subject: str) -> dict[str, object]:
     """Return what a program reads: the act, and which machine it is about."""
     order: dict[str, object] = {
         "operation": act.operation,

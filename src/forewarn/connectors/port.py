@@ -10,7 +10,7 @@ import msgspec
 from forewarn.vocabulary import EventSource, EventType
 
 
-class Act(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One operation to carry out, by one attempt."""
 
     operation: str
@@ -53,7 +53,7 @@ class Connector(Protocol):
     A call that is cancelled leaves the act as it is: another process asks `check` about it.
     """
 
-    async def perform(self, act: Act) -> Outcome | Literal[Found.UNKNOWN]:
+    async def perform(self, act: Task) -> Outcome | Literal[Found.UNKNOWN]:
         """Carry it out and return when it is over.
 
         What an earlier attempt is known to have done is not done again; what cannot be told is.
@@ -64,14 +64,14 @@ class Connector(Protocol):
         """
         ...
 
-    async def check(self, act: Act) -> Outcome | Found:
+    async def check(self, act: Task) -> Outcome | Found:
         """Tell how earlier attempts of this act ended; wait for what is still under way.
 
         Asked once before `perform` when the attempt is above 1.
         """
         ...
 
-    async def forget(self, act: Act) -> None:
+    async def forget(self, act: Task) -> None:
         """Drop what was kept of this act: its outcome is recorded."""
         ...
 

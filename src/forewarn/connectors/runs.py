@@ -32,7 +32,7 @@ import msgspec
 import structlog
 
 from forewarn.connectors import runner
-from forewarn.connectors.port import Act
+from forewarn.connectors.port import Task
 
 WHOLE = "_all"
 """The subject of a run for a whole operation: no machine's name begins with `_`."""
@@ -133,7 +133,7 @@ class Runs:
         self._latest: dict[str, int] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def of(self, act: Act) -> list[Run]:
+    def of(self, act: Task) -> list[Run]:
         """Return an operation's runs, the latest first."""
         found = []
         with self._lock, contextlib.suppress(FileNotFoundError):
@@ -145,7 +145,7 @@ class Runs:
                     found.append(Run(int(attempt), int(again), subject, folder))
         return sorted(found, reverse=True)
 
-    def begin(self, act: Act, subject: str, program: Program) -> Run:
+    def begin(self, act: Task, subject: str, program: Program) -> Run:
         """Start a program on a runner of its own.
 
         Args:
@@ -205,7 +205,7 @@ class Runs:
             return lines[-1] if lines else ""
         return ""
 
-    def forget(self, act: Act) -> None:
+    def forget(self, act: Task) -> None:
         """Remove an operation's runs."""
         with self._lock:
             self._latest.pop(act.operation, None)
@@ -229,10 +229,10 @@ class Runs:
         if process is not None:
             process.wait()  # its pipe is closed already: it is as good as gone
 
-    def _place(self, act: Act) -> Path:
+    def _place(self, act: Task) -> Path:
         return self._folder / f"{act.operation}@{act.started_at:%Y%m%dT%H%M%S.%fZ}"
 
-    def _make(self, act: Act, subject: str, *, check: bool) -> tuple[Run, int]:
+    def _make(self, act: Task, subject: str, *, check: bool) -> tuple[Run, int]:
         """Make a run's folder, which is alive from then on.
 
         Returns:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from forewarn.clock import Clock
-from forewarn.connectors.port import Act, Found, Outcome
+from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.vocabulary import EventType
 
 DURATIONS: Mapping[EventType, timedelta] = {
@@ -33,23 +33,23 @@ class Simulated:
         self._clock = clock
         self._durations = {**DURATIONS, **durations}
 
-    async def perform(self, act: Act) -> Outcome:
+    async def perform(self, act: Task) -> Outcome:
         """Return when the act's duration since its start is over."""
         never = asyncio.Event()
         while (left := self._left(act)) > timedelta(0):
             await self._clock.wait(left.total_seconds(), never)
         return Outcome(succeeded=True)
 
-    async def check(self, act: Act) -> Outcome | Found:
+    async def check(self, act: Task) -> Outcome | Found:
         """Tell that it is done if its duration is over."""
         return Outcome(succeeded=True) if self._left(act) <= timedelta(0) else Found.NOT_DONE
 
-    async def forget(self, act: Act) -> None:
+    async def forget(self, act: Task) -> None:
         """Do nothing: nothing is kept."""
 
     async def sweep(self, live: Collection[str]) -> None:
         """Do nothing: nothing is kept."""
 
-    def _left(self, act: Act) -> timedelta:
+    def _left(self, act: Task) -> timedelta:
         over = act.started_at + self._durations[act.event_type]
         return over - self._clock.now()

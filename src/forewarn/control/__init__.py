@@ -5,11 +5,11 @@
     draft     what a turn has come to so far, read as the store would be
     approvals guests' words, by turns
     reports   what executors say of what they hold, by turns
-    retired   the incarnations of what was removed
-    snapshots what of the store a decision gets to see
+    tombstones the incarnations of what was removed
+    loading   what of the store a decision gets to see
     writer    the one thread that writes; requests that wait together share a commit
     measures  what is counted of all this, as plain numbers
-    feed      what changed, told to whoever listens, after the commit
+    changefeed what changed, told to whoever listens, after the commit
     ticker    waits for the next wakeup and asks the plane to advance what is due
     trust     whether the time of day can be trusted: observations in, a verdict out
     watch     the service's clock, and whether anything may start in it

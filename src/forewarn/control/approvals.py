@@ -5,10 +5,10 @@ from datetime import datetime
 
 import msgspec
 
-from forewarn.control import snapshots
+from forewarn.control import loading
 from forewarn.control.draft import Draft
 from forewarn.control.turns import Turns
-from forewarn.maintenance.causes import Approved
+from forewarn.maintenance.commands import ApproveEvents
 from forewarn.maintenance.model import Approval, Snapshot
 from forewarn.store.port import Transaction
 from forewarn.vocabulary import ApproverKind
@@ -30,11 +30,11 @@ class Approvals(Turns[Word]):
 
     def _gather(self, transaction: Transaction, matters: Iterable[Word]) -> Snapshot:
         ids = {event_id for word in matters for event_id in word.event_ids}
-        return snapshots.around(transaction, transaction.operations_of_events(ids))
+        return loading.around(transaction, transaction.operations_of_events(ids))
 
     def _part(self, draft: Draft, matter: Word) -> Snapshot:
-        return snapshots.around(draft, draft.operations_of_events(matter.event_ids))
+        return loading.around(draft, draft.operations_of_events(matter.event_ids))
 
-    def _cause(self, matter: Word, now: datetime) -> Approved:
+    def _cause(self, matter: Word, now: datetime) -> ApproveEvents:
         approval = Approval(kind=ApproverKind.GUEST, by=matter.by, address=matter.address, at=now)
-        return Approved(event_ids=matter.event_ids, approval=approval, scope=matter.scope)
+        return ApproveEvents(event_ids=matter.event_ids, approval=approval, scope=matter.scope)

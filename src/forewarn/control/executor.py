@@ -13,11 +13,10 @@ from typing import Any, Literal
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.connectors.port import Act, Connector, Found, Outcome
-from forewarn.control.feed import Feed
+from forewarn.connectors.port import Connector, Found, Outcome, Task
+from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Changes
+from forewarn.maintenance.model import Changes, Refused
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventStatus
 
@@ -79,7 +78,7 @@ class Executor:
         self._on_unknown = on_unknown
         self._wake = asyncio.Event()
         self._stopping = False
-        self._acts: dict[str, tuple[Act, asyncio.Task[None]]] = {}
+        self._acts: dict[str, tuple[Task, asyncio.Task[None]]] = {}
         self._renewed = 0.0
 
     @property
@@ -87,7 +86,7 @@ class Executor:
         """How many acts are being carried out."""
         return len(self._acts)
 
-    def follow(self, feed: Feed, loop: asyncio.AbstractEventLoop) -> None:
+    def follow(self, feed: Changefeed, loop: asyncio.AbstractEventLoop) -> None:
         """Learn from the feed that something has started."""
         feed.subscribe_on_loop(loop, self._learn)
 
@@ -119,7 +118,7 @@ class Executor:
         self._stopping = True
         self._wake.set()
 
-    async def outcome(self, act: Act) -> Outcome | None:
+    async def outcome(self, act: Task) -> Outcome | None:
         """Carry out what is left of an act and return how it ended.
 
         What an earlier attempt may have begun is checked first; where nobody knows, `on_unknown`
@@ -182,7 +181,7 @@ class Executor:
                     raise
                 _log.warning("a claim was lost", operation=operation, reason=refusal.message)
 
-    async def _carry_out(self, act: Act) -> None:
+    async def _carry_out(self, act: Task) -> None:
         try:
             outcome = await self.outcome(act)
             if isinstance(outcome, Outcome):
@@ -194,13 +193,13 @@ class Executor:
             self._acts.pop(act.operation, None)
             self._wake.set()
 
-    async def _forget(self, act: Act) -> None:
+    async def _forget(self, act: Task) -> None:
         try:
             await self._connector.forget(act)
         except Exception:  # noqa: BLE001 - what is left over is swept at the next start
             _log.exception("what an act left could not be removed", operation=act.operation)
 
-    async def _record(self, act: Act, submit: Callable[[], "Future[Any]"]) -> bool:
+    async def _record(self, act: Task, submit: Callable[[], "Future[Any]"]) -> bool:
         """Write down how an act ended, however long the store is away.
 
         Returns:
@@ -230,5 +229,5 @@ class Executor:
                 return
 
 
-def _named(act: Act) -> tuple[str, int]:
+def _named(act: Task) -> tuple[str, int]:
     return act.operation, act.attempt

@@ -16,7 +16,7 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.control.watch import OUTAGE_TOLERANCE, Watch
-from forewarn.maintenance.attention import ClockDoubt
+from forewarn.maintenance.alerts import ClockDoubt
 from forewarn.store.port import StoreError
 
 SETTING: Final = "serving"

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from forewarn.maintenance import schedule
+from forewarn.maintenance import decide
 from forewarn.maintenance.model import Changes, Operation, StartCause
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType
 
@@ -78,6 +78,6 @@ class Course:
         if operation.started_at is None or operation.start_cause is None or was_started:
             return
         self.started[operation.event_type, operation.start_cause] += 1
-        due = schedule.wakeup_at(before) if before is not None else None
+        due = decide.wakeup_at(before) if before is not None else None
         if due is not None and operation.start_cause is StartCause.NOTICE_OVER:
             self.lateness.observe(max(0.0, (operation.started_at - due).total_seconds()))

@@ -11,26 +11,26 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from forewarn.connectors.port import Act, Outcome
-from forewarn.control import retired, snapshots
+from forewarn.connectors.port import Outcome, Task
+from forewarn.control import loading, tombstones
 from forewarn.control.approvals import Approvals, Word
 from forewarn.control.reports import Renewals, Reports
 from forewarn.control.writer import Work, Writer
-from forewarn.maintenance import causes, dealing, fleet, invariants, planner, schedule
-from forewarn.maintenance.bench import Decision
-from forewarn.maintenance.causes import Cause
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance import commands, decide, fleet, invariants, planner
+from forewarn.maintenance.commands import Command
 from forewarn.maintenance.model import (
     Approval,
     Changes,
     Hold,
     HoldKind,
     Operation,
+    Policy,
+    Refused,
     Snapshot,
     Verdict,
     key,
 )
-from forewarn.maintenance.policy import Policy
+from forewarn.maintenance.working_set import Decision
 from forewarn.store.port import Transaction
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus
 
@@ -55,7 +55,7 @@ class Plane:
         self,
         writer: Writer,
         mint: Callable[[], str],
-        policy: Policy = schedule.ALWAYS_ON,
+        policy: Policy = decide.ALWAYS_ON,
         *,
         may_start: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -76,7 +76,7 @@ class Plane:
         again: bool = False,
         allow_empty: bool = False,
         dry_run: bool = False,
-    ) -> "Future[dealing.Applied]":
+    ) -> "Future[fleet.Applied]":
         """Make the fleet be as wanted, all or nothing.
 
         Args:
@@ -93,11 +93,11 @@ class Plane:
                 machines=transaction.machines(),
                 operations=transaction.live_operations(),
                 lost=transaction.lost(),
-                retired=retired.read(transaction),
-                parted=retired.partings(transaction),
+                retired=tombstones.read(transaction),
+                parted=tombstones.partings(transaction),
                 holds=transaction.holds(),
             )
-            applied = dealing.apply(
+            applied = fleet.apply(
                 snapshot,
                 wanted,
                 prune=prune,
@@ -107,12 +107,12 @@ class Plane:
             )
             if dry_run:
                 return Work(applied)
-            retired.forget(transaction, applied.changes)
+            tombstones.forget(transaction, applied.changes)
             return Work(applied, applied.changes)
 
         return self._writer.submit(job)
 
-    def remove_machines(self, names: Collection[str]) -> "Future[dealing.Applied]":
+    def remove_machines(self, names: Collection[str]) -> "Future[fleet.Applied]":
         """Take machines out of the fleet, all or none, with scopes that they leave empty."""
 
         def job(transaction: Transaction, _: datetime) -> Work:
@@ -124,7 +124,7 @@ class Plane:
                 operations=transaction.live_operations(scopes),
                 holds=transaction.holds(),
             )
-            applied = dealing.remove(snapshot, names)
+            applied = fleet.remove(snapshot, names)
             return Work(applied, applied.changes)
 
         return self._writer.submit(job)
@@ -139,9 +139,9 @@ class Plane:
 
         def job(transaction: Transaction, now: datetime) -> Work:
             limited = self._policy.user_initiated_limit > 0
-            snapshot = snapshots.for_request(transaction, request, limited=limited)
+            snapshot = loading.for_request(transaction, request, limited=limited)
             number = 0 if dry_run else transaction.next_maintenance_number()
-            cause = causes.Requested(request=request, number=number)
+            cause = commands.RequestMaintenance(request=request, number=number)
             decision = self._decide(snapshot, cause, now)
             assert decision.maintenance is not None
             plan = planner.Plan(
@@ -185,10 +185,10 @@ class Plane:
         def job(transaction: Transaction, now: datetime) -> Work:
             ids: list[str] = []
             for reference in references:
-                if snapshots.EVENT.fullmatch(reference):
+                if loading.EVENT.fullmatch(reference):
                     ids.append(reference.upper())
                     continue
-                for operation in snapshots.resolve(transaction, reference).values():
+                for operation in loading.resolve(transaction, reference).values():
                     ids.extend(event.id for event in operation.events)
             approval = Approval(kind=ApproverKind.OPERATOR, by=by, address=address, at=now)
             return self._approve(transaction, tuple(ids), approval, None, now)
@@ -205,14 +205,14 @@ class Plane:
         """
 
         def job(transaction: Transaction, now: datetime) -> Work:
-            named = snapshots.resolve(transaction, reference)
-            whole = snapshots.MAINTENANCE.fullmatch(reference) is not None
-            cause = causes.Canceled(
+            named = loading.resolve(transaction, reference)
+            whole = loading.MAINTENANCE.fullmatch(reference) is not None
+            cause = commands.CancelOperations(
                 operations=tuple(named),
                 reason=reason,
                 maintenance=int(reference) if whole else None,
             )
-            snapshot = snapshots.around(transaction, named, walking=True)
+            snapshot = loading.around(transaction, named, walking=True)
             decision = self._decide(snapshot, cause, now)
             return Work(decision.operations, decision.changes)
 
@@ -225,8 +225,8 @@ class Plane:
             if not transaction.maintenances([number]):
                 message = f"there is no maintenance {number}: see 'forewarn maintenance list'"
                 raise Refused(ErrorCode.NOT_FOUND, message, reference=str(number))
-            snapshot = snapshots.for_maintenance(transaction, number)
-            decision = self._decide(snapshot, causes.Resumed(number, by), now)
+            snapshot = loading.for_maintenance(transaction, number)
+            decision = self._decide(snapshot, commands.ResumeRolling(number, by), now)
             return Work(decision.operations, decision.changes)
 
         return self._writer.submit(job)
@@ -245,8 +245,8 @@ class Plane:
 
         def job(transaction: Transaction, now: datetime) -> Work:
             hold = Hold(kind=kind, name=_held_name(kind, name), reason=reason, by=by, at=now)
-            snapshot = snapshots.for_hold(transaction, hold)
-            decision = self._decide(snapshot, causes.Held(hold), now)
+            snapshot = loading.for_hold(transaction, hold)
+            decision = self._decide(snapshot, commands.PlaceHold(hold), now)
             return Work(decision.operations, decision.changes)
 
         return self._writer.submit(job)
@@ -256,8 +256,8 @@ class Plane:
 
         def job(transaction: Transaction, now: datetime) -> Work:
             hold = Hold(kind=kind, name=_held_name(kind, name), reason="", by=by, at=now)
-            snapshot = snapshots.for_hold(transaction, hold)
-            decision = self._decide(snapshot, causes.Unheld(hold), now)
+            snapshot = loading.for_hold(transaction, hold)
+            decision = self._decide(snapshot, commands.ReleaseHold(hold), now)
             return Work(decision.operations, decision.changes)
 
         return self._writer.submit(job)
@@ -274,12 +274,14 @@ class Plane:
         """
 
         def job(transaction: Transaction, now: datetime) -> Work:
-            named = snapshots.resolve(transaction, reference)
-            if snapshots.MAINTENANCE.fullmatch(reference):
+            named = loading.resolve(transaction, reference)
+            if loading.MAINTENANCE.fullmatch(reference):
                 pending = {i: o for i, o in named.items() if o.status is EventStatus.SCHEDULED}
                 named = pending or named
-            cause = causes.Postponed(operations=tuple(named), not_before=not_before, by=by)
-            decision = self._decide(snapshots.around(transaction, named), cause, now)
+            cause = commands.PostponeOperations(
+                operations=tuple(named), not_before=not_before, by=by
+            )
+            decision = self._decide(loading.around(transaction, named), cause, now)
             return Work(decision.operations, decision.changes)
 
         return self._writer.submit(job)
@@ -290,9 +292,9 @@ class Plane:
         def job(transaction: Transaction, now: datetime) -> Work:
             named: dict[str, Operation] = {}
             for reference in references:
-                named |= snapshots.resolve(transaction, reference)
-            cause = causes.Noted(operations=tuple(named), by=by)
-            decision = self._decide(snapshots.around(transaction, named), cause, now)
+                named |= loading.resolve(transaction, reference)
+            cause = commands.AcknowledgeFailures(operations=tuple(named), by=by)
+            decision = self._decide(loading.around(transaction, named), cause, now)
             return Work(decision.operations, decision.changes)
 
         return self._writer.submit(job)
@@ -302,7 +304,7 @@ class Plane:
 
         def job(transaction: Transaction, now: datetime) -> Work:
             known = transaction.scopes(scopes)
-            cause = causes.Asked(tuple(known))
+            cause = commands.RecordRequests(tuple(known))
             return Work(None, self._decide(Snapshot(scopes=known), cause, now).changes)
 
         return self._writer.submit(job)
@@ -319,7 +321,7 @@ class Plane:
             snapshot = Snapshot(
                 scopes=transaction.scopes(), operations=transaction.live_operations()
             )
-            decision = self._decide(snapshot, causes.Lapsed(length), now)
+            decision = self._decide(snapshot, commands.ExtendNotices(length), now)
             if kept is not None:
                 transaction.put_setting(*kept)
             return Work(len(decision.operations), decision.changes)
@@ -351,8 +353,8 @@ class Plane:
             due = transaction.due(now, ADVANCE_BATCH)
             if not due:
                 return Work(0)
-            cause = causes.Passed(tuple(due))
-            decision = self._decide(snapshots.around(transaction, due), cause, now)
+            cause = commands.AdvanceTime(tuple(due))
+            decision = self._decide(loading.around(transaction, due), cause, now)
             return Work(len(due), decision.changes)
 
         return self._writer.submit(job)
@@ -361,7 +363,7 @@ class Plane:
         """Tell when `advance` has something to do next; None while nothing is scheduled."""
         return self._writer.submit(lambda transaction, _: Work(transaction.next_wakeup()))
 
-    def claim(self, executor: str, lease: timedelta, limit: int) -> "Future[tuple[Act, ...]]":
+    def claim(self, executor: str, lease: timedelta, limit: int) -> "Future[tuple[Task, ...]]":
         """Take Started operations on that nobody holds.
 
         Args:
@@ -374,11 +376,11 @@ class Plane:
             free = transaction.claimable(now, limit)
             if not free:
                 return Work(())
-            cause = causes.Claimed(operations=tuple(free), executor=executor, lease=lease)
+            cause = commands.ClaimTasks(operations=tuple(free), executor=executor, lease=lease)
             decision = self._decide(Snapshot(operations=free), cause, now)
             names = {key(name) for operation in free.values() for name in operation.machines}
             machines = transaction.machines(names)
-            acts = tuple(snapshots.act(operation, machines) for operation in decision.operations)
+            acts = tuple(loading.act(operation, machines) for operation in decision.operations)
             return Work(acts, decision.changes)
 
         return self._writer.submit(job)
@@ -388,14 +390,14 @@ class Plane:
     ) -> "Future[tuple[Operation, ...]]":
         """Lengthen a claim; a stale attempt is refused."""
         return self._renewals.submit(
-            causes.Renewed(operation=operation, attempt=attempt, lease=lease)
+            commands.RenewLease(operation=operation, attempt=attempt, lease=lease)
         )
 
     def finish(
         self, operation: str, attempt: int, outcome: Outcome
     ) -> "Future[tuple[Operation, ...]]":
         """Record how an operation ended; a stale attempt is refused."""
-        report = causes.Finished(
+        report = commands.FinishTask(
             operation=operation,
             attempt=attempt,
             succeeded=outcome.succeeded,
@@ -410,7 +412,7 @@ class Plane:
         It stays Started, and nobody carries it out, until `resolve`.
         """
         return self._reports.submit(
-            causes.Doubted(operation=operation, attempt=attempt, message=message)
+            commands.ReportUnknownOutcome(operation=operation, attempt=attempt, message=message)
         )
 
     def resolve(self, operation: str, verdict: Verdict, by: str) -> "Future[Operation]":
@@ -424,8 +426,8 @@ class Plane:
 
         def job(transaction: Transaction, now: datetime) -> Work:
             held = transaction.operations([operation])
-            cause = causes.Resolved(operation=operation, verdict=verdict, by=by)
-            decision = self._decide(snapshots.ending(transaction, held), cause, now)
+            cause = commands.ResolveOutcome(operation=operation, verdict=verdict, by=by)
+            decision = self._decide(loading.ending(transaction, held), cause, now)
             return Work(decision.operations[0], decision.changes)
 
         return self._writer.submit(job)
@@ -450,7 +452,7 @@ class Plane:
             held = {i: o for i, o in live.items() if o.lease_until is not None}
             if not held:
                 return Work(0)
-            cause = causes.Released(operations=tuple(held))
+            cause = commands.ReleaseLeases(operations=tuple(held))
             decision = self._decide(Snapshot(operations=held), cause, now)
             return Work(len(held), decision.changes)
 
@@ -471,14 +473,14 @@ class Plane:
         now: datetime,
     ) -> Work:
         named = transaction.operations_of_events(ids)
-        cause = causes.Approved(event_ids=ids, approval=approval, scope=scope)
-        decision = self._decide(snapshots.around(transaction, named), cause, now)
+        cause = commands.ApproveEvents(event_ids=ids, approval=approval, scope=scope)
+        decision = self._decide(loading.around(transaction, named), cause, now)
         return Work(decision.operations, decision.changes)
 
-    def _decide(self, snapshot: Snapshot, cause: Cause, now: datetime) -> Decision:
+    def _decide(self, snapshot: Snapshot, cause: Command, now: datetime) -> Decision:
         """Decide, and check what the decision leads to before it is saved."""
         policy = self._policy if self._may_start() else self._halted
-        decision = schedule.decide(snapshot, cause, now, self._mint, policy)
+        decision = decide.decide(snapshot, cause, now, self._mint, policy)
         changes = decision.changes
         if not changes:
             return decision

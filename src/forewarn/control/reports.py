@@ -7,14 +7,14 @@ of an older attempt is refused, whatever waits beside it.
 from collections.abc import Iterable
 from datetime import datetime
 
-from forewarn.control import snapshots
+from forewarn.control import loading
 from forewarn.control.draft import Draft
 from forewarn.control.turns import Turns
-from forewarn.maintenance.causes import Doubted, Finished, Renewed
+from forewarn.maintenance.commands import FinishTask, RenewLease, ReportUnknownOutcome
 from forewarn.maintenance.model import Snapshot
 from forewarn.store.port import Transaction
 
-Report = Finished | Doubted
+Report = FinishTask | ReportUnknownOutcome
 
 
 class Reports(Turns[Report]):
@@ -22,25 +22,25 @@ class Reports(Turns[Report]):
 
     def _gather(self, transaction: Transaction, matters: Iterable[Report]) -> Snapshot:
         ids = {report.operation for report in matters}
-        return snapshots.endings(transaction, transaction.operations(ids))
+        return loading.endings(transaction, transaction.operations(ids))
 
     def _part(self, draft: Draft, matter: Report) -> Snapshot:
-        return snapshots.ending(draft, draft.operations([matter.operation]))
+        return loading.ending(draft, draft.operations([matter.operation]))
 
     def _cause(self, matter: Report, now: datetime) -> Report:
         del now  # the report says all of it
         return matter
 
 
-class Renewals(Turns[Renewed]):
+class Renewals(Turns[RenewLease]):
     """Lengthens claims; what else is live does not concern them."""
 
-    def _gather(self, transaction: Transaction, matters: Iterable[Renewed]) -> Snapshot:
+    def _gather(self, transaction: Transaction, matters: Iterable[RenewLease]) -> Snapshot:
         return Snapshot(operations=transaction.operations({one.operation for one in matters}))
 
-    def _part(self, draft: Draft, matter: Renewed) -> Snapshot:
+    def _part(self, draft: Draft, matter: RenewLease) -> Snapshot:
         return Snapshot(operations=draft.operations([matter.operation]))
 
-    def _cause(self, matter: Renewed, now: datetime) -> Renewed:
+    def _cause(self, matter: RenewLease, now: datetime) -> RenewLease:
         del now  # the claim says all of it
         return matter

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control.feed import Feed
+from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import ADVANCE_BATCH, PURGE_BATCH, Plane
-from forewarn.maintenance import schedule
+from forewarn.maintenance import decide
 from forewarn.maintenance.model import Changes
 from forewarn.store.port import StoreUnavailable
 
@@ -54,7 +54,7 @@ class Ticker:
         self._stopping = False
         self._purged: float | None = None
 
-    def follow(self, feed: Feed, loop: asyncio.AbstractEventLoop) -> None:
+    def follow(self, feed: Changefeed, loop: asyncio.AbstractEventLoop) -> None:
         """Learn from the feed what is due earlier than what is waited for."""
         feed.subscribe_on_loop(loop, self._learn)
 
@@ -100,7 +100,7 @@ class Ticker:
 
     def _learn(self, changes: Changes) -> None:
         for operation in changes.operations:
-            due = schedule.wakeup_at(operation)
+            due = decide.wakeup_at(operation)
             if due is not None and (self._next is None or due < self._next):
                 self._wake.set()
                 return

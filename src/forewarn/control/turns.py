@@ -17,16 +17,15 @@ import structlog
 
 from forewarn.control.draft import Draft
 from forewarn.control.writer import Work, Writer
-from forewarn.maintenance.bench import Decision
-from forewarn.maintenance.causes import Cause
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Snapshot
+from forewarn.maintenance.commands import Command
+from forewarn.maintenance.model import Refused, Snapshot
+from forewarn.maintenance.working_set import Decision
 from forewarn.store.port import StoreError, Transaction
 
 MAX_TOGETHER = 500
 """The most that is decided in one turn: about a tenth of a second, in which nobody else writes."""
 
-Decide = Callable[[Snapshot, Cause, datetime], Decision]
+Decide = Callable[[Snapshot, Command, datetime], Decision]
 """Decides one cause and checks the invariants."""
 
 Matter = TypeVar("Matter")
@@ -57,7 +56,7 @@ class Turns(ABC, Generic[Matter]):
         """Return what one of them may concern, as it would be read if it were alone."""
 
     @abstractmethod
-    def _cause(self, matter: Matter, now: datetime) -> Cause:
+    def _cause(self, matter: Matter, now: datetime) -> Command:
         """Return what is decided."""
 
     def submit(self, matter: Matter) -> "Future[Any]":

@@ -17,7 +17,7 @@ from forewarn.clock import Clock
 from forewarn.control import trust
 from forewarn.control.trust import Look, Trust
 from forewarn.maintenance import notice
-from forewarn.maintenance.attention import ClockDoubt
+from forewarn.maintenance.alerts import ClockDoubt
 
 OUTAGE_TOLERANCE: Final = timedelta(seconds=5)
 """The longest time in which guests could not read that is no matter: a client that polls once a

@@ -17,11 +17,10 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control import retired
-from forewarn.control.feed import Feed
+from forewarn.control import tombstones
+from forewarn.control.changefeed import Changefeed
 from forewarn.control.measures import COMMIT_BOUNDS, Histogram
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Changes
+from forewarn.maintenance.model import Changes, Refused
 from forewarn.store.port import Store, StoreUnavailable, Transaction
 
 MAX_BATCH = 1000
@@ -61,7 +60,7 @@ class Writer(Protocol):
 class InlineWriter:
     """Runs each job at once, in the caller's thread: for tests and simulations."""
 
-    def __init__(self, store: Store, clock: Clock, feed: Feed) -> None:
+    def __init__(self, store: Store, clock: Clock, feed: Changefeed) -> None:
         self._committer = _Committer(store, clock, feed)
         self._lock = threading.Lock()
 
@@ -86,7 +85,9 @@ class ThreadWriter:
         real: Measures how long commits take; `clock` if left out.
     """
 
-    def __init__(self, store: Store, clock: Clock, feed: Feed, real: Clock | None = None) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, feed: Changefeed, real: Clock | None = None
+    ) -> None:
         self._committer = _Committer(store, clock, feed)
         self._real = real or clock
         self.commits = Histogram(COMMIT_BOUNDS)
@@ -157,7 +158,7 @@ def _promise() -> "Future[Any]":
 
 
 class _Committer:
-    def __init__(self, store: Store, clock: Clock, feed: Feed) -> None:
+    def __init__(self, store: Store, clock: Clock, feed: Changefeed) -> None:
         self._store = store
         self._clock = clock
         self._feed = feed
@@ -198,7 +199,7 @@ class _Committer:
                     works.append(refusal)
                     continue
                 if work.changes:
-                    retired.note(transaction, work.changes)
+                    tombstones.note(transaction, work.changes)
                     transaction.save(work.changes)
                 works.append(work)
         return works

@@ -7,8 +7,8 @@ rolled back, and the request is answered as an internal error.
 from collections.abc import Iterable
 from datetime import datetime
 
-from forewarn.maintenance.bench import EXEMPT
 from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause
+from forewarn.maintenance.working_set import EXEMPT
 from forewarn.vocabulary import EventStatus
 
 

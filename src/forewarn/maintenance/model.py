@@ -11,19 +11,36 @@ An event has no status of its own. An operation is atomic, so its status is the 
 of its events, and the two cannot disagree.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
 
 from forewarn.vocabulary import (
     ApproverKind,
+    ErrorCode,
     EventSource,
     EventStatus,
     EventType,
     Priority,
     ScopeKind,
 )
+
+
+class Refused(Exception):  # noqa: N818 - it is a refusal, the field's word, and no fault of ours
+    """A request that the rules do not allow; nothing was changed.
+
+    Args:
+        code: The reason, from the closed list.
+        message: What is wrong, what was expected, and what to do, for people.
+        facts: What the message speaks of, by name, for programs.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, **facts: str | int) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.facts = facts
 
 
 def key(name: str) -> str:
@@ -137,7 +154,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at: datetime
 
 
-class Deed(StrEnum):
+class AuditAction(StrEnum):
     """What an operator did with what was under way."""
 
     HOLD = "hold"
@@ -151,7 +168,7 @@ class Deed(StrEnum):
 class Intervention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An operator's word that changed the course of an operation or a maintenance."""
 
-    deed: Deed
+    deed: AuditAction
     by: str
     at: datetime
     note: str = ""
@@ -163,7 +180,7 @@ MAX_INTERVENTIONS = 20
 
 
 def intervened(
-    before: tuple[Intervention, ...], deed: Deed, by: str, at: datetime, note: str = ""
+    before: tuple[Intervention, ...], deed: AuditAction, by: str, at: datetime, note: str = ""
 ) -> tuple[Intervention, ...]:
     """Return the interventions with one more."""
     return (*before, Intervention(deed=deed, by=by, at=at, note=note))[-MAX_INTERVENTIONS:]
@@ -271,7 +288,7 @@ class Verdict(StrEnum):
     """It is to be carried out again, as far as nobody knows that it was."""
 
 
-class WalkState(StrEnum):
+class RollingState(StrEnum):
     """How a walk stands."""
 
     GOING = "going"
@@ -280,7 +297,7 @@ class WalkState(StrEnum):
     OVER = "over"
 
 
-class Walk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RollingUpdate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A scope, or a host, taken one update domain after another.
 
     The next step is found when it is announced, in the fleet as it is then.
@@ -293,7 +310,7 @@ class Walk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Keys; empty for all that there are when a step is announced."""
     done: tuple[str, ...] = ()
     """The keys of machines that had their turn."""
-    state: WalkState = WalkState.GOING
+    state: RollingState = RollingState.GOING
     reason: str = ""
     """Why it stopped."""
 
@@ -312,7 +329,7 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     duration_seconds: int
     without_notice: bool = False
     """The operator accepts that scopes which are off get no event and no notice."""
-    walks: tuple[Walk, ...] = ()
+    walks: tuple[RollingUpdate, ...] = ()
     """Only for what takes more than one step."""
     announced: int = 0
     """How many operations it has had so far: the last one's ordinal."""
@@ -322,7 +339,7 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def open(self) -> bool:
         """Whether a step of it is still to be announced, or an operator must say so."""
-        return any(walk.state is not WalkState.OVER for walk in self.walks)
+        return any(walk.state is not RollingState.OVER for walk in self.walks)
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -395,3 +412,44 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     def __bool__(self) -> bool:
         """Tell whether anything changed."""
         return any(getattr(self, field) for field in self.__struct_fields__)
+
+
+def covers(hold: Hold, operation: Operation) -> bool:
+    """Tell whether a hold keeps this operation from starting."""
+    match hold.kind:
+        case HoldKind.EVERYTHING:
+            return True
+        case HoldKind.SCOPE:
+            return any(event.scope == hold.name for event in operation.events)
+        case HoldKind.HOST:
+            return hold.name in operation.hosts
+        case HoldKind.MACHINE:
+            return any(key(name) == hold.name for name in operation.machines)
+
+
+class Enablement(StrEnum):
+    """When a scope has events at all."""
+
+    ALWAYS = "always"
+    FIRST_REQUEST = "first-request"
+    """Off until one of its machines asks, and off again when none has asked for long."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What rules look at beside the snapshot: the settings, and whether anything may start."""
+
+    enablement: Enablement = Enablement.ALWAYS
+    disable_after: timedelta = timedelta(hours=24)
+    """With FIRST_REQUEST: how long a scope stays on without being asked for."""
+    user_initiated_limit: int = 0
+    """The most events that users' own maintenance may have pending; 0 is no limit."""
+    starts: bool = True
+    """Whether anything may start now; not while the time of day is doubted, or guests cannot read.
+    What gets ready meanwhile is due as soon as it may. A failure without notice has happened, and
+    enters all the same."""
+
+    def is_on(self, scope: Scope, now: datetime) -> bool:
+        """Tell whether the scope's guests are told of what is announced now."""
+        if self.enablement is Enablement.ALWAYS:
+            return True
+        return scope.asked_at is not None and now - scope.asked_at < self.disable_after

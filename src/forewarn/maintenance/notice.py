@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Refused
 from forewarn.vocabulary import ErrorCode, EventType
 
 LEAST: Final[Mapping[EventType, timedelta]] = MappingProxyType(

@@ -13,16 +13,16 @@ from datetime import datetime, timedelta
 import msgspec
 
 from forewarn.maintenance import notice
-from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.model import (
     Approval,
     Event,
     Machine,
     Maintenance,
     Operation,
+    Refused,
+    RollingUpdate,
     Scope,
     Snapshot,
-    Walk,
     key,
 )
 from forewarn.vocabulary import (
@@ -107,7 +107,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     requested_by: str = ""
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):
     """Machines that go down together: one operation, with an event in each scope."""
 
     machines: tuple[Machine, ...]
@@ -163,7 +163,7 @@ def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
 
 def plan(
     snapshot: Snapshot, request: Request, *, number: int, now: datetime
-) -> tuple[Maintenance, list[Step]]:
+) -> tuple[Maintenance, list[PlannedOperation]]:
     """Turn a request into a maintenance and the steps that are announced at once.
 
     A scope of which several update domains are meant is walked, and so is a host that holds
@@ -184,8 +184,8 @@ def plan(
     for scope_key in dict.fromkeys(machine.scope for machine in machines):
         _judge_eligible(request, snapshot.scopes[scope_key])
     all_at_once = request.no_notice or request.event_type in UNWALKED
-    steps: list[Step] = []
-    walks: list[Walk] = []
+    steps: list[PlannedOperation] = []
+    walks: list[RollingUpdate] = []
     members: dict[str, list[Machine]] = {}
     for machine in machines:
         members.setdefault(machine.scope, []).append(machine)
@@ -197,11 +197,11 @@ def plan(
         if rest and request.indivisible and not request.no_notice:
             raise _torn(request.host, rest[0], snapshot.scopes[rest[0].scope])
         if rest and not all_at_once:
-            steps.append(Step(machines=first, walk=len(walks)))
+            steps.append(PlannedOperation(machines=first, walk=len(walks)))
             walks.append(following)
             continue
         while first:
-            steps.append(Step(machines=first, walk=None))
+            steps.append(PlannedOperation(machines=first, walk=None))
             walk = after(walk, first)  # noqa: PLW2901 - each step leaves less to walk
             first = next_step(walk, concerned)
     named = request.scope or request.host
@@ -220,7 +220,7 @@ def plan(
     return maintenance, steps
 
 
-def next_step(walk: Walk, machines: Iterable[Machine]) -> tuple[Machine, ...]:
+def next_step(walk: RollingUpdate, machines: Iterable[Machine]) -> tuple[Machine, ...]:
     """Return who has the next turn of a walk: the lowest domain of each scope that is left.
 
     Args:
@@ -243,7 +243,7 @@ def next_step(walk: Walk, machines: Iterable[Machine]) -> tuple[Machine, ...]:
     return tuple(sorted(turn, key=natural))
 
 
-def after(walk: Walk, step: Iterable[Machine]) -> Walk:
+def after(walk: RollingUpdate, step: Iterable[Machine]) -> RollingUpdate:
     """Return the walk when these have had their turn."""
     done = (*walk.done, *(machine.key for machine in step))
     return msgspec.structs.replace(walk, done=done)
@@ -251,7 +251,7 @@ def after(walk: Walk, step: Iterable[Machine]) -> Walk:
 
 def operation(
     maintenance: Maintenance,
-    step: Step,
+    step: PlannedOperation,
     scopes: Mapping[str, Scope],
     *,
     silent: Collection[str],
@@ -294,7 +294,9 @@ def operation(
     )
 
 
-def least_notice(event_type: EventType, step: Step, scopes: Mapping[str, Scope]) -> timedelta:
+def least_notice(
+    event_type: EventType, step: PlannedOperation, scopes: Mapping[str, Scope]
+) -> timedelta:
     """Return the least notice that every scope of a step has."""
     return max(
         notice.minimum(event_type, scopes[machine.scope].terminate_notice_minutes)
@@ -317,13 +319,13 @@ def _own_approval(maintenance: Maintenance, scope: Scope, now: datetime) -> Appr
     return Approval(kind=ApproverKind.AUTOMATIC, by=scope.name, at=now)
 
 
-def _walks(request: Request, members: Mapping[str, list[Machine]]) -> list[Walk]:
+def _walks(request: Request, members: Mapping[str, list[Machine]]) -> list[RollingUpdate]:
     if request.host:
-        return [Walk(host=request.host)]
+        return [RollingUpdate(host=request.host)]
     if request.scope:
-        return [Walk(scope=key(request.scope))]
+        return [RollingUpdate(scope=key(request.scope))]
     return [
-        Walk(scope=scope, machines=tuple(machine.key for machine in named))
+        RollingUpdate(scope=scope, machines=tuple(machine.key for machine in named))
         for scope, named in sorted(members.items())
     ]
 

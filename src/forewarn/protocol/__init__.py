@@ -7,13 +7,12 @@ Values and bytes go in, values and bytes come out; no sockets, no clock, no chan
     instance   /metadata/instance: a tree of strings and its leaves
     text       case by ASCII alone; how much of a client's text is shown back
     codec      the only file that knows JSON names and date formats
-    reading    an answer of any server and any version, read tolerantly: the client's side
+    tolerant   reads the answer of any server in any version: the client's side
     message    a request and an answer as values
     identity   whom a proxy speaks for: its signed headers
     target     a request's path and query, read
-    prefer     how long a client would let its answer wait
-    choices    every refusal, its text and standing; what the sources leave open
-    exchange   a request judged: every rule of docs/protocol.md sections 3 and 9, in order
+    refusals   every refusal, its text and standing; what the sources leave open
+    exchange   judges a request by docs/protocol.md sections 3 and 9, in their order
 
 A stranger to `maintenance`: the server maps one's values to the other's. Imports only
 `vocabulary` and `version`.

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from forewarn.protocol import choices, text
+from forewarn.protocol import refusals, text
 from forewarn.protocol.document import Document, Event
 from forewarn.protocol.instance import Tree
 from forewarn.protocol.versions import Version
@@ -274,7 +274,7 @@ def decode_start_requests(body: bytes) -> tuple[str, ...]:
         Malformed: It is no such document.
     """
     entries = _entries(body)
-    if len(entries) > choices.MAX_START_REQUESTS:
+    if len(entries) > refusals.MAX_START_REQUESTS:
         message = f"has {len(entries)} StartRequests"
         raise Malformed(message)
     event_ids: dict[str, None] = {}

@@ -15,27 +15,64 @@ A waiting GET is a `DocumentWanted` that says how long (section 10). A shell tha
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from forewarn.protocol import (
-    choices,
-    codec,
-    identity,
-    instance,
-    message,
-    prefer,
-    target,
-    text,
-    versions,
-)
-from forewarn.protocol.choices import Refusal
+from forewarn.protocol import codec, identity, instance, message, refusals, target, text, versions
 from forewarn.protocol.identity import Claim
 from forewarn.protocol.instance import Tree
+from forewarn.protocol.refusals import Refusal
 from forewarn.protocol.target import Resource, Target
 from forewarn.protocol.versions import Version
 from forewarn.version import __version__
+
+MAX_WAIT_SECONDS: Final = 120
+"""The longest that an answer is held back (protocol.md section 10): proxies and address
+translation between a guest and its endpoint keep a silent connection for minutes, not for hours."""
+
+_MAX_DIGITS: Final = 9
+"""More digits are far beyond the longest wait, and Python itself refuses to read thousands."""
+
+_TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
+_QUOTED: Final = rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
+"""One that is not closed goes on to the end. No part of these patterns gives back what it took, so
+that no header takes longer than its length."""
+_ELEMENT: Final = re.compile(rb'(?:%s|[^",]++)++' % _QUOTED, re.DOTALL)
+"""An element of a comma list, whose quoted strings may hold commas."""
+_PREFERENCE: Final = re.compile(
+    rb"[ \t]*+(%s)[ \t]*+(?:=[ \t]*+(%s|%s)?+[ \t]*+)?+(?:;.*+)?+" % (_TOKEN, _TOKEN, _QUOTED),
+    re.DOTALL,
+)
+"""`token [ BWS "=" BWS word ]`, and parameters, of which `wait` has none."""
+
+
+def wait_seconds(values: Iterable[bytes]) -> int:
+    """Return how long the answer may wait, MAX_WAIT_SECONDS at most; 0 where it may not.
+
+    Of a preference that is named twice the first counts, as RFC 7240 section 2 says.
+
+    Args:
+        values: The value of every Prefer header, in their order.
+    """
+    for value in values:
+        for element in _ELEMENT.findall(value):
+            preference = _PREFERENCE.fullmatch(element)
+            if preference is not None and preference[1].lower() == b"wait":
+                return _seconds(preference[2] or b"")
+    return 0
+
+
+def _seconds(word: bytes) -> int:
+    digits = word[1:-1] if word[:1] == word[-1:] == b'"' else word
+    if not digits.isdigit():
+        return 0
+    digits = digits.lstrip(b"0")
+    if len(digits) > _MAX_DIGITS:
+        return MAX_WAIT_SECONDS
+    return min(int(digits or b"0"), MAX_WAIT_SECONDS)
+
 
 SERVER: Final = f"Forewarn/{__version__} IMDS".encode()
 """The Server header: clients look for `IMDS` in it (protocol.md section 9)."""
@@ -172,9 +209,9 @@ _EVENTS_METHODS: Final = (b"GET", b"POST")
 _NEIGHBOURS_METHODS: Final = (b"GET",)
 _INSTANCE_VERSIONS: Final = frozenset(versions.INSTANCE_VERSIONS)
 _NEWEST_OF_EVENTS: Final = tuple(
-    version.name for version in versions.VERSIONS[: -choices.NEWEST_NAMED - 1 : -1]
+    version.name for version in versions.VERSIONS[: -refusals.NEWEST_NAMED - 1 : -1]
 )
-_NEWEST_OF_INSTANCE: Final = versions.INSTANCE_VERSIONS[: -choices.NEWEST_NAMED - 1 : -1]
+_NEWEST_OF_INSTANCE: Final = versions.INSTANCE_VERSIONS[: -refusals.NEWEST_NAMED - 1 : -1]
 _FORMATS: Final[dict[str, Literal["json", "text"]]] = {"json": "json", "text": "text"}
 _ENTITY_TAG: Final = re.compile(rb'[\s,]*(?:[Ww]/)?(?:"([^"]*)"|([^\s,"]+))\s*(?:,|$)')
 _JSON: Final = (b"Content-Type", b"application/json; charset=utf-8")
@@ -204,24 +241,24 @@ def judge(request: Request, peer: Peer, rules: Rules) -> Reply | Wanted:
     """
     asked = target.read(request.target)
     if asked is None or (asked.machine is not None and not peer.vm_paths):
-        return _refusal(choices.NOT_FOUND)
+        return _refusal(refusals.NOT_FOUND)
     methods = _EVENTS_METHODS if asked.resource is Resource.EVENTS else _NEIGHBOURS_METHODS
     if request.method not in methods:
-        return _refusal(choices.METHOD, (b"Allow", b", ".join(methods)))
+        return _refusal(refusals.METHOD, (b"Allow", b", ".join(methods)))
     said = _read_headers(request.headers)
     told: Told = asked.machine
     if peer.trusted_proxy:
         if (told := identity.claim(said.identity)) is None:
-            return _refusal(choices.UNSIGNED)
+            return _refusal(refusals.UNSIGNED)
     elif said.forwarded:
-        return _refusal(choices.FORWARDED)
+        return _refusal(refusals.FORWARDED)
     elif said.identity:
-        return _refusal(choices.NO_TRUSTED_PROXY)
+        return _refusal(refusals.NO_TRUSTED_PROXY)
     has_header = said.metadata or peer.without_header
     if not has_header and not _taken_without_header(request.method, asked, rules):
-        return _refusal(choices.NO_HEADER)
+        return _refusal(refusals.NO_HEADER)
     if asked.doubled is not None:
-        return _refusal(choices.DOUBLED_PARAMETER, name=asked.doubled)
+        return _refusal(refusals.DOUBLED_PARAMETER, name=asked.doubled)
     if asked.resource is Resource.EVENTS:
         return _events_wanted(request.method, asked, said, told)
     if asked.resource is Resource.INSTANCE:
@@ -285,7 +322,7 @@ def _events_wanted(method: bytes, asked: Target, said: _Said, told: Told) -> Rep
     return DocumentWanted(
         version=version,
         if_none_match=tags,
-        wait_seconds=prefer.wait_seconds(said.preferences) if waits else 0,
+        wait_seconds=wait_seconds(said.preferences) if waits else 0,
         machine=told,
     )
 
@@ -295,7 +332,7 @@ def _instance_wanted(asked: Target, told: Told) -> Reply | Wanted:
         return _wrong_version(_NEWEST_OF_INSTANCE)
     form = "json" if asked.format is None else asked.format
     if (known := _FORMATS.get(text.lower(form))) is None:
-        return _refusal(choices.FORMAT, format=form)
+        return _refusal(refusals.FORMAT, format=form)
     return InstanceWanted(path=asked.below, format=known, machine=told)
 
 
@@ -387,20 +424,20 @@ def instance_reply(wanted: InstanceWanted, tree: Tree) -> Reply:
     try:
         found = instance.find(tree, wanted.path)
     except instance.NotInTree:
-        return _refusal(choices.NOT_FOUND)
+        return _refusal(refusals.NOT_FOUND)
     path = "/".join(("/metadata/instance", *wanted.path))
     if isinstance(found, str):
         if wanted.format == "text":
             return Reply(200, found.encode(), (_TEXT,))
-        return _refusal(choices.LEAF_WITHOUT_TEXT, path=path)
+        return _refusal(refusals.LEAF_WITHOUT_TEXT, path=path)
     if wanted.format == "text":
-        return _refusal(choices.TEXT_OF_SUBTREE, path=path)
+        return _refusal(refusals.TEXT_OF_SUBTREE, path=path)
     return Reply(200, codec.encode_tree(found), (_JSON,))
 
 
 def versions_reply() -> Reply:
     """Answer /metadata/versions."""
-    return Reply(200, codec.encode_versions(choices.VERSIONS_LISTED), (_JSON,))
+    return Reply(200, codec.encode_versions(refusals.VERSIONS_LISTED), (_JSON,))
 
 
 def start_requests(body: bytes) -> tuple[str, ...] | Reply:
@@ -408,7 +445,7 @@ def start_requests(body: bytes) -> tuple[str, ...] | Reply:
     try:
         return codec.decode_start_requests(body)
     except codec.Malformed as wrong:
-        return _refusal(choices.BODY, wrong=str(wrong), limit=choices.MAX_START_REQUESTS)
+        return _refusal(refusals.BODY, wrong=str(wrong), limit=refusals.MAX_START_REQUESTS)
 
 
 def approved() -> Reply:
@@ -418,12 +455,12 @@ def approved() -> Reply:
 
 def unknown_event(event_id: str) -> Reply:
     """Refuse an approval for an EventId that the caller's scope never published."""
-    return _refusal(choices.UNKNOWN_EVENT, event_id=event_id)
+    return _refusal(refusals.UNKNOWN_EVENT, event_id=event_id)
 
 
 def unavailable(retry_after_seconds: int) -> Reply:
     """Refuse an approval that cannot be stored now."""
-    return _refusal(choices.UNAVAILABLE, _retry_after(retry_after_seconds))
+    return _refusal(refusals.UNAVAILABLE, _retry_after(retry_after_seconds))
 
 
 def unknown_caller(address: str, machine: Told = None) -> Reply:
@@ -437,45 +474,45 @@ def unknown_caller(address: str, machine: Told = None) -> Reply:
         machine: What the request itself said of who asks.
     """
     if machine is None:
-        return _refusal(choices.UNKNOWN_CALLER, address=address)
+        return _refusal(refusals.UNKNOWN_CALLER, address=address)
     if isinstance(machine, Claim):
-        return _refusal(choices.UNKNOWN_INSTANCE)
-    return _refusal(choices.UNKNOWN_NAME, address=address, machine=machine)
+        return _refusal(refusals.UNKNOWN_INSTANCE)
+    return _refusal(refusals.UNKNOWN_NAME, address=address, machine=machine)
 
 
 def too_many_requests(retry_after_seconds: int) -> Reply:
     """Refuse a machine that asks more often than the rate allows."""
-    return _refusal(choices.TOO_MANY_REQUESTS, _retry_after(retry_after_seconds))
+    return _refusal(refusals.TOO_MANY_REQUESTS, _retry_after(retry_after_seconds))
 
 
-def head_too_large(limit_bytes: int = choices.MAX_HEAD_BYTES) -> Reply:
+def head_too_large(limit_bytes: int = refusals.MAX_HEAD_BYTES) -> Reply:
     """Refuse a head over the limit."""
-    return _refusal(choices.HEAD_TOO_LARGE, limit_bytes=limit_bytes)
+    return _refusal(refusals.HEAD_TOO_LARGE, limit_bytes=limit_bytes)
 
 
-def body_too_large(limit_bytes: int = choices.MAX_BODY_BYTES) -> Reply:
+def body_too_large(limit_bytes: int = refusals.MAX_BODY_BYTES) -> Reply:
     """Refuse a body over the limit."""
-    return _refusal(choices.BODY_TOO_LARGE, limit_bytes=limit_bytes)
+    return _refusal(refusals.BODY_TOO_LARGE, limit_bytes=limit_bytes)
 
 
 def malformed(what: str) -> Reply:
     """Refuse what is no HTTP request."""
-    return _refusal(choices.MALFORMED, what=what)
+    return _refusal(refusals.MALFORMED, what=what)
 
 
 def too_slow() -> Reply:
     """Refuse a request that did not arrive in its time."""
-    return _refusal(choices.TOO_SLOW)
+    return _refusal(refusals.TOO_SLOW)
 
 
 def internal() -> Reply:
     """Answer where the service failed by its own fault."""
-    return _refusal(choices.INTERNAL)
+    return _refusal(refusals.INTERNAL)
 
 
 def _wrong_version(newest: tuple[str, ...]) -> Reply:
-    body = codec.encode_error(choices.VERSION.text, newest)
-    return Reply(choices.VERSION.status, body, (_JSON,))
+    body = codec.encode_error(refusals.VERSION.text, newest)
+    return Reply(refusals.VERSION.status, body, (_JSON,))
 
 
 def _retry_after(seconds: int) -> tuple[bytes, bytes]:

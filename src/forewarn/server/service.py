@@ -17,16 +17,15 @@ import structlog
 
 from forewarn import configuration
 from forewarn.clock import Clock, ScaledClock, SystemClock
+from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
-from forewarn.control.feed import Feed
 from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.measures import Course
 from forewarn.control.plane import Plane
 from forewarn.control.ticker import Ticker
 from forewarn.control.watch import Watch
 from forewarn.control.writer import ThreadWriter
-from forewarn.maintenance.model import Changes
-from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.server import carrying
 from forewarn.server.guests import Guests
 from forewarn.server.operator import api, auth, sockets
@@ -88,7 +87,7 @@ class Service:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._feed = Feed()
+        self._feed = Changefeed()
         machines_own = real or SystemClock()
         watch = self._watch = Watch(clock, machines_own, settings.clock.scale)
         self._writer = ThreadWriter(store, watch, self._feed, machines_own)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Select, literal, select, tuple_
 
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Refused
 from forewarn.store import tables
 from forewarn.store.port import MAX_PAGE, HistoryQuery
 from forewarn.vocabulary import ErrorCode

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import RowMapping
 
-from forewarn.maintenance import schedule
+from forewarn.maintenance import decide
 from forewarn.maintenance.model import (
     Approval,
     Event,
@@ -18,9 +18,9 @@ from forewarn.maintenance.model import (
     Maintenance,
     Operation,
     Profile,
+    RollingUpdate,
     Scope,
     StartCause,
-    Walk,
 )
 from forewarn.vocabulary import (
     ApproverKind,
@@ -53,7 +53,7 @@ MACHINE_COLUMNS = (
 _names = msgspec.json.Decoder(tuple[str, ...])
 _types = msgspec.json.Decoder(tuple[EventType, ...])
 _pairs = msgspec.json.Decoder(tuple[tuple[str, str], ...])
-_walks = msgspec.json.Decoder(tuple[Walk, ...])
+_walks = msgspec.json.Decoder(tuple[RollingUpdate, ...])
 _interventions = msgspec.json.Decoder(tuple[Intervention, ...])
 _fields = msgspec.json.Decoder(dict[str, str])
 
@@ -217,7 +217,7 @@ def operation_row(operation: Operation) -> Row:
         "attempt": operation.attempt,
         "executor": operation.executor,
         "lease_until": operation.lease_until,
-        "wakeup_at": schedule.wakeup_at(operation),
+        "wakeup_at": decide.wakeup_at(operation),
         "hosts": _text(operation.hosts),
         "walk": operation.walk,
         "held_at": operation.held_at,

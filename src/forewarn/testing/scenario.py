@@ -6,7 +6,7 @@ from typing import Any, assert_never
 
 from forewarn.connectors.port import Outcome
 from forewarn.control.plane import Plane
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
 from forewarn.protocol import codec, document, versions
 from forewarn.testing import judge

@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from forewarn.maintenance import fleet
-from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.maintenance.model import Enablement, Policy
 from forewarn.testing import sentences
 from forewarn.testing.statements import Applies, Statement
 from forewarn.testing.words import ScriptError, Words

@@ -3,8 +3,8 @@
 from datetime import timedelta
 from typing import Final
 
-from forewarn.maintenance.attention import CLOCK, Kind
-from forewarn.maintenance.model import HoldKind, StartCause, WalkState
+from forewarn.maintenance.alerts import CLOCK, AlertKind
+from forewarn.maintenance.model import HoldKind, RollingState, StartCause
 from forewarn.protocol import versions
 from forewarn.testing import statements
 from forewarn.testing.statements import Shown, Statement
@@ -170,7 +170,7 @@ def _expectation(words: Words) -> Statement:
         words.need("of")
         number = words.number("a maintenance, such as 1")
         words.need("is")
-        return statements.Walks(number, words.one_of(WalkState, "the state of its walks"))
+        return statements.Walks(number, words.one_of(RollingState, "the state of its walks"))
     if words.take("attention"):
         return statements.Attention(_attention(words))
     if words.take("no"):
@@ -241,15 +241,15 @@ def _is(words: Words) -> Statement:
     )  # fmt: skip
 
 
-def _attention(words: Words) -> tuple[tuple[Kind, str], ...]:
-    items: list[tuple[Kind, str]] = []
+def _attention(words: Words) -> tuple[tuple[AlertKind, str], ...]:
+    items: list[tuple[AlertKind, str]] = []
     while not items or words.take(","):
-        kind = words.one_of(Kind, "why an operator should look")
-        if kind is Kind.HELD:
+        kind = words.one_of(AlertKind, "why an operator should look")
+        if kind is AlertKind.HELD:
             covers = words.one_of(HoldKind, "what is held")
             name = "" if covers is HoldKind.EVERYTHING else words.name("the name of what is held")
             items.append((kind, f"{covers} {name}".rstrip()))
-        elif kind is Kind.DOUBTED:
+        elif kind is AlertKind.DOUBTED:
             words.need(CLOCK)
             items.append((kind, CLOCK))
         else:

@@ -5,8 +5,8 @@ from datetime import timedelta
 import msgspec
 
 from forewarn.maintenance import fleet
-from forewarn.maintenance.attention import Kind
-from forewarn.maintenance.model import HoldKind, StartCause, WalkState
+from forewarn.maintenance.alerts import AlertKind
+from forewarn.maintenance.model import HoldKind, RollingState, StartCause
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 
@@ -145,13 +145,13 @@ class Walks(msgspec.Struct, frozen=True):
     """The walks of a maintenance are all so."""
 
     maintenance: int
-    state: WalkState
+    state: RollingState
 
 
 class Attention(msgspec.Struct, frozen=True):
     """The attention list is this, in any order."""
 
-    items: tuple[tuple[Kind, str], ...]
+    items: tuple[tuple[AlertKind, str], ...]
 
 
 class Fleets(msgspec.Struct, frozen=True):

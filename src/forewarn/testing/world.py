@@ -14,16 +14,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from forewarn.clock import ManualClock
-from forewarn.connectors.port import Act
-from forewarn.control.feed import Feed
+from forewarn.connectors.port import Task
+from forewarn.control.changefeed import Changefeed
 from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.plane import Plane
 from forewarn.control.watch import Watch
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance import attention, model
+from forewarn.maintenance import alerts, model
 from forewarn.maintenance.fleet import Fleet
-from forewarn.maintenance.model import Machine, Operation, Scope
-from forewarn.maintenance.policy import Policy
+from forewarn.maintenance.model import Machine, Operation, Policy, Scope
 from forewarn.protocol import codec, document
 from forewarn.protocol.versions import Version
 from forewarn.server.guest.documents import Documents
@@ -85,7 +84,7 @@ class World:
     def __init__(self, wanted: Fleet, policy: Policy) -> None:
         self.clock = ManualClock(BEGINNING)
         self.elapsed = timedelta()
-        self.attempts: dict[str, Act] = {}
+        self.attempts: dict[str, Task] = {}
         """What the connector was last asked to do, by operation."""
         self._policy = policy
         self._store = _Mortal(sql.in_memory())
@@ -109,7 +108,7 @@ class World:
         if self._down_since is None:
             message = "the server runs already"
             raise ServerDown(message)
-        feed = Feed()
+        feed = Changefeed()
         loop_time = ManualClock(BEGINNING)  # it stands still: the event loop is never held up
         self._watch = Watch(self.clock, loop_time)
         writer = InlineWriter(self._store, self._watch, feed)
@@ -241,11 +240,11 @@ class World:
         with self._store.read() as reading:
             return reading.maintenances([number]).get(number)
 
-    def attention(self) -> list[attention.Item]:
+    def attention(self) -> list[alerts.Alert]:
         """Return what an operator should look at."""
         with self._store.read() as reading:
             failed = reading.unnoted_failures(CLAIMS)
-            return attention.items(
+            return alerts.items(
                 [*reading.live_operations().values(), *failed.values()],
                 reading.open_maintenances().values(),
                 reading.holds(),

@@ -6,21 +6,21 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import attention, causes
-from forewarn.maintenance.attention import Kind, Sight
+from forewarn.maintenance import alerts, commands
+from forewarn.maintenance.alerts import AlertKind, AlertSources
 from forewarn.maintenance.model import HoldKind
 from forewarn.vocabulary import EventType
 
 REBOOT = EventType.REBOOT
 
 
-def listed(bench: Bench, **sights: Sight) -> list[tuple[Kind, str]]:
+def listed(bench: Bench, **sights: AlertSources) -> list[tuple[AlertKind, str]]:
     return [(item.kind, item.about) for item in items(bench, **sights)]
 
 
-def items(bench: Bench, **sights: Sight) -> list[attention.Item]:
+def items(bench: Bench, **sights: AlertSources) -> list[alerts.Alert]:
     snapshot = bench.snapshot
-    return attention.items(
+    return alerts.items(
         snapshot.operations.values(),
         snapshot.maintenances.values(),
         snapshot.holds,
@@ -43,10 +43,10 @@ def test_a_failure_is_listed_until_somebody_takes_note() -> None:
     bench.finish("1.1", succeeded=False, message="no such domain")
     bench.finish("1.2", succeeded=False)
     first, second = items(bench)
-    assert (first.kind, first.about, first.since) == (Kind.FAILED, "1.1", NOW + MINUTE)
+    assert (first.kind, first.about, first.since) == (AlertKind.FAILED, "1.1", NOW + MINUTE)
     assert first.message == "Reboot failed: no such domain"
     assert second.message == "Reboot failed"
-    bench.decide(causes.Noted(operations=("1.1", "1.2"), by="ann"))
+    bench.decide(commands.AcknowledgeFailures(operations=("1.1", "1.2"), by="ann"))
     assert listed(bench) == []
 
 
@@ -55,11 +55,11 @@ def test_a_stopped_walk_is_listed_until_it_is_resumed_or_cancelled() -> None:
     bench.ask(REBOOT, scope="web")
     bench.cancel("1.1")
     (item,) = items(bench)
-    assert (item.kind, item.about, item.since) == (Kind.STOPPED, "1", NOW)
+    assert (item.kind, item.about, item.since) == (AlertKind.STOPPED, "1", NOW)
     assert item.message == (
         "the walk of web has stopped: 1.1 is Canceled: not now; resume or cancel maintenance 1"
     )
-    bench.decide(causes.Resumed(1))
+    bench.decide(commands.ResumeRolling(1))
     assert listed(bench) == []
     bench.ask(REBOOT, host="h0")
     bench.cancel(maintenance=1)
@@ -78,7 +78,7 @@ def test_a_hold_is_listed_with_who_and_why() -> None:
     bench = Bench()
     bench.hold(HoldKind.SCOPE, "web")
     (item,) = items(bench)
-    assert (item.kind, item.about, item.since) == (Kind.HELD, "scope web", NOW)
+    assert (item.kind, item.about, item.since) == (AlertKind.HELD, "scope web", NOW)
     assert item.message == "held by ann: storm; nothing of it starts until released"
     hold = msgspec.structs.replace(bench.snapshot.holds[0], by="", reason="", name="")
     bench.snapshot = msgspec.structs.replace(bench.snapshot, holds=(hold,))
@@ -93,15 +93,15 @@ def test_what_is_not_approved_is_listed_when_its_notice_is_nearly_over() -> None
     bench.now += 13 * MINUTE - SECOND
     assert listed(bench) == []
     bench.now += SECOND
-    assert listed(bench) == [(Kind.UNAPPROVED, f"{n}.1") for n in (1, 2, 3)]
+    assert listed(bench) == [(AlertKind.UNAPPROVED, f"{n}.1") for n in (1, 2, 3)]
     assert items(bench)[0].message == "not approved, and its notice is nearly over"
     assert items(bench)[0].since == NOW
     bench.approve(bench.event("1.1").id)
-    assert listed(bench) == [(Kind.UNAPPROVED, f"{n}.1") for n in (2, 3)]
+    assert listed(bench) == [(AlertKind.UNAPPROVED, f"{n}.1") for n in (2, 3)]
     bench.let_pass(2 * MINUTE)
     assert items(bench)[0].message == "not approved, and its notice is over"
     bench.hold(HoldKind.EVERYTHING)
-    assert listed(bench) == [(Kind.HELD, "everything")]
+    assert listed(bench) == [(AlertKind.HELD, "everything")]
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_what_is_not_approved_is_listed_when_its_notice_is_nearly_over() -> None
 def test_an_act_that_lasts_far_too_long_is_stuck(duration: int, patience: timedelta) -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0", no_notice=True, duration_seconds=duration)
-    assert attention.patience(bench.operation("1.1")) == patience
+    assert alerts.patience(bench.operation("1.1")) == patience
     bench.now += patience
     assert listed(bench) == []
     bench.now += SECOND
     (item,) = items(bench)
-    assert (item.kind, item.about, item.since) == (Kind.STUCK, "1.1", NOW)
+    assert (item.kind, item.about, item.since) == (AlertKind.STUCK, "1.1", NOW)
     assert item.message == "Reboot has not ended since 12:00:00Z"
 
 
@@ -128,7 +128,7 @@ def test_a_doubt_is_listed_instead_of_a_stuck_act() -> None:
     bench.snapshot = msgspec.structs.replace(bench.snapshot, operations={"1.1": doubtful})
     bench.now += timedelta(days=1)
     (item,) = items(bench)
-    assert (item.kind, item.about, item.since) == (Kind.UNKNOWN, "1.1", NOW)
+    assert (item.kind, item.about, item.since) == (AlertKind.UNKNOWN, "1.1", NOW)
     assert item.message == "Reboot of web-0: nobody knows"
 
 
@@ -153,24 +153,22 @@ def test_a_doubt_names_the_machines_that_it_is_about_as_far_as_a_line_holds(
 def test_a_doubted_clock_is_listed_with_why_and_since_when() -> None:
     bench = Bench()
     bench.hold(HoldKind.EVERYTHING)
-    doubt = attention.ClockDoubt("the wall clock is 9 s ahead", NOW - MINUTE)
-    doubted, held = attention.items(
-        (), (), bench.snapshot.holds, {}, NOW, up_since=NOW, clock=doubt
-    )
-    assert (doubted.kind, doubted.about) == (Kind.DOUBTED, "clock")
+    doubt = alerts.ClockDoubt("the wall clock is 9 s ahead", NOW - MINUTE)
+    doubted, held = alerts.items((), (), bench.snapshot.holds, {}, NOW, up_since=NOW, clock=doubt)
+    assert (doubted.kind, doubted.about) == (AlertKind.DOUBTED, "clock")
     assert (doubted.message, doubted.since) == ("the wall clock is 9 s ahead", NOW - MINUTE)
-    assert held.kind is Kind.HELD
+    assert held.kind is AlertKind.HELD
 
 
 def test_an_event_that_machines_cannot_see_is_listed_until_they_can() -> None:
     bench = Bench()
     bench.ask(EventType.PREEMPT, "batch_0", "batch_2")
     bench.ask(REBOOT, "web-0")
-    (item,) = items(bench, **{"1_1": Sight(2, 2, 1), "2_1": Sight(1, 1, 1)})[1:]
-    assert (item.kind, item.about, item.since) == (Kind.UNSEEN, "1.1", NOW)
+    (item,) = items(bench, **{"1_1": AlertSources(2, 2, 1), "2_1": AlertSources(1, 1, 1)})[1:]
+    assert (item.kind, item.about, item.since) == (AlertKind.UNSEEN, "1.1", NOW)
     assert item.message == "1 of its 2 machines ask by a version that does not show it"
     bench.approve(bench.event("1.1").id)
-    assert listed(bench, **{"1_1": Sight(2, 2, 0)}) == []
+    assert listed(bench, **{"1_1": AlertSources(2, 2, 0)}) == []
 
 
 @pytest.mark.parametrize(("up", "silent"), [(119, ""), (120, "2 of its 3 machines have not asked")])
@@ -180,12 +178,12 @@ def test_machines_that_do_not_ask_are_listed_once_they_have_had_the_time_to(
     bench = Bench()
     bench.ask(EventType.PREEMPT, "batch_0", "batch_2")
     (operation,) = bench.snapshot.operations.values()
-    found = attention.items(
-        [operation], (), (), {"1.1": Sight(3, 1, 0)}, NOW, up_since=NOW - up * SECOND
+    found = alerts.items(
+        [operation], (), (), {"1.1": AlertSources(3, 1, 0)}, NOW, up_since=NOW - up * SECOND
     )
     said = "1 of its 3 machines ask by a version that does not show it"
     message = f"{silent} since the service's start; {said}" if silent else said
-    assert [item.message for item in found if item.kind is Kind.UNSEEN] == [message]
+    assert [item.message for item in found if item.kind is AlertKind.UNSEEN] == [message]
 
 
 def test_the_oldest_is_first() -> None:
@@ -194,4 +192,4 @@ def test_the_oldest_is_first() -> None:
     bench.now += MINUTE
     bench.hold(HoldKind.MACHINE, "bastion")
     bench.now += 13 * MINUTE
-    assert listed(bench) == [(Kind.UNAPPROVED, "1.1"), (Kind.HELD, "machine bastion")]
+    assert listed(bench) == [(AlertKind.UNAPPROVED, "1.1"), (AlertKind.HELD, "machine bastion")]

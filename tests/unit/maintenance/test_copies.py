@@ -1,11 +1,11 @@
 """A copy knows what became other than it was, and nothing else."""
 
-from forewarn.maintenance.copies import Copy
+from forewarn.maintenance.working_set import TrackedDict
 
 
 def test_what_was_written_anew_or_otherwise_is_told_in_the_order_of_writing() -> None:
     before = {"a": (1,), "b": (2,), "c": (3,)}
-    copy = Copy(before)
+    copy = TrackedDict(before)
     copy["d"] = (4,)
     copy["b"] = (5,)
     assert copy.changed() == ((4,), (5,))
@@ -14,6 +14,6 @@ def test_what_was_written_anew_or_otherwise_is_told_in_the_order_of_writing() ->
 
 def test_an_equal_value_changes_nothing_even_if_it_is_another_object() -> None:
     one, other = [1], [1]
-    copy = Copy({"a": one})
+    copy = TrackedDict({"a": one})
     copy["a"] = other
     assert copy.changed() == ()

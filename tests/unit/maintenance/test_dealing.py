@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from builders import FLEET, MINUTE, NOW, Bench, applied, mint
-from forewarn.maintenance import dealing, fleet
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Hold, HoldKind, Profile, Snapshot
+from forewarn.maintenance import fleet
+from forewarn.maintenance.model import Hold, HoldKind, Profile, Refused, Snapshot
 from forewarn.vocabulary import ErrorCode, EventType, ScopeKind
 
 MINT = mint("d")
@@ -25,14 +24,14 @@ def set_of(*machines: dict[str, Any] | str, **more: Any) -> fleet.Fleet:
 
 def apply(
     snapshot: Snapshot, wanted: fleet.Fleet, *, prune: bool = False
-) -> tuple[dealing.Applied, Snapshot]:
-    outcome = dealing.apply(snapshot, wanted, prune=prune, mint=MINT)
+) -> tuple[fleet.Applied, Snapshot]:
+    outcome = fleet.apply(snapshot, wanted, prune=prune, mint=MINT)
     return outcome, applied(snapshot, outcome.changes)
 
 
 def refusal_of(snapshot: Snapshot, wanted: fleet.Fleet, *, prune: bool = False) -> Refused:
     with pytest.raises(Refused) as refusal:
-        dealing.apply(snapshot, wanted, prune=prune, mint=MINT)
+        fleet.apply(snapshot, wanted, prune=prune, mint=MINT)
     return refusal.value
 
 
@@ -166,7 +165,7 @@ def test_a_prune_that_leaves_no_machine_is_refused_unless_it_is_meant() -> None:
         assert refused.facts == {"machines": 15}
         assert "--allow-empty" in refused.message
         assert len(apply(first, file)[0].missing) == 15
-        meant = dealing.apply(first, file, prune=True, mint=MINT, allow_empty=True)
+        meant = fleet.apply(first, file, prune=True, mint=MINT, allow_empty=True)
         assert len(meant.removed) == 15
     outcome, _ = apply(Snapshot(), hollow, prune=True)
     assert [scope.name for scope in outcome.changes.scopes] == ["web"]
@@ -185,8 +184,8 @@ def test_holds_of_what_is_removed_are_told() -> None:
         )
     )
     held = msgspec.structs.replace(first, holds=holds)
-    assert dealing.remove(held, ["web-0"]).held == holds[:1]
-    assert dealing.remove(held, ["Bastion"]).held == holds[1:3]
+    assert fleet.remove(held, ["web-0"]).held == holds[:1]
+    assert fleet.remove(held, ["Bastion"]).held == holds[1:3]
     pruned, _ = apply(held, read(machine=[{"name": "web-0"}, {"name": "z"}]), prune=True)
     assert pruned.held == holds[1:3]
     assert [machine.name for machine in pruned.placed] == ["web-0", "z"]
@@ -285,7 +284,7 @@ def test_what_a_live_event_names_stays_where_it_is(status: str) -> None:
     other = read(machine=[{"name": "other"}])
     assert refusal_of(bench.snapshot, other, prune=True).facts["event_id"] == event_id
     with pytest.raises(Refused):
-        dealing.remove(bench.snapshot, ["web-0"])
+        fleet.remove(bench.snapshot, ["web-0"])
 
 
 def test_what_is_over_holds_nobody_and_harmless_changes_pass() -> None:
@@ -371,12 +370,12 @@ def test_a_refused_file_has_changed_nothing() -> None:
 
 def test_machines_are_removed_all_or_none() -> None:
     snapshot = Bench().snapshot
-    outcome = dealing.remove(snapshot, ["WEB-0", "bastion", "web-0"])
+    outcome = fleet.remove(snapshot, ["WEB-0", "bastion", "web-0"])
     assert outcome.removed == ("web-0", "bastion")
     assert outcome.changes.removed_machines == ("web-0", "bastion")
     assert outcome.changes.removed_scopes == ("bastion",)
     with pytest.raises(Refused) as refusal:
-        dealing.remove(snapshot, ["web-0", "zed", "nobody"])
+        fleet.remove(snapshot, ["web-0", "zed", "nobody"])
     assert refusal.value.code is ErrorCode.NOT_FOUND
     assert refusal.value.facts == {"name": "nobody"}
     assert refusal.value.message == (
@@ -385,7 +384,7 @@ def test_machines_are_removed_all_or_none() -> None:
 
 
 def test_removing_all_of_a_scope_removes_it_once() -> None:
-    outcome = dealing.remove(Bench().snapshot, ["batch_0", "batch_1", "batch_2", "batch_3"])
+    outcome = fleet.remove(Bench().snapshot, ["batch_0", "batch_1", "batch_2", "batch_3"])
     assert outcome.changes.removed_scopes == ("batch",)
 
 
@@ -406,7 +405,7 @@ def test_a_lost_machine_is_not_added_again_unless_that_is_said() -> None:
     assert outcome.lost == ("batch_0",)
     assert (outcome.added, outcome.unchanged, outcome.missing) == ((), 14, ())
     assert "batch_0" not in after.machines
-    again = dealing.apply(after, FLEET, prune=False, mint=MINT, again=True)
+    again = fleet.apply(after, FLEET, prune=False, mint=MINT, again=True)
     assert (again.added, again.lost) == (("batch_0",), ())
     assert again.changes.found == ("batch_0",)
     last, _ = apply(applied(after, again.changes), FLEET)
@@ -420,7 +419,7 @@ def test_a_lost_standalone_machine_keeps_its_scope_for_its_number() -> None:
     bench.let_pass(MINUTE)
     bench.finish("1.1")
     before = bench.scope("spot").incarnation
-    again = dealing.apply(bench.snapshot, low, prune=False, mint=MINT, again=True)
+    again = fleet.apply(bench.snapshot, low, prune=False, mint=MINT, again=True)
     assert applied(bench.snapshot, again.changes).scopes["spot"].incarnation == before
 
 

@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 from builders import MINUTE, SECOND, Bench
-from forewarn.maintenance import causes, invariants
-from forewarn.maintenance.bench import MAX_OUTCOME
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Deed, Intervention, Verdict
+from forewarn.maintenance import commands, invariants
+from forewarn.maintenance.model import AuditAction, Intervention, Refused, Verdict
+from forewarn.maintenance.working_set import MAX_OUTCOME
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -25,16 +24,18 @@ def started(event_type: EventType = REBOOT, *machines: str) -> Bench:
 
 
 def doubt(bench: Bench, message: str = "its runner was lost", attempt: int = 1) -> None:
-    bench.decide(causes.Doubted(operation="1.1", attempt=attempt, message=message))
+    bench.decide(commands.ReportUnknownOutcome(operation="1.1", attempt=attempt, message=message))
 
 
 def resolve(bench: Bench, verdict: Verdict, by: str = "ann") -> Any:
-    return bench.decide(causes.Resolved(operation="1.1", verdict=verdict, by=by))
+    return bench.decide(commands.ResolveOutcome(operation="1.1", verdict=verdict, by=by))
 
 
 def ended(bench: Bench, hosts: dict[str, str], *, succeeded: bool = True) -> Any:
     return bench.decide(
-        causes.Finished(operation="1.1", attempt=1, succeeded=succeeded, message="so", hosts=hosts)
+        commands.FinishTask(
+            operation="1.1", attempt=1, succeeded=succeeded, message="so", hosts=hosts
+        )
     )
 
 
@@ -106,7 +107,7 @@ def test_what_is_to_be_repeated_can_be_claimed_again_at_once() -> None:
     assert (operation.status, operation.doubt) == (EventStatus.STARTED, "")
     assert (operation.attempt, operation.repeat_after) == (1, 1)
     assert operation.interventions == (
-        Intervention(deed=Deed.REPEAT, by="ann", at=bench.now, note="its runner was lost"),
+        Intervention(deed=AuditAction.REPEAT, by="ann", at=bench.now, note="its runner was lost"),
     )
     bench.claim("1.1")
     assert bench.operation("1.1").attempt == 2
@@ -116,7 +117,7 @@ def test_what_is_to_be_repeated_can_be_claimed_again_at_once() -> None:
 def test_a_lease_that_was_renewed_in_doubt_does_not_hold_the_repetition_up() -> None:
     bench = started()
     doubt(bench)
-    bench.decide(causes.Renewed(operation="1.1", attempt=1, lease=MINUTE))
+    bench.decide(commands.RenewLease(operation="1.1", attempt=1, lease=MINUTE))
     resolve(bench, Verdict.REPEAT)
     assert bench.operation("1.1").lease_until is None
     bench.claim("1.1")
@@ -141,7 +142,7 @@ def test_where_there_is_no_doubt_there_is_nothing_to_resolve(verdict: Verdict) -
 
 def test_what_there_is_not_cannot_be_resolved() -> None:
     with pytest.raises(Refused) as refused:
-        Bench().decide(causes.Resolved(operation="9.9", verdict=Verdict.FAILED, by=""))
+        Bench().decide(commands.ResolveOutcome(operation="9.9", verdict=Verdict.FAILED, by=""))
     assert refused.value.code is ErrorCode.NOT_FOUND
 
 

@@ -5,10 +5,8 @@ from datetime import timedelta
 import pytest
 
 from builders import FLEET, MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import causes, dealing
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import StartCause, WalkState
-from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.maintenance import commands, fleet
+from forewarn.maintenance.model import Enablement, Policy, Refused, RollingState, StartCause
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -29,7 +27,7 @@ def test_a_scope_is_always_on_unless_the_settings_say_otherwise() -> None:
 
 def test_a_scope_is_on_from_its_first_request_for_24_hours() -> None:
     bench = off()
-    decision = bench.decide(causes.Asked(("web",)))
+    decision = bench.decide(commands.RecordRequests(("web",)))
     assert [s.key for s in decision.changes.scopes] == ["web"]
     web = bench.scope("web")
     assert web.asked_at == NOW
@@ -40,18 +38,18 @@ def test_a_scope_is_on_from_its_first_request_for_24_hours() -> None:
 
 def test_a_clock_that_was_set_back_makes_a_request_for_events_no_older() -> None:
     bench = off()
-    bench.decide(causes.Asked(("web",)))
+    bench.decide(commands.RecordRequests(("web",)))
     bench.now -= HOUR
-    assert not bench.decide(causes.Asked(("web",))).changes
+    assert not bench.decide(commands.RecordRequests(("web",))).changes
     assert bench.scope("web").asked_at == NOW
     bench.now += HOUR + SECOND
-    bench.decide(causes.Asked(("web",)))
+    bench.decide(commands.RecordRequests(("web",)))
     assert bench.scope("web").asked_at == NOW + SECOND
 
 
 def test_what_is_off_is_not_stopped_unless_the_operator_says_so() -> None:
     bench = off()
-    bench.decide(causes.Asked(("bastion",)))
+    bench.decide(commands.RecordRequests(("bastion",)))
     with pytest.raises(Refused) as refusal:
         bench.ask(REBOOT, "web-0", "bastion")
     assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
@@ -88,7 +86,7 @@ def test_what_is_silent_waits_for_the_other_domain_all_the_same() -> None:
 
 def test_a_host_over_an_on_and_an_off_scope_waits_for_the_one_that_is_on() -> None:
     bench = off()
-    bench.decide(causes.Asked(("web",)))
+    bench.decide(commands.RecordRequests(("web",)))
     machines = dict(bench.snapshot.machines)
     bench.snapshot = bench.with_hosts({"bastion": "h0"})
     assert machines.keys() == bench.snapshot.machines.keys()
@@ -106,7 +104,7 @@ def test_a_host_over_an_on_and_an_off_scope_waits_for_the_one_that_is_on() -> No
 
 def test_an_event_once_announced_keeps_its_notice_though_its_scope_turns_off() -> None:
     bench = off()
-    bench.decide(causes.Asked(("web",)))
+    bench.decide(commands.RecordRequests(("web",)))
     bench.ask(REBOOT, "web-0", not_before=NOW + 30 * HOUR)
     bench.let_pass(29 * HOUR)
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
@@ -117,7 +115,7 @@ def test_an_event_once_announced_keeps_its_notice_though_its_scope_turns_off() -
 @pytest.mark.parametrize("without_notice", [True, False])
 def test_a_walk_into_a_scope_that_has_turned_off(without_notice: bool) -> None:
     bench = off()
-    bench.decide(causes.Asked(("web",)))
+    bench.decide(commands.RecordRequests(("web",)))
     bench.ask(REBOOT, scope="web", without_notice=without_notice)
     bench.approve(bench.event("1.1").id)
     bench.now += 25 * HOUR
@@ -126,10 +124,10 @@ def test_a_walk_into_a_scope_that_has_turned_off(without_notice: bool) -> None:
         assert bench.operation("1.2").start_cause is StartCause.SILENT
         return
     (walk,) = bench.snapshot.maintenances[1].walks
-    assert walk.state is WalkState.STOPPED
+    assert walk.state is RollingState.STOPPED
     assert walk.reason == "web is off by now: its guests would get no notice"
-    bench.decide(causes.Asked(("web",)))
-    bench.decide(causes.Resumed(1))
+    bench.decide(commands.RecordRequests(("web",)))
+    bench.decide(commands.ResumeRolling(1))
     assert bench.operation("1.2").status is EventStatus.SCHEDULED
 
 
@@ -159,16 +157,16 @@ def test_an_outage_moves_every_notice_by_its_length_and_starts_nothing() -> None
     bench = Bench()
     bench.ask(REBOOT, "web-0", "bastion")
     bench.ask(REBOOT, "batch_0", no_notice=True)
-    bench.decide(causes.Asked(("web",)))
+    bench.decide(commands.RecordRequests(("web",)))
     bench.now += 2 * HOUR
     length = 2 * HOUR - timedelta(milliseconds=500)
-    decision = bench.decide(causes.Lapsed(length))
+    decision = bench.decide(commands.ExtendNotices(length))
     assert [o.id for o in decision.operations] == ["1.1", "1.2"]
     assert bench.operation("1.2").not_before == NOW + 2 * HOUR + 15 * MINUTE
     assert bench.scope("web").incarnation == 2
     assert bench.scope("batch").incarnation == 1
     assert bench.scope("web").asked_at == NOW + length
-    assert not bench.decide(causes.Passed()).operations
+    assert not bench.decide(commands.AdvanceTime()).operations
     bench.let_pass(15 * MINUTE)
     assert bench.operation("1.2").start_cause is StartCause.NOTICE_OVER
 
@@ -179,7 +177,7 @@ def test_after_an_outage_what_waited_has_its_notice_back_but_for_what_is_approve
     bench.approve(bench.event("1.1").id)
     bench.approve(bench.event("2.1").id)
     bench.let_pass(15 * MINUTE)
-    bench.decide(causes.Lapsed(HOUR))
+    bench.decide(commands.ExtendNotices(HOUR))
     assert bench.operation("2.1").waits_for == "1.1"
     assert bench.operation("3.1").waits_for == ""
     bench.finish("1.1")
@@ -191,12 +189,12 @@ def test_a_failure_is_noted_once_and_nothing_else_is() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0", "bastion", no_notice=True)
     bench.finish("1.1", succeeded=False)
-    noted = causes.Noted(operations=("1.1",), by="ann")
+    noted = commands.AcknowledgeFailures(operations=("1.1",), by="ann")
     assert bench.decide(noted).operations[0].seen_by == "ann"
-    bench.decide(causes.Noted(operations=("1.1",), by="bob"))
+    bench.decide(commands.AcknowledgeFailures(operations=("1.1",), by="bob"))
     assert bench.operation("1.1").seen_by == "ann"
     with pytest.raises(Refused) as refusal:
-        bench.decide(causes.Noted(operations=("1.2",), by="ann"))
+        bench.decide(commands.AcknowledgeFailures(operations=("1.2",), by="ann"))
     assert refusal.value.code is ErrorCode.CONFLICT
     assert refusal.value.facts == {"operation": "1.2"}
     assert refusal.value.message == "operation 1.2 is Started: only a failure is noted"
@@ -204,9 +202,9 @@ def test_a_failure_is_noted_once_and_nothing_else_is() -> None:
 
 def test_a_fleet_file_does_not_turn_a_scope_off() -> None:
     bench = off()
-    bench.decide(causes.Asked(("web",)))
+    bench.decide(commands.RecordRequests(("web",)))
     bench.now += MINUTE
-    applied = dealing.apply(bench.snapshot, FLEET, prune=False, mint=bench.mint)
+    applied = fleet.apply(bench.snapshot, FLEET, prune=False, mint=bench.mint)
     assert not [scope for scope in applied.changes.scopes if scope.key == "web"]
 
 

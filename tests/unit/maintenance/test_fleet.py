@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from forewarn.maintenance import fleet
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Refused
 from forewarn.vocabulary import ErrorCode, EventType, Priority, ScopeKind
 
 

@@ -5,9 +5,15 @@ from datetime import timedelta
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import causes, schedule
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import MAX_INTERVENTIONS, Deed, Hold, HoldKind, Intervention
+from forewarn.maintenance import commands, decide
+from forewarn.maintenance.model import (
+    MAX_INTERVENTIONS,
+    AuditAction,
+    Hold,
+    HoldKind,
+    Intervention,
+    Refused,
+)
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -65,7 +71,7 @@ def test_a_held_not_before_moves_on_before_it_lies_in_the_past() -> None:
     bench.ask(REBOOT, "web-0")
     bench.let_pass(14 * MINUTE)
     bench.hold(HoldKind.EVERYTHING)
-    assert schedule.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
+    assert decide.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
     bench.let_pass(MINUTE)
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
     assert bench.operation("1.1").not_before == NOW + 30 * MINUTE
@@ -82,7 +88,7 @@ def test_a_held_one_can_be_approved_and_starts_with_the_release() -> None:
     bench.hold(HoldKind.SCOPE, "web")
     bench.approve(bench.event("1.1").id, scope="web")
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
-    assert schedule.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
+    assert decide.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
     bench.let_pass(20 * MINUTE)
     assert bench.operation("1.1").status is EventStatus.SCHEDULED
     bench.release(HoldKind.SCOPE, "web")
@@ -128,24 +134,27 @@ def test_who_held_postponed_and_released_is_written_down() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0")
     later = NOW + 60 * MINUTE
-    bench.decide(causes.Postponed(operations=("1.1",), not_before=later, by="cid"))
+    bench.decide(commands.PostponeOperations(operations=("1.1",), not_before=later, by="cid"))
     bench.now += MINUTE
     bench.hold(HoldKind.SCOPE, "web")
     bench.now += MINUTE
     bench.release(HoldKind.SCOPE, "web")
     assert bench.operation("1.1").interventions == (
         Intervention(
-            deed=Deed.POSTPONE, by="cid", at=NOW, note=f"not before {later:%Y-%m-%d %H:%M:%SZ}"
+            deed=AuditAction.POSTPONE,
+            by="cid",
+            at=NOW,
+            note=f"not before {later:%Y-%m-%d %H:%M:%SZ}",
         ),
-        Intervention(deed=Deed.HOLD, by="ann", at=NOW + MINUTE, note="scope web: storm"),
-        Intervention(deed=Deed.RELEASE, by="bob", at=NOW + 2 * MINUTE, note="scope web"),
+        Intervention(deed=AuditAction.HOLD, by="ann", at=NOW + MINUTE, note="scope web: storm"),
+        Intervention(deed=AuditAction.RELEASE, by="bob", at=NOW + 2 * MINUTE, note="scope web"),
     )
 
 
 def test_a_hold_needs_no_reason_and_no_name() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0")
-    unsigned = causes.Held(Hold(kind=HoldKind.SCOPE, name="web", reason="", by="", at=NOW))
+    unsigned = commands.PlaceHold(Hold(kind=HoldKind.SCOPE, name="web", reason="", by="", at=NOW))
     bench.decide(unsigned)
     assert [said.note for said in bench.operation("1.1").interventions] == ["scope web"]
     with pytest.raises(Refused, match="scope web is held already, by somebody since"):
@@ -317,4 +326,8 @@ def test_of_many_interventions_the_latest_are_kept() -> None:
     said = bench.operation("1.1").interventions
     assert len(said) == MAX_INTERVENTIONS
     assert said[0].note == "not before 2026-03-02 14:00:00Z"
-    assert (said[-1].deed, said[-1].by, said[-1].note) == (Deed.HOLD, "ann", "everything: storm")
+    assert (said[-1].deed, said[-1].by, said[-1].note) == (
+        AuditAction.HOLD,
+        "ann",
+        "everything: storm",
+    )

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from forewarn.maintenance import lifecycle
-from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.lifecycle import Trigger
+from forewarn.maintenance.model import Refused
 from forewarn.vocabulary import ErrorCode, EventStatus
 from house import tree
 

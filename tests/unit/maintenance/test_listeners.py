@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from builders import applied, mint
-from forewarn.maintenance import dealing, fleet
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Snapshot
+from forewarn.maintenance import fleet
+from forewarn.maintenance.model import Refused, Snapshot
 from forewarn.vocabulary import ErrorCode
 
 VM_ID = "02aab8a4-74ef-476e-8182-f6d2ba4166a6"
@@ -24,13 +23,13 @@ def machines(*written: dict[str, Any]) -> fleet.Fleet:
 
 def refusal_of(wanted: fleet.Fleet, before: Snapshot | None = None) -> Refused:
     with pytest.raises(Refused) as refusal:
-        dealing.apply(before or Snapshot(), wanted, prune=False, mint=mint("e"))
+        fleet.apply(before or Snapshot(), wanted, prune=False, mint=mint("e"))
     return refusal.value
 
 
 def after(wanted: fleet.Fleet, before: Snapshot | None = None, letter: str = "d") -> Snapshot:
     snapshot = before or Snapshot()
-    outcome = dealing.apply(snapshot, wanted, prune=False, mint=mint(letter))
+    outcome = fleet.apply(snapshot, wanted, prune=False, mint=mint(letter))
     return applied(snapshot, outcome.changes)
 
 
@@ -84,7 +83,7 @@ def test_an_address_of_a_machine_outside_the_file_is_taken_at_its_listener_alone
 
 def test_a_machine_that_moves_to_another_listener_is_changed_and_no_more() -> None:
     before = after(machines({"address": "10.0.0.10"}))
-    outcome = dealing.apply(
+    outcome = fleet.apply(
         before,
         machines({"address": "10.0.0.10", "listener": "blue"}),
         prune=False,

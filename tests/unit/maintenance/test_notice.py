@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from builders import MINUTE, NOW, SECOND
 from forewarn.maintenance import notice
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Refused
 from forewarn.vocabulary import ErrorCode, EventType
 
 MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)).map(

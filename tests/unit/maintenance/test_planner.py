@@ -7,8 +7,7 @@ import pytest
 
 from builders import FLEET, MINUTE, NOW, SECOND, Bench, mint
 from forewarn.maintenance import fleet, planner
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Snapshot
+from forewarn.maintenance.model import Refused, Snapshot
 from forewarn.vocabulary import (
     ApproverKind,
     ErrorCode,

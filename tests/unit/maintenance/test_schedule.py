@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench, mint
-from forewarn.maintenance import causes, schedule
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Approval, StartCause
+from forewarn.maintenance import commands, decide
+from forewarn.maintenance.model import Approval, Refused, StartCause
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -351,10 +350,10 @@ def test_a_renewal_lengthens_the_lease_and_a_release_ends_it() -> None:
     bench.let_pass(15 * MINUTE)
     bench.claim("1.1")
     bench.now += 30 * SECOND
-    renewed = causes.Renewed(operation="1.1", attempt=1, lease=MINUTE)
+    renewed = commands.RenewLease(operation="1.1", attempt=1, lease=MINUTE)
     assert bench.decide(renewed).operations == (bench.operation("1.1"),)
     assert bench.operation("1.1").lease_until == bench.now + MINUTE
-    released = bench.decide(causes.Released(operations=("1.1",)))
+    released = bench.decide(commands.ReleaseLeases(operations=("1.1",)))
     assert released.operations[0].lease_until is None
     assert bench.claim("1.1").operations[0].attempt == 2
 
@@ -367,8 +366,8 @@ def test_a_stale_attempt_is_refused_whatever_it_wants() -> None:
     bench.now += 2 * MINUTE
     bench.claim("1.1")
     stale = [
-        causes.Finished(operation="1.1", attempt=1, succeeded=True, message=""),
-        causes.Renewed(operation="1.1", attempt=1, lease=MINUTE),
+        commands.FinishTask(operation="1.1", attempt=1, succeeded=True, message=""),
+        commands.RenewLease(operation="1.1", attempt=1, lease=MINUTE),
     ]
     for cause in stale:
         with pytest.raises(Refused) as refusal:
@@ -394,7 +393,7 @@ def test_an_operation_has_one_outcome() -> None:
     assert operation.ended_at == NOW + 17 * MINUTE
     assert operation.lease_until is None
     assert bench.scope("web").incarnation == 3
-    again = causes.Finished(operation="1.1", attempt=1, succeeded=False, message="")
+    again = commands.FinishTask(operation="1.1", attempt=1, succeeded=False, message="")
     with pytest.raises(Refused) as refusal:
         bench.decide(again)
     assert refusal.value.code is ErrorCode.STALE
@@ -413,23 +412,23 @@ def test_a_failed_operation_keeps_the_end_of_its_complaint() -> None:
 def test_time_alone_wakes_what_is_scheduled_and_waits_for_nothing() -> None:
     bench = Bench()
     bench.ask_each_domain()
-    assert schedule.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
+    assert decide.wakeup_at(bench.operation("1.1")) == NOW + 15 * MINUTE
     bench.let_pass(15 * MINUTE)
-    assert schedule.wakeup_at(bench.operation("1.1")) is None
-    assert schedule.wakeup_at(bench.operation("2.1")) is None
+    assert decide.wakeup_at(bench.operation("1.1")) is None
+    assert decide.wakeup_at(bench.operation("2.1")) is None
     approved = msgspec.structs.replace(
         bench.operation("2.1"),
         waits_for="",
         events=(msgspec.structs.replace(bench.event("2.1"), approval=bench.word()),),
     )
-    assert schedule.wakeup_at(approved) == schedule.AT_ONCE
+    assert decide.wakeup_at(approved) == decide.AT_ONCE
 
 
 def test_a_decision_leaves_its_snapshot_as_it_was() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
     before = msgspec.json.encode(bench.snapshot)
-    schedule.decide(bench.snapshot, causes.Passed(), NOW + timedelta(hours=1), bench.mint)
+    decide.decide(bench.snapshot, commands.AdvanceTime(), NOW + timedelta(hours=1), bench.mint)
     assert msgspec.json.encode(bench.snapshot) == before
 
 
@@ -455,7 +454,7 @@ def test_what_waited_and_is_no_longer_due_by_a_clock_set_back_starts_at_its_not_
     bench.finish("1.1")
     freed = bench.operation("2.1")
     assert (freed.status, freed.waits_for) == (EventStatus.SCHEDULED, "")
-    assert schedule.wakeup_at(freed) == NOW + 15 * MINUTE
+    assert decide.wakeup_at(freed) == NOW + 15 * MINUTE
     bench.let_pass(10 * MINUTE)
     assert bench.operation("2.1").start_cause is StartCause.NOTICE_OVER
 

@@ -4,22 +4,22 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, Bench, applied
-from forewarn.maintenance import causes, dealing, fleet
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance import commands, fleet
 from forewarn.maintenance.model import (
-    Deed,
+    AuditAction,
     Intervention,
     Maintenance,
+    Refused,
+    RollingState,
+    RollingUpdate,
     StartCause,
-    Walk,
-    WalkState,
 )
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
 
 
-def walk_of(bench: Bench, number: int = 1) -> Walk:
+def walk_of(bench: Bench, number: int = 1) -> RollingUpdate:
     (walk,) = bench.snapshot.maintenances[number].walks
     return walk
 
@@ -53,9 +53,9 @@ def test_a_scope_is_walked_domain_by_domain_and_each_is_announced_in_its_turn() 
     assert second.not_before == bench.now + 15 * MINUTE
     carry_out(bench, "1.2")
     assert shown(bench)["1.3"] == ("web-2", "web-5")
-    assert walk_of(bench).state is WalkState.GOING
+    assert walk_of(bench).state is RollingState.GOING
     carry_out(bench, "1.3")
-    assert walk_of(bench).state is WalkState.OVER
+    assert walk_of(bench).state is RollingState.OVER
     assert not bench.snapshot.maintenances[1].open
     assert len(bench.snapshot.operations) == 3
 
@@ -131,7 +131,7 @@ def test_a_step_that_does_not_end_well_stops_the_walk(by: str) -> None:
     else:
         bench.ask(EventType.REDEPLOY, "web-3", no_notice=True)
         told = "1.1 is Canceled: superseded by 2.1"
-    assert walk_of(bench).state is WalkState.STOPPED
+    assert walk_of(bench).state is RollingState.STOPPED
     assert walk_of(bench).reason == told
     assert bench.snapshot.maintenances[1].open
     assert "1.2" not in bench.snapshot.operations
@@ -141,14 +141,14 @@ def test_a_stopped_walk_is_resumed_with_the_next_domain() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
     carry_out(bench, "1.1", succeeded=False)
-    decision = bench.decide(causes.Resumed(1))
+    decision = bench.decide(commands.ResumeRolling(1))
     assert [o.machines for o in decision.operations] == [("web-1", "web-4")]
     assert decision.maintenance == bench.snapshot.maintenances[1]
-    assert walk_of(bench).state is WalkState.GOING
+    assert walk_of(bench).state is RollingState.GOING
     assert walk_of(bench).reason == ""
     for nothing in (1, 7):
         with pytest.raises(Refused) as refusal:
-            bench.decide(causes.Resumed(nothing))
+            bench.decide(commands.ResumeRolling(nothing))
         assert refusal.value.code is ErrorCode.TOO_LATE
         assert refusal.value.facts == {"maintenance": nothing}
         assert refusal.value.message == (
@@ -163,9 +163,11 @@ def test_who_resumed_a_walk_and_why_it_had_stopped_is_written_down() -> None:
     for step, by in (("1.1", "ann"), ("1.2", "bob")):
         carry_out(bench, step, succeeded=False)
         bench.now += MINUTE
-        bench.decide(causes.Resumed(1, by=by))
+        bench.decide(commands.ResumeRolling(1, by=by))
         said.append(
-            Intervention(deed=Deed.RESUME, by=by, at=bench.now, note=f"{step} is Failed: no power")
+            Intervention(
+                deed=AuditAction.RESUME, by=by, at=bench.now, note=f"{step} is Failed: no power"
+            )
         )
         assert bench.snapshot.maintenances[1].interventions == tuple(said)
 
@@ -203,7 +205,7 @@ def test_cancelling_the_maintenance_ends_its_walk(stopped: bool) -> None:
     if stopped:
         carry_out(bench, "1.1", succeeded=False)
     bench.cancel(maintenance=1)
-    assert walk_of(bench).state is WalkState.OVER
+    assert walk_of(bench).state is RollingState.OVER
     assert walk_of(bench).reason == "not now"
     assert list(bench.snapshot.operations) == ["1.1"]
     with pytest.raises(Refused) as refusal:
@@ -219,13 +221,13 @@ def test_cancelling_while_a_domain_is_down_lets_it_end_and_announces_no_other() 
     assert bench.operation("1.1").status is EventStatus.STARTED
     bench.finish("1.1", succeeded=False)
     assert list(bench.snapshot.operations) == ["1.1"]
-    assert walk_of(bench).state is WalkState.OVER
+    assert walk_of(bench).state is RollingState.OVER
 
 
 def change(bench: Bench, *machines: dict[str, object]) -> None:
     """Apply a fleet in which `web` has just these machines, and forget the others of it."""
     wanted = {"availability_set": [{"name": "web", "update_domains": 3, "machines": machines}]}
-    outcome = dealing.apply(
+    outcome = fleet.apply(
         bench.snapshot, msgspec.convert(wanted, fleet.Fleet), prune=True, mint=bench.mint
     )
     bench.snapshot = applied(bench.snapshot, outcome.changes)
@@ -246,7 +248,7 @@ def test_a_walk_finds_each_step_in_the_fleet_as_it_is_then() -> None:
         "1.2": ("web-1",),
         "1.3": ("web-2", "web-4", "web-9"),
     }
-    assert walk_of(bench).state is WalkState.OVER
+    assert walk_of(bench).state is RollingState.OVER
 
 
 def test_nobody_is_taken_twice() -> None:
@@ -255,7 +257,7 @@ def test_nobody_is_taken_twice() -> None:
     carry_out(bench, "1.1")
     bench.cancel("1.2")
     change(bench, {"name": "web-0", "update_domain": 2}, *({"name": f"web-{n}"} for n in (1, 2, 3)))
-    bench.decide(causes.Resumed(1))
+    bench.decide(commands.ResumeRolling(1))
     assert shown(bench)["1.3"] == ("web-2",)
 
 
@@ -264,7 +266,7 @@ def test_a_walk_whose_machines_are_all_gone_is_over() -> None:
     bench.ask(REBOOT, "web-0", "web-1")
     change(bench, {"name": "web-0"}, {"name": "web-3"})
     carry_out(bench, "1.1")
-    assert walk_of(bench).state is WalkState.OVER
+    assert walk_of(bench).state is RollingState.OVER
     assert list(bench.snapshot.operations) == ["1.1"]
 
 
@@ -274,7 +276,7 @@ def test_a_step_waits_until_no_machine_of_it_has_another_live_event() -> None:
     bench.ask(EventType.FREEZE, "web-4")
     carry_out(bench, "1.1")
     assert "1.2" not in bench.snapshot.operations
-    assert walk_of(bench).state is WalkState.GOING
+    assert walk_of(bench).state is RollingState.GOING
     bench.cancel("2.1")
     assert shown(bench)["1.2"] == ("web-1", "web-4")
 
@@ -357,7 +359,7 @@ def test_a_host_with_two_domains_of_a_scope_gets_an_operation_for_each() -> None
     second = bench.operation("1.2")
     assert [(e.scope, e.machines) for e in second.events] == [("web", ("web-1",))]
     carry_out(bench, "1.2")
-    assert walk_of(bench).state is WalkState.OVER
+    assert walk_of(bench).state is RollingState.OVER
 
 
 def test_an_act_that_can_not_be_split_over_two_domains_is_refused_by_name() -> None:
@@ -402,7 +404,7 @@ def test_a_machine_that_has_left_the_host_is_no_longer_meant() -> None:
     machines["web-1"] = msgspec.structs.replace(machines["web-1"], host="h2")
     bench.snapshot = msgspec.structs.replace(bench.snapshot, machines=machines)
     carry_out(bench, "1.1")
-    assert walk_of(bench).state is WalkState.OVER
+    assert walk_of(bench).state is RollingState.OVER
 
 
 def test_a_failed_host_takes_all_its_machines_at_once() -> None:
@@ -444,7 +446,7 @@ def test_a_maintenance_is_open_while_a_walk_is() -> None:
         requested_at=NOW, description="", duration_seconds=-1,
     )  # fmt: skip
     assert not closed.open
-    for state, is_open in [(WalkState.GOING, True), (WalkState.STOPPED, True),
-                           (WalkState.OVER, False)]:  # fmt: skip
-        walks = (Walk(state=WalkState.OVER), Walk(state=state))
+    for state, is_open in [(RollingState.GOING, True), (RollingState.STOPPED, True),
+                           (RollingState.OVER, False)]:  # fmt: skip
+        walks = (RollingUpdate(state=RollingState.OVER), RollingUpdate(state=state))
         assert msgspec.structs.replace(closed, walks=walks).open is is_open

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from forewarn.cli import operations, times
 from forewarn.cli.demo import cast, processes
 from forewarn.cli.operator import Service
-from forewarn.maintenance.model import WalkState
+from forewarn.maintenance.model import RollingState
 from forewarn.server.operator import schemas, vitals
 from forewarn.vocabulary import EventStatus, EventType
 
@@ -98,7 +98,7 @@ class Stage:
     def over(self, number: int) -> bool:
         """Tell whether all of a maintenance is over, with whatever it walks."""
         detail = self.service.get(f"/v1/maintenance/{number}").read(schemas.MaintenanceDetail)
-        going = any(walk.state is not WalkState.OVER for walk in detail.maintenance.walks)
+        going = any(walk.state is not RollingState.OVER for walk in detail.maintenance.walks)
         known = [self.operations.get(o.id) for o in detail.operations]
         return not going and all(o is not None and o.status.over for o in known)
 

@@ -15,7 +15,7 @@ from forewarn.cli.pool.display import Display
 from forewarn.cli.pool.place import Place
 from forewarn.cli.pool.results import Change, Event, Round, State
 from forewarn.cli.pool.world import World
-from forewarn.maintenance.model import WalkState
+from forewarn.maintenance.model import RollingState
 from forewarn.server.operator import schemas
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType
 
@@ -123,7 +123,7 @@ class Rolling:
                 self._world.operator.ask("POST", "/v1/approvals", body=body)
         detail = self._world.operator.get(f"/v1/maintenance/{number}")
         told = detail.read(schemas.MaintenanceDetail)
-        going = any(walk.state is not WalkState.OVER for walk in told.maintenance.walks)
+        going = any(walk.state is not RollingState.OVER for walk in told.maintenance.walks)
         known = [self._operations.get(operation.id) for operation in told.operations]
         return not going and all(one is not None and one.status.over for one in known)
 

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.maintenance.model import Enablement, Policy
 from forewarn.server.guest.documents import Documents
 from forewarn.store.port import StoreError
 

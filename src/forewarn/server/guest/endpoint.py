@@ -11,8 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Machine
+from forewarn.maintenance.model import Machine, Refused
 from forewarn.protocol import exchange, text
 from forewarn.protocol.exchange import DocumentWanted, Reply, Request, Rules, Wanted
 from forewarn.protocol.identity import Claim

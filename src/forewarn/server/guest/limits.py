@@ -2,17 +2,17 @@
 
 import msgspec
 
-from forewarn.protocol import choices
+from forewarn.protocol import refusals
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What a connection may use; each of these is a setting."""
 
-    head_bytes: int = choices.MAX_HEAD_BYTES
+    head_bytes: int = refusals.MAX_HEAD_BYTES
     """A request's first line and headers, blank lines before it counted (protocol.md section 9).
     Clients send under 1 KiB; 16 KiB is what other servers allow at most. More is answered 431."""
 
-    body_bytes: int = choices.MAX_BODY_BYTES
+    body_bytes: int = refusals.MAX_BODY_BYTES
     """A request's body as it is after chunked coding (protocol.md section 9). 1,000 approvals, the
     most that one body may hold, are 60 KB. More is answered 413."""
 

@@ -47,7 +47,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 from litestar.params import JSONBody
 
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Refused
 from forewarn.server.operator import (
     bodies,
     fleet_routes,

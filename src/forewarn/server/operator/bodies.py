@@ -14,7 +14,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Reference, Schema
 from litestar.typing import FieldDefinition
 
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Refused
 from forewarn.server.operator import mistakes, schemas
 from forewarn.vocabulary import ErrorCode
 

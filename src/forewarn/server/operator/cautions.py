@@ -3,14 +3,14 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from forewarn.maintenance import dealing
+from forewarn.maintenance import fleet
 from forewarn.maintenance.model import Hold, Machine
 
 MOST_NAMED: Final = 5
 """The most machines that one warning names; of more, the number is told."""
 
 
-def of_change(applied: dealing.Applied, listeners: Collection[str]) -> tuple[str, ...]:
+def of_change(applied: fleet.Applied, listeners: Collection[str]) -> tuple[str, ...]:
     """Return the warnings, each a line.
 
     Args:

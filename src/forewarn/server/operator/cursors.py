@@ -9,7 +9,7 @@ import base64
 import binascii
 from typing import Final
 
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Refused
 from forewarn.vocabulary import ErrorCode
 
 MAX_CURSOR: Final = 200

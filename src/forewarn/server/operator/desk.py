@@ -11,7 +11,7 @@ from litestar.di import NamedDependency
 
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
-from forewarn.maintenance.attention import ClockDoubt
+from forewarn.maintenance.alerts import ClockDoubt
 from forewarn.server.operator.metrics import Measured
 from forewarn.server.operator.roster import Roster
 from forewarn.server.operator.views import Callers

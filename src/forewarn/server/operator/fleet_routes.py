@@ -8,8 +8,7 @@ from litestar import delete, get, put
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from forewarn.maintenance import fleet
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Scope, key
+from forewarn.maintenance.model import Refused, Scope, key
 from forewarn.server.operator import bodies, cursors, schemas, views
 from forewarn.server.operator.desk import AtDesk, Desk
 from forewarn.vocabulary import ErrorCode

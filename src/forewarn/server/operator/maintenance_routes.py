@@ -8,8 +8,7 @@ from litestar import get, post
 from litestar.params import FromQuery, JSONBody, PathParameter, QueryParameter
 
 from forewarn.maintenance import planner
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.model import Maintenance, Operation, key
+from forewarn.maintenance.model import Maintenance, Operation, Refused, key
 from forewarn.server.operator import bodies, schemas, views
 from forewarn.server.operator.desk import AtDesk, Desk
 from forewarn.store.port import HistoryQuery, Page, Reading

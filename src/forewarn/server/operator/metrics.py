@@ -27,9 +27,8 @@ from prometheus_client.metrics_core import (
 )
 
 from forewarn.control.measures import Course, Histogram
-from forewarn.maintenance import attention
-from forewarn.maintenance.model import Operation, Scope
-from forewarn.maintenance.policy import Enablement, Policy
+from forewarn.maintenance import alerts
+from forewarn.maintenance.model import Enablement, Operation, Policy, Scope
 from forewarn.server.guest.tally import Figures
 from forewarn.version import __version__
 from forewarn.vocabulary import EventStatus
@@ -79,7 +78,7 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     """Why the service is not ready."""
     doubt: str
     """Why the time of day is not trusted; `""` when it is."""
-    needs: Sequence[attention.Item] | None
+    needs: Sequence[alerts.Alert] | None
     """What needs an operator; None where the store is away."""
 
 
@@ -267,7 +266,7 @@ def _attention(scrape: Scrape) -> Families:
     )
     if scrape.needs is not None:
         found = Counter(item.kind for item in scrape.needs)
-        for kind in attention.Kind:
+        for kind in alerts.AlertKind:
             family.add_metric((kind.value,), found[kind])
     yield family
 

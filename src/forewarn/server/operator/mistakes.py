@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance.model import Refused
 from forewarn.vocabulary import ErrorCode
 
 JSON_WORDS: Final = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}

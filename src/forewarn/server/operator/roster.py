@@ -8,7 +8,7 @@ import bisect
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from forewarn.maintenance.model import Changes, Event, Machine, Operation, Scope, Walk, key
+from forewarn.maintenance.model import Changes, Event, Machine, Operation, RollingUpdate, Scope, key
 
 UNKNOWN = "unknown"
 """What asks for machines whose host is not known, as after a Redeploy that told no new one."""
@@ -129,7 +129,7 @@ class Roster:
         found = self.machines.get(machine)
         return found.name if found else machine
 
-    def walked(self, walks: Collection[Walk]) -> dict[tuple[str, str], list[Machine]]:
+    def walked(self, walks: Collection[RollingUpdate]) -> dict[tuple[str, str], list[Machine]]:
         """Return the machines that these walks may concern, by the walk's scope and host.
 
         The fleet is gone through once, however many walks there are.

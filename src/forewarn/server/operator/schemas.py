@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from forewarn.maintenance.model import Deed, StartCause, WalkState
+from forewarn.maintenance.model import AuditAction, RollingState, StartCause
 from forewarn.vocabulary import (
     ApproverKind,
     ErrorCode,
@@ -284,7 +284,7 @@ class Event(Value, frozen=True, kw_only=True):
 class Intervention(Value, frozen=True, kw_only=True):
     """An operator's word that changed the course of an operation or a maintenance."""
 
-    deed: Deed
+    deed: AuditAction
     by: str
     at: datetime
     note: str
@@ -346,7 +346,7 @@ class Walk(Value, frozen=True, kw_only=True):
     scope: str
     """The scope that is walked; `""` where a host is."""
     host: str
-    state: WalkState
+    state: RollingState
     reason: str
     """Why it stopped, or ended before its end; `""` otherwise."""
     done: Names

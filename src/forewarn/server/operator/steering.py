@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from forewarn.maintenance import attention
+from forewarn.maintenance import alerts
 from forewarn.maintenance.model import HoldKind, Verdict
 from forewarn.server.operator import schemas
 
@@ -123,7 +123,7 @@ class ResolutionRequest(schemas.Asked, frozen=True, kw_only=True, forbid_unknown
 class AttentionItem(schemas.Value, frozen=True, kw_only=True):
     """One thing that an operator should look at."""
 
-    kind: attention.Kind
+    kind: alerts.AlertKind
     about: str
     """An operation (`12.1`), a maintenance (`12`), what is held (`scope web`), or `clock`."""
     message: str

@@ -6,10 +6,8 @@ from typing import Any
 from litestar import Request, delete, get, post
 from litestar.params import FromPath, JSONBody
 
-from forewarn.maintenance import attention
-from forewarn.maintenance.errors import Refused
-from forewarn.maintenance.holds import covers
-from forewarn.maintenance.model import HoldKind, Operation
+from forewarn.maintenance import alerts
+from forewarn.maintenance.model import HoldKind, Operation, Refused, covers
 from forewarn.server.operator import bodies, schemas, steering, views
 from forewarn.server.operator.desk import AtDesk, Desk
 from forewarn.server.operator.maintenance_routes import NOBODY, TAGS, ByNumber
@@ -147,7 +145,7 @@ async def release(desk: AtDesk, data: JSONBody[steering.ReleaseRequest]) -> sche
     return _told(desk, await desk.done(desk.plane.release(data.kind, data.name, by=by)))
 
 
-async def needs(desk: Desk, now: datetime) -> list[attention.Item]:
+async def needs(desk: Desk, now: datetime) -> list[alerts.Alert]:
     """Return what needs an operator, the oldest first.
 
     Raises:
@@ -156,14 +154,14 @@ async def needs(desk: Desk, now: datetime) -> list[attention.Item]:
     clock = desk.time.clock_doubt()
     live = tuple(desk.roster.operations.values())
 
-    def question(reading: Reading) -> list[attention.Item]:
+    def question(reading: Reading) -> list[alerts.Alert]:
         failed = reading.unnoted_failures(steering.MAX_FAILURES)
         sights = {
             operation.id: views.sight(operation, desk.callers)
             for operation in live
             if operation.status is EventStatus.SCHEDULED and not operation.silent
         }
-        return attention.items(
+        return alerts.items(
             (*live, *failed.values()),
             reading.open_maintenances().values(),
             reading.holds(),

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from forewarn.maintenance import attention, dealing, model, planner
+from forewarn.maintenance import alerts, fleet, model, planner
 from forewarn.protocol import versions
 from forewarn.server.operator import cautions, schemas
 from forewarn.server.operator.roster import Roster
@@ -22,7 +22,7 @@ class Callers(Protocol):
         ...
 
 
-OVER = model.WalkState.OVER
+OVER = model.RollingState.OVER
 
 ScopeNames = Callable[[str], str]
 """From a scope's key to its name."""
@@ -35,7 +35,7 @@ def names(all_of_them: Iterable[str]) -> schemas.Names:
 
 
 def fleet_change(
-    applied: dealing.Applied, *, dry_run: bool, listeners: Collection[str]
+    applied: fleet.Applied, *, dry_run: bool, listeners: Collection[str]
 ) -> schemas.FleetChange:
     """Return what applying or removing came to.
 
@@ -185,7 +185,9 @@ def further(
     }
 
 
-def _left(walk: model.Walk, there: list[model.Machine]) -> Iterator[tuple[model.Machine, ...]]:
+def _left(
+    walk: model.RollingUpdate, there: list[model.Machine]
+) -> Iterator[tuple[model.Machine, ...]]:
     while step := planner.next_step(walk, there):
         yield step
         walk = planner.after(walk, step)
@@ -298,12 +300,12 @@ def live_event(
     )
 
 
-def sight(operation: model.Operation, callers: Callers) -> attention.Sight:
+def sight(operation: model.Operation, callers: Callers) -> alerts.AlertSources:
     """Return how many of the machines whose guests are told can read of an operation."""
     named = [name for event in operation.events if not event.silent for name in event.machines]
     asking = sum(callers.seen(model.key(name)) is not None for name in named)
     seeing = len(_showing(named, operation.event_type, callers))
-    return attention.Sight(machines=len(named), asking=asking, seeing=seeing)
+    return alerts.AlertSources(machines=len(named), asking=asking, seeing=seeing)
 
 
 def held_name(hold: model.Hold, roster: Roster) -> str:

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from forewarn.maintenance.model import Hold, Maintenance, Operation, WalkState
+from forewarn.maintenance.model import Hold, Maintenance, Operation, RollingState
 from forewarn.vocabulary import EventStatus
 
 CLOSE = timedelta(minutes=2)
@@ -38,7 +38,7 @@ CLOCK = "clock"
 """What an item about the time of day is about."""
 
 
-class Kind(StrEnum):
+class AlertKind(StrEnum):
     """Why an operator should look."""
 
     FAILED = "failed"
@@ -56,10 +56,10 @@ class Kind(StrEnum):
     """The clock, that is: the time of day is not trusted, and nothing starts."""
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True):
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to look at."""
 
-    kind: Kind
+    kind: AlertKind
     about: str
     """An operation (`12.1`), a maintenance (`12`), what is held (`scope web`), or the clock."""
     message: str
@@ -74,7 +74,7 @@ class ClockDoubt(msgspec.Struct, frozen=True):
     since: datetime
 
 
-class Sight(msgspec.Struct, frozen=True):
+class AlertSources(msgspec.Struct, frozen=True):
     """How many of an operation's machines can see its events."""
 
     machines: int
@@ -88,12 +88,12 @@ def items(
     operations: Iterable[Operation],
     maintenances: Iterable[Maintenance],
     holds: Iterable[Hold],
-    sights: Mapping[str, Sight],
+    sights: Mapping[str, AlertSources],
     now: datetime,
     *,
     up_since: datetime,
     clock: ClockDoubt | None = None,
-) -> list[Item]:
+) -> list[Alert]:
     """Return what needs an operator, the oldest first.
 
     Args:
@@ -107,31 +107,33 @@ def items(
     """
     found = [*_of_holds(holds), *_of_walks(maintenances)]
     if clock is not None:
-        found.append(Item(kind=Kind.DOUBTED, about=CLOCK, message=clock.message, since=clock.since))
+        found.append(
+            Alert(kind=AlertKind.DOUBTED, about=CLOCK, message=clock.message, since=clock.since)
+        )
     for operation in operations:
         found.extend(_of_operation(operation, sights.get(operation.id), now, up_since))
     return sorted(found, key=lambda item: (item.since, item.kind, item.about))
 
 
-def _of_holds(holds: Iterable[Hold]) -> Iterable[Item]:
+def _of_holds(holds: Iterable[Hold]) -> Iterable[Alert]:
     for hold in holds:
         about = f"{hold.kind} {hold.name}".rstrip()
         because = f": {hold.reason}" if hold.reason else ""
         message = f"held by {hold.by or 'somebody'}{because}; nothing of it starts until released"
-        yield Item(kind=Kind.HELD, about=about, message=message, since=hold.at)
+        yield Alert(kind=AlertKind.HELD, about=about, message=message, since=hold.at)
 
 
-def _of_walks(maintenances: Iterable[Maintenance]) -> Iterable[Item]:
+def _of_walks(maintenances: Iterable[Maintenance]) -> Iterable[Alert]:
     for maintenance in maintenances:
         for walk in maintenance.walks:
-            if walk.state is WalkState.STOPPED:
+            if walk.state is RollingState.STOPPED:
                 where = walk.scope or f"host {walk.host}"
                 message = (
                     f"the walk of {where} has stopped: {walk.reason}; resume or cancel maintenance "
                     f"{maintenance.number}"
                 )
-                yield Item(
-                    kind=Kind.STOPPED,
+                yield Alert(
+                    kind=AlertKind.STOPPED,
                     about=str(maintenance.number),
                     message=message,
                     since=maintenance.requested_at,
@@ -139,34 +141,34 @@ def _of_walks(maintenances: Iterable[Maintenance]) -> Iterable[Item]:
 
 
 def _of_operation(
-    operation: Operation, sight: Sight | None, now: datetime, up_since: datetime
-) -> Iterable[Item]:
-    def item(kind: Kind, message: str, since: datetime) -> Item:
-        return Item(kind=kind, about=operation.id, message=message, since=since)
+    operation: Operation, sight: AlertSources | None, now: datetime, up_since: datetime
+) -> Iterable[Alert]:
+    def item(kind: AlertKind, message: str, since: datetime) -> Alert:
+        return Alert(kind=kind, about=operation.id, message=message, since=since)
 
     if operation.status is EventStatus.FAILED and not operation.seen_by:
         assert operation.ended_at is not None
         why = f": {operation.outcome}" if operation.outcome else ""
-        yield item(Kind.FAILED, f"{operation.event_type} failed{why}", operation.ended_at)
+        yield item(AlertKind.FAILED, f"{operation.event_type} failed{why}", operation.ended_at)
     if operation.status is EventStatus.STARTED:
         assert operation.started_at is not None
         if operation.doubt:
             message = f"{operation.event_type} of {_named(operation)}: {operation.doubt}"
-            yield item(Kind.UNKNOWN, message, operation.started_at)
+            yield item(AlertKind.UNKNOWN, message, operation.started_at)
         elif now - operation.started_at > patience(operation):
             message = f"{operation.event_type} has not ended since {operation.started_at:%H:%M:%SZ}"
-            yield item(Kind.STUCK, message, operation.started_at)
+            yield item(AlertKind.STUCK, message, operation.started_at)
     if operation.status is EventStatus.SCHEDULED and not operation.approved:
         if operation.held_at is None and operation.not_before - now <= CLOSE:
             message = "not approved, and its notice is " + (
                 "over" if operation.not_before <= now else "nearly over"
             )
-            yield item(Kind.UNAPPROVED, message, operation.announced_at)
+            yield item(AlertKind.UNAPPROVED, message, operation.announced_at)
         if sight is not None and (message := _unseen(sight, now - up_since)):
-            yield item(Kind.UNSEEN, message, operation.announced_at)
+            yield item(AlertKind.UNSEEN, message, operation.announced_at)
 
 
-def _unseen(sight: Sight, up: timedelta) -> str:
+def _unseen(sight: AlertSources, up: timedelta) -> str:
     """Return which machines cannot know of an operation, and why; `""` if all can."""
     silent = sight.machines - sight.asking if up >= SILENT_AFTER else 0
     blind = sight.asking - sight.seeing

@@ -6,18 +6,18 @@ from typing import Protocol
 
 import msgspec
 
-from forewarn.connectors.port import Act
-from forewarn.maintenance.errors import Refused
+from forewarn.connectors.port import Task
 from forewarn.maintenance.model import (
     Hold,
     HoldKind,
     Machine,
     Maintenance,
     Operation,
+    Refused,
+    RollingState,
+    RollingUpdate,
     Scope,
     Snapshot,
-    Walk,
-    WalkState,
     key,
 )
 from forewarn.maintenance.planner import Request
@@ -190,11 +190,11 @@ def for_hold(reading: Reading, hold: Hold) -> Snapshot:
     return _snapshot(reading, held, scopes | _scopes_of(held.values()))
 
 
-def act(operation: Operation, machines: dict[str, Machine]) -> Act:
+def act(operation: Operation, machines: dict[str, Machine]) -> Task:
     """Return what a connector is told of a claimed operation; machines may be gone by now."""
     assert operation.started_at is not None
     known = [machines.get(key(name)) for name in operation.machines]
-    return Act(
+    return Task(
         operation=operation.id,
         attempt=operation.attempt,
         event_type=operation.event_type,
@@ -243,9 +243,9 @@ def _open_walks(
     """Return the open maintenances that may go on here, and the machines that they walk."""
     numbers = {operation.maintenance for operation in operations.values()}
     concerned: dict[int, Maintenance] = {}
-    walks: list[Walk] = []
+    walks: list[RollingUpdate] = []
     for number, maintenance in reading.open_maintenances().items():
-        left = [walk for walk in maintenance.walks if walk.state is not WalkState.OVER]
+        left = [walk for walk in maintenance.walks if walk.state is not RollingState.OVER]
         if number in numbers or any(walk.host or walk.scope in scopes for walk in left):
             concerned[number] = maintenance
             walks.extend(left)

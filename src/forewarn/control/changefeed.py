@@ -12,7 +12,7 @@ Listener = Callable[[Changes], None]
 _log = structlog.get_logger(__name__)
 
 
-class Feed:
+class Changefeed:
     """Tells changes to listeners on the writer's thread, before the requests are answered.
 
     So whoever has an answer finds its effect in every listener's memory that shares the

@@ -5,32 +5,59 @@ by the table of transitions: announce, start or wait, hold, end, and walk on. It
 but itself, and `decision` returns what is new.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import msgspec
 
-from forewarn.maintenance import holds, lifecycle, notice, planner
-from forewarn.maintenance.copies import Copy
-from forewarn.maintenance.errors import Refused
+from forewarn.maintenance import lifecycle, model, notice, planner
 from forewarn.maintenance.lifecycle import Trigger
 from forewarn.maintenance.model import (
+    AuditAction,
     Changes,
-    Deed,
     Event,
     Lost,
     Maintenance,
     Operation,
+    Policy,
+    Refused,
+    RollingState,
+    RollingUpdate,
     Scope,
     Snapshot,
     StartCause,
-    Walk,
-    WalkState,
     intervened,
     key,
 )
-from forewarn.maintenance.policy import Policy
 from forewarn.vocabulary import ErrorCode, EventStatus
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class TrackedDict(dict[K, V]):
+    """A copy that knows what was written to it: what it came to costs what changed, not all."""
+
+    def __init__(self, of: Mapping[K, V]) -> None:
+        super().__init__(of)
+        self._of = of
+        self._written: dict[K, None] = {}
+
+    def __setitem__(self, name: K, value: V) -> None:
+        """Write a value down."""
+        super().__setitem__(name, value)
+        self._written[name] = None
+
+    def changed(self) -> tuple[V, ...]:
+        """Return the values that are other than they were, in the order of their writing."""
+        before = self._of
+        return tuple(
+            self[name]
+            for name in self._written
+            if name not in before or (before[name] is not self[name] and before[name] != self[name])
+        )
+
 
 EXEMPT = planner.UNWALKED
 """What waits for no other update domain: the machine is lost in any case."""
@@ -56,7 +83,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What was requested or resumed."""
 
 
-class Bench:
+class WorkingSet:
     """One decision under way.
 
     Args:
@@ -73,11 +100,11 @@ class Bench:
         self.now = now
         self.mint = mint
         self.policy = policy
-        self.scopes = Copy(snapshot.scopes)
+        self.scopes = TrackedDict(snapshot.scopes)
         self.operations = dict(snapshot.operations)
-        self.maintenances = Copy(snapshot.maintenances)
+        self.maintenances = TrackedDict(snapshot.maintenances)
         self.holds = list(snapshot.holds)
-        self.machines = Copy(snapshot.machines)
+        self.machines = TrackedDict(snapshot.machines)
         self.lost: list[Lost] = []
         self._changed: dict[str, None] = {}
         self._by_scope: dict[str, dict[str, None]] | None = None
@@ -118,7 +145,7 @@ class Bench:
         self.operations[operation.id] = operation
         self._changed[operation.id] = None
 
-    def intervene(self, operation: Operation, deed: Deed, by: str, note: str) -> None:
+    def intervene(self, operation: Operation, deed: AuditAction, by: str, note: str) -> None:
         """Let an operation be so from now on, by an operator's word that is written down."""
         interventions = intervened(operation.interventions, deed, by, self.now, note)
         self.put(replace(operation, interventions=interventions))
@@ -126,7 +153,7 @@ class Bench:
     def announce(
         self,
         number: int,
-        step: planner.Step,
+        step: planner.PlannedOperation,
         asked: datetime | None = None,
         *,
         no_notice: bool = False,
@@ -258,9 +285,9 @@ class Bench:
         """Stop the walk that an operation is a step of, unless it is over."""
         assert operation.walk is not None
         maintenance = self.maintenances.get(operation.maintenance)
-        if maintenance is None or maintenance.walks[operation.walk].state is WalkState.OVER:
+        if maintenance is None or maintenance.walks[operation.walk].state is RollingState.OVER:
             return
-        stopped = {"state": WalkState.STOPPED, "reason": reason[-MAX_OUTCOME:]}
+        stopped = {"state": RollingState.STOPPED, "reason": reason[-MAX_OUTCOME:]}
         self._put_walk(maintenance, operation.walk, **stopped)
 
     def end_walks(self, number: int, reason: str) -> bool:
@@ -268,7 +295,7 @@ class Bench:
         maintenance = self.maintenances[number]
         left = maintenance.open
         for index in range(len(maintenance.walks)):
-            changes = {"state": WalkState.OVER, "reason": reason}
+            changes = {"state": RollingState.OVER, "reason": reason}
             self._put_walk(self.maintenances[number], index, **changes)
         return left
 
@@ -282,13 +309,13 @@ class Bench:
         stopped = [
             index
             for index, walk in enumerate(self.maintenances[number].walks)
-            if walk.state is WalkState.STOPPED
+            if walk.state is RollingState.STOPPED
         ]
         for index in stopped:
             maintenance = self.maintenances[number]
             words = intervened(
                 maintenance.interventions,
-                Deed.RESUME,
+                AuditAction.RESUME,
                 by,
                 self.now,
                 maintenance.walks[index].reason,
@@ -296,7 +323,7 @@ class Bench:
             self._put_walk(
                 replace(maintenance, interventions=words),
                 index,
-                state=WalkState.GOING,
+                state=RollingState.GOING,
                 reason="",
             )
         if stopped:
@@ -313,15 +340,15 @@ class Bench:
         under_way = {(o.maintenance, o.walk) for o in self.operations.values() if o.status.visible}
         for number in sorted(self.maintenances):
             for index, walk in enumerate(self.maintenances[number].walks):
-                if walk.state is WalkState.GOING and (number, index) not in under_way:
+                if walk.state is RollingState.GOING and (number, index) not in under_way:
                     self._walk_on(number, index, walk)
 
-    def off(self, step: planner.Step) -> set[str]:
+    def off(self, step: planner.PlannedOperation) -> set[str]:
         """Return the scopes of a step whose guests are not told (protocol.md section 8)."""
         scopes = {machine.scope for machine in step.machines}
         return {key for key in scopes if not self.policy.is_on(self.scopes[key], self.now)}
 
-    def in_the_way(self, step: planner.Step) -> tuple[Operation, Event, str] | None:
+    def in_the_way(self, step: planner.PlannedOperation) -> tuple[Operation, Event, str] | None:
         """Return a live operation that shares a machine with a step, its event, and the name.
 
         Of several in the first scope, the first in turn, so that no store's order decides.
@@ -371,18 +398,18 @@ class Bench:
             maintenance=None if number is None else self.maintenances[number],
         )
 
-    def _walk_on(self, number: int, index: int, walk: Walk) -> None:
+    def _walk_on(self, number: int, index: int, walk: RollingUpdate) -> None:
         maintenance = self.maintenances[number]
         machines = planner.next_step(walk, self.machines.values())
         if not machines:
-            self._put_walk(maintenance, index, state=WalkState.OVER)
+            self._put_walk(maintenance, index, state=RollingState.OVER)
             return
-        step = planner.Step(machines=machines, walk=index)
+        step = planner.PlannedOperation(machines=machines, walk=index)
         if self.in_the_way(step) is not None:
             return
         if self.off(step) and not maintenance.without_notice:
             reason = f"{min(self.off(step))} is off by now: its guests would get no notice"
-            self._put_walk(maintenance, index, state=WalkState.STOPPED, reason=reason)
+            self._put_walk(maintenance, index, state=RollingState.STOPPED, reason=reason)
             return
         self._put_walk(maintenance, index, done=planner.after(walk, machines).done)
         self.announce(number, step)
@@ -423,7 +450,7 @@ class Bench:
         return min(down, key=in_turn, default=None)
 
     def _covered(self, operation: Operation) -> bool:
-        return any(holds.covers(hold, operation) for hold in self.holds)
+        return any(model.covers(hold, operation) for hold in self.holds)
 
     def _held(self, operation: Operation) -> Operation:
         left = max(timedelta(0), operation.not_before - self.now)

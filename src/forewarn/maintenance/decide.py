@@ -13,33 +13,41 @@ from typing import assert_never
 
 import msgspec
 
-from forewarn.maintenance import carrying, holds, notice, planner
-from forewarn.maintenance.bench import EXEMPT, Bench, Decision, in_turn
-from forewarn.maintenance.causes import (
-    Approved,
-    Asked,
-    Canceled,
-    Cause,
-    Claimed,
-    Doubted,
-    Finished,
-    Held,
-    Lapsed,
-    Noted,
-    Passed,
-    Postponed,
-    Released,
-    Renewed,
-    Requested,
-    Resolved,
-    Resumed,
-    Unheld,
+from forewarn.maintenance import model, notice, planner
+from forewarn.maintenance.commands import (
+    AcknowledgeFailures,
+    AdvanceTime,
+    ApproveEvents,
+    CancelOperations,
+    ClaimTasks,
+    Command,
+    ExtendNotices,
+    FinishTask,
+    PlaceHold,
+    PostponeOperations,
+    RecordRequests,
+    ReleaseHold,
+    ReleaseLeases,
+    RenewLease,
+    ReportUnknownOutcome,
+    RequestMaintenance,
+    ResolveOutcome,
+    ResumeRolling,
 )
-from forewarn.maintenance.errors import Refused
 from forewarn.maintenance.lifecycle import Trigger
-from forewarn.maintenance.model import Deed, Hold, Operation, Snapshot
-from forewarn.maintenance.policy import Policy
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
+from forewarn.maintenance.model import (
+    AuditAction,
+    Hold,
+    Lost,
+    Operation,
+    Policy,
+    Refused,
+    Snapshot,
+    Verdict,
+    key,
+)
+from forewarn.maintenance.working_set import EXEMPT, MAX_OUTCOME, Decision, WorkingSet, in_turn
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 ALWAYS_ON = Policy()
 """The rules where the settings say nothing."""
@@ -65,7 +73,7 @@ def wakeup_at(operation: Operation) -> datetime | None:
 
 def decide(
     snapshot: Snapshot,
-    cause: Cause,
+    cause: Command,
     now: datetime,
     mint: Callable[[], str],
     policy: Policy = ALWAYS_ON,
@@ -83,50 +91,59 @@ def decide(
     Raises:
         Refused: The rules do not allow it; nothing follows.
     """
-    bench = Bench(snapshot, now, mint, policy)
+    bench = WorkingSet(snapshot, now, mint, policy)
     match cause:
-        case Requested():
+        case RequestMaintenance():
             return _request(bench, cause)
-        case Resumed():
+        case ResumeRolling():
             return _resume(bench, cause)
-        case Approved():
+        case ApproveEvents():
             about = _approve(bench, cause)
-        case Canceled():
+        case CancelOperations():
             about = _cancel(bench, cause)
-        case Claimed() | Renewed() | Released() | Finished() | Doubted() | Resolved():
-            about = carrying.follow(bench, cause)
-        case Held() | Unheld() | Postponed() | Noted():
+        case (
+            ClaimTasks()
+            | RenewLease()
+            | ReleaseLeases()
+            | FinishTask()
+            | ReportUnknownOutcome()
+            | ResolveOutcome()
+        ):
+            about = follow(bench, cause)
+        case PlaceHold() | ReleaseHold() | PostponeOperations() | AcknowledgeFailures():
             about = _steer(bench, cause)
-        case Passed() | Lapsed() | Asked():
+        case AdvanceTime() | ExtendNotices() | RecordRequests():
             about = _go_by(bench, cause)
         case _:
             assert_never(cause)
     return bench.decision(about)
 
 
-def _steer(bench: Bench, cause: Held | Unheld | Postponed | Noted) -> list[str]:
+def _steer(
+    bench: WorkingSet, cause: PlaceHold | ReleaseHold | PostponeOperations | AcknowledgeFailures
+) -> list[str]:
     match cause:
-        case Held():
+        case PlaceHold():
             return _hold(bench, cause.hold)
-        case Unheld():
+        case ReleaseHold():
             return _unhold(bench, cause.hold)
-        case Postponed():
+        case PostponeOperations():
             return _postpone(bench, cause)
-        case Noted():
+        case AcknowledgeFailures():
             return _note(bench, cause)
 
 
-def _go_by(bench: Bench, cause: Passed | Lapsed | Asked) -> list[str]:
+def _go_by(bench: WorkingSet, cause: AdvanceTime | ExtendNotices | RecordRequests) -> list[str]:
     match cause:
-        case Passed():
+        case AdvanceTime():
             return _pass(bench, cause)
-        case Lapsed():
+        case ExtendNotices():
             return _lapse(bench, cause)
-        case Asked():
+        case RecordRequests():
             return _ask(bench, cause)
 
 
-def _request(bench: Bench, cause: Requested) -> Decision:
+def _request(bench: WorkingSet, cause: RequestMaintenance) -> Decision:
     request = cause.request
     maintenance, steps = planner.plan(bench.snapshot, request, number=cause.number, now=bench.now)
     for ordinal, step in enumerate(steps, 1):
@@ -141,7 +158,9 @@ def _request(bench: Bench, cause: Requested) -> Decision:
     return bench.decision(about, maintenance.number)
 
 
-def _judge_enablement(bench: Bench, steps: list[planner.Step], request: planner.Request) -> None:
+def _judge_enablement(
+    bench: WorkingSet, steps: list[planner.PlannedOperation], request: planner.Request
+) -> None:
     off = {scope for step in steps for scope in bench.off(step)}
     if off and not (request.without_notice or request.no_notice):
         name = bench.scopes[min(off)].name
@@ -152,7 +171,9 @@ def _judge_enablement(bench: Bench, steps: list[planner.Step], request: planner.
         raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=name)
 
 
-def _judge_user_limit(bench: Bench, steps: list[planner.Step], request: planner.Request) -> None:
+def _judge_user_limit(
+    bench: WorkingSet, steps: list[planner.PlannedOperation], request: planner.Request
+) -> None:
     limit = bench.policy.user_initiated_limit
     if not limit or request.source is not EventSource.USER:
         return
@@ -166,7 +187,9 @@ def _judge_user_limit(bench: Bench, steps: list[planner.Step], request: planner.
         raise Refused(ErrorCode.LIMIT, message, pending=pending, limit=limit)
 
 
-def _make_way(bench: Bench, step: planner.Step, request: planner.Request, successor: str) -> None:
+def _make_way(
+    bench: WorkingSet, step: planner.PlannedOperation, request: planner.Request, successor: str
+) -> None:
     """Cancel what is pending for the same machines, or refuse where that must not be.
 
     A failure, a preemption and a deletion supersede; any other overlap is refused by name.
@@ -187,7 +210,7 @@ def _make_way(bench: Bench, step: planner.Step, request: planner.Request, succes
         bench.end(other, Trigger.CANCEL, f"superseded by {successor}")
 
 
-def _approve(bench: Bench, cause: Approved) -> list[str]:
+def _approve(bench: WorkingSet, cause: ApproveEvents) -> list[str]:
     by_event = {
         event.id: operation
         for operation in bench.operations.values()
@@ -216,7 +239,7 @@ def _approve(bench: Bench, cause: Approved) -> list[str]:
     return about
 
 
-def _cancel(bench: Bench, cause: Canceled) -> list[str]:
+def _cancel(bench: WorkingSet, cause: CancelOperations) -> list[str]:
     whole = cause.maintenance is not None
     cancelled = 0
     if cause.maintenance is not None and cause.maintenance in bench.maintenances:
@@ -233,7 +256,7 @@ def _cancel(bench: Bench, cause: Canceled) -> list[str]:
     return list(cause.operations)
 
 
-def _resume(bench: Bench, cause: Resumed) -> Decision:
+def _resume(bench: WorkingSet, cause: ResumeRolling) -> Decision:
     known = cause.maintenance in bench.maintenances
     if not known or not bench.resume_walks(cause.maintenance, cause.by):
         message = f"nothing of maintenance {cause.maintenance} has stopped: nothing to resume"
@@ -242,7 +265,7 @@ def _resume(bench: Bench, cause: Resumed) -> Decision:
     return bench.decision(fresh, cause.maintenance)
 
 
-def _pass(bench: Bench, cause: Passed) -> list[str]:
+def _pass(bench: WorkingSet, cause: AdvanceTime) -> list[str]:
     known = bench.operations
     looked_at = known if cause.operations is None else cause.operations
     due = [
@@ -258,7 +281,7 @@ def _pass(bench: Bench, cause: Passed) -> list[str]:
     return [operation.id for operation in due]
 
 
-def _hold(bench: Bench, hold: Hold) -> list[str]:
+def _hold(bench: WorkingSet, hold: Hold) -> list[str]:
     for other in bench.holds:
         if (other.kind, other.name) == (hold.kind, hold.name):
             message = (
@@ -267,28 +290,28 @@ def _hold(bench: Bench, hold: Hold) -> list[str]:
             )
             raise Refused(ErrorCode.CONFLICT, message)
     bench.holds.append(hold)
-    about = [o for o in bench.operations.values() if holds.covers(hold, o) and _pending(o)]
+    about = [o for o in bench.operations.values() if model.covers(hold, o) and _pending(o)]
     note = _spoken(hold) + (f": {hold.reason}" if hold.reason else "")
     for operation in about:
-        bench.intervene(operation, Deed.HOLD, hold.by, note)
+        bench.intervene(operation, AuditAction.HOLD, hold.by, note)
         bench.hold(bench.operations[operation.id])
     return [operation.id for operation in about]
 
 
-def _unhold(bench: Bench, hold: Hold) -> list[str]:
+def _unhold(bench: WorkingSet, hold: Hold) -> list[str]:
     found = [h for h in bench.holds if (h.kind, h.name) == (hold.kind, hold.name)]
     if not found:
         message = f"nothing holds {_spoken(hold)}: see 'forewarn hold list'"
         raise Refused(ErrorCode.NOT_FOUND, message)
     bench.holds.remove(found[0])
-    about = [o for o in bench.operations.values() if holds.covers(hold, o) and _pending(o)]
+    about = [o for o in bench.operations.values() if model.covers(hold, o) and _pending(o)]
     for operation in sorted(about, key=in_turn):
-        bench.intervene(operation, Deed.RELEASE, hold.by, _spoken(hold))
+        bench.intervene(operation, AuditAction.RELEASE, hold.by, _spoken(hold))
         bench.release(bench.operations[operation.id])
     return [operation.id for operation in about]
 
 
-def _postpone(bench: Bench, cause: Postponed) -> list[str]:
+def _postpone(bench: WorkingSet, cause: PostponeOperations) -> list[str]:
     for operation_id in cause.operations:
         operation = bench.named(operation_id)
         if not _pending(operation) or operation.approved:
@@ -303,11 +326,13 @@ def _postpone(bench: Bench, cause: Postponed) -> list[str]:
         if operation.held_at is not None:
             left = -(-(not_before - bench.now).total_seconds() // 1)
             later = replace(later, notice_left_seconds=int(left))
-        bench.intervene(later, Deed.POSTPONE, cause.by, f"not before {notice.spoken(not_before)}")
+        bench.intervene(
+            later, AuditAction.POSTPONE, cause.by, f"not before {notice.spoken(not_before)}"
+        )
     return list(cause.operations)
 
 
-def _note(bench: Bench, cause: Noted) -> list[str]:
+def _note(bench: WorkingSet, cause: AcknowledgeFailures) -> list[str]:
     for operation_id in cause.operations:
         operation = bench.named(operation_id)
         if operation.status is not EventStatus.FAILED:
@@ -317,7 +342,7 @@ def _note(bench: Bench, cause: Noted) -> list[str]:
     return list(cause.operations)
 
 
-def _lapse(bench: Bench, cause: Lapsed) -> list[str]:
+def _lapse(bench: WorkingSet, cause: ExtendNotices) -> list[str]:
     about = [o for o in bench.operations.values() if _pending(o) and not o.silent]
     for operation in about:
         later = notice.whole_seconds(operation.not_before + cause.length)
@@ -330,7 +355,7 @@ def _lapse(bench: Bench, cause: Lapsed) -> list[str]:
     return [operation.id for operation in about]
 
 
-def _ask(bench: Bench, cause: Asked) -> list[str]:
+def _ask(bench: WorkingSet, cause: RecordRequests) -> list[str]:
     """Write down when scopes were asked; a clock that was set back makes it no earlier."""
     for name in cause.scopes:
         scope = bench.scopes[name]
@@ -345,3 +370,133 @@ def _pending(operation: Operation) -> bool:
 
 def _spoken(hold: Hold) -> str:
     return f"{hold.kind} {hold.name}".rstrip()
+
+
+MAX_STRANGERS = 10
+"""How many names are quoted of what an outcome speaks of and the operation does not have."""
+
+NO_REASON = "nobody knows whether it was carried out"
+"""A doubt whose reason was not given: `Operation.doubt` is never empty where there is one."""
+
+
+def follow(
+    bench: WorkingSet,
+    cause: ClaimTasks
+    | RenewLease
+    | ReleaseLeases
+    | FinishTask
+    | ReportUnknownOutcome
+    | ResolveOutcome,
+) -> list[str]:
+    """Let a cause take its effect on the bench; return the operations that it is about.
+
+    Raises:
+        Refused: The attempt is stale, the operation cannot be claimed, or there is no doubt.
+    """
+    match cause:
+        case ClaimTasks():
+            return _claim(bench, cause)
+        case RenewLease():
+            operation = bench.claimed(cause.operation, cause.attempt)
+            bench.put(replace(operation, lease_until=bench.now + cause.lease))
+            return [operation.id]
+        case ReleaseLeases():
+            for operation_id in cause.operations:
+                bench.put(replace(bench.named(operation_id), lease_until=None))
+            return list(cause.operations)
+        case FinishTask():
+            return _finish(bench, cause)
+        case ReportUnknownOutcome():
+            operation = bench.claimed(cause.operation, cause.attempt)
+            doubt = cause.message[-MAX_OUTCOME:] or NO_REASON
+            bench.put(replace(operation, doubt=doubt, lease_until=None))
+            return [operation.id]
+        case ResolveOutcome():
+            return _resolve(bench, cause)
+        case _:
+            assert_never(cause)
+
+
+def _claim(bench: WorkingSet, cause: ClaimTasks) -> list[str]:
+    for operation_id in cause.operations:
+        operation = bench.named(operation_id)
+        held = operation.lease_until is not None and operation.lease_until > bench.now
+        if operation.status is not EventStatus.STARTED or held or operation.doubt:
+            message = (
+                f"operation {operation_id} is {operation.status}"
+                + (f" and held by {operation.executor}" if held else "")
+                + (" and in doubt" if operation.doubt else "")
+                + ": only a Started one that nobody holds can be claimed"
+            )
+            raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
+        bench.put(
+            replace(
+                operation,
+                attempt=operation.attempt + 1,
+                executor=cause.executor,
+                lease_until=bench.now + cause.lease,
+            )
+        )
+    return list(cause.operations)
+
+
+def _finish(bench: WorkingSet, cause: FinishTask) -> list[str]:
+    operation = bench.claimed(cause.operation, cause.attempt)
+    own = {key(name) for name in operation.machines}
+    strangers = [name for name in cause.hosts if key(name) not in own]
+    message = cause.message
+    if strangers:
+        named = ", ".join(strangers[:MAX_STRANGERS]) + ", ..." * (len(strangers) > MAX_STRANGERS)
+        message = f"{message}\nhosts were named for {named}: no machine of this operation".strip()
+    _settle(bench, operation, cause.hosts, succeeded=cause.succeeded)
+    bench.end(operation, Trigger.SUCCEED if cause.succeeded else Trigger.FAIL, message)
+    _lose(bench, operation, succeeded=cause.succeeded)
+    return [operation.id]
+
+
+def _resolve(bench: WorkingSet, cause: ResolveOutcome) -> list[str]:
+    operation = bench.named(cause.operation)
+    if not operation.doubt:
+        message = (
+            f"there is no doubt about operation {operation.id}, which is {operation.status}: "
+            "only one in doubt can be resolved"
+        )
+        raise Refused(ErrorCode.CONFLICT, message, operation=operation.id)
+    if cause.verdict is Verdict.REPEAT:
+        repeated = replace(operation, doubt="", lease_until=None, repeat_after=operation.attempt)
+        bench.intervene(repeated, AuditAction.REPEAT, cause.by, operation.doubt)
+        return [operation.id]
+    succeeded = cause.verdict is Verdict.SUCCEEDED
+    outcome = f"{cause.verdict}, says {cause.by or 'an operator'}; before that: {operation.doubt}"
+    _settle(bench, operation, {}, succeeded=succeeded)
+    bench.end(operation, Trigger.SUCCEED if succeeded else Trigger.FAIL, outcome[:MAX_OUTCOME])
+    _lose(bench, operation, succeeded=succeeded)
+    return [operation.id]
+
+
+def _settle(
+    bench: WorkingSet, operation: Operation, hosts: dict[str, str], *, succeeded: bool
+) -> None:
+    """Let an operation's machines be on the hosts where it left them.
+
+    A host that is named is taken even from a failure: some machines may have moved before it. After
+    a Redeploy that succeeded a machine whose host is not named is on an unknown one.
+    """
+    if succeeded and operation.event_type in EXEMPT:
+        return
+    named = {key(name): host for name, host in hosts.items()}
+    moved = succeeded and operation.event_type is EventType.REDEPLOY
+    for name in {key(name) for name in operation.machines} & bench.machines.keys():
+        machine = bench.machines[name]
+        host = named.get(name, "" if moved else machine.host)
+        if host != machine.host:
+            bench.machines[name] = replace(machine, host=host)
+
+
+def _lose(bench: WorkingSet, operation: Operation, *, succeeded: bool) -> None:
+    """Take the machines that an operation deleted out of the fleet."""
+    if succeeded and operation.event_type in EXEMPT:
+        bench.lost.extend(
+            Lost(name=name, event_type=operation.event_type, operation=operation.id, at=bench.now)
+            for name in operation.machines
+        )

@@ -8,7 +8,7 @@ from forewarn.maintenance.model import Approval, Hold, Verdict
 from forewarn.maintenance.planner import Request
 
 
-class Requested(msgspec.Struct, frozen=True, kw_only=True):
+class RequestMaintenance(msgspec.Struct, frozen=True, kw_only=True):
     """An operator asks for maintenance.
 
     The snapshot holds the machines asked for, their scopes, and what is live there.
@@ -19,7 +19,7 @@ class Requested(msgspec.Struct, frozen=True, kw_only=True):
     """The maintenance's number, unused so far."""
 
 
-class Approved(msgspec.Struct, frozen=True, kw_only=True):
+class ApproveEvents(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody says that events may start; all of them or, if one is unknown, none.
 
     The snapshot holds the operations of these events, live or over.
@@ -33,7 +33,7 @@ class Approved(msgspec.Struct, frozen=True, kw_only=True):
     anywhere."""
 
 
-class Canceled(msgspec.Struct, frozen=True, kw_only=True):
+class CancelOperations(msgspec.Struct, frozen=True, kw_only=True):
     """An operator withdraws operations that have not started.
 
     The snapshot holds these operations, live or over.
@@ -45,7 +45,7 @@ class Canceled(msgspec.Struct, frozen=True, kw_only=True):
     """The whole maintenance: what has started or is over is left alone, and its walks end."""
 
 
-class Passed(msgspec.Struct, frozen=True):
+class AdvanceTime(msgspec.Struct, frozen=True):
     """Time has passed: whatever is due starts.
 
     The snapshot holds all that is live in the scopes of these operations.
@@ -55,7 +55,7 @@ class Passed(msgspec.Struct, frozen=True):
     """What is looked at; None for all that the snapshot holds."""
 
 
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimTasks(msgspec.Struct, frozen=True, kw_only=True):
     """An executor takes Started operations on, for the length of a lease."""
 
     operations: tuple[str, ...]
@@ -63,7 +63,7 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     lease: timedelta
 
 
-class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+class RenewLease(msgspec.Struct, frozen=True, kw_only=True):
     """An executor is still at it: its lease is lengthened."""
 
     operation: str
@@ -71,13 +71,13 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     lease: timedelta
 
 
-class Released(msgspec.Struct, frozen=True, kw_only=True):
+class ReleaseLeases(msgspec.Struct, frozen=True, kw_only=True):
     """Whoever held these operations is known to be gone: anybody may claim them at once."""
 
     operations: tuple[str, ...]
 
 
-class Finished(msgspec.Struct, frozen=True, kw_only=True):
+class FinishTask(msgspec.Struct, frozen=True, kw_only=True):
     """An executor reports how an operation ended.
 
     The snapshot holds the operation, its machines, and what is live in its scopes.
@@ -92,7 +92,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     """The new hosts of its machines, by name, as far as they are known."""
 
 
-class Doubted(msgspec.Struct, frozen=True, kw_only=True):
+class ReportUnknownOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """An executor reports that nobody knows whether an operation was carried out."""
 
     operation: str
@@ -101,7 +101,7 @@ class Doubted(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+class ResolveOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """An operator says what became of an operation in doubt.
 
     The snapshot holds the operation, its machines, and what is live in its scopes.
@@ -112,7 +112,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     by: str
 
 
-class Resumed(msgspec.Struct, frozen=True):
+class ResumeRolling(msgspec.Struct, frozen=True):
     """An operator lets the stopped walks of a maintenance go on with their next step.
 
     The snapshot holds the maintenance, the machines that it walks, and what is live there.
@@ -122,20 +122,20 @@ class Resumed(msgspec.Struct, frozen=True):
     by: str = ""
 
 
-class Held(msgspec.Struct, frozen=True):
+class PlaceHold(msgspec.Struct, frozen=True):
     """An operator holds something; the snapshot has what is live in all that it covers."""
 
     hold: Hold
 
 
-class Unheld(msgspec.Struct, frozen=True):
+class ReleaseHold(msgspec.Struct, frozen=True):
     """An operator releases a hold; the snapshot has what is live in all that it covers."""
 
     hold: Hold
     """Its place; and `by` is who releases it."""
 
 
-class Postponed(msgspec.Struct, frozen=True, kw_only=True):
+class PostponeOperations(msgspec.Struct, frozen=True, kw_only=True):
     """An operator moves operations later, all or none."""
 
     operations: tuple[str, ...]
@@ -143,13 +143,13 @@ class Postponed(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RecordRequests(msgspec.Struct, frozen=True):
     """Machines of these scopes (keys) asked for their events."""
 
     scopes: tuple[str, ...]
 
 
-class Lapsed(msgspec.Struct, frozen=True):
+class ExtendNotices(msgspec.Struct, frozen=True):
     """Guests could not read for so long: what is Scheduled moves later by that.
 
     The snapshot holds all that is live.
@@ -158,29 +158,29 @@ class Lapsed(msgspec.Struct, frozen=True):
     length: timedelta
 
 
-class Noted(msgspec.Struct, frozen=True, kw_only=True):
+class AcknowledgeFailures(msgspec.Struct, frozen=True, kw_only=True):
     """An operator took note of failed operations, all or none."""
 
     operations: tuple[str, ...]
     by: str
 
 
-Cause = (
-    Requested
-    | Approved
-    | Canceled
-    | Passed
-    | Claimed
-    | Renewed
-    | Released
-    | Finished
-    | Doubted
-    | Resolved
-    | Resumed
-    | Held
-    | Unheld
-    | Postponed
-    | Asked
-    | Lapsed
-    | Noted
+Command = (
+    RequestMaintenance
+    | ApproveEvents
+    | CancelOperations
+    | AdvanceTime
+    | ClaimTasks
+    | RenewLease
+    | ReleaseLeases
+    | FinishTask
+    | ReportUnknownOutcome
+    | ResolveOutcome
+    | ResumeRolling
+    | PlaceHold
+    | ReleaseHold
+    | PostponeOperations
+    | RecordRequests
+    | ExtendNotices
+    | AcknowledgeFailures
 )
