@@ -16,7 +16,7 @@ demo: $(VENV)/.server ## See it whole: a fleet, its guests, maintenance, in unde
 	@$(BIN)/forewarn demo $(ARGS)
 
 demo-pool: $(VENV)/.server ## See a pool lose no request while its machines are rebooted (needs haproxy; ARGS="--repeat 10")
-	@$(BIN)/forewarn demo-pool $(ARGS)
+	@PYTHONPATH=examples $(BIN)/python -m pool $(ARGS)
 
 serve: $(VENV)/.server ## Run the service with its defaults (ARGS="--config FILE" for yours)
 	@$(BIN)/forewarn serve $(ARGS)

@@ -21,7 +21,9 @@ COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 class Playing:
     """A demo under way, and all that it has written."""
 
-    def __init__(self, arguments: list[str], folder: Path, *, terminal: bool = False) -> None:
+    def __init__(
+        self, command: list[str], folder: Path, environment: dict[str, str], *, terminal: bool
+    ) -> None:
         self.folder = folder
         self.text = ""
         self.status: int | None = None
@@ -31,10 +33,10 @@ class Playing:
             fcntl.ioctl(written, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
         else:
             self._source, written = os.pipe()
-        environment = {**os.environ, "TMPDIR": str(folder), "TERM": "xterm"}
+        environment = {**environment, "TMPDIR": str(folder), "TERM": "xterm"}
         environment.pop("COLUMNS", None)  # which would be believed before the terminal itself
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "forewarn", *arguments],
+            [sys.executable, "-m", *command],
             stdout=written,
             stderr=written,
             env=environment,
@@ -85,9 +87,14 @@ class Playing:
 
 @contextmanager
 def playing(
-    folder: Path, *arguments: str, command: str = "demo", terminal: bool = False
+    folder: Path,
+    *arguments: str,
+    program: str = "forewarn",
+    environment: dict[str, str] | None = None,
+    terminal: bool = False,
 ) -> Generator[Playing]:
-    demo = Playing([command, *arguments], folder, terminal=terminal)
+    command = [program, *(["demo"] if program == "forewarn" else []), *arguments]
+    demo = Playing(command, folder, environment or dict(os.environ), terminal=terminal)
     try:
         yield demo
     finally:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from end_to_end.agents import until
-from forewarn.cli.pool import place
+from pool import place
 from ports import free_port
 
 NAMES = ("web-0", "web-1")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.cli.pool import traffic
+from pool import traffic
 from ports import free_port
 
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nweb-0\n"

@@ -27,7 +27,6 @@ from forewarn.cli import (
 )
 from forewarn.cli.demo import command as demo
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.pool import command as pool
 
 NAME: Final = "forewarn"
 
@@ -37,7 +36,7 @@ TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 ORDER: Final = (
     *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "postpone"),
     *("hold", "release", "attention", "note", "resolve", "history"),
-    *("watch", "clock", "restore-check", "agent", "simulate", "demo", "demo-pool"),
+    *("watch", "clock", "restore-check", "agent", "simulate", "demo"),
 )
 """The commands as --help lists them, in the order of their use; Typer puts all groups last."""
 
@@ -76,7 +75,6 @@ app.command()(watch.watch)
 app.add_typer(agent.app, name="agent")
 app.command()(simulate.simulate)
 app.command()(demo.demo)
-app.command("demo-pool")(pool.demo_pool)
 
 
 def _version(given: bool) -> None:  # noqa: FBT001 - Typer calls it with the flag

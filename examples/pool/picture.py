@@ -1,16 +1,13 @@
-"""A round drawn: what each machine was, and when requests failed; as text, and as SVG.
-
-Pure: a round goes in, text comes out.
-"""
+"""A round as a picture: the state of each machine, and when requests failed; text and SVG."""
 
 import math
 from collections.abc import Sequence
 from typing import Final
 
-from forewarn.cli.pool.results import Change, Machine, Round, State
+from pool.results import Change, Machine, Round, State
 
 WIDTH: Final = 72
-"""Columns of the text's drawing: with the names before it, it fits a terminal of 80."""
+"""Columns of the timelines in text: with the names they fit a terminal of 80."""
 
 MARKS: Final = {
     State.SERVING: "█",
@@ -18,13 +15,13 @@ MARKS: Final = {
     State.DOWN: "✗",
     State.RETURNING: "░",
 }
-"""A machine's states in the text."""
+"""The states of a machine in text."""
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
-"""How many requests failed in a column, as a part of the worst column's."""
+"""The failed requests of a column, relative to the worst column."""
 
 NAMES: Final = 7
-"""Characters of the names before the drawing."""
+"""Characters of the names before the timelines."""
 
 TICK_SECONDS: Final = 10
 
@@ -42,15 +39,15 @@ ROW: Final = 18
 LEFT: Final = 70
 CHART: Final = 60
 RIGHT: Final = 60
-"""The SVG's sizes, in its units: of a second, a machine's row, the names, the failures' chart, and
-what stands right of it."""
+"""Sizes in the SVG: a second, the row of a machine, the names, the chart of failures, the right
+margin."""
 
 
 def text(played: Round, width: int = WIDTH) -> list[str]:
     """Return a round as lines of text.
 
     Args:
-        played: What came of it.
+        played: The round.
         width: The columns for its whole time.
     """
     step = played.seconds / width
@@ -72,7 +69,7 @@ def text(played: Round, width: int = WIDTH) -> list[str]:
 
 
 def failures(played: Round, bins: int) -> list[int]:
-    """Return how many requests failed in each of so many equal parts of a round's time."""
+    """Return how many requests failed in each of `bins` equal parts of the round."""
     counts = [0] * bins
     for failure in played.failures:
         counts[min(bins - 1, max(0, int(failure.at / played.seconds * bins)))] += 1
@@ -80,7 +77,7 @@ def failures(played: Round, bins: int) -> list[int]:
 
 
 def svg(rounds: Sequence[Round]) -> str:
-    """Return rounds below one another as one SVG document."""
+    """Return the rounds as one SVG document, one below the other."""
     longest = max(played.seconds for played in rounds)
     width = LEFT + math.ceil(longest * SECOND) + RIGHT
     height, panels = 10, []
@@ -106,7 +103,7 @@ def _height(played: Round) -> int:
 
 
 def _panel(played: Round) -> str:
-    """Return one round: its title, its machines, its failures, its seconds."""
+    """Return one round: its title, machines, failures and seconds."""
     agents = "With agents" if played.agents else "Without agents"
     title = (
         f"{agents}: {len(played.failures):,} of {played.requests:,} requests failed "
@@ -151,14 +148,14 @@ def _by_domain(machines: Sequence[Machine]) -> list[Machine]:
 
 
 def _spans(changes: Sequence[Change], seconds: float) -> list[tuple[Change, float]]:
-    """Return each state within a round's time, and when it ends."""
+    """Return each state within the round, and when it ends."""
     ends = [*(change.at for change in changes[1:]), seconds]
     pairs = zip(changes, ends, strict=True)
     return [(change, min(end, seconds)) for change, end in pairs if end > 0 and change.at < seconds]
 
 
 def _worst(changes: Sequence[Change], begin: float, end: float) -> State:
-    """Return the state that matters most of those in a span of time."""
+    """Return the state that matters most in a span of time."""
     spans = _spans(changes, math.inf)
     here = [change.state for change, until in spans if change.at < end and until > begin]
     gravity = (State.DOWN, State.LEAVING, State.RETURNING, State.SERVING)
@@ -166,7 +163,7 @@ def _worst(changes: Sequence[Change], begin: float, end: float) -> State:
 
 
 def _ruler(seconds: float, width: int) -> str:
-    """Return a line with the seconds above their columns."""
+    """Return the line of seconds above the columns."""
     line = ""
     for second in range(0, int(seconds) + 1, TICK_SECONDS):
         column, label = round(second / seconds * width), f"{second} s"

@@ -1,12 +1,12 @@
-"""The pool's client: it asks steadily, never asks twice for one thing, and counts how each ended.
+"""The clients of the pool: they send requests steadily, never retry, and count each result.
 
-It does not retry, and knows no pool: one request, one answer or none. Requests come at fixed times,
-however long the answers take; a few last for seconds, each kind over connections of its own and
-over ones that are kept. An answer counts as good only if it is 200, whole, and a machine's.
+They know no pool: one request, one answer or none. Requests start at fixed times, however long the
+answers take. A few last for seconds. Each kind goes over new connections and over kept ones. A good
+answer is 200, complete, and from a machine.
 
-Run by `python -I`, it imports nothing of Forewarn. Twice a second it tells on stdout what has ended
-since, a JSON object a line: see `_Tally.told`. SIGTERM lets it begin nothing more, wait for what is
-under way, and end; it ends at once when its stdin does.
+Twice per second the program prints what has ended since then, a JSON object per line: see
+`_Tally.told`. After SIGTERM it starts nothing more, waits for the requests in progress, and ends.
+It ends at once when its stdin does.
 """
 
 import argparse
@@ -18,34 +18,34 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 ANSWER_SECONDS = 20.0
-"""How long an answer may take before it counts as none."""
+"""An answer that takes longer counts as none."""
 
 TELL_SECONDS = 0.5
 LINE_LIMIT = 64 * 1024
 
 QUICK_NEW = 120.0
-"""Quick requests in a second that have a connection of their own."""
+"""Quick requests per second, each over a new connection."""
 QUICK_KEPT = 120.0
-"""Quick requests in a second over connections that are kept."""
+"""Quick requests per second over kept connections."""
 SLOW_NEW = 5.0
 SLOW_KEPT = 5.0
-"""The same of those that last for seconds."""
+"""The same for requests that last for seconds."""
 
 KEPT_CONNECTIONS = 24
-"""For quick requests: five in a second over each."""
+"""For quick requests: five per second over each."""
 KEPT_SLOW_CONNECTIONS = 15
-"""For slow ones: each has three seconds for one of two."""
+"""For slow requests: one of two seconds every three seconds over each."""
 
 
-class Failure(Exception):  # noqa: N818 - how a request ended, and no fault of the code
-    """A request that did not get its answer; the text says how it ended."""
+class Failure(Exception):  # noqa: N818 - how a request ended, not a fault of the code
+    """A request without a good answer; the text says how it ended."""
 
 
 class Connection:
-    """One connection to the balancer, opened when it is wanted.
+    """One connection to the balancer, opened by the first request.
 
     Args:
-        address: The balancer's.
+        address: The address of the balancer.
         kept: Whether it is kept from one request to the next.
     """
 
@@ -56,10 +56,10 @@ class Connection:
         self._begun = False
 
     async def ask(self, path: str) -> None:
-        """Ask once.
+        """Send one request.
 
         Args:
-            path: What is asked for.
+            path: Its path.
 
         Raises:
             Failure: There was no good answer.
@@ -83,13 +83,13 @@ class Connection:
                 self.close()
 
     def close(self) -> None:
-        """Close it; the next request opens another."""
+        """Close it; the next request opens another one."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
 
     async def _asked(self, path: str) -> bool:
-        """Ask, judge the answer, and tell whether the connection may be kept."""
+        """Send the request, judge the answer, and tell whether the connection can be kept."""
         self._begun = False
         if self._streams is None:
             self._streams = await asyncio.open_connection(*self._address, limit=LINE_LIMIT)
@@ -110,7 +110,7 @@ class Connection:
 
 
 class _Tally:
-    """What has ended since it was told last."""
+    """The requests that have ended since the last report."""
 
     def __init__(self) -> None:
         self._begin()
@@ -128,10 +128,10 @@ class _Tally:
         self._failures.append({"at": at, "kind": kind, "how": how})
 
     def told(self, at: float, under_way: int) -> str:
-        """Return what is told, and begin anew.
+        """Return the report, and begin the next.
 
-        `at` is the machine's monotonic clock; `answered` counts good answers by kind; `failed` is
-        each request that had none; `slowest` is the longest that a good answer took, in seconds.
+        `at` is the monotonic clock of the machine; `answered` counts good answers by kind; `failed`
+        lists the other requests; `slowest` is the longest good answer in seconds, by kind.
         """
         told = {
             "at": at,
@@ -149,7 +149,7 @@ class Traffic:
     """All requests.
 
     Args:
-        address: The balancer's.
+        address: The address of the balancer.
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -229,7 +229,7 @@ class Traffic:
 
 def say(what: str) -> None:
     """Tell the demo, which counts."""
-    print(what, flush=True)  # noqa: T201 - stdout is how the client talks to the demo
+    print(what, flush=True)
 
 
 async def main() -> None:

@@ -1,8 +1,7 @@
-"""Where a round is played: addresses, ports, and every file that its programs read.
+"""The addresses of a round, and every file that its programs read.
 
-The balancer's and the agents' settings are the recipe's own files, as docs/guides/pool.md has them;
-nothing in them is changed but addresses and paths, and where there are no agents, the question that
-the balancer asks them.
+The settings of the balancer and of the agents are the files of the recipe, as docs/guides/pool.md
+has them. Only addresses and paths change; and without agents, the probe that asks them is left out.
 """
 
 import errno
@@ -13,11 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from forewarn.cli.demo import processes
-from forewarn.cli.exits import ExitStatus, Failed
+from pool.results import DemoFailed
 
 ROOM: Final = Path(__file__).parent
 RECIPE: Final = ROOM / "recipe"
+
+PYTHON: Final = (sys.executable, "-I")
+"""How the programs of this folder run: they import nothing of Forewarn."""
+
+FOREWARN: Final = (sys.executable, "-m", "forewarn")
+"""The command line of the same environment, whether it is on the PATH or not."""
 
 SCOPE: Final = "web"
 DOMAINS: Final = 3
@@ -25,14 +29,14 @@ MACHINES: Final = tuple(f"web-{number}" for number in range(6))
 """Two in each update domain: an event names two of them."""
 
 BOOT_SECONDS: Final = 2.0
-"""How long a machine is off. Real ones take longer; nothing here depends on it but the wait."""
+"""How long a machine is off. A real boot takes longer; only the waiting depends on it."""
 
 BALANCER: Final = "127.0.0.10"
 NETWORK: Final = "127.0.0.1{number}"
-"""The machines' addresses, from 127.0.0.11 on: as the recipe's 10.0.0.10 and following."""
+"""The addresses of the machines, from 127.0.0.11 on, for 10.0.0.10 and following in the recipe."""
 
 TRIES: Final = 20
-"""How many ports are tried until one is free at all addresses; the first nearly always is."""
+"""Ports to try until one is free at all addresses; the first nearly always is."""
 
 ASKS_AGENT: Final = """\
     # One probe asks twice. First the agent, which knows what is going to happen to the machine ...
@@ -41,16 +45,16 @@ ASKS_AGENT: Final = """\
     http-check expect status 200
     # ... then the service itself, at the server's own port.
 """
-"""What the balancer's settings have for the agents' sake."""
+"""The lines of the balancer's settings that ask the agents."""
 
 
 def domain(machine: str) -> int:
-    """Return a machine's update domain."""
+    """Return the update domain of a machine."""
     return MACHINES.index(machine) % DOMAINS
 
 
 def address(machine: str) -> str:
-    """Return a machine's address."""
+    """Return the address of a machine."""
     return NETWORK.format(number=MACHINES.index(machine) + 1)
 
 
@@ -64,20 +68,20 @@ def fleet() -> dict[str, Any]:
 
 
 class Place:
-    """One round's files.
+    """The files of one round.
 
     Args:
-        folder: Its own, made by whoever plays it.
+        folder: Where they are written.
         agents: Whether there are agents.
 
     Raises:
-        Failed: This system lacks the addresses.
+        DemoFailed: This system lacks the addresses.
     """
 
     def __init__(self, folder: Path, *, agents: bool) -> None:
         self.folder = folder
         self.agents = agents
-        self.guest_port = processes.free_port()
+        self.guest_port = free_port(["127.0.0.1"])
         self.operator = folder / "operator.sock"
         self.balancer = folder / "haproxy.sock"
         self.host = folder / "host.sock"
@@ -88,7 +92,7 @@ class Place:
         self.agent_port = free_port(machines, but=self.service_port)
 
     def log(self, name: str) -> Path:
-        """Return where a program's log is."""
+        """Return the log of a program."""
         return self.folder / f"{name}.log"
 
     def write(self) -> None:
@@ -99,7 +103,7 @@ class Place:
             if self.agents:
                 self._put(f"{name}/agent.toml", self._agent())
                 self._put(f"{name}/agent.d/machine.toml", self._machine(name))
-                self._put(f"{name}/agent.d/place.toml", self._of_the_place(name))
+                self._put(f"{name}/agent.d/demo.toml", self._of_this_demo(name))
         self._put("host.json", json.dumps(self._host()))
 
     def _put(self, name: str, text: str) -> None:
@@ -108,7 +112,7 @@ class Place:
         path.write_text(text, encoding="utf-8")
 
     def _service(self) -> str:
-        program = [sys.executable, "-I", str(ROOM / "restart.py"), str(self.host)]
+        program = [*PYTHON, str(ROOM / "restart.py"), str(self.host)]
         return f"""\
 [store]
 path = {_quoted(self.folder / "forewarn.db")}
@@ -156,8 +160,8 @@ program = {json.dumps(program)}
         text = (RECIPE / "machine.toml").read_text(encoding="utf-8")
         return placed(text, {"10.0.0.10:8171": f"{address(name)}:{self.agent_port}"})
 
-    def _of_the_place(self, name: str) -> str:
-        """Return what a machine of its own would not need: its endpoint and its disk."""
+    def _of_this_demo(self, name: str) -> str:
+        """Return what a real machine does not need: its endpoint and the folder of its state."""
         return f"""\
 [client]
 endpoint = "http://127.0.0.1:{self.guest_port}/vm/{name}"
@@ -170,7 +174,7 @@ folder = {_quoted(self.folder / name / "state")}
         machines = {}
         for name in MACHINES:
             where = ("--name", name, "--address", address(name), "--port", str(self.service_port))
-            programs = [[sys.executable, "-I", str(ROOM / "backend.py"), *where]]
+            programs = [[*PYTHON, str(ROOM / "backend.py"), *where]]
             if self.agents:
                 settings = str(self.folder / name / "agent.toml")
                 # What `forewarn agent run` becomes: the command line is of no use to a daemon.
@@ -190,7 +194,7 @@ folder = {_quoted(self.folder / name / "state")}
 
 
 def placed(text: str, places: Mapping[str, str]) -> str:
-    """Return a recipe's text with its addresses and paths made the demo's; each must be in it."""
+    """Return the text of a recipe with other addresses and paths; each must be in it."""
     for written, here in places.items():
         assert written in text, (written, text)
         text = text.replace(written, here)
@@ -198,14 +202,14 @@ def placed(text: str, places: Mapping[str, str]) -> str:
 
 
 def free_port(addresses: Sequence[str], *, but: int = 0) -> int:
-    """Return a port that nobody listens on at any of some addresses.
+    """Return a port that is free at all these addresses.
 
     Args:
-        addresses: Of this system.
-        but: One that is taken already, though nobody listens on it yet.
+        addresses: Addresses of this system.
+        but: A port that is reserved already.
 
     Raises:
-        Failed: They are not this system's, or no such port was found.
+        DemoFailed: This system lacks the addresses, or no such port was found.
     """
     for _ in range(TRIES):
         number = 0
@@ -216,13 +220,12 @@ def free_port(addresses: Sequence[str], *, but: int = 0) -> int:
                     number = probe.getsockname()[1]
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                message = f"{addresses[0]} cannot be used: {error}; the demo needs Linux's loopback"
-                raise Failed(ExitStatus.SOCKET_UNUSABLE, message) from error
+                message = f"{addresses[0]} cannot be used: {error}; the demo needs Linux"
+                raise DemoFailed(message) from error
         else:
             if number != but:
                 return number
-    message = f"no port is free at {', '.join(addresses)}"
-    raise Failed(ExitStatus.SOCKET_UNUSABLE, message)
+    raise DemoFailed(f"no port is free at {', '.join(addresses)}")
 
 
 def _quoted(path: Path) -> str:

@@ -1,7 +1,7 @@
-"""The operator's program of the `command` connector: asks the machines' host for a restart.
+"""The program of the `command` connector: asks the host to restart a machine.
 
-Run by `python -I`, it imports nothing of Forewarn. It stands where `virsh` would; its contract is
-docs/guides/connectors.md. Its argument is the host's socket.
+It stands where `virsh` would; docs/guides/connectors.md has its contract. Its argument is the
+socket of the host.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> str | None:
-    """Have the machine of FOREWARN_MACHINE restarted; return what went wrong, None if nothing."""
+    """Restart the machine FOREWARN_MACHINE; return what went wrong, None for success."""
     kind, machine = os.environ["FOREWARN_EVENT_TYPE"], os.environ["FOREWARN_MACHINE"]
     if kind != "Reboot":
         return f"no rule for {kind}"

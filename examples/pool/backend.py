@@ -1,12 +1,11 @@
-"""The service on a machine of the pool: a small web server, as its owner might have written it.
+"""The service on a machine of the pool: a small web server, as its owner might write it.
 
-It knows nothing of Forewarn, imports nothing of it and is run by `python -I`. It takes no notice of
-its end, either: what is under way when it is killed is lost. Each answer names the machine and the
-process that gave it.
+It knows nothing of Forewarn, and does not shut down in order: requests in progress are lost when it
+is killed. Each answer names the machine and the process.
 
-    /health   that it serves
-    /quick    an answer at once
-    /slow     the same, whose body takes SLOW_SECONDS to come
+    /health   answers while it serves
+    /quick    answers at once
+    /slow     the same, but the body takes SLOW_SECONDS
 
 It ends when its stdin does, so that no machine outlives its host.
 """
@@ -18,10 +17,10 @@ import sys
 
 SLOW_SECONDS = 2.0
 PIECES = 20
-"""In how many parts the body of a slow answer comes."""
+"""The parts of the body of a slow answer."""
 
 LENGTH = 2000
-"""Bytes of every answer's body."""
+"""Bytes of each body."""
 
 
 class Backend:
@@ -35,7 +34,7 @@ class Backend:
         self._body = f"{name} {os.getpid()} ".encode().ljust(LENGTH - 1, b".") + b"\n"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection's requests, one after the other, until the client closes it."""
+        """Answer the requests of one connection until the client closes it."""
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -56,7 +55,7 @@ class Backend:
         writer.write(head)
         size = LENGTH // PIECES
         for at in range(0, LENGTH, size):
-            await asyncio.sleep(SLOW_SECONDS / PIECES)  # its work; nobody waits for anything else
+            await asyncio.sleep(SLOW_SECONDS / PIECES)  # its work
             writer.write(self._body[at : at + size])
             await writer.drain()
 

@@ -1,17 +1,17 @@
-"""The machines' host: starts, restarts and ends machines, as libvirt does on a real one.
+"""The host of the machines: starts, restarts and stops machines, as libvirt does on a real one.
 
-A machine is its processes: the service, and the agent where there are agents. A restart is one by
-the power switch: all of them get SIGKILL, are waited for, and after the time that a boot takes they
-are started anew, and are others. What is on the machine's disk, the agent's journal, stays. It is
-answered when the machine's service answers again. The kernel is the same afterwards, and with it
-the boot's id, by which an agent tells a boot from a restart of its own.
+A machine is its processes: the web server, and the agent where there are agents. A restart is like
+the power switch: all of them get SIGKILL, and start again after the time of a boot. The disk of the
+machine, with the journal of its agent, stays. The request for a restart is answered when the web
+server answers again. The kernel stays the same, and so does the boot id, by which an agent tells a
+boot from its own restart.
 
-Run by `python -I`, it imports nothing of Forewarn. Its argument is its settings, JSON:
+Its argument is a file of settings, JSON:
 
     {"socket": PATH, "boot_seconds": 2, "machines":
         {NAME: {"address": A, "port": P, "log": PATH, "programs": [[PROGRAM, ARGUMENT, ...]]}}}
 
-What happens it says on stdout, a JSON object a line. Everything ends when its stdin does.
+It prints what happens as JSON, one object per line. Everything ends when its stdin does.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 BOOT_LIMIT_SECONDS = 30.0
-"""How long a machine may take until its service answers; it takes a fraction of a second."""
+"""For a machine to boot until its web server answers; it takes a fraction of a second."""
 
 LOOK_SECONDS = 0.02
-"""Between two tries to reach a service that is being started."""
+"""Between two tries to reach a web server that is starting."""
 
 
 class Machine:
@@ -36,7 +36,7 @@ class Machine:
 
     Args:
         name: Its name.
-        given: What its host was told of it.
+        given: Its part of the settings.
         boot_seconds: How long it is off at a restart.
     """
 
@@ -48,7 +48,7 @@ class Machine:
         self._turn = asyncio.Lock()
 
     async def boot(self) -> None:
-        """Start it, and return when its service answers."""
+        """Start it, and return when its web server answers."""
         self._start()
         async with asyncio.timeout(BOOT_LIMIT_SECONDS):
             while not await self._answers():  # noqa: ASYNC110 - a process elsewhere sets no Event
@@ -59,11 +59,11 @@ class Machine:
         """Cut its power, and start it again."""
         async with self._turn:
             self.cut()
-            await asyncio.sleep(self._boot_seconds)  # what a boot takes: it is what is shown here
+            await asyncio.sleep(self._boot_seconds)  # the time of a boot
             await self.boot()
 
     def cut(self) -> None:
-        """Kill it, and return when nothing of it runs any more."""
+        """Kill its processes, and return when all are gone."""
         self._tell("off", [])
         for process in self._processes:
             process.kill()
@@ -74,12 +74,10 @@ class Machine:
         self._processes.clear()
 
     def _start(self) -> None:
-        """Start its processes; in one go, so that none is ever started and not known."""
+        """Start its processes, in one go: none may run without being known."""
         with Path(self._given["log"]).open("ab") as log:
             for program in self._given["programs"]:
-                process = subprocess.Popen(  # noqa: S603 - what the demo itself has written down
-                    program, stdin=subprocess.PIPE, stdout=log, stderr=log
-                )
+                process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=log, stderr=log)
                 self._processes.append(process)
 
     async def _answers(self) -> bool:
@@ -93,14 +91,14 @@ class Machine:
     def _tell(self, what: str, pids: list[int]) -> None:
         now = asyncio.get_running_loop().time()
         told = {"at": now, "machine": self._name, "power": what, "pids": pids}
-        print(json.dumps(told), flush=True)  # noqa: T201 - stdout is how a host talks to the demo
+        print(json.dumps(told), flush=True)
 
 
 class Host:
-    """All machines, and the socket at which restarts are asked for.
+    """All machines, and the socket that takes requests for restarts.
 
     Args:
-        settings: As the module says.
+        settings: See the module.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:

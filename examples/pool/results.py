@@ -1,47 +1,43 @@
-"""What a round came to: values, and what must hold of them.
-
-Pure: what was counted goes in, words come out.
-"""
+"""What a round came to, and what must hold."""
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any
 
-import msgspec
+LEAST_RATE = 200.0
+"""Requests per second. With fewer the pool is not under load."""
 
-from forewarn.cli.demo.story import DemoFailed
+LEAST_LOSS = 0.01
+"""The share of requests that must fail without agents; with less the comparison shows nothing."""
 
-LEAST_RATE: Final = 200.0
-"""Requests in a second that the pool is shown under."""
+KINDS = ("quick new", "quick kept", "slow new", "slow kept")
+"""The kinds of requests: how long they last, and over a new or a kept connection."""
 
-TELLING_SHARE: Final = 0.01
-"""More of the requests than this fail without agents, or the comparison shows nothing."""
 
-KINDS: Final = ("quick new", "quick kept", "slow new", "slow kept")
-"""The client's kinds of requests: how long they last, and over which connections."""
+class DemoFailed(Exception):  # noqa: N818 - the end of the demo, told in one line
+    """Something did not happen as it should."""
 
 
 class State(StrEnum):
-    """What a machine is to the pool."""
+    """The state of a machine in the pool."""
 
     SERVING = "serving"
-    """It gets requests."""
     LEAVING = "leaving"
-    """Its agent has said that it goes: it ends what it has, and soon gets nothing new."""
+    """Its agent is not ready: it finishes its requests and soon gets no new ones."""
     DOWN = "down"
-    """It is off."""
     RETURNING = "returning"
-    """It is on, and gets no requests yet."""
+    """It runs, but gets no requests yet."""
 
 
 def follow(before: State | None, *, on: bool, up: bool, ready: bool) -> State:
-    """Return a machine's state.
+    """Return the new state of a machine.
 
     Args:
-        before: What it was; None at the start.
+        before: Its state before; None at the start.
         on: Whether its processes run.
-        up: Whether the balancer sends it requests.
-        ready: Whether its agent would have them; True where there is none.
+        up: Whether the balancer sends requests to it.
+        ready: Whether its agent is ready; True without an agent.
     """
     if not on:
         return State.DOWN
@@ -50,15 +46,17 @@ def follow(before: State | None, *, on: bool, up: bool, ready: bool) -> State:
     return State.LEAVING if before in {State.SERVING, State.LEAVING} else State.RETURNING
 
 
-class Change(msgspec.Struct, frozen=True):
-    """A machine's state from a moment on."""
+@dataclass(frozen=True)
+class Change:
+    """A machine enters a state."""
 
     at: float
     """Seconds since the first request."""
     state: State
 
 
-class Machine(msgspec.Struct):
+@dataclass
+class Machine:
     """One machine in a round."""
 
     name: str
@@ -68,89 +66,90 @@ class Machine(msgspec.Struct):
     changes: list[Change]
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """A request that got no good answer."""
+@dataclass(frozen=True)
+class Failure:
+    """A request without a good answer."""
 
     at: float
-    """When that was clear, in seconds since the first request."""
+    """Seconds since the first request."""
     kind: str
     how: str
 
 
-class Event(msgspec.Struct, frozen=True):
-    """An operation of the rolling reboot; each is one event here."""
+@dataclass(frozen=True)
+class Event:
+    """An operation of the rolling reboot; here each is one event."""
 
     operation: str
     machines: tuple[str, ...]
     approved_by: str
-    """A machine, or who did it in the operator's name; `""` for nobody."""
-    guests_word: bool
+    by_guest: bool
     status: str
     at: float
     """When it was announced, in seconds since the first request."""
 
 
-class Round(msgspec.Struct):
+@dataclass
+class Round:
     """One rolling reboot under load."""
 
     agents: bool
     seconds: float
     """From the first request to the end of the last."""
     asking_seconds: float
-    """From the first request to the beginning of the last."""
+    """From the first request to the start of the last."""
     answered: dict[str, int]
-    """Good answers, by kind."""
+    """Good answers by kind."""
     failures: list[Failure]
     slowest: dict[str, float]
-    """The longest that a good answer took, in seconds, by kind."""
+    """The longest good answer in seconds, by kind."""
     approvals: int
-    """How many approvals guests have sent and had taken."""
+    """Approvals that the service took from guests."""
     events: list[Event]
     machines: list[Machine]
 
     @property
     def requests(self) -> int:
-        """Return how many requests there were."""
+        """Return the number of requests."""
         return sum(self.answered.values()) + len(self.failures)
 
     @property
     def rate(self) -> float:
-        """Return how many requests there were in a second."""
+        """Return the requests per second."""
         return self.requests / self.asking_seconds
 
     @property
     def share(self) -> float:
-        """Return which part of the requests failed, from 0 to 1."""
+        """Return the share of the requests that failed, from 0 to 1."""
         return len(self.failures) / self.requests if self.requests else 0.0
 
     def slowest_of(self, kind: str) -> float:
-        """Return the longest that a good answer took of the kinds that begin so, in seconds."""
+        """Return the longest good answer, in seconds, of the kinds that start with `kind`."""
         return max((s for k, s in self.slowest.items() if k.startswith(kind)), default=0.0)
 
-    def tree(self) -> dict[str, object]:
-        """Return it as JSON's own values, with what follows from them."""
-        counted = {
+    def tree(self) -> dict[str, Any]:
+        """Return the round as JSON values, with the totals."""
+        totals = {
             "requests": self.requests,
             "failed": len(self.failures),
             "share": self.share,
             "rate": self.rate,
         }
-        values: dict[str, object] = msgspec.to_builtins(self)
-        return counted | values
+        return totals | asdict(self)
 
 
 def judge(played: Round) -> list[str]:
-    """Return what holds of a round, in words.
+    """Return what holds for a round, in words.
 
     Raises:
-        DemoFailed: Something does not.
+        DemoFailed: Something does not hold.
     """
     return [_judge_load(played), _judge_events(played), _judge_failures(played)]
 
 
 def _judge_load(played: Round) -> str:
     if played.rate < LEAST_RATE:
-        raise DemoFailed(f"there were only {played.rate:.0f} requests/s: is the machine busy?")
+        raise DemoFailed(f"only {played.rate:.0f} requests/s: is the machine busy?")
     for kind in KINDS:
         if not played.answered.get(kind):
             raise DemoFailed(f"no request of the kind {kind!r} was answered")
@@ -167,13 +166,13 @@ def _judge_events(played: Round) -> str:
     for event in played.events:
         if event.status != "Completed":
             raise DemoFailed(f"operation {event.operation} is {event.status}")
-        if event.guests_word is not played.agents:
+        if event.by_guest is not played.agents:
             raise DemoFailed(f"{event.operation} was approved by {event.approved_by or 'nobody'}")
         if played.agents and event.approved_by != event.machines[0]:
             raise DemoFailed(f"{event.operation} was approved by {event.approved_by}")
-    wanted = len(played.events) if played.agents else 0
-    if played.approvals != wanted:
-        raise DemoFailed(f"guests sent {played.approvals} approvals for {wanted} events")
+    expected = len(played.events) if played.agents else 0
+    if played.approvals != expected:
+        raise DemoFailed(f"guests sent {played.approvals} approvals for {expected} events")
     for machine in played.machines:
         if len(set(machine.boots)) != 2:
             raise DemoFailed(f"{machine.name} was booted {len(machine.boots)} times")
@@ -183,13 +182,13 @@ def _judge_events(played: Round) -> str:
 
 
 def _judge_failures(played: Round) -> str:
-    told = f"{len(played.failures)} of {played.requests} requests failed ({played.share:.2%})"
+    count = f"{len(played.failures)} of {played.requests} requests failed ({played.share:.2%})"
     if played.agents and played.failures:
         first = played.failures[0]
-        raise DemoFailed(f"{told}; the first after {first.at:.1f} s, {first.kind}: {first.how}")
-    if not played.agents and played.share <= TELLING_SHARE:
-        raise DemoFailed(f"{told} without agents: that compares with nothing")
-    return told
+        raise DemoFailed(f"{count}; the first after {first.at:.1f} s, {first.kind}: {first.how}")
+    if not played.agents and played.share <= LEAST_LOSS:
+        raise DemoFailed(f"{count} without agents: too few for a comparison")
+    return count
 
 
 def _numbers(numbers: Sequence[int]) -> str:
