@@ -12,8 +12,7 @@ contracts in pyproject.toml keep this):
     store | connectors         the memory; what carries maintenance out
     maintenance | protocol     the rules; the wire. Both decide and neither does: no I/O in them
     vocabulary | clock         the enums that every room shares; the only reader of a clock
-    configuration | systemd    settings files, judged against what may be in them; what systemd
-                               is told
+    settings | systemd         settings files, and their errors; what systemd is told
 """
 
 import importlib

@@ -195,5 +195,4 @@ def test_status_refuses_what_is_no_address(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.execute(["agent", "status", "--address", address]) == 2
-    told = f"forewarn: at --address: {address!r} is no address with a port"
-    assert capsys.readouterr().err.startswith(told)
+    assert repr(address) in capsys.readouterr().err

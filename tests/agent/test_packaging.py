@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forewarn import configuration
 from forewarn.agent import settings, steps
 from forewarn.agent.machine import GRACE_SECONDS
 from forewarn.agent.settings import Settings, Status
 from forewarn.cli import main
 from house import tree
+from house.documented import each_setting
 
 SETTINGS = tree.ROOT / "packaging" / "agent.toml"
 UNIT = tree.ROOT / "packaging" / "forewarn-agent.service"
@@ -72,7 +72,7 @@ def test_what_the_packaged_settings_show_is_so_without_them(tmp_path: Path) -> N
     text = SETTINGS.read_text(encoding="utf-8")
     told = loaded(tmp_path, turned_on(text))
     assert msgspec.structs.replace(told, rule=()) == loaded(tmp_path, "")
-    for path, _ in configuration.each_setting(Settings):
+    for path, _ in each_setting(Settings):
         if not path.startswith("rule"):
             assert re.search(rf"(?m)^#{path.rpartition('.')[2]} = ", text), path
 

@@ -13,13 +13,14 @@ import msgspec
 import pytest
 
 from agent import bench
-from forewarn import configuration
+from forewarn import settings
 from forewarn.agent import steps
 from forewarn.agent.actions.work import Work
 from forewarn.agent.rules import Match, Rule
 from forewarn.agent.settings import Client, Settings, State, Status
 from forewarn.agent.steps import Step, Terms
 from house import tree
+from house.documented import each_setting
 
 PAGE: Final = (tree.ROOT / "docs" / "reference" / "agent-settings.md").read_text(encoding="utf-8")
 STEPS_AT: Final = "rule[].prepare[]."
@@ -28,7 +29,7 @@ HOLDERS: Final[dict[str, type[msgspec.Struct]]] = {
     "client": Client,
     "status": Status,
     "state": State,
-    "log": configuration.Log,
+    "log": settings.Log,
     "rule[]": Rule,
     "rule[].match": Match,
     "prepare[].(kind)": Terms,
@@ -102,7 +103,7 @@ def test_the_table_names_what_an_action_is_told_and_nothing_else() -> None:
 def documented() -> Iterator[tuple[str, Any]]:
     """Every setting; an action's terms once, and with a kind where its default differs."""
     terms = {field.name: field.default for field in msgspec.structs.fields(Terms)}
-    known = list(configuration.each_setting(Settings))
+    known = list(each_setting(Settings))
     yield from ((path, default) for path, default in known if not path.startswith(STEPS_AT))
     yield from ((f"prepare[].(kind).{name}", default) for name, default in terms.items())
     for path, default in known:

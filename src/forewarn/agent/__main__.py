@@ -14,7 +14,7 @@ from forewarn.agent import daemon, logs, settings
 from forewarn.agent.journal import JournalUnusable
 from forewarn.agent.rules import Rule
 from forewarn.client.errors import Misuse
-from forewarn.configuration import SettingsError
+from forewarn.settings import SettingsError
 
 USAGE: Final = 2
 UNAVAILABLE: Final = 6

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forewarn import clock, configuration, systemd
+from forewarn import clock, systemd
 from forewarn.agent import boot, metrics, view
 from forewarn.agent.hands import Hands
 from forewarn.agent.journal import SHORTEN_AT, Journal, JournalUnusable
@@ -46,6 +46,7 @@ from forewarn.agent.records import Fact
 from forewarn.agent.rules import Rule
 from forewarn.agent.settings import OFF, Settings
 from forewarn.agent.telling import Telling
+from forewarn.settings import SettingsError, split_address
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 
@@ -136,7 +137,7 @@ class Daemon:
         self._publish()  # a probe finds its pages from the first moment on
         listen = self._settings.status.listen
         if listen != OFF:
-            self._port = Port(configuration.split_address(listen, "status.listen"), self)
+            self._port = Port(split_address(listen), self)
 
     def run(self) -> None:
         """Run until it is told to end, and then until what is under way has ended.
@@ -285,9 +286,8 @@ class Daemon:
         self._notifier.tell("RELOADING=1", f"MONOTONIC_USEC={int(clock.monotonic() * 1e6)}")
         try:
             rules = self._reload()
-        except configuration.SettingsError as error:
-            for line in str(error).splitlines():
-                LOGGER.error("the rules stay as they were: %s", line)  # noqa: TRY400 - told whole
+        except SettingsError as error:
+            LOGGER.error("the rules stay as they were: %s", error)  # noqa: TRY400 - told whole
         else:
             LOGGER.info("the rules were read again")
             self._handle(Reloaded(rules))

@@ -14,7 +14,7 @@ from typing import Final, TextIO
 import msgspec
 
 from forewarn import systemd
-from forewarn.configuration import Log
+from forewarn.settings import Log
 
 PRIORITIES: Final = {
     logging.DEBUG: "<7>",

@@ -12,17 +12,16 @@ a later file are tried before those of earlier ones, so that the first match is 
 
 import sys
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from forewarn import configuration
+from forewarn import settings
 from forewarn.agent import steps
 from forewarn.agent.rules import Rule
-from forewarn.agent.steps import Step
-from forewarn.configuration import Log, SettingsError
+from forewarn.settings import FieldError, Log, SettingsError
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_AGENT_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_AGENT_CONFIG"
@@ -63,6 +62,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     machine's own address is told what programs said, which may hold secrets: any of its users, and
     everybody who comes by a proxy or tunnel on it. `"off"` is none."""
 
+    def __post_init__(self) -> None:
+        """Refuse an invalid address."""
+        if self.listen != OFF:
+            try:
+                settings.split_address(self.listen)
+            except ValueError as error:
+                raise FieldError("listen", str(error)) from None
+
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the agent remembers over its own end and over a boot."""
@@ -89,6 +96,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rule: Annotated[tuple[Rule, ...], msgspec.Meta(max_length=MAX_RULES)] = ()
     """The rules, in their order; the first that matches takes the event."""
 
+    def __post_init__(self) -> None:
+        """Refuse invalid peers."""
+        _check_peers(self.peers)
+
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     """Settings, and where they come from."""
@@ -106,49 +117,39 @@ def load(
     """Return the settings of the files and the environment, with every place made absolute.
 
     Args:
-        path: The file; None for the one that `configuration.find` finds, if there is one.
+        path: The file; None for the one that `settings.find` finds, if there is one.
         environment: The process's variables.
         platform: As `sys.platform` names it; some actions need POSIX.
 
     Raises:
-        SettingsError: Something in them is wrong; it names each mistake's file and the path in it.
+        SettingsError: Something in them is wrong; it names the file and the place in it.
     """
-    chosen = path or configuration.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
+    chosen = path or settings.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
     files = (chosen, *_drop_ins(chosen)) if chosen is not None else ()
-    verdicts, wrong = _verdicts(platform), list[str]()
-    trees: dict[Path, dict[str, Any]] = {}
-    for file in files:
-        try:
-            trees[file] = configuration.read(file)
-        except SettingsError as error:
-            wrong += error.mistakes
-            continue
-        found = configuration.mistakes(trees[file], Settings, verdicts, _mistakes_across)
-        wrong += [f"{file}: {mistake.text}" for mistake in found]
-    overriding, faults = configuration.override(
-        environment, ENVIRONMENT_PREFIX, Settings, verdicts, _mistakes_across
-    )
-    wrong += faults
-    if wrong:
-        raise SettingsError(*wrong)
+    sources: list[settings.Source] = [(str(file), settings.read(file)) for file in files]
     tree: dict[str, Any] = {}
-    rules: list[dict[str, Any]] = []
     origins: dict[str, Path] = {}
-    for file, own in trees.items():
-        origins |= {rule["name"]: file for rule in own.get("rule", [])}
-        rules = _joined(own.pop("rule", []), rules)
-        tree = configuration.merged(tree, own)
-    tree = configuration.merged(tree | {"rule": rules}, overriding)
-    sources = " and ".join([str(file) for file in files] + ["the environment"] * bool(overriding))
-    together = configuration.mistakes(tree, Settings, verdicts, _mistakes_across)
-    if together:
-        raise SettingsError(*(f"{sources}: {mistake.text}" for mistake in together))
-    settings = msgspec.convert(tree, Settings)
+    for file, (_, own) in zip(files, sources, strict=True):
+        names = list(filter(None, map(_name, _rules(own))))
+        if twice := [name for name in names if names.count(name) > 1]:
+            message = f"{file}: two rules are named {twice[0]!r}: give each its own name"
+            raise SettingsError(message)
+        origins |= dict.fromkeys(names, file)
+        joined = _joined(own, tree)
+        tree = settings.merged(tree, own) | joined
+    for variable, own in settings.overrides(environment, ENVIRONMENT_PREFIX, Settings):
+        sources.append((variable, own))
+        tree = settings.merged(tree, own)
+    loaded = settings.convert(tree, Settings, sources)
+    for rule in loaded.rule:
+        if mistake := _mistake(rule, platform):
+            message = f"{origins.get(rule.name, 'the environment')}: rule {rule.name!r}: {mistake}"
+            raise SettingsError(message)
     base = chosen.resolve().parent if chosen else Path.cwd()
     return Loaded(
-        settings=_placed(settings, base, environment),
+        settings=_placed(loaded, base, environment),
         files=files,
-        origins={rule.name: origins[rule.name] for rule in settings.rule if rule.name in origins},
+        origins={rule.name: origins[rule.name] for rule in loaded.rule if rule.name in origins},
     )
 
 
@@ -161,93 +162,77 @@ def _drop_ins(path: Path) -> tuple[Path, ...]:
     return found
 
 
-def _joined(later: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return both files' rules, the later one's first or in the place of their namesakes."""
-    by_name = {rule["name"]: rule for rule in later}
-    known = {rule["name"] for rule in earlier}
-    new = [rule for rule in later if rule["name"] not in known]
-    return new + [by_name.get(rule["name"], rule) for rule in earlier]
+def _joined(later: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rules of two files: the later's first, or in the place of their namesakes.
+
+    What is not a list of rules stays as it is, for the conversion to refuse.
+    """
+    if not isinstance(later.get("rule"), list):
+        return {}
+    by_name = {_name(rule): rule for rule in _rules(later)}
+    known = set(map(_name, _rules(earlier))) - {None}
+    new = [rule for rule in _rules(later) if _name(rule) not in known]
+    kept = [by_name.get(_name(rule) or rule, rule) for rule in _rules(earlier)]
+    return {"rule": new + kept}
 
 
-def _verdicts(platform: str) -> configuration.Verdicts:
-    """Return what no type tells is wrong with a table, by its kind."""
-
-    def of_step(step: Step, at: str) -> Iterator[str]:
-        fault = steps.fault(step, platform)
-        if fault:
-            yield f"at {at}{fault}"
-
-    return {Status: _mistakes_of_status, Rule: _mistakes_of_rule, Step: of_step}
+def _rules(tree: Mapping[str, Any]) -> list[Any]:
+    rules = tree.get("rule")
+    return rules if isinstance(rules, list) else []
 
 
-def _mistakes_of_status(status: Status, at: str) -> Iterator[str]:
-    if status.listen != OFF:
-        try:
-            configuration.split_address(status.listen, f"{at}.listen")
-        except SettingsError as error:
-            yield str(error)
+def _name(rule: object) -> str | None:
+    name = rule.get("name") if isinstance(rule, dict) else None
+    return name if isinstance(name, str) else None
 
 
-def _mistakes_of_rule(rule: Rule, at: str) -> Iterator[str]:
+def _mistake(rule: Rule, platform: str) -> str:
+    """Return what is wrong with a rule that no type expresses; `""` if nothing is."""
+    for number, step in enumerate(rule.prepare):
+        if fault := steps.fault(step, platform):
+            return f"prepare[{number}]{fault}"
+        if rule.approve == "at-once" and not step.terms.tells:
+            return (
+                f"prepare[{number}]: with approve = 'at-once' only log and notify are allowed, as "
+                "nothing waits for them; 'when-prepared' waits"
+            )
     least, most = rule.match.min_notice_seconds, rule.match.max_notice_seconds
     if least is not None and most is not None and least >= most:
-        yield (
-            f"at {at}.match: no event has more than min_notice_seconds and less than "
-            "max_notice_seconds"
-        )
+        return "match: max_notice_seconds must be more than min_notice_seconds"
     if rule.match.machine != "mine" and rule.approve in {"when-prepared", "when-all-ready"}:
-        yield (
-            f"at {at}.approve: {rule.approve!r} is decided by an event's own machines, and this "
-            f"rule takes events of {rule.match.machine}: give 'never' or 'at-once'"
+        return (
+            f"approve: {rule.approve!r} needs match.machine = 'mine'; for events of "
+            f"{rule.match.machine} machines use 'never' or 'at-once'"
         )
-    for number, step in enumerate(rule.prepare):
-        if rule.approve == "at-once" and not step.terms.tells:
-            yield (
-                f"at {at}.prepare[{number}]: approve = 'at-once' waits for nothing, so only log "
-                "and notify may stand beside it; 'when-prepared' waits"
-            )
+    return ""
 
 
-def _mistakes_across(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with names and peers, as far as they are what they should be."""
-    peers = tree.get("peers")
-    if isinstance(peers, str) or (
-        isinstance(peers, list) and all(isinstance(peer, str) for peer in peers)
-    ):
-        yield from _mistakes_of_peers(peers)
-    names: set[str] = set()
-    rules = tree.get("rule", ())
-    for number, rule in enumerate(rules if isinstance(rules, list) else ()):
-        name = rule.get("name") if isinstance(rule, dict) else None
-        if isinstance(name, str) and name in names:
-            yield f"at rule[{number}].name: {name!r} is the name of another rule of this file"
-        elif isinstance(name, str):
-            names.add(name)
+def _check_peers(peers: str | Sequence[str]) -> None:
+    """Refuse addresses that are not an agent's.
 
-
-def _mistakes_of_peers(peers: str | Sequence[str]) -> Iterator[str]:
+    Raises:
+        FieldError: One is not.
+    """
     if isinstance(peers, str) and MACHINE_PLACE not in peers:
-        yield f"at peers: {peers!r} lacks {MACHINE_PLACE}: give a pattern with it, or a list"
-        return
-    for number, peer in enumerate((peers,) if isinstance(peers, str) else peers):
-        at = "peers" if isinstance(peers, str) else f"peers[{number}]"
+        message = f"{peers!r} lacks {MACHINE_PLACE}: write a pattern with it, or a list"
+        raise FieldError("peers", message)
+    for peer in (peers,) if isinstance(peers, str) else peers:
         try:
             parts = urllib.parse.urlsplit(peer.replace(MACHINE_PLACE, "machine"))
             sound = parts.scheme == "http" and parts.hostname and (parts.port or 80)
         except ValueError:
             sound = False
         if not sound or "{" in peer.replace(MACHINE_PLACE, ""):
-            yield (
-                f"at {at}: {peer!r} is no agent's address: give one such as 'http://10.0.0.5:8171'"
-            )
+            message = f"invalid address {peer!r}: expected one such as 'http://10.0.0.5:8171'"
+            raise FieldError("peers", message)
 
 
-def _placed(settings: Settings, base: Path, environment: Mapping[str, str]) -> Settings:
+def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Settings:
     """Return the settings with the journal's folder made absolute."""
-    written = settings.state.folder
+    written = loaded.state.folder
     folder = (
         base / Path(written).expanduser()
         if written
-        else configuration.state_folder(environment) / STATE_NAME
+        else settings.state_folder(environment) / STATE_NAME
     )
-    return msgspec.structs.replace(settings, state=State(folder=str(folder)))
+    return msgspec.structs.replace(loaded, state=State(folder=str(folder)))

@@ -269,7 +269,7 @@ def _why(told: "dict[str, Any]") -> str:
 
 def _load(config: Path | None) -> "Loaded":
     from forewarn.agent import settings
-    from forewarn.configuration import SettingsError
+    from forewarn.settings import SettingsError
 
     try:
         return settings.load(config, os.environ)
@@ -442,11 +442,11 @@ def _ask(listen: str) -> "dict[str, Any]":
     import http.client
     import json
 
-    from forewarn import configuration
+    from forewarn.settings import split_address
 
     try:
-        host, port = configuration.split_address(listen, "--address")
-    except configuration.SettingsError as error:  # the settings' own was judged when it was read
+        host, port = split_address(listen)
+    except ValueError as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error
     connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
     try:

@@ -297,8 +297,8 @@ def more(cursor: str) -> None:
 
 def _settings() -> "settings.Settings":
     """Return the service's settings as it would find them itself: its sockets and its token."""
-    from forewarn.configuration import SettingsError
     from forewarn.server import settings
+    from forewarn.settings import SettingsError
 
     try:
         return settings.load(None, os.environ)

@@ -23,8 +23,8 @@ def serve(
     ] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
-    from forewarn.configuration import SettingsError
     from forewarn.server import settings
+    from forewarn.settings import SettingsError
 
     try:
         loaded = settings.load(config, os.environ)

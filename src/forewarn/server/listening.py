@@ -1,14 +1,13 @@
-"""The settings of one address that guests ask at, and what is wrong with them."""
+"""The settings of one address that guests connect to."""
 
 import ipaddress
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from forewarn.configuration import Port
 from forewarn.maintenance import fleet
 from forewarn.server.guest.proxies import MAX_NETWORKS, MAX_SECRETS, Network
+from forewarn.settings import FieldError, Port
 
 MAX_PLACE: Final = 4096
 """The longest path of a file: the system's own limit."""
@@ -39,6 +38,47 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     it, as OpenStack's agent does. Off: the header keeps a guest's own servers from being made to
     ask for others."""
 
+    def __post_init__(self) -> None:
+        """Refuse what no type expresses."""
+        try:
+            address = ipaddress.ip_address(self.address)
+        except ValueError:
+            message = f"invalid IP address {self.address!r}: expected one such as '169.254.169.254'"
+            raise FieldError("address", message) from None
+        if self.default_vm and not address.is_loopback:
+            message = (
+                f"not allowed on {self.address}, where any machine may connect: only a listener "
+                "on a loopback address may have one"
+            )
+            raise FieldError("default_vm", message)
+        if self.name and not fleet.LISTENER.fullmatch(self.name):
+            message = (
+                f"invalid name {self.name!r}: expected lower-case letters, digits, '.', '_' or "
+                "'-', such as 'blue'"
+            )
+            raise FieldError("name", message)
+        self._check_proxies()
+
+    def _check_proxies(self) -> None:
+        for text in self.trusted_proxies:
+            try:
+                ipaddress.ip_network(text)
+            except ValueError as error:
+                message = f"{error}; expected a network such as '192.0.2.7/32'"
+                raise FieldError("trusted_proxies", message) from None
+        if len(self.trusted_proxies) > MAX_NETWORKS:
+            raise FieldError("trusted_proxies", f"expected at most {MAX_NETWORKS} networks")
+        if len(self.proxy_secret_files) > MAX_SECRETS:
+            raise FieldError("proxy_secret_files", f"expected at most {MAX_SECRETS} files")
+        if any(not 0 < len(place) <= MAX_PLACE for place in self.proxy_secret_files):
+            raise FieldError("proxy_secret_files", "expected paths of files")
+        if bool(self.trusted_proxies) != bool(self.proxy_secret_files):
+            missing = "proxy_secret_files" if self.trusted_proxies else "trusted_proxies"
+            message = "missing: a trusted proxy needs its address and a secret that it signs with"
+            raise FieldError(missing, message)
+        if self.proxy_without_header and not self.trusted_proxies:
+            raise FieldError("proxy_without_header", "needs trusted_proxies")
+
 
 def networks(listener: Listener) -> tuple[Network, ...]:
     """Return its trusted networks.
@@ -47,52 +87,3 @@ def networks(listener: Listener) -> tuple[Network, ...]:
         ValueError: One is no network.
     """
     return tuple(ipaddress.ip_network(text) for text in listener.trusted_proxies)
-
-
-def mistakes(listener: Listener, where: str) -> Iterator[str]:
-    """Yield what no type tells, the first mistake first.
-
-    Args:
-        listener: The settings, of their types.
-        where: Their place, for messages: `guest.listener[0]`.
-    """
-    try:
-        address = ipaddress.ip_address(listener.address)
-    except ValueError:
-        yield (
-            f"at {where}.address: {listener.address!r} is no IP address: "
-            "give one of this machine, such as '169.254.169.254'"
-        )
-        return
-    if listener.default_vm and not address.is_loopback:
-        yield (
-            f"at {where}.default_vm: only a listener on a loopback address may have one: on "
-            f"{listener.address} every stranger would be taken for {listener.default_vm}"
-        )
-    if listener.name and not fleet.LISTENER.fullmatch(listener.name):
-        yield (
-            f"at {where}.name: {listener.name!r} is no listener's name: give lower-case letters, "
-            "digits, '.', '_' or '-', such as 'blue'"
-        )
-    yield from _mistakes_of_proxies(listener, where)
-
-
-def _mistakes_of_proxies(listener: Listener, where: str) -> Iterator[str]:
-    for text in listener.trusted_proxies:
-        try:
-            ipaddress.ip_network(text)
-        except ValueError as error:
-            yield f"at {where}.trusted_proxies: {error}: give a network such as '192.0.2.7/32'"
-    if len(listener.trusted_proxies) > MAX_NETWORKS:
-        yield f"at {where}.trusted_proxies: at most {MAX_NETWORKS} networks"
-    if len(listener.proxy_secret_files) > MAX_SECRETS:
-        yield f"at {where}.proxy_secret_files: at most {MAX_SECRETS} files"
-    if any(not 0 < len(place) <= MAX_PLACE for place in listener.proxy_secret_files):
-        yield f"at {where}.proxy_secret_files: each is the path of a file"
-    if bool(listener.trusted_proxies) != bool(listener.proxy_secret_files):
-        yield (
-            f"at {where}: trusted_proxies and proxy_secret_files want each other: a proxy is "
-            "trusted by its address, and as far as it signs"
-        )
-    if listener.proxy_without_header and not listener.trusted_proxies:
-        yield f"at {where}.proxy_without_header: there are no trusted_proxies"

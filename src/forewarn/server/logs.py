@@ -10,7 +10,7 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from forewarn.configuration import Log
+from forewarn.settings import Log
 
 LOUD_LIBRARIES = ("uvicorn", "alembic", "sqlalchemy", "asyncio")
 """Their own news of each step is no news of ours: only what goes wrong in them is said."""

@@ -26,7 +26,7 @@ from typing import Final, NoReturn
 
 import structlog
 
-from forewarn import configuration, systemd
+from forewarn import systemd
 from forewarn.clock import SystemClock
 from forewarn.connectors.command import CommandUnusable
 from forewarn.control.plane import Plane
@@ -40,6 +40,7 @@ from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.service import Crashed, Opened, Service, clock_of, policy_of
 from forewarn.server.settings import Settings
+from forewarn.settings import state_folder
 from forewarn.store import sql
 from forewarn.store.port import Store, StoreError
 from forewarn.version import __version__
@@ -77,7 +78,7 @@ def serve(settings: Settings) -> int:
     logs.set_up(settings.log)
     _raise_open_files(settings.guest.connections + SPARE_FILES)
     path = Path(settings.store.path)
-    if path.parent == configuration.state_folder(os.environ):
+    if path.parent == state_folder(os.environ):
         with contextlib.suppress(OSError):  # the store says what is wrong with its folder
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:

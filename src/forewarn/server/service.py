@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from forewarn import configuration
 from forewarn.clock import Clock, ScaledClock, SystemClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
@@ -34,6 +33,7 @@ from forewarn.server.operator.metrics import Measured
 from forewarn.server.operator.roster import Roster
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import OFF, Rules, Settings
+from forewarn.settings import split_address
 from forewarn.store.port import Store, StoreError
 
 CLOSE_SECONDS: Final = 9.0
@@ -238,7 +238,7 @@ class Service:
             self._serve(gate, unix, f"unix:{operator.socket}", opened)
         if operator.listen:
             token = auth.token(Path(operator.token_file))
-            address, port = configuration.split_address(operator.listen, "operator.listen")
+            address, port = split_address(operator.listen)
             tcp = sockets.open_tcp(address, port)
             gate = auth.Gate(application, token, (address, *operator.hosts))
             self._serve(gate, tcp, shown(address, tcp.getsockname()[1]), opened)

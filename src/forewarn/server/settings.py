@@ -1,28 +1,24 @@
-"""The service's settings: one TOML file, overridden by the environment, judged whole.
+"""The service's settings: one TOML file, and the environment, which overrides single settings.
 
-Every setting is optional; what a key means and why its default is what it is stands with its
-field here and, for people, in docs/reference/settings.md. A key that does not exist, a wrong type
-or a number out of bounds is refused with its path. A number's unit is the end of its name.
-
-The environment overrides single keys: `FOREWARN_SET_GUEST__HEAD_SECONDS=3` is `head_seconds` of
-`[guest]`. `FOREWARN_CONFIG` names the file where no option does.
+Every setting is optional. Its meaning and the reason for its default are with its field here and
+in docs/reference/settings.md. A number's unit is the end of its name. `FOREWARN_CONFIG` names the
+file if no option does.
 
 Nothing heavy is imported here: the command line finds the service's socket by these functions.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from forewarn import configuration
-from forewarn.configuration import Log, SettingsError
+from forewarn import settings
 from forewarn.connectors.program import CommandSettings
-from forewarn.server import listening
 from forewarn.server.guest.limits import Limits
 from forewarn.server.listening import Listener
+from forewarn.settings import FieldError, Log
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_CONFIG"
@@ -86,6 +82,16 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Further names that the service may be asked by over TCP, beside the loopback names and the
     address of `listen`: it answers to no other, which keeps web pages from reaching it."""
 
+    def __post_init__(self) -> None:
+        """Refuse an invalid address, and a plane that nobody can reach."""
+        if self.listen:
+            try:
+                settings.split_address(self.listen)
+            except ValueError as error:
+                raise FieldError("listen", str(error)) from None
+        elif self.socket == OFF:
+            raise FieldError("listen", 'required, as socket is "off"')
+
 
 class Guest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What guests reach, and the limits that none of their connections can exceed."""
@@ -95,6 +101,12 @@ class Guest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     preview_post_without_header: bool = True
     """Whether a POST at 2017-03-01 is taken without `Metadata: true`, as the preview's published
     clients send it (protocol.md section 3)."""
+
+    def __post_init__(self) -> None:
+        """Refuse limits that are not positive, and those that would not limit anything."""
+        for field in msgspec.structs.fields(Limits):
+            if not 0 < getattr(self, field.name) <= MAX_LIMIT:
+                raise FieldError(field.name, f"must be more than 0 and at most {MAX_LIMIT}")
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,88 +184,51 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
     """Return the settings of a file and the environment, with every place made absolute.
 
     Args:
-        path: The file; None for the one that `find` finds, if there is one.
+        path: The file; None for the one that `settings.find` finds, if there is one.
         environment: The process's variables.
 
     Raises:
-        SettingsError: Something in them is wrong; nothing was started.
+        SettingsError: Something in them is wrong.
     """
-    chosen = path or configuration.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
-    own = configuration.read(chosen) if chosen is not None else {}
-    overriding, faults = configuration.override(environment, ENVIRONMENT_PREFIX, Settings)
-    tree = configuration.merged(own, overriding)
-    _preset(tree)
-    together = configuration.mistakes(tree, Settings, VERDICTS, _mistakes_of_limits)
-    if overriding or faults:  # the file's own types are its own fault, the rest is that of both
-        wrong = [f"{chosen}: {each.text}" for each in configuration.mistakes(own, Settings)]
-        both = " and ".join([str(chosen)] * (chosen is not None) + ["the environment"])
-        wrong += faults + [f"{both}: {each.text}" for each in together if each.judged]
-    else:
-        wrong = [f"{chosen}: {each.text}" for each in together]
-    if wrong:
-        raise SettingsError(*wrong)
-    settings = msgspec.convert(tree, Settings)
-    return _placed(settings, chosen.resolve().parent if chosen else Path.cwd(), environment)
-
-
-def _preset(tree: dict[str, Any]) -> None:
-    """Put a preset's values where none are given."""
+    chosen = path or settings.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
+    sources: list[settings.Source] = [(str(chosen), settings.read(chosen))] if chosen else []
+    sources += settings.overrides(environment, ENVIRONMENT_PREFIX, Settings)
+    tree: dict[str, Any] = {}
+    for _, own in sources:
+        tree = settings.merged(tree, own)
     rules = tree.get("rules")
     if isinstance(rules, dict) and rules.get("preset") == "azure":
-        tree["rules"] = {**rules, **AZURE, **rules}  # in the file's order
+        tree["rules"] = {**AZURE, **rules}
+    loaded = settings.convert(tree, Settings, sources)
+    return _placed(loaded, chosen.resolve().parent if chosen else Path.cwd(), environment)
 
 
-def _mistakes_of_operator(operator: Operator, at: str) -> Iterator[str]:
-    if operator.listen:
-        try:
-            configuration.split_address(operator.listen, f"{at}.listen")
-        except SettingsError as error:
-            yield str(error)
-    elif operator.socket == OFF:
-        yield f"{at}.socket is off and {at}.listen is empty: give one of them"
-
-
-def _mistakes_of_limits(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the limits of the guest plane that are none, whatever else is wrong with it."""
-    guest = tree.get("guest")
-    for field in msgspec.structs.fields(Limits):
-        value = guest.get(field.encode_name, 1) if isinstance(guest, dict) else 1
-        if isinstance(value, int | float) and not 0 < value <= MAX_LIMIT:
-            yield f"at guest.{field.encode_name}: {value} is not more than 0 and at most 2**31"
-
-
-VERDICTS: Final[configuration.Verdicts] = MappingProxyType(
-    {Operator: _mistakes_of_operator, Listener: listening.mistakes}
-)
-"""What no type tells, by the table."""
-
-
-def _placed(settings: Settings, base: Path, environment: Mapping[str, str]) -> Settings:
+def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Settings:
     """Return the settings with every file and socket made absolute."""
-    written = settings.store.path
+    written = loaded.store.path
     database = base / Path(written).expanduser() if written else None
     if database is None:
-        database = configuration.state_folder(environment) / DATABASE_NAME
+        database = settings.state_folder(environment) / DATABASE_NAME
     folder = database.parent
 
     def place(text: str, name: str) -> str:
         return str(base / Path(text).expanduser() if text else folder / name)
 
-    operator, command = settings.operator, settings.connector.command
+    operator, command = loaded.operator, loaded.connector.command
     socket = OFF if operator.socket == OFF else place(operator.socket, SOCKET_NAME)
     listeners = tuple(
         msgspec.structs.replace(
             listener,
             proxy_secret_files=tuple(place(text, "") for text in listener.proxy_secret_files),
         )
-        for listener in settings.guest.listener
+        for listener in loaded.guest.listener
     )
     return msgspec.structs.replace(
-        settings,
+        loaded,
         store=Store(path=str(database)),
-        guest=msgspec.structs.replace(settings.guest, listener=listeners),
+        guest=msgspec.structs.replace(loaded.guest, listener=listeners),
         connector=msgspec.structs.replace(
-            settings.connector,
+            loaded.connector,
             command=msgspec.structs.replace(command, state=place(command.state, STATE_NAME)),
         ),
         operator=msgspec.structs.replace(

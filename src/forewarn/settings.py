@@ -1,0 +1,320 @@
+"""Settings files: TOML trees converted to structs, with errors that say where and what to do.
+
+The environment overrides single settings: with the prefix `FOREWARN_SET_`,
+`FOREWARN_SET_GUEST__HEAD_SECONDS=3` is `head_seconds` of `[guest]`. The service and the agent each
+have their own structs; both are read by these functions. A rule that no type expresses is in the
+struct's `__post_init__`, which raises `FieldError`.
+
+Nothing heavy is imported here: the command line finds the service's socket by these functions.
+"""
+
+import difflib
+import enum
+import functools
+import ipaddress
+import os
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+MAX_FILE_BYTES: Final = 1024 * 1024
+"""The largest settings file that is read: hundreds of listeners or rules are a tenth of it."""
+
+SYSTEM_CONFIG: Final = Path("/etc/forewarn")
+SYSTEM_STATE: Final = Path("/var/lib/forewarn")
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Tree: TypeAlias = Mapping[str, Any]
+Source: TypeAlias = tuple[str, Tree]
+"""Where settings come from, a file or a variable, and the tree that it gives."""
+T = TypeVar("T")
+
+_UNKNOWN_KEY: Final = "Object contains unknown field `"
+_PATH: Final = " - at `"
+"""msgspec ends an error with the path, as ``Expected `int` - at `$.guest.listener[0].port` ``."""
+
+
+class SettingsError(Exception):
+    """The settings cannot be used; the message says where and why."""
+
+
+class FieldError(ValueError):
+    """A rule of a struct that no type expresses: raised by `__post_init__`, told with the path.
+
+    Args:
+        field: The field's name.
+        message: What was expected.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class Mistake(NamedTuple):
+    """What is wrong with a tree."""
+
+    where: str
+    """The path, such as `guest.listener[0].port`; `""` is the top."""
+    what: str
+    """What was expected, and what to write instead."""
+
+    def __str__(self) -> str:
+        """Return both, as a message has them."""
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
+class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a process says on its standard error."""
+
+    format: Literal["auto", "console", "json"] = "auto"
+    """`auto` is `console` on a terminal and `json`, one object a line, otherwise."""
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest level that is logged; `info` is a few lines for each maintenance."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the tree of a TOML file.
+
+    Raises:
+        SettingsError: It cannot be read, is too large, or is not TOML.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        message = f"{path}: cannot read the settings file: {error.strerror}"
+        raise SettingsError(message) from error
+    if len(data) > MAX_FILE_BYTES:
+        message = f"{path}: larger than {MAX_FILE_BYTES} bytes; is this a settings file?"
+        raise SettingsError(message)
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        message = f"{path}: invalid TOML: {error}"
+        raise SettingsError(message) from error
+
+
+def overrides(environment: Mapping[str, str], prefix: str, shape: type) -> list[Source]:
+    """Return a source for each variable whose name begins with `prefix`, in the names' order.
+
+    Args:
+        environment: The process's variables.
+        prefix: Such as `FOREWARN_SET_`.
+        shape: The struct that they set: a text setting takes the value as it is, any other takes
+            it as TOML if it is TOML.
+    """
+    sources = []
+    for variable in sorted(name for name in environment if name.startswith(prefix)):
+        path = variable.removeprefix(prefix).lower().split("__")
+        tree: Any = environment[variable]
+        hint = _type_at(shape, path)
+        if hint is not str and typing.get_origin(hint) is not Literal:
+            tree = _toml_value(tree)
+        for name in reversed(path):
+            tree = {name: tree}
+        sources.append((variable, tree))
+    return sources
+
+
+def merged(earlier: Tree, later: Tree) -> dict[str, Any]:
+    """Return both trees as one; the later one wins where both have a setting."""
+    both = dict(earlier)
+    for key, value in later.items():
+        before = both.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            both[key] = merged(before, value)
+        else:
+            both[key] = value
+    return both
+
+
+def convert(tree: Tree, shape: type[T], sources: Sequence[Source]) -> T:
+    """Return the settings that a tree holds.
+
+    Args:
+        tree: The sources' trees, merged.
+        shape: The struct.
+        sources: Where the tree comes from, later ones last: an error names the source at fault.
+
+    Raises:
+        SettingsError: The first mistake. It names the source that has this mistake by itself,
+            else all sources.
+    """
+    try:
+        return msgspec.convert(tree, shape)
+    except msgspec.ValidationError as error:
+        mistake = explain(error, shape)
+    blamed = " and ".join(name for name, _ in sources)
+    for name, own in reversed(sources):
+        try:
+            msgspec.convert(own, shape)
+        except msgspec.ValidationError as error:
+            alone = explain(error, shape)
+            if alone.what == mistake.what:
+                blamed, mistake = name, alone
+                break
+    message = f"{blamed}: {mistake}"
+    raise SettingsError(message)
+
+
+def explain(error: msgspec.ValidationError, shape: type) -> Mistake:
+    """Return what msgspec's first error says, with its path and with what to write instead.
+
+    Settings files and request bodies are both explained here.
+
+    Args:
+        error: As `msgspec.convert` or `msgspec.json.decode` raised it.
+        shape: The type that was expected.
+    """
+    what, marked, path = str(error).rpartition(_PATH)
+    if not marked:
+        what, path = path, ""
+    where = path.rpartition("$")[2].removesuffix("`").removeprefix(".")
+    if isinstance(error.__cause__, FieldError):
+        field = error.__cause__.field
+        return Mistake(f"{where}.{field}" if where else field, what)
+    hint = _type_at(shape, re.findall(r"\[[^]]*\]|[^.[]+", where))
+    if what.startswith(_UNKNOWN_KEY):
+        name = what.removeprefix(_UNKNOWN_KEY).removesuffix("`")
+        what = f"unknown key {name!r}{suggestion(name, _fields(hint))}"
+    elif choices := _choices(hint):
+        what = f"{what}; expected one of {', '.join(map(repr, choices))}"
+    elif _element(hint) is not None and "got `object`" in what:
+        table = re.sub(r"\[\d+\]", "", where)
+        what = f"{what}; in TOML write [[{table}]]"
+    return Mistake(where, what[:1].lower() + what[1:])
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)`, or the list of what is known if nothing is similar.
+
+    Args:
+        name: What somebody wrote.
+        known: What may be written.
+    """
+    by_case = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), by_case, n=1)
+    if near:
+        return f" (did you mean {by_case[near[0]]!r}?)"
+    return f"; known: {', '.join(by_case.values()) or 'none'}"
+
+
+def state_folder(environment: Mapping[str, str]) -> Path:
+    """Return where a process keeps its state if no setting says where.
+
+    `STATE_DIRECTORY` (which systemd sets), else `/var/lib/forewarn` for root, else
+    `$XDG_STATE_HOME/forewarn`, which is `~/.local/state/forewarn` unless set.
+    """
+    given = environment.get("STATE_DIRECTORY")
+    if given:
+        return Path(given.split(":")[0])
+    effective_user = getattr(os, "geteuid", None)  # Windows has none
+    if effective_user is not None and effective_user() == 0:
+        return SYSTEM_STATE
+    return Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "forewarn"
+
+
+def find(environment: Mapping[str, str], variable: str, name: str) -> Path | None:
+    """Return the settings file that is used if no option names one; None if there is no file.
+
+    The first of: the file that the variable names, `$XDG_CONFIG_HOME/forewarn/NAME`,
+    `/etc/forewarn/NAME`.
+
+    Args:
+        environment: The process's variables.
+        variable: The variable that may name it.
+        name: The file's name.
+    """
+    named = environment.get(variable)
+    if named:
+        return Path(named)
+    own = Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "forewarn"
+    candidates = (own / name, SYSTEM_CONFIG / name)
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Return the address and port of `127.0.0.1:PORT` or `[::1]:PORT`.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    host, _, port = text.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        number = int(port) if port.isascii() and port.isdigit() else -1
+    except ValueError:
+        address, number = None, -1
+    bracketed = host.startswith("[") and host.endswith("]")
+    if address is None or not 0 <= number <= 65535 or bracketed != (address.version == 6):
+        message = (
+            f"invalid address {text!r}: expected an IP address and a port, such as "
+            "'127.0.0.1:8172' or '[::1]:8172'"
+        )
+        raise ValueError(message)
+    return str(address), number
+
+
+def _toml_value(text: str) -> object:
+    """Return a TOML value, or the text itself if it is not TOML."""
+    try:
+        tree = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return tree["value"] if len(tree) == 1 else text
+
+
+@functools.cache
+def _fields(hint: object) -> dict[str, Any]:
+    """Return the type of each field of a struct, by its name in files; {} for any other type."""
+    struct = _struct(hint)
+    if struct is None:
+        return {}
+    hints = typing.get_type_hints(struct)
+    return {field.encode_name: hints[field.name] for field in msgspec.structs.fields(struct)}
+
+
+def _type_at(hint: object, path: Iterable[str]) -> object:
+    """Return the type of the value at a path; None if no type is declared there."""
+    for step in path:
+        hint = _element(hint) if step.startswith("[") else _fields(hint).get(step)
+    return hint
+
+
+def _alternatives(hint: object) -> Sequence[object]:
+    """Return the types of a union; any other type alone."""
+    union = typing.get_origin(hint) in {types.UnionType, typing.Union}
+    return typing.get_args(hint) if union else (hint,)
+
+
+def _struct(hint: object) -> type[msgspec.Struct] | None:
+    """Return the struct that a value of this type is; None if it is no struct."""
+    for one in _alternatives(hint):
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
+            return one
+    return None
+
+
+def _element(hint: object) -> object:
+    """Return the type of a list's elements; None if this is no list."""
+    for one in _alternatives(hint):
+        if typing.get_origin(one) in {tuple, list}:
+            return typing.get_args(one)[0]
+    return None
+
+
+def _choices(hint: object) -> list[str]:
+    """Return the only values that a type allows; [] if there is no such list."""
+    for one in _alternatives(hint):
+        if typing.get_origin(one) is Literal:
+            return [str(choice) for choice in typing.get_args(one)]
+        if isinstance(one, type) and issubclass(one, enum.StrEnum):
+            return [choice.value for choice in one]
+    return []

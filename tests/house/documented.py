@@ -1,0 +1,31 @@
+"""The settings of a struct, as the pages and the packaged files list them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+
+def each_setting(shape: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted path and the default of every setting; `[]` stands for a list's elements."""
+    return _fields(inspect.type_info(shape), "")
+
+
+def _fields(struct: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for field in struct.fields:
+        at, inner = f"{path}{field.encode_name}", _plain(field.type)
+        many = isinstance(inner, inspect.VarTupleType)
+        element = _plain(inner.item_type) if many else inner
+        if isinstance(element, inspect.StructType):
+            yield from _fields(element, f"{at}[]." if many else f"{at}.")
+        else:
+            made = field.default_factory
+            yield at, field.default if made is inspect.NODEFAULT else made()
+
+
+def _plain(kind: Any) -> Any:
+    """Return a type without its bounds, and the first type of a union."""
+    while isinstance(kind, inspect.Metadata | inspect.UnionType):
+        kind = kind.type if isinstance(kind, inspect.Metadata) else kind.types[0]
+    return kind
