@@ -158,7 +158,8 @@ def _of_operation(
         elif now - operation.started_at > patience(operation):
             message = f"{operation.event_type} has not ended since {operation.started_at:%H:%M:%SZ}"
             yield item(AlertKind.STUCK, message, operation.started_at)
-    if operation.status is EventStatus.SCHEDULED and not operation.approved:
+    pending = operation.status is EventStatus.SCHEDULED and not operation.silent
+    if pending and not operation.approved:
         if operation.held_at is None and operation.not_before - now <= CLOSE:
             message = "not approved, and its notice is " + (
                 "over" if operation.not_before <= now else "nearly over"

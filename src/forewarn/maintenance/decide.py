@@ -62,9 +62,11 @@ def wakeup_at(operation: Operation) -> datetime | None:
     """Return when time alone makes this operation do something; None if it never does.
 
     One that is ready and waits for another is woken by that one's end, not by time. The NotBefore
-    of a held one moves on when it comes.
+    of a held one moves on when it comes, unless no guest reads it.
     """
     if operation.status is not EventStatus.SCHEDULED or operation.waits_for:
+        return None
+    if operation.held_at is not None and operation.silent:
         return None
     if operation.approved and operation.held_at is None:
         return AT_ONCE

@@ -265,8 +265,13 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def approved(self) -> bool:
-        """Whether every event of it that guests see is approved."""
-        return all(event.silent or event.approval is not None for event in self.events)
+        """Whether it may start before NotBefore.
+
+        Every event that guests see is approved; where they see none, an operator approved them all.
+        """
+        approvals = [event.approval for event in self.events if not event.silent]
+        approvals = approvals or [event.approval for event in self.events]
+        return all(approval is not None for approval in approvals)
 
     @property
     def silent(self) -> bool:

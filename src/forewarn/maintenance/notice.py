@@ -67,6 +67,9 @@ def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datet
         return whole_seconds(earliest)
     if asked < earliest:
         first = whole_seconds(earliest)
+        if not least:
+            message = f"NotBefore {spoken(asked)} is in the past: leave it out to start at once"
+            raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=first.isoformat())
         message = (
             f"NotBefore {spoken(asked)} would leave the guests less than their notice of "
             f"{_spoken(least)}: the earliest is {spoken(first)}; leave it out to get that"

@@ -256,13 +256,14 @@ def operation(
     *,
     silent: Collection[str],
     not_before: datetime,
+    automatic: bool,
     mint: Callable[[], str],
     now: datetime,
 ) -> Operation:
     """Return a step as an operation that is about to be announced.
 
     Its events carry `published` 0 until the document's incarnation is known; those in the `silent`
-    scopes (keys) always do.
+    scopes (keys) always do. `automatic` lets scopes approve it by their own setting.
     """
     groups: dict[str, list[Machine]] = {}
     for machine in step.machines:
@@ -286,7 +287,7 @@ def operation(
                 update_domain=members[0].update_domain,
                 machines=tuple(machine.name for machine in members),
                 published=0,
-                approval=_own_approval(maintenance, scopes[scope_key], now),
+                approval=_own_approval(maintenance, scopes[scope_key], now) if automatic else None,
                 silent=scope_key in silent,
             )
             for scope_key, members in sorted(groups.items())

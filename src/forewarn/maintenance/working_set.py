@@ -160,28 +160,31 @@ class WorkingSet:
     ) -> str:
         """Let a step of a maintenance enter as its next operation; return its id.
 
-        It strikes where there is no notice, starts where every scope approves it by itself, and
-        is Scheduled otherwise.
+        It starts at once where there is no notice, or where every scope is off or approves it
+        automatically, unless a later NotBefore is asked for; otherwise it is Scheduled.
 
         Raises:
-            Refused: The NotBefore that is asked for may not be.
+            Refused: The NotBefore that is asked for is too early or too far off.
         """
         maintenance = self.maintenances[number]
         event_type = maintenance.event_type
         off = self.off(step)
         least = planner.least_notice(event_type, step, self.scopes)
-        at_once = no_notice or all(
+        if no_notice or all(
             machine.scope in off
             or planner.approves_itself(event_type, maintenance.source, self.scopes[machine.scope])
             for machine in step.machines
-        )
-        soonest = notice.whole_seconds(self.now)
+        ):
+            least = timedelta(0)
+        not_before = notice.not_before(asked, least, self.now)
+        at_once = not_before == notice.whole_seconds(self.now)
         operation = planner.operation(
             maintenance,
             step,
             self.scopes,
             silent=off,
-            not_before=soonest if at_once else notice.not_before(asked, least, self.now),
+            not_before=not_before,
+            automatic=asked is None or at_once,
             mint=self.mint,
             now=self.now,
         )

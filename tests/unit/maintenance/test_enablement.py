@@ -5,8 +5,15 @@ from datetime import timedelta
 import pytest
 
 from builders import FLEET, MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import commands, fleet
-from forewarn.maintenance.model import Enablement, Policy, Refused, RollingState, StartCause
+from forewarn.maintenance import commands, decide, fleet
+from forewarn.maintenance.model import (
+    Enablement,
+    HoldKind,
+    Policy,
+    Refused,
+    RollingState,
+    StartCause,
+)
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -250,3 +257,69 @@ def test_while_nothing_may_start_the_end_of_one_frees_the_next_and_starts_it_lat
     bench.let_pass(SECOND)
     assert bench.operation("2.1").status is EventStatus.STARTED
     assert bench.operation("3.1").waits_for == "2.1"
+
+
+# What starts at once, and a NotBefore that is asked for all the same.
+
+
+def test_a_silent_operation_waits_for_the_not_before_that_was_asked_for() -> None:
+    bench = off()
+    bench.ask(REBOOT, "web-0", without_notice=True, not_before=NOW + HOUR)
+    operation = bench.operation("1.1")
+    assert operation.status is EventStatus.SCHEDULED
+    assert operation.not_before == NOW + HOUR
+    assert decide.wakeup_at(operation) == NOW + HOUR
+    bench.let_pass(HOUR - SECOND)
+    assert bench.operation("1.1").status is EventStatus.SCHEDULED
+    bench.let_pass(SECOND)
+    assert bench.operation("1.1").start_cause is StartCause.SILENT
+
+
+def test_an_operator_may_start_a_silent_operation_before_its_not_before() -> None:
+    bench = off()
+    bench.ask(REBOOT, "web-0", without_notice=True, not_before=NOW + HOUR)
+    bench.approve(bench.operation("1.1").events[0].id)
+    assert bench.operation("1.1").status is EventStatus.STARTED
+
+
+def test_a_held_silent_operation_keeps_its_not_before() -> None:
+    bench = off()
+    bench.hold(HoldKind.EVERYTHING)
+    bench.ask(REBOOT, "web-0", without_notice=True)
+    bench.let_pass(HOUR)
+    assert bench.operation("1.1").not_before == NOW
+    bench.release(HoldKind.EVERYTHING)
+    assert bench.operation("1.1").status is EventStatus.STARTED
+
+
+def test_a_users_own_maintenance_waits_for_the_not_before_that_was_asked_for() -> None:
+    bench = Bench()
+    asked = NOW + 5 * MINUTE
+    bench.ask(REBOOT, "FrontEnd_IN_0", source=EventSource.USER, not_before=asked)
+    operation = bench.operation("1.1")
+    assert (operation.status, operation.not_before) == (EventStatus.SCHEDULED, asked)
+    assert operation.events[0].approval is None
+    bench.let_pass(5 * MINUTE)
+    assert bench.operation("1.1").start_cause is StartCause.NOTICE_OVER
+
+
+@pytest.mark.parametrize("late", [SECOND, HOUR, 400 * 24 * HOUR])
+def test_a_not_before_in_the_past_is_refused_where_an_operation_starts_at_once(
+    late: timedelta,
+) -> None:
+    for bench, name, more in (
+        (off(), "web-0", {"without_notice": True}),
+        (Bench(), "FrontEnd_IN_0", {"source": EventSource.USER}),
+    ):
+        with pytest.raises(Refused) as refusal:
+            bench.ask(REBOOT, name, not_before=NOW - late, **more)
+        assert refusal.value.code is ErrorCode.NOTICE_TOO_SHORT
+        assert refusal.value.facts == {"earliest": NOW.isoformat()}
+        bench.ask(REBOOT, name, not_before=NOW, **more)
+        assert [o.status for o in bench.snapshot.operations.values()] == [EventStatus.STARTED]
+
+
+def test_a_not_before_years_off_is_refused_where_an_operation_starts_at_once() -> None:
+    with pytest.raises(Refused) as refusal:
+        off().ask(REBOOT, "web-0", without_notice=True, not_before=NOW + 400 * 24 * HOUR)
+    assert refusal.value.code is ErrorCode.INVALID

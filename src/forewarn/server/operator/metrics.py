@@ -210,6 +210,7 @@ def _operations(scrape: Scrape) -> Families:
         if operation.status is EventStatus.SCHEDULED
         and operation.held_at is None
         and not operation.approved
+        and not operation.silent
     ]
     if waiting:
         left.add_metric((), max(0.0, min(waiting)))
