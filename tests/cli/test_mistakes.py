@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup, TyperOption
 
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
@@ -15,6 +16,19 @@ from forewarn.cli.exits import ExitStatus
 NOWHERE = "/nonexistent/operator.sock"
 
 Capture = pytest.CaptureFixture[str]
+
+
+def every_command() -> dict[str, object]:
+    """Every command that is no group, by its path."""
+    found: dict[str, object] = {}
+    waiting: list[tuple[str, object]] = [("", main.command())]
+    while waiting:
+        path, command = waiting.pop()
+        if isinstance(command, TyperGroup):
+            waiting += [(f"{path} {name}", sub) for name, sub in command.commands.items()]
+        else:
+            found[path.strip()] = command
+    return found
 
 
 def said_once(capsys: Capture) -> str:
@@ -71,6 +85,30 @@ def said_once(capsys: Capture) -> str:
 def test_a_mistake_is_said_in_one_line(arguments: list[str], said: str, capsys: Capture) -> None:
     assert main.execute(arguments) == ExitStatus.USAGE
     assert said in said_once(capsys)
+
+
+def single_valued() -> list[tuple[str, str]]:
+    """Every option of every command that takes one value."""
+    return [
+        (path, option.opts[0])
+        for path, command in every_command().items()
+        for option in getattr(command, "params")  # noqa: B009 - of Typer's own inner type
+        if isinstance(option, TyperOption) and not (option.multiple or option.is_flag)
+    ]
+
+
+@pytest.mark.parametrize(("path", "option"), single_valued())
+def test_an_option_with_one_value_is_refused_when_it_is_repeated(
+    path: str, option: str, capsys: Capture
+) -> None:
+    assert main.execute([*path.split(), option, "1", option, "2"]) == ExitStatus.USAGE
+    assert option in said_once(capsys)
+
+
+def test_an_option_that_takes_several_values_may_be_repeated(capsys: Capture) -> None:
+    several = ["--type", "reboot", "--type", "freeze"]
+    assert main.execute(["history", *several, "--operator", NOWHERE]) == ExitStatus.UNREACHABLE
+    assert NOWHERE in said_once(capsys)
 
 
 @pytest.mark.parametrize("arguments", [[], ["fleet"], ["maintenance"]], ids=str)

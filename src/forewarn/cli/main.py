@@ -3,10 +3,10 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
 from forewarn.cli import (
@@ -45,6 +45,23 @@ REFERENCE: Final = "https://github.com/forewarn/forewarn/blob/main/docs/referenc
 
 _READ_ON: Final = f"\b\nExamples and exit statuses:\n{REFERENCE}"
 """After a backspace Typer breaks no lines."""
+
+
+class Command(TyperCommand):
+    """A command that refuses an option given twice, unless the option takes several values.
+
+    Without this the last value wins, and `--host h1 --host h2` patches one host of the two.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - not public
+        """Parse the arguments; fail where an option with one value is repeated."""
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option in given:
+            single = isinstance(option, TyperOption) and not (option.multiple or option.is_flag)
+            if single and given.count(option) > 1:
+                ctx.fail(f"option {option.opts[0]} can be given only once")
+        return super().parse_args(ctx, args)
+
 
 app = typer.Typer(
     name=NAME,
@@ -100,11 +117,21 @@ def _forewarn(
 
 def command() -> TyperGroup:
     """Return the whole command line as one value, to be run or looked through."""
+    _use_command(app)
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     group.commands = {name: group.commands[name] for name in ORDER}
     _refer(group, (NAME,))
     return group
+
+
+def _use_command(group: typer.Typer) -> None:
+    """Make every command of a group, and of the groups below it, a `Command`."""
+    for registered in group.registered_commands:
+        registered.cls = Command
+    for below in group.registered_groups:
+        assert below.typer_instance is not None
+        _use_command(below.typer_instance)
 
 
 def _refer(told: TyperGroup, path: tuple[str, ...]) -> None:
