@@ -35,10 +35,10 @@ def operation(**changes: object) -> schemas.Operation:
         waits_for="",
         held_at=None,
         hosts=(),
-        walk=None,
-        doubt="",
+        rolling_update=None,
+        outcome_unknown="",
         outcome="",
-        seen_by="",
+        acknowledged_by="",
         attempt=0,
         interventions=(),
         events=(

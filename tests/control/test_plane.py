@@ -226,12 +226,12 @@ def test_a_stopped_walk_is_resumed(house: House) -> None:
     assert [o.id for o in done(house.plane.resume(1, by="ann"))] == ["1.2"]
     with house.store.read() as reading:
         (said,) = reading.maintenances([1])[1].interventions
-    assert (said.deed, said.by, said.at) == (AuditAction.RESUME, "ann", NOW)
-    assert said.note == "1.1 is Failed: no power"
+    assert (said.action, said.by, said.at) == (AuditAction.RESUME, "ann", NOW)
+    assert said.detail == "1.1 is Failed: no power"
     with pytest.raises(Refused) as refusal:
         done(house.plane.resume(7, by="ann"))
     assert refusal.value.code is ErrorCode.NOT_FOUND
-    assert [o.seen_by for o in done(house.plane.note(["1.1"], by="ann"))] == ["ann"]
+    assert [o.acknowledged_by for o in done(house.plane.note(["1.1"], by="ann"))] == ["ann"]
     with house.store.read() as reading:
         assert reading.unnoted_failures(10) == {}
 
@@ -271,8 +271,8 @@ def test_what_is_held_stays_until_it_is_released(house: House, kind: HoldKind, n
     assert house.operation("1.1").held_at is None
     place = f"{kind} {name if kind is HoldKind.HOST else name.lower()}".rstrip()
     assert house.operation("1.1").interventions == (
-        Intervention(deed=AuditAction.HOLD, by="ann", at=NOW, note=f"{place}: storm"),
-        Intervention(deed=AuditAction.RELEASE, by="bob", at=NOW + 15 * MINUTE, note=place),
+        Intervention(action=AuditAction.HOLD, by="ann", at=NOW, detail=f"{place}: storm"),
+        Intervention(action=AuditAction.RELEASE, by="bob", at=NOW + 15 * MINUTE, detail=place),
     )
     with house.store.read() as reading:
         assert reading.holds() == ()
@@ -294,7 +294,7 @@ def test_what_is_scheduled_is_postponed(house: House, reference: str) -> None:
     assert house.operation("1.1") == postponed
     assert postponed.not_before == NOW + 60 * MINUTE
     note = "not before 2026-03-02 13:00:00Z"
-    said = Intervention(deed=AuditAction.POSTPONE, by="ann", at=NOW, note=note)
+    said = Intervention(action=AuditAction.POSTPONE, by="ann", at=NOW, detail=note)
     assert postponed.interventions == (said,)
     assert done(house.plane.next_wakeup()) == NOW + 60 * MINUTE
 

@@ -79,7 +79,7 @@ def test_what_ends_together_shares_one_commit_and_each_has_its_own_answer(busy: 
     failed = busy.finish(acts["1.3"], Outcome(succeeded=False, message="no power"))
     busy.release()
     assert [(o.id, o.status) for o in fine.result(10)] == [("1.1", EventStatus.COMPLETED)]
-    assert [o.doubt for o in doubted.result(10)] == ["lost"]
+    assert [o.outcome_unknown for o in doubted.result(10)] == ["lost"]
     assert failed.result(10)[0].outcome == "no power"
     for refused, code in (
         (stale, ErrorCode.STALE),
@@ -142,7 +142,7 @@ def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
         future.result(10)
     with busy.store.read() as reading:
         walked = reading.operations_of_maintenance(1)
-        (walk,) = reading.maintenances([1])[1].walks
+        (walk,) = reading.maintenances([1])[1].rolling_updates
     assert [o.status for o in walked.values()] == [EventStatus.COMPLETED, EventStatus.SCHEDULED]
     assert walk.done == ("web-0", "web-3", "web-1", "web-4")
 

@@ -208,7 +208,7 @@ def test_an_operator_is_asked_where_nobody_knows_and_may_have_it_repeated(house:
         await settle()
         operation = house.operation("1.1")
         assert (operation.status, operation.lease_until) == (EventStatus.STARTED, None)
-        assert "nobody knows" in operation.doubt
+        assert "nobody knows" in operation.outcome_unknown
         await passes(house, LEASE)
         assert connector.asked == [("check", "1.1", 2)]
         connector.earlier = Found.NOT_DONE
@@ -257,7 +257,7 @@ def test_an_act_whose_bearer_is_lost_on_the_way_is_doubtful_too(house: House) ->
         await settle()
         connector.outcomes["1.1"].set_result(Found.UNKNOWN)
         await settle()
-        assert house.operation("1.1").doubt
+        assert house.operation("1.1").outcome_unknown
 
     play(house, story)
 

@@ -181,7 +181,11 @@ class Operator:
         self._wire.journal.write("ends", ends=ends)
         for operation in over:
             known = self._known.pop(operation["id"], None)
-            if known and operation["walk"] is not None and operation["status"] != "Completed":
+            if (
+                known
+                and operation["rolling_update"] is not None
+                and operation["status"] != "Completed"
+            ):
                 self._stopped.add(operation["maintenance"])
         self._learn(o for o in operations if o["status"] == "Scheduled")
 

@@ -184,8 +184,8 @@ def _walks_go_in_turn(journals: Journals, final: Final, times: Times) -> Iterato
         resumed[one.entry["number"]].append(one.sent)
     walks: dict[tuple[int, int], list[Mapping[str, Any]]] = defaultdict(list)
     for operation in final.operations.values():
-        if operation["walk"] is not None:
-            walks[operation["maintenance"], operation["walk"]].append(operation)
+        if operation["rolling_update"] is not None:
+            walks[operation["maintenance"], operation["rolling_update"]].append(operation)
     for (number, _), steps in walks.items():
         steps.sort(key=lambda step: int(step["id"].partition(".")[2]))
         for before, after in pairwise(steps):

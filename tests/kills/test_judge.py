@@ -33,7 +33,7 @@ class Run:
         self.operation: dict[str, Any] = {
             "id": "1.1",
             "maintenance": 1,
-            "walk": 0,
+            "rolling_update": 0,
             "event_type": "Reboot",
             "hosts": ["h0"],
             "description": "ann asks 1",

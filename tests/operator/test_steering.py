@@ -38,17 +38,17 @@ def end(service: Running, client: Client, reference: str, *, well: bool) -> None
 
 
 def walk_of(client: Client, number: int = 1) -> Any:
-    (walk,) = client.get(f"/v1/maintenance/{number}")["maintenance"]["walks"]
+    (walk,) = client.get(f"/v1/maintenance/{number}")["maintenance"]["rolling_updates"]
     return walk
 
 
 def test_a_walk_shows_what_is_done_what_is_next_and_that_there_is_more(client: Client) -> None:
     plan = reboot_of_web(client)
-    (walk,) = plan["maintenance"]["walks"]
+    (walk,) = plan["maintenance"]["rolling_updates"]
     assert walk == {
         "scope": "web",
         "host": "",
-        "state": "going",
+        "state": "running",
         "reason": "",
         "done": {"count": 1, "names": ["web-0"]},
         "more": True,
@@ -57,7 +57,7 @@ def test_a_walk_shows_what_is_done_what_is_next_and_that_there_is_more(client: C
     shown = client.get("/v1/maintenance/1")
     assert shown["further"] == plan["further"]
     assert [step["places"][0]["update_domain"] for step in shown["further"]] == [1, 2]
-    assert shown["operations"][0]["walk"] == 0
+    assert shown["operations"][0]["rolling_update"] == 0
     assert client.get("/v1/maintenance")["maintenances"] == [shown["maintenance"]]
 
 
@@ -100,17 +100,17 @@ def test_a_walk_that_stopped_is_resumed_or_refused(client: Client) -> None:
     assert client.ask("POST", "/v1/maintenance/1/resume", {"sure": True}).status == 400
     client.ask("POST", "/v1/cancellations", {"reference": "1.1"})
     stopped = walk_of(client)
-    assert stopped["state"] == "stopped"
+    assert stopped["state"] == "paused"
     assert "1.1 is Canceled" in stopped["reason"]
     assert stopped["more"]
     resumed = client.ask("POST", "/v1/maintenance/1/resume", {"by": "bob"})
     assert resumed.status == 200
     (said,) = client.get("/v1/maintenance/1")["maintenance"]["interventions"]
-    assert (said["deed"], said["by"], said["note"]) == ("resume", "bob", stopped["reason"])
+    assert (said["action"], said["by"], said["detail"]) == ("resume", "bob", stopped["reason"])
     assert [operation["id"] for operation in resumed.json["operations"]] == ["1.2"]
-    assert walk_of(client)["state"] == "going"
+    assert walk_of(client)["state"] == "running"
     client.ask("POST", "/v1/cancellations", {"reference": "1"})
-    assert walk_of(client)["state"] == "over"
+    assert walk_of(client)["state"] == "finished"
     assert not walk_of(client)["more"]
     assert client.get("/v1/maintenance/1")["further"] == []
 
@@ -142,7 +142,7 @@ def test_what_is_held_does_not_start_and_gets_its_notice_back(
     assert (again.status, again.error["code"]) == (409, "conflict")
     released = client.ask("DELETE", "/v1/holds", {"kind": "scope", "name": "web", "by": "bob"})
     (operation,) = client.get("/v1/history")["operations"]
-    assert [(one["deed"], one["by"], one["note"]) for one in operation["interventions"]] == [
+    assert [(one["action"], one["by"], one["detail"]) for one in operation["interventions"]] == [
         ("hold", "ann", "scope web: release day"),
         ("release", "bob", "scope web"),
     ]
@@ -196,10 +196,10 @@ def test_an_event_is_postponed_and_never_brought_forward(client: Client) -> None
     assert moved["not_before"] == "2026-03-01T13:00:00Z"
     (said,) = moved["interventions"]
     assert said == {
-        "deed": "postpone",
+        "action": "postpone",
         "by": "operator",
         "at": "2026-03-01T12:00:00Z",
-        "note": "not before 2026-03-01 13:00:00Z",
+        "detail": "not before 2026-03-01 13:00:00Z",
     }
     sooner = {"reference": "1.1", "not_before": "2026-03-01T12:30:00Z"}
     refused = client.ask("POST", "/v1/postponements", sooner)
@@ -265,7 +265,7 @@ def test_a_failure_needs_attention_until_somebody_takes_note(
     (noted,) = client.ask("POST", "/v1/notes", {"references": ["1"], "by": "ann"}).json[
         "operations"
     ]
-    assert noted["seen_by"] == "ann"
+    assert noted["acknowledged_by"] == "ann"
     assert kinds(client) == []
 
 
@@ -319,10 +319,10 @@ def test_an_operation_in_doubt_stays_until_an_operator_says_what_became_of_it(
     attempt = under_way(client, "1.1")
     service.plane.doubt("1.1", attempt, "its result was lost").result(5)
     assert kinds(client) == [("unknown", "1.1")]
-    assert client.get("/v1/events")["events"][0]["doubt"] == "its result was lost"
+    assert client.get("/v1/events")["events"][0]["outcome_unknown"] == "its result was lost"
     assert client.ask("POST", path, {"verdict": "perhaps"}).status == 400
     nowhere = client.ask("POST", "/v1/operations/9.9/resolution", {"verdict": "failed"})
     assert nowhere.status == 404
     (resolved,) = client.ask("POST", path, {"verdict": "failed", "by": "ann"}).json["operations"]
-    assert (resolved["status"], resolved["doubt"]) == ("Failed", "")
+    assert (resolved["status"], resolved["outcome_unknown"]) == ("Failed", "")
     assert "ann" in resolved["outcome"]

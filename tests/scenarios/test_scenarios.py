@@ -67,7 +67,7 @@ def test_no_expectation_of_the_scenario_is_empty_talk(path: Path) -> None:
         ("expect no operation 1.1", "1.1 is Scheduled"),
         ("expect 2.1 is Scheduled", "there is no operation 2.1"),
         ("expect incarnation of web is 2", "the incarnation of web is 1"),
-        ("expect walk of 1 is going", "the walks of maintenance 1 are: nothing"),
+        ("expect walk of 1 is running", "the walks of maintenance 1 are: nothing"),
         ("expect attention failed 1.1", "the attention list is: nothing"),
         ("expect web is on host h1", "web is on host unknown"),
         ("expect no machine web", "web is on host unknown"),

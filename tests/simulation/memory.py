@@ -99,7 +99,7 @@ class Memory:
             if operation.lease_until is None or operation.lease_until <= now
         ]
         free.sort(key=lambda o: (o.started_at, o.maintenance, o.id))
-        return {o.id: o for o in free[:limit] if not o.doubt}
+        return {o.id: o for o in free[:limit] if not o.outcome_unknown}
 
     def holds(self) -> tuple[Hold, ...]:
         return self.all_holds

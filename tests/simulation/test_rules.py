@@ -262,14 +262,16 @@ class Rules(RuleBasedStateMachine):
     def a_walk_that_goes_on_has_a_step_under_way_or_one_in_its_way(self) -> None:
         operations = self.bench.snapshot.operations.values()
         for number, maintenance in self.bench.snapshot.maintenances.items():
-            for index, walk in enumerate(maintenance.walks):
-                steps = [o for o in operations if (o.maintenance, o.walk) == (number, index)]
+            for index, walk in enumerate(maintenance.rolling_updates):
+                steps = [
+                    o for o in operations if (o.maintenance, o.rolling_update) == (number, index)
+                ]
                 live = [o for o in steps if o.status.visible]
                 assert len(live) <= 1
-                if walk.state is RollingState.GOING and not live:
+                if walk.state is RollingState.RUNNING and not live:
                     assert steps
                     assert any(o.status.visible for o in operations)
-                if walk.state is RollingState.STOPPED:
+                if walk.state is RollingState.PAUSED:
                     assert walk.reason
 
     def teardown(self) -> None:
@@ -277,7 +279,7 @@ class Rules(RuleBasedStateMachine):
         for hold in self.bench.snapshot.holds:
             self.bench.release(hold.kind, hold.name)
         for number, maintenance in sorted(self.bench.snapshot.maintenances.items()):
-            if any(walk.state is RollingState.STOPPED for walk in maintenance.walks):
+            if any(walk.state is RollingState.PAUSED for walk in maintenance.rolling_updates):
                 self.bench.decide(commands.ResumeRolling(number))
         for _ in range(len(self.bench.snapshot.machines) * 3 + 10):
             self.bench.let_pass(timedelta(days=400))

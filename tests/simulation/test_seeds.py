@@ -235,7 +235,7 @@ def play_all() -> None:
     ],
     ids=[
         "domains",
-        "walks",
+        "rolling_updates",
         "snapshots",
         "postponing",
         "gate",

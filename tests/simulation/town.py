@@ -408,7 +408,7 @@ class Town:
             for operation in memory.all_operations.values()
             if operation.id not in about
             and (
-                (operation.status is EventStatus.FAILED and not operation.seen_by)
+                (operation.status is EventStatus.FAILED and not operation.acknowledged_by)
                 or (operation.status.visible and operation.waits_for not in about)
             )
         ]
@@ -419,10 +419,10 @@ class Town:
         """Whether a walk has a step that is live, or a live event in the way of its next."""
         live = [self.memory.all_operations[i] for i in self.memory.live]
         busy = {key(name) for operation in live for name in operation.machines}
-        walks = self.memory.open[number].walks
+        walks = self.memory.open[number].rolling_updates
         return any(operation.maintenance == number for operation in live) or any(
             machine.key in busy
             for walk in walks
-            if walk.state is RollingState.GOING
+            if walk.state is RollingState.RUNNING
             for machine in planner.next_step(walk, self.memory.all_machines.values())
         )

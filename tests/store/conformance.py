@@ -318,14 +318,14 @@ class Questions:
             assert reading.next_lease_end() == NOW + MINUTE
 
     def test_what_is_in_doubt_is_nobodys_to_claim(self, store: Store) -> None:
-        doubtful = operation("1.1", **STARTED, doubt="nobody knows")
-        leased = operation("1.2", **STARTED, doubt="nobody knows", lease_until=NOW)
+        doubtful = operation("1.1", **STARTED, outcome_unknown="nobody knows")
+        leased = operation("1.2", **STARTED, outcome_unknown="nobody knows", lease_until=NOW)
         save(store, with_maintenances(doubtful, leased))
         with store.read() as reading:
             assert reading.claimable(NOW + MINUTE, 10) == {}
             assert reading.next_lease_end() is None
             assert set(reading.live_operations()) == {"1.1", "1.2"}
-        save(store, with_maintenances(msgspec.structs.replace(leased, doubt="")))
+        save(store, with_maintenances(msgspec.structs.replace(leased, outcome_unknown="")))
         with store.read() as reading:
             assert list(reading.claimable(NOW + MINUTE, 10)) == ["1.2"]
             assert reading.next_lease_end() == NOW
@@ -370,7 +370,7 @@ class Questions:
         save(store, Changes(maintenances=made))
         with store.read() as reading:
             assert list(reading.open_maintenances().items()) == [(2, made[1]), (10, made[0])]
-        ended = msgspec.structs.replace(GOING, state=RollingState.OVER)
+        ended = msgspec.structs.replace(GOING, state=RollingState.FINISHED)
         save(store, Changes(maintenances=(values.maintenance(2, ended),)))
         with store.read() as reading:
             assert set(reading.open_maintenances()) == {10}

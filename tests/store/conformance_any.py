@@ -77,8 +77,8 @@ def operations(draw: st.DrawFn) -> Operation:
         lease_until=draw(st.none() | MOMENTS),
         waits_for=draw(st.sampled_from(["", "", "9.9"])),
         held_at=draw(st.none() | MOMENTS),
-        doubt=draw(st.sampled_from(["", "", "who knows"])),
-        seen_by=draw(st.sampled_from(["", "ann"])),
+        outcome_unknown=draw(st.sampled_from(["", "", "who knows"])),
+        acknowledged_by=draw(st.sampled_from(["", "ann"])),
         repeat_after=draw(st.integers(0, 3)),
     )
 
@@ -195,6 +195,8 @@ class Any:
         leases = [
             o.lease_until
             for o in expected.operations.values()
-            if o.status is EventStatus.STARTED and not o.doubt and o.lease_until is not None
+            if o.status is EventStatus.STARTED
+            and not o.outcome_unknown
+            and o.lease_until is not None
         ]
         assert reading.next_lease_end() == min(leases, default=None)

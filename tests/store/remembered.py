@@ -83,7 +83,7 @@ class Remembered:
             o
             for o in self._in_order()
             if o.status is EventStatus.STARTED
-            and not o.doubt
+            and not o.outcome_unknown
             and (o.lease_until is None or o.lease_until <= now)
         ]
         return [o.id for o in sorted(free, key=lambda o: o.started_at or now)]
@@ -92,7 +92,7 @@ class Remembered:
         failed = [
             (o.ended_at, self.order.index(o.id), o.id)
             for o in self.operations.values()
-            if o.status is EventStatus.FAILED and not o.seen_by
+            if o.status is EventStatus.FAILED and not o.acknowledged_by
         ]
         return [id_ for *_, id_ in sorted(failed, reverse=True)]
 

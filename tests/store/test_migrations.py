@@ -125,9 +125,11 @@ def test_a_database_of_the_first_release_keeps_all_that_it_held(tmp_path: Path) 
         assert reading.setting("origin") == "1"
     with store.write() as transaction:
         assert transaction.next_maintenance_number() == 10
-        transaction.save(Changes(operations=(replace(live, doubt="?"),)))
+        transaction.save(Changes(operations=(replace(live, outcome_unknown="?"),)))
         assert transaction.purge(NOW + MINUTE, 9) == 1
-        assert transaction.operations(["1.2", "1.11"]) == {"1.11": replace(live, doubt="?")}
+        assert transaction.operations(["1.2", "1.11"]) == {
+            "1.11": replace(live, outcome_unknown="?")
+        }
     store.close()
     after = sqlite3.connect(path)
     assert after.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -47,7 +47,7 @@ def machine(name: str, scope: str = "web", **fields: Any) -> Machine:
 
 def maintenance(number: int, *walks: RollingUpdate) -> Maintenance:
     return Maintenance(
-        walks=walks,
+        rolling_updates=walks,
         number=number,
         event_type=EventType.REBOOT,
         source=EventSource.USER,
@@ -90,8 +90,8 @@ def lost(name: str, **fields: Any) -> Lost:
 
 
 GOING = RollingUpdate(scope="web", done=("web-0",))
-STOPPED = RollingUpdate(host="h1", state=RollingState.STOPPED, reason="it failed")
-OVER = RollingUpdate(scope="web", machines=("web-0",), state=RollingState.OVER)
+STOPPED = RollingUpdate(host="h1", state=RollingState.PAUSED, reason="it failed")
+OVER = RollingUpdate(scope="web", machines=("web-0",), state=RollingState.FINISHED)
 
 
 def with_maintenances(*operations: Operation) -> Changes:
@@ -150,7 +150,7 @@ EVENTS = every(
     silent=st.booleans(),
 )
 INTERVENTIONS = st.lists(
-    every(Intervention, deed=st.sampled_from(AuditAction), at=MOMENTS), max_size=2
+    every(Intervention, action=st.sampled_from(AuditAction), at=MOMENTS), max_size=2
 ).map(tuple)
 OPERATIONS = every(
     Operation,
@@ -169,7 +169,7 @@ OPERATIONS = every(
     attempt=INT64,
     lease_until=st.none() | MOMENTS,
     hosts=st.lists(SOME, max_size=3).map(tuple),
-    walk=st.none() | INT32,
+    rolling_update=st.none() | INT32,
     held_at=st.none() | MOMENTS,
     notice_left_seconds=INT64,
     repeat_after=INT64,
@@ -190,7 +190,7 @@ MAINTENANCES = every(
     requested_at=MOMENTS,
     duration_seconds=INT64,
     without_notice=st.booleans(),
-    walks=st.lists(WALKS, max_size=3).map(tuple),
+    rolling_updates=st.lists(WALKS, max_size=3).map(tuple),
     announced=INT64,
     interventions=INTERVENTIONS,
 )

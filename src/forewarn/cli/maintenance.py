@@ -87,7 +87,7 @@ def show(
             ("description", asked.description or "-"),
             ("expected interruption", _interruption(asked.duration_seconds)),
             *([("without notice", "where a scope is off")] if asked.without_notice else []),
-            *(("walk", line) for line in map(_walk, asked.walks)),
+            *(("rolling_update", line) for line in map(_walk, asked.rolling_updates)),
         ]
     )
     output.say("")

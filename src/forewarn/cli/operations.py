@@ -68,7 +68,7 @@ def interventions(
     output.table(
         ("REF", "DEED", "BY", "AT", "NOTE"),
         (
-            (reference, one.deed, one.by, times.shown(one.at), one.note or "-")
+            (reference, one.action, one.by, times.shown(one.at), one.detail or "-")
             for reference, one in sorted(done, key=lambda pair: pair[1].at)
         ),
         empty="",
@@ -138,8 +138,8 @@ def became(operations: Iterable["schemas.Operation"]) -> None:
             line += f", not before {times.shown(operation.not_before)}"
         if any(event.approval for event in operation.events):
             line += f", approved by {approvers(operation)}"
-        if operation.seen_by:
-            line += f", noted by {operation.seen_by}"
+        if operation.acknowledged_by:
+            line += f", noted by {operation.acknowledged_by}"
         output.say(line)
 
 
@@ -154,7 +154,7 @@ def standing(live: "schemas.Operation | schemas.LiveEvent") -> str:
         return f"{live.status}, held"
     if live.waits_for:
         return f"{live.status}, waits for {live.waits_for}"
-    if live.doubt:
+    if live.outcome_unknown:
         return f"{live.status}, in doubt"
     return live.status
 
@@ -170,7 +170,7 @@ def _steered(operation: "schemas.Operation") -> str:
     """Return who held, released, postponed or repeated it; `-` where nobody did."""
     words: dict[str, dict[str, None]] = {}
     for one in operation.interventions:
-        words.setdefault(one.by, {})[one.deed] = None
+        words.setdefault(one.by, {})[one.action] = None
     return "; ".join(f"{by} ({', '.join(deeds)})" for by, deeds in words.items()) or "-"
 
 

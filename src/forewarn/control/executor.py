@@ -223,7 +223,7 @@ class Executor:
 
     def _learn(self, changes: Changes) -> None:
         for operation in changes.operations:
-            started = operation.status is EventStatus.STARTED and not operation.doubt
+            started = operation.status is EventStatus.STARTED and not operation.outcome_unknown
             if started and operation.lease_until is None:
                 self._wake.set()
                 return

@@ -245,7 +245,9 @@ def _open_walks(
     concerned: dict[int, Maintenance] = {}
     walks: list[RollingUpdate] = []
     for number, maintenance in reading.open_maintenances().items():
-        left = [walk for walk in maintenance.walks if walk.state is not RollingState.OVER]
+        left = [
+            walk for walk in maintenance.rolling_updates if walk.state is not RollingState.FINISHED
+        ]
         if number in numbers or any(walk.host or walk.scope in scopes for walk in left):
             concerned[number] = maintenance
             walks.extend(left)

@@ -125,8 +125,8 @@ def _of_holds(holds: Iterable[Hold]) -> Iterable[Alert]:
 
 def _of_walks(maintenances: Iterable[Maintenance]) -> Iterable[Alert]:
     for maintenance in maintenances:
-        for walk in maintenance.walks:
-            if walk.state is RollingState.STOPPED:
+        for walk in maintenance.rolling_updates:
+            if walk.state is RollingState.PAUSED:
                 where = walk.scope or f"host {walk.host}"
                 message = (
                     f"the walk of {where} has stopped: {walk.reason}; resume or cancel maintenance "
@@ -146,14 +146,14 @@ def _of_operation(
     def item(kind: AlertKind, message: str, since: datetime) -> Alert:
         return Alert(kind=kind, about=operation.id, message=message, since=since)
 
-    if operation.status is EventStatus.FAILED and not operation.seen_by:
+    if operation.status is EventStatus.FAILED and not operation.acknowledged_by:
         assert operation.ended_at is not None
         why = f": {operation.outcome}" if operation.outcome else ""
         yield item(AlertKind.FAILED, f"{operation.event_type} failed{why}", operation.ended_at)
     if operation.status is EventStatus.STARTED:
         assert operation.started_at is not None
-        if operation.doubt:
-            message = f"{operation.event_type} of {_named(operation)}: {operation.doubt}"
+        if operation.outcome_unknown:
+            message = f"{operation.event_type} of {_named(operation)}: {operation.outcome_unknown}"
             yield item(AlertKind.UNKNOWN, message, operation.started_at)
         elif now - operation.started_at > patience(operation):
             message = f"{operation.event_type} has not ended since {operation.started_at:%H:%M:%SZ}"

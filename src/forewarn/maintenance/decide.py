@@ -340,7 +340,7 @@ def _note(bench: WorkingSet, cause: AcknowledgeFailures) -> list[str]:
         if operation.status is not EventStatus.FAILED:
             message = f"operation {operation_id} is {operation.status}: only a failure is noted"
             raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
-        bench.put(replace(operation, seen_by=operation.seen_by or cause.by))
+        bench.put(replace(operation, acknowledged_by=operation.acknowledged_by or cause.by))
     return list(cause.operations)
 
 
@@ -411,7 +411,7 @@ def follow(
         case ReportUnknownOutcome():
             operation = bench.claimed(cause.operation, cause.attempt)
             doubt = cause.message[-MAX_OUTCOME:] or NO_REASON
-            bench.put(replace(operation, doubt=doubt, lease_until=None))
+            bench.put(replace(operation, outcome_unknown=doubt, lease_until=None))
             return [operation.id]
         case ResolveOutcome():
             return _resolve(bench, cause)
@@ -423,11 +423,11 @@ def _claim(bench: WorkingSet, cause: ClaimTasks) -> list[str]:
     for operation_id in cause.operations:
         operation = bench.named(operation_id)
         held = operation.lease_until is not None and operation.lease_until > bench.now
-        if operation.status is not EventStatus.STARTED or held or operation.doubt:
+        if operation.status is not EventStatus.STARTED or held or operation.outcome_unknown:
             message = (
                 f"operation {operation_id} is {operation.status}"
                 + (f" and held by {operation.executor}" if held else "")
-                + (" and in doubt" if operation.doubt else "")
+                + (" and in doubt" if operation.outcome_unknown else "")
                 + ": only a Started one that nobody holds can be claimed"
             )
             raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
@@ -458,18 +458,21 @@ def _finish(bench: WorkingSet, cause: FinishTask) -> list[str]:
 
 def _resolve(bench: WorkingSet, cause: ResolveOutcome) -> list[str]:
     operation = bench.named(cause.operation)
-    if not operation.doubt:
+    if not operation.outcome_unknown:
         message = (
             f"there is no doubt about operation {operation.id}, which is {operation.status}: "
             "only one in doubt can be resolved"
         )
         raise Refused(ErrorCode.CONFLICT, message, operation=operation.id)
     if cause.verdict is Verdict.REPEAT:
-        repeated = replace(operation, doubt="", lease_until=None, repeat_after=operation.attempt)
-        bench.intervene(repeated, AuditAction.REPEAT, cause.by, operation.doubt)
+        repeated = replace(
+            operation, outcome_unknown="", lease_until=None, repeat_after=operation.attempt
+        )
+        bench.intervene(repeated, AuditAction.REPEAT, cause.by, operation.outcome_unknown)
         return [operation.id]
     succeeded = cause.verdict is Verdict.SUCCEEDED
-    outcome = f"{cause.verdict}, says {cause.by or 'an operator'}; before that: {operation.doubt}"
+    who = cause.by or "an operator"
+    outcome = f"{cause.verdict}, says {who}; before that: {operation.outcome_unknown}"
     _settle(bench, operation, {}, succeeded=succeeded)
     bench.end(operation, Trigger.SUCCEED if succeeded else Trigger.FAIL, outcome[:MAX_OUTCOME])
     _lose(bench, operation, succeeded=succeeded)

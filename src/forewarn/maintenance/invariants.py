@@ -97,7 +97,7 @@ def check_operation(operation: Operation) -> None:
         "it is held although it is not Scheduled, or waits besides",
     )
     _hold(
-        not operation.doubt or operation.status is EventStatus.STARTED,
+        not operation.outcome_unknown or operation.status is EventStatus.STARTED,
         operation,
         "it is in doubt although it is not Started",
     )

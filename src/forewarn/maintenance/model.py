@@ -168,10 +168,10 @@ class AuditAction(StrEnum):
 class Intervention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An operator's word that changed the course of an operation or a maintenance."""
 
-    deed: AuditAction
+    action: AuditAction
     by: str
     at: datetime
-    note: str = ""
+    detail: str = ""
     """What was held or released and why, or until when it was postponed."""
 
 
@@ -180,10 +180,10 @@ MAX_INTERVENTIONS = 20
 
 
 def intervened(
-    before: tuple[Intervention, ...], deed: AuditAction, by: str, at: datetime, note: str = ""
+    before: tuple[Intervention, ...], action: AuditAction, by: str, at: datetime, detail: str = ""
 ) -> tuple[Intervention, ...]:
     """Return the interventions with one more."""
-    return (*before, Intervention(deed=deed, by=by, at=at, note=note))[-MAX_INTERVENTIONS:]
+    return (*before, Intervention(action=action, by=by, at=at, detail=detail))[-MAX_INTERVENTIONS:]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -235,7 +235,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended_at: datetime | None = None
     hosts: tuple[str, ...] = ()
     """The hosts that its machines were on when it was announced, as far as they are known."""
-    walk: int | None = None
+    rolling_update: int | None = None
     """Which of its maintenance's walks it is a step of; None where there is nothing to walk."""
     held_at: datetime | None = None
     """Since when a hold keeps it from starting; None while none does."""
@@ -245,7 +245,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The operation that must end before this one may start, once it is ready; `""` for none."""
     outcome: str = ""
     """What the connector said at its end, or why it was cancelled."""
-    seen_by: str = ""
+    acknowledged_by: str = ""
     """The operator who took note of its failure; `""` while nobody has."""
     attempt: int = 0
     """The fencing number: each claim by an executor raises it."""
@@ -253,7 +253,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who claimed it last."""
     lease_until: datetime | None = None
     """When that claim is void."""
-    doubt: str = ""
+    outcome_unknown: str = ""
     """Why nobody knows whether it was carried out: it stays Started until an operator says; `""`
     where there is no doubt."""
     repeat_after: int = 0
@@ -296,10 +296,10 @@ class Verdict(StrEnum):
 class RollingState(StrEnum):
     """How a walk stands."""
 
-    GOING = "going"
-    STOPPED = "stopped"
+    RUNNING = "running"
+    PAUSED = "paused"
     """A step did not end well: an operator resumes or cancels it."""
-    OVER = "over"
+    FINISHED = "finished"
 
 
 class RollingUpdate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -315,7 +315,7 @@ class RollingUpdate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Keys; empty for all that there are when a step is announced."""
     done: tuple[str, ...] = ()
     """The keys of machines that had their turn."""
-    state: RollingState = RollingState.GOING
+    state: RollingState = RollingState.RUNNING
     reason: str = ""
     """Why it stopped."""
 
@@ -334,7 +334,7 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     duration_seconds: int
     without_notice: bool = False
     """The operator accepts that scopes which are off get no event and no notice."""
-    walks: tuple[RollingUpdate, ...] = ()
+    rolling_updates: tuple[RollingUpdate, ...] = ()
     """Only for what takes more than one step."""
     announced: int = 0
     """How many operations it has had so far: the last one's ordinal."""
@@ -344,7 +344,7 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def open(self) -> bool:
         """Whether a step of it is still to be announced, or an operator must say so."""
-        return any(walk.state is not RollingState.OVER for walk in self.walks)
+        return any(walk.state is not RollingState.FINISHED for walk in self.rolling_updates)
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -112,7 +112,7 @@ class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):
 
     machines: tuple[Machine, ...]
     """In the order of their names; of one update domain in each scope."""
-    walk: int | None
+    rolling_update: int | None
     """Which walk of the maintenance it is a step of."""
 
 
@@ -197,11 +197,11 @@ def plan(
         if rest and request.indivisible and not request.no_notice:
             raise _torn(request.host, rest[0], snapshot.scopes[rest[0].scope])
         if rest and not all_at_once:
-            steps.append(PlannedOperation(machines=first, walk=len(walks)))
+            steps.append(PlannedOperation(machines=first, rolling_update=len(walks)))
             walks.append(following)
             continue
         while first:
-            steps.append(PlannedOperation(machines=first, walk=None))
+            steps.append(PlannedOperation(machines=first, rolling_update=None))
             walk = after(walk, first)  # noqa: PLW2901 - each step leaves less to walk
             first = next_step(walk, concerned)
     named = request.scope or request.host
@@ -215,7 +215,7 @@ def plan(
         description=_description(request),
         duration_seconds=request.duration_seconds,
         without_notice=request.without_notice,
-        walks=tuple(walks),
+        rolling_updates=tuple(walks),
     )
     return maintenance, steps
 
@@ -278,7 +278,7 @@ def operation(
         status=EventStatus.SCHEDULED,
         announced_at=now,
         not_before=not_before,
-        walk=step.walk,
+        rolling_update=step.rolling_update,
         hosts=tuple(sorted({machine.host for machine in step.machines if machine.host})),
         events=tuple(
             Event(

@@ -249,11 +249,11 @@ class WorkingSet:
                 waits_for="",
                 held_at=None,
                 lease_until=None,
-                doubt="",
+                outcome_unknown="",
                 outcome=outcome[-MAX_OUTCOME:],
             )
         )
-        if operation.walk is not None and status is not EventStatus.COMPLETED:
+        if operation.rolling_update is not None and status is not EventStatus.COMPLETED:
             self.stop_walk(operation, f"{operation.id} is {status}: {outcome}".rstrip(": "))
         waiting = [o for o in self.operations.values() if o.waits_for == operation.id]
         for other in sorted(waiting, key=in_turn):
@@ -286,19 +286,22 @@ class WorkingSet:
 
     def stop_walk(self, operation: Operation, reason: str) -> None:
         """Stop the walk that an operation is a step of, unless it is over."""
-        assert operation.walk is not None
+        assert operation.rolling_update is not None
         maintenance = self.maintenances.get(operation.maintenance)
-        if maintenance is None or maintenance.walks[operation.walk].state is RollingState.OVER:
+        if (
+            maintenance is None
+            or maintenance.rolling_updates[operation.rolling_update].state is RollingState.FINISHED
+        ):
             return
-        stopped = {"state": RollingState.STOPPED, "reason": reason[-MAX_OUTCOME:]}
-        self._put_walk(maintenance, operation.walk, **stopped)
+        stopped = {"state": RollingState.PAUSED, "reason": reason[-MAX_OUTCOME:]}
+        self._put_walk(maintenance, operation.rolling_update, **stopped)
 
     def end_walks(self, number: int, reason: str) -> bool:
         """Let nothing more of a maintenance be announced; return whether anything was left."""
         maintenance = self.maintenances[number]
         left = maintenance.open
-        for index in range(len(maintenance.walks)):
-            changes = {"state": RollingState.OVER, "reason": reason}
+        for index in range(len(maintenance.rolling_updates)):
+            changes = {"state": RollingState.FINISHED, "reason": reason}
             self._put_walk(self.maintenances[number], index, **changes)
         return left
 
@@ -311,8 +314,8 @@ class WorkingSet:
         """
         stopped = [
             index
-            for index, walk in enumerate(self.maintenances[number].walks)
-            if walk.state is RollingState.STOPPED
+            for index, walk in enumerate(self.maintenances[number].rolling_updates)
+            if walk.state is RollingState.PAUSED
         ]
         for index in stopped:
             maintenance = self.maintenances[number]
@@ -321,12 +324,12 @@ class WorkingSet:
                 AuditAction.RESUME,
                 by,
                 self.now,
-                maintenance.walks[index].reason,
+                maintenance.rolling_updates[index].reason,
             )
             self._put_walk(
                 replace(maintenance, interventions=words),
                 index,
-                state=RollingState.GOING,
+                state=RollingState.RUNNING,
                 reason="",
             )
         if stopped:
@@ -340,10 +343,12 @@ class WorkingSet:
         """
         if not self.maintenances:
             return
-        under_way = {(o.maintenance, o.walk) for o in self.operations.values() if o.status.visible}
+        under_way = {
+            (o.maintenance, o.rolling_update) for o in self.operations.values() if o.status.visible
+        }
         for number in sorted(self.maintenances):
-            for index, walk in enumerate(self.maintenances[number].walks):
-                if walk.state is RollingState.GOING and (number, index) not in under_way:
+            for index, walk in enumerate(self.maintenances[number].rolling_updates):
+                if walk.state is RollingState.RUNNING and (number, index) not in under_way:
                     self._walk_on(number, index, walk)
 
     def off(self, step: planner.PlannedOperation) -> set[str]:
@@ -405,22 +410,22 @@ class WorkingSet:
         maintenance = self.maintenances[number]
         machines = planner.next_step(walk, self.machines.values())
         if not machines:
-            self._put_walk(maintenance, index, state=RollingState.OVER)
+            self._put_walk(maintenance, index, state=RollingState.FINISHED)
             return
-        step = planner.PlannedOperation(machines=machines, walk=index)
+        step = planner.PlannedOperation(machines=machines, rolling_update=index)
         if self.in_the_way(step) is not None:
             return
         if self.off(step) and not maintenance.without_notice:
             reason = f"{min(self.off(step))} is off by now: its guests would get no notice"
-            self._put_walk(maintenance, index, state=RollingState.STOPPED, reason=reason)
+            self._put_walk(maintenance, index, state=RollingState.PAUSED, reason=reason)
             return
         self._put_walk(maintenance, index, done=planner.after(walk, machines).done)
         self.announce(number, step)
 
     def _put_walk(self, maintenance: Maintenance, index: int, **changes: object) -> None:
-        walks = list(maintenance.walks)
+        walks = list(maintenance.rolling_updates)
         walks[index] = replace(walks[index], **changes)
-        self.maintenances[maintenance.number] = replace(maintenance, walks=tuple(walks))
+        self.maintenances[maintenance.number] = replace(maintenance, rolling_updates=tuple(walks))
 
     def _enter(self, operation: Operation) -> None:
         status = lifecycle.step(operation.id, None, Trigger.ANNOUNCE)

@@ -22,7 +22,9 @@ _operations = tables.operations.c
 _events = tables.events.c
 _machine_columns = [tables.machines.c[name] for name in rows.MACHINE_COLUMNS]
 _live = [status.value for status in EventStatus if status.visible]
-_to_carry_out = and_(_operations.status == EventStatus.STARTED.value, _operations.doubt == "")
+_to_carry_out = and_(
+    _operations.status == EventStatus.STARTED.value, _operations.outcome_unknown == ""
+)
 
 
 def chunks(keys: Iterable[T]) -> Iterator[list[T]]:
@@ -146,7 +148,7 @@ class SqlReading:
         failed = _operations.status == EventStatus.FAILED.value
         statement = (
             select(tables.operations)
-            .where(failed, _operations.seen_by == "")
+            .where(failed, _operations.acknowledged_by == "")
             .order_by(_operations.ended_at.desc(), _operations.sequence.desc())
             .limit(limit)
         )

@@ -110,7 +110,7 @@ maintenances = Table(
     Column("description", Text, nullable=False),
     Column("duration_seconds", BigInteger, nullable=False),
     Column("without_notice", Boolean, nullable=False, server_default=false()),
-    Column("walks", Text, nullable=False, server_default=NONE_LISTED),
+    Column("rolling_updates", Text, nullable=False, server_default=NONE_LISTED),
     Column("announced", BigInteger, nullable=False, server_default=NO_NUMBER),
     # `Maintenance.open`, so that open ones are found beside any length of history.
     Column("open", Boolean, nullable=False, server_default=false()),
@@ -143,11 +143,11 @@ operations = Table(
     # `schedule.wakeup_at` of what is stored, so that what is due is one look into an index.
     Column("wakeup_at", Instant),
     Column("hosts", Text, nullable=False, server_default=NONE_LISTED),
-    Column("walk", Integer),
+    Column("rolling_update", Integer),
     Column("held_at", Instant),
     Column("notice_left_seconds", BigInteger, nullable=False, server_default=NO_NUMBER),
-    Column("seen_by", Text, nullable=False, server_default=NOTHING),
-    Column("doubt", Text, nullable=False, server_default=NOTHING),
+    Column("acknowledged_by", Text, nullable=False, server_default=NOTHING),
+    Column("outcome_unknown", Text, nullable=False, server_default=NOTHING),
     Column("repeat_after", BigInteger, nullable=False, server_default=NO_NUMBER),
     Column("interventions", Text, nullable=False, server_default=NONE_LISTED),
     UniqueConstraint("id"),

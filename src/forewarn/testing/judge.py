@@ -111,7 +111,7 @@ def _walks(world: World, expected: Walks) -> str:
     maintenance = world.maintenance(expected.maintenance)
     if maintenance is None:
         return f"there is no maintenance {expected.maintenance}"
-    states = [walk.state for walk in maintenance.walks]
+    states = [walk.state for walk in maintenance.rolling_updates]
     if states and all(state is expected.state for state in states):
         return ""
     told = _listed((state, "") for state in states)

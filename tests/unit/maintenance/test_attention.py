@@ -124,7 +124,7 @@ def test_an_act_that_lasts_far_too_long_is_stuck(duration: int, patience: timede
 def test_a_doubt_is_listed_instead_of_a_stuck_act() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0", no_notice=True)
-    doubtful = msgspec.structs.replace(bench.operation("1.1"), doubt="nobody knows")
+    doubtful = msgspec.structs.replace(bench.operation("1.1"), outcome_unknown="nobody knows")
     bench.snapshot = msgspec.structs.replace(bench.snapshot, operations={"1.1": doubtful})
     bench.now += timedelta(days=1)
     (item,) = items(bench)
@@ -145,7 +145,7 @@ def test_a_doubt_names_the_machines_that_it_is_about_as_far_as_a_line_holds(
     event = msgspec.structs.replace(
         operation.events[0], machines=tuple(f"b_{n}" for n in range(count))
     )
-    doubtful = msgspec.structs.replace(operation, doubt="nobody knows", events=(event,))
+    doubtful = msgspec.structs.replace(operation, outcome_unknown="nobody knows", events=(event,))
     bench.snapshot = msgspec.structs.replace(bench.snapshot, operations={"1.1": doubtful})
     assert items(bench)[0].message == f"Reboot of {named}: nobody knows"
 

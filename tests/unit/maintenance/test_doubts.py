@@ -49,7 +49,7 @@ def test_what_is_in_doubt_stays_started_and_nobody_claims_it() -> None:
     doubt(bench)
     operation = bench.operation("1.1")
     assert operation.status is EventStatus.STARTED
-    assert (operation.doubt, operation.lease_until) == ("its runner was lost", None)
+    assert (operation.outcome_unknown, operation.lease_until) == ("its runner was lost", None)
     assert bench.scope("web").incarnation == incarnation
     bench.now += MINUTE + SECOND
     with pytest.raises(Refused, match="1 is Started and in doubt: only") as refused:
@@ -60,10 +60,10 @@ def test_what_is_in_doubt_stays_started_and_nobody_claims_it() -> None:
 def test_a_doubt_without_a_reason_is_one_all_the_same_and_a_long_one_keeps_its_end() -> None:
     bench = started()
     doubt(bench, "")
-    assert bench.operation("1.1").doubt == "nobody knows whether it was carried out"
+    assert bench.operation("1.1").outcome_unknown == "nobody knows whether it was carried out"
     doubt(bench, "x" * MAX_OUTCOME + "end")
-    assert len(bench.operation("1.1").doubt) == MAX_OUTCOME
-    assert bench.operation("1.1").doubt.endswith("xend")
+    assert len(bench.operation("1.1").outcome_unknown) == MAX_OUTCOME
+    assert bench.operation("1.1").outcome_unknown.endswith("xend")
 
 
 @pytest.mark.parametrize("attempt", [0, 2])
@@ -95,7 +95,7 @@ def test_an_operators_word_ends_it_and_is_kept(
     assert [o.id for o in resolve(bench, verdict, by).operations] == ["1.1"]
     operation = bench.operation("1.1")
     assert (operation.status, operation.ended_at) == (status, bench.now)
-    assert (operation.doubt, operation.lease_until) == ("", None)
+    assert (operation.outcome_unknown, operation.lease_until) == ("", None)
     assert operation.outcome == f"{verdict}, says {spoken}; before that: its runner was lost"
 
 
@@ -104,10 +104,12 @@ def test_what_is_to_be_repeated_can_be_claimed_again_at_once() -> None:
     doubt(bench)
     assert [o.id for o in resolve(bench, Verdict.REPEAT).operations] == ["1.1"]
     operation = bench.operation("1.1")
-    assert (operation.status, operation.doubt) == (EventStatus.STARTED, "")
+    assert (operation.status, operation.outcome_unknown) == (EventStatus.STARTED, "")
     assert (operation.attempt, operation.repeat_after) == (1, 1)
     assert operation.interventions == (
-        Intervention(deed=AuditAction.REPEAT, by="ann", at=bench.now, note="its runner was lost"),
+        Intervention(
+            action=AuditAction.REPEAT, by="ann", at=bench.now, detail="its runner was lost"
+        ),
     )
     bench.claim("1.1")
     assert bench.operation("1.1").attempt == 2
@@ -163,7 +165,7 @@ def test_a_late_outcome_of_the_same_attempt_ends_the_doubt() -> None:
     bench = started()
     doubt(bench)
     ended(bench, {})
-    assert (bench.operation("1.1").status, bench.operation("1.1").doubt) == (
+    assert (bench.operation("1.1").status, bench.operation("1.1").outcome_unknown) == (
         EventStatus.COMPLETED,
         "",
     )
@@ -172,7 +174,7 @@ def test_a_late_outcome_of_the_same_attempt_ends_the_doubt() -> None:
 def test_a_doubt_about_what_has_not_started_breaks_an_invariant() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0")
-    doubtful = msgspec.structs.replace(bench.operation("1.1"), doubt="why")
+    doubtful = msgspec.structs.replace(bench.operation("1.1"), outcome_unknown="why")
     with pytest.raises(
         invariants.InvariantBroken, match=r" it is in doubt although it is not Started$"
     ):

@@ -130,8 +130,8 @@ def test_a_walk_into_a_scope_that_has_turned_off(without_notice: bool) -> None:
     if without_notice:
         assert bench.operation("1.2").start_cause is StartCause.SILENT
         return
-    (walk,) = bench.snapshot.maintenances[1].walks
-    assert walk.state is RollingState.STOPPED
+    (walk,) = bench.snapshot.maintenances[1].rolling_updates
+    assert walk.state is RollingState.PAUSED
     assert walk.reason == "web is off by now: its guests would get no notice"
     bench.decide(commands.RecordRequests(("web",)))
     bench.decide(commands.ResumeRolling(1))
@@ -197,9 +197,9 @@ def test_a_failure_is_noted_once_and_nothing_else_is() -> None:
     bench.ask(REBOOT, "web-0", "bastion", no_notice=True)
     bench.finish("1.1", succeeded=False)
     noted = commands.AcknowledgeFailures(operations=("1.1",), by="ann")
-    assert bench.decide(noted).operations[0].seen_by == "ann"
+    assert bench.decide(noted).operations[0].acknowledged_by == "ann"
     bench.decide(commands.AcknowledgeFailures(operations=("1.1",), by="bob"))
-    assert bench.operation("1.1").seen_by == "ann"
+    assert bench.operation("1.1").acknowledged_by == "ann"
     with pytest.raises(Refused) as refusal:
         bench.decide(commands.AcknowledgeFailures(operations=("1.2",), by="ann"))
     assert refusal.value.code is ErrorCode.CONFLICT

@@ -141,13 +141,13 @@ def test_who_held_postponed_and_released_is_written_down() -> None:
     bench.release(HoldKind.SCOPE, "web")
     assert bench.operation("1.1").interventions == (
         Intervention(
-            deed=AuditAction.POSTPONE,
+            action=AuditAction.POSTPONE,
             by="cid",
             at=NOW,
-            note=f"not before {later:%Y-%m-%d %H:%M:%SZ}",
+            detail=f"not before {later:%Y-%m-%d %H:%M:%SZ}",
         ),
-        Intervention(deed=AuditAction.HOLD, by="ann", at=NOW + MINUTE, note="scope web: storm"),
-        Intervention(deed=AuditAction.RELEASE, by="bob", at=NOW + 2 * MINUTE, note="scope web"),
+        Intervention(action=AuditAction.HOLD, by="ann", at=NOW + MINUTE, detail="scope web: storm"),
+        Intervention(action=AuditAction.RELEASE, by="bob", at=NOW + 2 * MINUTE, detail="scope web"),
     )
 
 
@@ -156,7 +156,7 @@ def test_a_hold_needs_no_reason_and_no_name() -> None:
     bench.ask(REBOOT, "web-0")
     unsigned = commands.PlaceHold(Hold(kind=HoldKind.SCOPE, name="web", reason="", by="", at=NOW))
     bench.decide(unsigned)
-    assert [said.note for said in bench.operation("1.1").interventions] == ["scope web"]
+    assert [said.detail for said in bench.operation("1.1").interventions] == ["scope web"]
     with pytest.raises(Refused, match="scope web is held already, by somebody since"):
         bench.decide(unsigned)
 
@@ -325,8 +325,8 @@ def test_of_many_interventions_the_latest_are_kept() -> None:
     bench.hold(HoldKind.EVERYTHING)
     said = bench.operation("1.1").interventions
     assert len(said) == MAX_INTERVENTIONS
-    assert said[0].note == "not before 2026-03-02 14:00:00Z"
-    assert (said[-1].deed, said[-1].by, said[-1].note) == (
+    assert said[0].detail == "not before 2026-03-02 14:00:00Z"
+    assert (said[-1].action, said[-1].by, said[-1].detail) == (
         AuditAction.HOLD,
         "ann",
         "everything: storm",

@@ -20,7 +20,7 @@ REBOOT = EventType.REBOOT
 
 
 def walk_of(bench: Bench, number: int = 1) -> RollingUpdate:
-    (walk,) = bench.snapshot.maintenances[number].walks
+    (walk,) = bench.snapshot.maintenances[number].rolling_updates
     return walk
 
 
@@ -53,9 +53,9 @@ def test_a_scope_is_walked_domain_by_domain_and_each_is_announced_in_its_turn() 
     assert second.not_before == bench.now + 15 * MINUTE
     carry_out(bench, "1.2")
     assert shown(bench)["1.3"] == ("web-2", "web-5")
-    assert walk_of(bench).state is RollingState.GOING
+    assert walk_of(bench).state is RollingState.RUNNING
     carry_out(bench, "1.3")
-    assert walk_of(bench).state is RollingState.OVER
+    assert walk_of(bench).state is RollingState.FINISHED
     assert not bench.snapshot.maintenances[1].open
     assert len(bench.snapshot.operations) == 3
 
@@ -89,7 +89,7 @@ def test_what_takes_one_step_is_no_walk() -> None:
     bench.ask(REBOOT, "web-0", "web-3")
     bench.ask(EventType.PREEMPT, scope="batch")
     bench.ask(EventType.FREEZE, "web-1", "web-2", no_notice=True)
-    assert all(not m.open and m.walks == () for m in bench.snapshot.maintenances.values())
+    assert all(not m.open and m.rolling_updates == () for m in bench.snapshot.maintenances.values())
     assert shown(bench) == {
         "1.1": ("web-0", "web-3"),
         "2.1": ("batch_0", "batch_2"),
@@ -131,7 +131,7 @@ def test_a_step_that_does_not_end_well_stops_the_walk(by: str) -> None:
     else:
         bench.ask(EventType.REDEPLOY, "web-3", no_notice=True)
         told = "1.1 is Canceled: superseded by 2.1"
-    assert walk_of(bench).state is RollingState.STOPPED
+    assert walk_of(bench).state is RollingState.PAUSED
     assert walk_of(bench).reason == told
     assert bench.snapshot.maintenances[1].open
     assert "1.2" not in bench.snapshot.operations
@@ -144,7 +144,7 @@ def test_a_stopped_walk_is_resumed_with_the_next_domain() -> None:
     decision = bench.decide(commands.ResumeRolling(1))
     assert [o.machines for o in decision.operations] == [("web-1", "web-4")]
     assert decision.maintenance == bench.snapshot.maintenances[1]
-    assert walk_of(bench).state is RollingState.GOING
+    assert walk_of(bench).state is RollingState.RUNNING
     assert walk_of(bench).reason == ""
     for nothing in (1, 7):
         with pytest.raises(Refused) as refusal:
@@ -166,7 +166,7 @@ def test_who_resumed_a_walk_and_why_it_had_stopped_is_written_down() -> None:
         bench.decide(commands.ResumeRolling(1, by=by))
         said.append(
             Intervention(
-                deed=AuditAction.RESUME, by=by, at=bench.now, note=f"{step} is Failed: no power"
+                action=AuditAction.RESUME, by=by, at=bench.now, detail=f"{step} is Failed: no power"
             )
         )
         assert bench.snapshot.maintenances[1].interventions == tuple(said)
@@ -205,7 +205,7 @@ def test_cancelling_the_maintenance_ends_its_walk(stopped: bool) -> None:
     if stopped:
         carry_out(bench, "1.1", succeeded=False)
     bench.cancel(maintenance=1)
-    assert walk_of(bench).state is RollingState.OVER
+    assert walk_of(bench).state is RollingState.FINISHED
     assert walk_of(bench).reason == "not now"
     assert list(bench.snapshot.operations) == ["1.1"]
     with pytest.raises(Refused) as refusal:
@@ -221,7 +221,7 @@ def test_cancelling_while_a_domain_is_down_lets_it_end_and_announces_no_other() 
     assert bench.operation("1.1").status is EventStatus.STARTED
     bench.finish("1.1", succeeded=False)
     assert list(bench.snapshot.operations) == ["1.1"]
-    assert walk_of(bench).state is RollingState.OVER
+    assert walk_of(bench).state is RollingState.FINISHED
 
 
 def change(bench: Bench, *machines: dict[str, object]) -> None:
@@ -248,7 +248,7 @@ def test_a_walk_finds_each_step_in_the_fleet_as_it_is_then() -> None:
         "1.2": ("web-1",),
         "1.3": ("web-2", "web-4", "web-9"),
     }
-    assert walk_of(bench).state is RollingState.OVER
+    assert walk_of(bench).state is RollingState.FINISHED
 
 
 def test_nobody_is_taken_twice() -> None:
@@ -266,7 +266,7 @@ def test_a_walk_whose_machines_are_all_gone_is_over() -> None:
     bench.ask(REBOOT, "web-0", "web-1")
     change(bench, {"name": "web-0"}, {"name": "web-3"})
     carry_out(bench, "1.1")
-    assert walk_of(bench).state is RollingState.OVER
+    assert walk_of(bench).state is RollingState.FINISHED
     assert list(bench.snapshot.operations) == ["1.1"]
 
 
@@ -276,7 +276,7 @@ def test_a_step_waits_until_no_machine_of_it_has_another_live_event() -> None:
     bench.ask(EventType.FREEZE, "web-4")
     carry_out(bench, "1.1")
     assert "1.2" not in bench.snapshot.operations
-    assert walk_of(bench).state is RollingState.GOING
+    assert walk_of(bench).state is RollingState.RUNNING
     bench.cancel("2.1")
     assert shown(bench)["1.2"] == ("web-1", "web-4")
 
@@ -359,7 +359,7 @@ def test_a_host_with_two_domains_of_a_scope_gets_an_operation_for_each() -> None
     second = bench.operation("1.2")
     assert [(e.scope, e.machines) for e in second.events] == [("web", ("web-1",))]
     carry_out(bench, "1.2")
-    assert walk_of(bench).state is RollingState.OVER
+    assert walk_of(bench).state is RollingState.FINISHED
 
 
 def test_an_act_that_can_not_be_split_over_two_domains_is_refused_by_name() -> None:
@@ -404,7 +404,7 @@ def test_a_machine_that_has_left_the_host_is_no_longer_meant() -> None:
     machines["web-1"] = msgspec.structs.replace(machines["web-1"], host="h2")
     bench.snapshot = msgspec.structs.replace(bench.snapshot, machines=machines)
     carry_out(bench, "1.1")
-    assert walk_of(bench).state is RollingState.OVER
+    assert walk_of(bench).state is RollingState.FINISHED
 
 
 def test_a_failed_host_takes_all_its_machines_at_once() -> None:
@@ -446,7 +446,7 @@ def test_a_maintenance_is_open_while_a_walk_is() -> None:
         requested_at=NOW, description="", duration_seconds=-1,
     )  # fmt: skip
     assert not closed.open
-    for state, is_open in [(RollingState.GOING, True), (RollingState.STOPPED, True),
-                           (RollingState.OVER, False)]:  # fmt: skip
-        walks = (RollingUpdate(state=RollingState.OVER), RollingUpdate(state=state))
-        assert msgspec.structs.replace(closed, walks=walks).open is is_open
+    for state, is_open in [(RollingState.RUNNING, True), (RollingState.PAUSED, True),
+                           (RollingState.FINISHED, False)]:  # fmt: skip
+        walks = (RollingUpdate(state=RollingState.FINISHED), RollingUpdate(state=state))
+        assert msgspec.structs.replace(closed, rolling_updates=walks).open is is_open

@@ -98,7 +98,9 @@ class Stage:
     def over(self, number: int) -> bool:
         """Tell whether all of a maintenance is over, with whatever it walks."""
         detail = self.service.get(f"/v1/maintenance/{number}").read(schemas.MaintenanceDetail)
-        going = any(walk.state is not RollingState.OVER for walk in detail.maintenance.walks)
+        going = any(
+            walk.state is not RollingState.FINISHED for walk in detail.maintenance.rolling_updates
+        )
         known = [self.operations.get(o.id) for o in detail.operations]
         return not going and all(o is not None and o.status.over for o in known)
 

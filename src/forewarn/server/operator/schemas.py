@@ -284,10 +284,10 @@ class Event(Value, frozen=True, kw_only=True):
 class Intervention(Value, frozen=True, kw_only=True):
     """An operator's word that changed the course of an operation or a maintenance."""
 
-    deed: AuditAction
+    action: AuditAction
     by: str
     at: datetime
-    note: str
+    detail: str
     """What was held or released and why, until when it was postponed, or why it had stopped."""
 
 
@@ -319,13 +319,13 @@ class Operation(Value, frozen=True, kw_only=True):
     """Since when a hold keeps it from starting; null while none does."""
     hosts: tuple[str, ...]
     """The hosts that its machines were on when it was announced, as far as they are known."""
-    walk: int | None
+    rolling_update: int | None
     """Which of its maintenance's walks it is a step of, from 0; null for none."""
-    doubt: str
+    outcome_unknown: str
     """Why nobody knows whether it was carried out; `""` where there is no doubt."""
     outcome: str
     """What the connector said at its end, or why it was cancelled."""
-    seen_by: str
+    acknowledged_by: str
     """The operator who took note of its failure; `""` while nobody has."""
     attempt: int
     """How many times an executor has taken it on."""
@@ -366,7 +366,7 @@ class FurtherPlace(Value, frozen=True, kw_only=True):
 class FurtherStep(Value, frozen=True, kw_only=True):
     """A step of a walk that is not announced yet, as it would be in the fleet of now."""
 
-    walk: int
+    rolling_update: int
     """Which of the maintenance's walks, from 0."""
     places: tuple[FurtherPlace, ...]
 
@@ -387,7 +387,7 @@ class Maintenance(Value, frozen=True, kw_only=True):
     without_notice: bool
     announced: int
     """How many operations it has had so far."""
-    walks: tuple[Walk, ...]
+    rolling_updates: tuple[Walk, ...]
     """What is taken one update domain after another; empty where one step was all."""
     interventions: tuple[Intervention, ...]
     """What operators did with its walks, the first first."""
@@ -459,7 +459,7 @@ class LiveEvent(Value, frozen=True, kw_only=True):
     held_at: datetime | None
     """Since when a hold keeps it from starting; null while none does."""
     hosts: tuple[str, ...]
-    doubt: str
+    outcome_unknown: str
     """Why nobody knows whether it was carried out; `""` where there is no doubt."""
     silent: bool
     """Its scope was off when it was announced: no guest sees it, and it needs no approval."""

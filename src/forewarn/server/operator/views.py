@@ -22,7 +22,7 @@ class Callers(Protocol):
         ...
 
 
-OVER = model.RollingState.OVER
+OVER = model.RollingState.FINISHED
 
 ScopeNames = Callable[[str], str]
 """From a scope's key to its name."""
@@ -139,7 +139,7 @@ def maintenance(
         further: What its walks have still to announce.
         roster: For names as they were written.
     """
-    unfinished = {step.walk for step in further}
+    unfinished = {step.rolling_update for step in further}
     return schemas.Maintenance(
         number=value.number,
         event_type=value.event_type,
@@ -151,7 +151,7 @@ def maintenance(
         duration_seconds=value.duration_seconds,
         without_notice=value.without_notice,
         announced=value.announced,
-        walks=tuple(
+        rolling_updates=tuple(
             schemas.Walk(
                 scope=roster.name_of_scope(walk.scope),
                 host=walk.host,
@@ -160,7 +160,7 @@ def maintenance(
                 done=names(map(roster.name_of_machine, walk.done)),
                 more=index in unfinished,
             )
-            for index, walk in enumerate(value.walks)
+            for index, walk in enumerate(value.rolling_updates)
         ),
         interventions=_interventions(value.interventions),
     )
@@ -171,7 +171,7 @@ def further(
 ) -> dict[int, tuple[schemas.FurtherStep, ...]]:
     """Return the steps that walks have still to announce, in the fleet of now, by maintenance."""
     going = {
-        value.number: [(n, w) for n, w in enumerate(value.walks) if w.state is not OVER]
+        value.number: [(n, w) for n, w in enumerate(value.rolling_updates) if w.state is not OVER]
         for value in values
     }
     concerned = roster.walked([walk for walks in going.values() for _, walk in walks])
@@ -198,7 +198,7 @@ def _further_step(walk: int, step: Iterable[model.Machine], roster: Roster) -> s
     for machine in step:
         places.setdefault((machine.scope, machine.update_domain), []).append(machine.name)
     return schemas.FurtherStep(
-        walk=walk,
+        rolling_update=walk,
         places=tuple(
             schemas.FurtherPlace(
                 scope=roster.name_of_scope(scope), update_domain=domain, machines=names(there)
@@ -231,10 +231,10 @@ def operation(value: model.Operation, scope_names: ScopeNames, now: datetime) ->
         waits_for=value.waits_for,
         held_at=value.held_at,
         hosts=value.hosts,
-        walk=value.walk,
-        doubt=value.doubt,
+        rolling_update=value.rolling_update,
+        outcome_unknown=value.outcome_unknown,
         outcome=value.outcome,
-        seen_by=value.seen_by,
+        acknowledged_by=value.acknowledged_by,
         attempt=value.attempt,
         interventions=_interventions(value.interventions),
         events=tuple(
@@ -262,7 +262,8 @@ def _interventions(
     values: Iterable[model.Intervention],
 ) -> tuple[schemas.Intervention, ...]:
     return tuple(
-        schemas.Intervention(deed=one.deed, by=one.by, at=one.at, note=one.note) for one in values
+        schemas.Intervention(action=one.action, by=one.by, at=one.at, detail=one.detail)
+        for one in values
     )
 
 
@@ -292,7 +293,7 @@ def live_event(
         waits_for=of.waits_for,
         held_at=of.held_at,
         hosts=of.hosts,
-        doubt=of.doubt,
+        outcome_unknown=of.outcome_unknown,
         silent=event.silent,
         shown_to=schemas.ShownTo(
             machines=len(event.machines), seen=len(seen), showing=len(showing)

@@ -21,7 +21,7 @@ def upgrade() -> None:
     op.create_index(op.f("ix_machines_host"), "machines", ["host"])
     for column in (
         sa.Column("without_notice", sa.Boolean, nullable=False, server_default=sa.false()),
-        sa.Column("walks", sa.Text, nullable=False, server_default=none_listed),
+        sa.Column("rolling_updates", sa.Text, nullable=False, server_default=none_listed),
         sa.Column("announced", sa.BigInteger, nullable=False, server_default=zero),
         sa.Column("open", sa.Boolean, nullable=False, server_default=sa.false()),
     ):
@@ -29,11 +29,11 @@ def upgrade() -> None:
     op.create_index(op.f("ix_maintenances_open_number"), "maintenances", ["open", "number"])
     for column in (
         sa.Column("hosts", sa.Text, nullable=False, server_default=none_listed),
-        sa.Column("walk", sa.Integer),
+        sa.Column("rolling_update", sa.Integer),
         sa.Column("held_at", sa.BigInteger),
         sa.Column("notice_left_seconds", sa.BigInteger, nullable=False, server_default=zero),
-        sa.Column("seen_by", sa.Text, nullable=False, server_default=nothing),
-        sa.Column("doubt", sa.Text, nullable=False, server_default=nothing),
+        sa.Column("acknowledged_by", sa.Text, nullable=False, server_default=nothing),
+        sa.Column("outcome_unknown", sa.Text, nullable=False, server_default=nothing),
         sa.Column("repeat_after", sa.BigInteger, nullable=False, server_default=zero),
     ):
         op.add_column("operations", column)
