@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from forewarn.version import __version__
 
 if TYPE_CHECKING:
-    from forewarn.client.aio import AsyncClient, AsyncWatch
+    from forewarn.client.aio import AsyncClient, AsyncDocuments, AsyncWatch
     from forewarn.client.errors import BadAnswer, ClientError, Misuse, Refused, Unreachable
     from forewarn.client.event import (
         Appeared,
@@ -35,17 +35,19 @@ if TYPE_CHECKING:
         Updated,
     )
     from forewarn.client.pace import Pace
-    from forewarn.client.sync import Client, Watch
+    from forewarn.client.sync import Client, Documents, Watch
 
 __all__ = [
     "Appeared",
     "AsyncClient",
+    "AsyncDocuments",
     "AsyncWatch",
     "BadAnswer",
     "Change",
     "Client",
     "ClientError",
     "Document",
+    "Documents",
     "Event",
     "Gone",
     "Machine",
@@ -61,14 +63,14 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "aio": ("AsyncClient", "AsyncWatch"),
+    "aio": ("AsyncClient", "AsyncDocuments", "AsyncWatch"),
     "errors": ("BadAnswer", "ClientError", "Misuse", "Refused", "Unreachable"),
     "event": (
         *("Appeared", "Change", "Document", "Event", "Gone"),
         *("Machine", "Started", "Trouble", "Updated"),
     ),
     "pace": ("Pace",),
-    "sync": ("Client", "Watch"),
+    "sync": ("Client", "Documents", "Watch"),
 }
 _MODULE_OF = {name: f"forewarn.client.{room}" for room, names in _ROOMS.items() for name in names}
 

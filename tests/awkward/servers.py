@@ -162,6 +162,15 @@ def iso_dates(talk: Conversation, request: Request, host: Host) -> None:
 
 
 @awkward
+def empty_once(talk: Conversation, request: Request, host: Host) -> None:
+    """Says once in each step that there are no events, as a server does that is just starting."""
+    if request.method == "GET" and turn(request, host) == 2:
+        talk.answer(request, "200 OK", as_json({"DocumentIncarnation": 0, "Events": []}))
+        return
+    tell(talk, request, host)
+
+
+@awkward
 def new_eventid_case(talk: Conversation, request: Request, host: Host) -> None:
     """Writes EventIds in another case each time."""
     document = host.story.document()

@@ -48,6 +48,7 @@ PATIENT = msgspec.structs.replace(
 QUIET = {
     *("upright", "closes-without-saying-so", "hangs-up-on-the-second-request"),
     *("first-answer-late", "resets-its-incarnation", "wrong-weekdays", "iso-dates"),
+    "empty-once",
     *("new-eventid-case", "strange-fields", "refuses-new-versions", "approves-and-dies"),
 }
 """The servers that a watch has no trouble with: nobody is to be woken for them."""

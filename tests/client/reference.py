@@ -30,7 +30,10 @@ docstrings by `PYTHONPATH=src:tests python -m client.reference`.
 """
 
 SECTIONS = {
-    "Asking": ("Client", "Watch", "AsyncClient", "AsyncWatch", "Pace"),
+    "Asking": (
+        *("Client", "Watch", "Documents"),
+        *("AsyncClient", "AsyncWatch", "AsyncDocuments", "Pace"),
+    ),
     "What is told": (
         *("Change", "Appeared", "Started", "Updated", "Gone"),
         *("Event", "Document", "Machine", "Trouble"),
@@ -53,8 +56,7 @@ def _parts() -> Iterator[str]:
 
 def _of_class(name: str) -> Iterator[str]:
     kind = getattr(forewarn, name)
-    (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(node, ast.ClassDef)
+    node = _node(kind)
     base = ", ".join(ast.unparse(each).rpartition(".")[2] for each in node.bases)
     signature = next((_arguments(each) for each in node.body if _is_function(each, "__init__")), "")
     made_by_callers = name in {"Client", "AsyncClient", "Refused"}
@@ -65,12 +67,19 @@ def _of_class(name: str) -> Iterator[str]:
     fields = list(_fields(node))
     if fields:
         yield "\n".join(fields) + "\n"
-    for each in node.body if name != "Pace" else []:  # its numbers are for callers
+    shared = next((_node(each).body for each in kind.__mro__ if each.__name__ == "_Answers"), [])
+    for each in [*node.body, *shared] if name != "Pace" else []:  # its numbers are for callers
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name[0] != "_":
             is_property = any(ast.unparse(mark) == "property" for mark in each.decorator_list)
             waits = "await " if isinstance(each, ast.AsyncFunctionDef) else ""
             yield f"#### `{waits}{name}.{each.name}{'' if is_property else _arguments(each)}`\n"
             yield _prose(ast.get_docstring(each) or "")
+
+
+def _node(kind: type) -> ast.ClassDef:
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(node, ast.ClassDef)
+    return node
 
 
 def _is_function(node: ast.stmt, name: str) -> bool:

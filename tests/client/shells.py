@@ -3,7 +3,7 @@
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Protocol, TypeVar
 
 from client.scripted import WAIT_SECONDS
@@ -35,6 +35,11 @@ class Shell(Protocol):
     def approve(self, *events: Event | str, within_seconds: float | None = None) -> None: ...
     def machine(self) -> Machine: ...
     def watch(self, **wanted: Any) -> "Watching": ...
+    def documents(self, **wanted: Any) -> "Following": ...
+    def close(self) -> None: ...
+
+
+class Following(Iterator[Document], Protocol):
     def close(self) -> None: ...
 
 
@@ -77,8 +82,29 @@ class Awaited:
 
         return AwaitedWatch(self, self.run(make()))
 
+    def documents(self, **wanted: Any) -> "AwaitedDocuments":
+        async def make() -> aio.AsyncDocuments:
+            return self._client.documents(**wanted)
+
+        return AwaitedDocuments(self, self.run(make()))
+
     def close(self) -> None:
         self.run(self._client.close())
+
+    def next_of(self, answers: AsyncIterator[T]) -> T:
+        async def following() -> T | None:
+            return await anext(answers, None)
+
+        found = self.run(following())
+        if found is None:
+            raise StopIteration
+        return found
+
+    def close_it(self, answers: aio.AsyncWatch | aio.AsyncDocuments) -> None:
+        async def close() -> None:
+            answers.close()
+
+        self.run(close())
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -96,19 +122,22 @@ class AwaitedWatch(Iterator[Change]):
         return self._watch.since
 
     def __next__(self) -> Change:
-        async def following() -> Change | None:
-            return await anext(self._watch, None)
-
-        change = self._shell.run(following())
-        if change is None:
-            raise StopIteration
-        return change
+        return self._shell.next_of(self._watch)
 
     def close(self) -> None:
-        async def close() -> None:
-            self._watch.close()
+        self._shell.close_it(self._watch)
 
-        self._shell.run(close())
+
+class AwaitedDocuments(Iterator[Document]):
+    def __init__(self, shell: Awaited, documents: aio.AsyncDocuments) -> None:
+        self._shell = shell
+        self._documents = documents
+
+    def __next__(self) -> Document:
+        return self._shell.next_of(self._documents)
+
+    def close(self) -> None:
+        self._shell.close_it(self._documents)
 
 
 SHELLS: dict[str, Callable[..., Shell]] = {"sync": sync.Client, "asyncio": Awaited}

@@ -54,10 +54,24 @@ def test_an_approval_is_not_tried_past_the_events_end(connect: Connect) -> None:
             return message(503)
         return message(200, document(*[listed()] * (next(copies) < 2)))
 
-    copies = itertools.count()
-    with serving(answers) as server, pytest.raises(BadAnswer, match="is over before"):
+    copies = itertools.count()  # a document that lists it, and then two that do not
+    with serving(answers) as server, pytest.raises(BadAnswer, match="is over"):
         connect(server.url, name="web-0").approve(EVENT_ID)
     assert next(posts) == 2
+
+
+def test_one_document_without_the_event_does_not_end_its_approval(connect: Connect) -> None:
+    asked: list[str] = []
+
+    def answers(request: Asked, _: int) -> bytes:
+        asked.append(request.method)
+        if request.method == "POST":
+            return message(503 if asked.count("POST") == 1 else 200)
+        return message(200, document(*[listed()] * (asked.count("GET") != 2)))
+
+    with serving(answers) as server:
+        connect(server.url, name="web-0").approve(EVENT_ID)
+    assert asked == ["GET", "POST", "GET", "GET", "POST"]
 
 
 def test_an_approval_of_several_goes_on_with_those_that_are_left(connect: Connect) -> None:

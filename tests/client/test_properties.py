@@ -1,7 +1,7 @@
 """What a watch promises, for any sequence of documents, failures, restarts and lost answers."""
 
+import itertools
 import tempfile
-from collections import Counter
 from operator import sub
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client import world
+from forewarn.client import watch
 from forewarn.client.answers import Failure
 from forewarn.client.event import Change
 from forewarn.client.terms import Ask
@@ -126,23 +127,30 @@ def lasting(change: Change) -> Any:
 wished = st.builds(Wishes, mine=st.booleans(), types=st.sampled_from([None, frozenset({"reboot"})]))
 
 
+def expected(listed: list[bool]) -> list[str]:
+    """What is told of an event by the documents that list it and those that do not."""
+    told: list[str] = []
+    known = False
+    for before, now in itertools.pairwise([False, *listed]):
+        if known != now and (now or not before):
+            known = now
+            told.append("appeared" if now else "gone")
+    return told
+
+
 @given(scripts, st.booleans(), st.booleans())
-def test_every_event_appears_once_starts_at_most_once_and_ends_exactly_once(
+def test_every_event_appears_starts_at_most_once_and_ends_after_two_looks_without_it(
     script: list[tuple[str, Any]], waits: bool, lower: bool
 ) -> None:
     server = Server(script, waits=waits, lower=lower)
     told = play(server, Wishes())
-    counts = Counter((change.event.event_id.upper(), change.kind) for change in told)
     for number, event_id in enumerate(IDS):
         listed = [number in read for read in server.read]
-        seen = True in listed
-        ended = seen and False in listed[listed.index(True) :]
-        assert counts[event_id, "appeared"] == seen
-        assert counts[event_id, "started"] <= seen
-        assert counts[event_id, "gone"] == ended
-        order = [change.kind for change in told if change.event.event_id.upper() == event_id]
-        assert "appeared" not in order[1:]
-        assert "gone" not in order[:-1]
+        kinds = [change.kind for change in told if change.event.event_id.upper() == event_id]
+        lives = [kind for kind in kinds if kind in {"appeared", "gone"}]
+        assert lives in (expected(listed), expected(listed[:-1]))  # the last may be in doubt
+        for life in "".join(each[0] for each in kinds).split("g"):
+            assert life.count("s") <= 1
 
 
 @given(scripts, st.booleans(), st.booleans(), wished, st.integers(1, 8))
@@ -170,8 +178,7 @@ def test_a_start_is_told_when_the_first_document_says_so(
             now = {
                 IDS[n] for n, facts in server.content.items() if facts["EventStatus"] == "Started"
             }
-            gone = run.watcher._state.ended.keys()
-            assert now - started <= gone
+            assert run.watcher._held_back is not None or not now - started
 
 
 @given(scripts)
@@ -184,4 +191,5 @@ def test_no_question_is_asked_sooner_than_a_pause_allows(script: list[tuple[str,
     times = [seconds for seconds, _ in run.asked]
     soon = [gap for gap in map(sub, times[1:], times) if gap < run.terms.pace.backoff_seconds / 2]
     refused = [what for kind, what in script if kind == "failure" and what == world.reply(400)]
-    assert len(soon) <= len(refused)  # an older version is tried at once, and nothing else
+    again = [ask for _, ask in run.asked if ask.answer_seconds == watch.SECOND_LOOK_SECONDS]
+    assert len(soon) <= len(refused) + len(again)  # an older version and a second look, at once

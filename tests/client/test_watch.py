@@ -130,27 +130,85 @@ def test_a_start_is_told_once_though_the_server_goes_back() -> None:
     assert told == [["appeared", "started"], ["updated"], ["updated"], ["gone"]]
 
 
-def test_an_event_that_comes_back_after_its_end_is_trouble_and_not_told_anew() -> None:
-    run = Run(one_by_one(document(listed()), document(), document(listed())))
-    run.ask()
-    run.ask()
-    assert run.ask() == []
-    assert run.ask() == []
-    assert run.troubles == [watch.CAME_BACK]
-    assert EVENT_ID in run.messages[0]
-    assert run.ask() == []
+def test_an_event_that_one_document_leaves_out_is_not_gone() -> None:
+    """A server or proxy that is just starting may say once that there are no events."""
+    started = document(listed(**STARTED))
+    run = Run(one_by_one(started, document(), started, document(), document()))
+    assert kinds(run.ask()) == ["appeared", "started"]
+    assert kinds(run.ask()) == []
+    assert kinds(run.ask()) == ["gone"]
+    assert run.troubles == []
 
 
-def test_so_many_ends_are_remembered_and_no_more() -> None:
-    ids = [f"{n:08X}-4CBF-4FC4-9C45-B40CF3106D0E" for n in range(state.MAX_ENDED + 1)]
-    run = Run(
-        one_by_one(
-            document(*map(listed, ids)), document(), document(listed(ids[0]), listed(ids[1]))
-        )
-    )
-    assert len(run.ask()) == len(ids)
-    assert len(run.ask()) == len(ids)
-    assert [change.event.event_id for change in run.ask()] == [ids[0]]
+def test_an_end_is_confirmed_at_once() -> None:
+    run = Run(one_by_one(document(listed()), document()))
+    run.ask()
+    assert kinds(run.ask()) == ["gone"]
+    assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 1, 1.05])
+    assert [bool(ask.held) for _, ask in run.asked] == [False, True, False]
+
+
+def test_a_server_that_waits_is_asked_for_the_whole_document_to_confirm_an_end() -> None:
+    def server(_: Ask, held: bool) -> Reply:
+        run.seconds += 20.0 if held else 0.0
+        return document(incarnation=2, Preference_Applied="wait=60") if held else replies.pop(0)
+
+    replies = [document(listed()), document(incarnation=2)]
+    run = Run(server)
+    run.ask()
+    assert kinds(run.ask()) == ["gone"]
+    assert run.seconds == pytest.approx(21.05, abs=0.06)
+
+
+def test_an_end_that_could_not_be_confirmed_at_once_is_confirmed_by_the_next_answer() -> None:
+    new = document(listed(OTHER_ID))
+    run = Run(one_by_one(document(listed()), new, world.CUT, new))
+    run.ask()
+    assert [(c.kind, c.event.event_id) for c in run.ask()] == [("appeared", OTHER_ID)]
+    assert {event.event_id for event in run.watcher.listed or ()} == {EVENT_ID, OTHER_ID}
+    again = Run(run.answers, since=run.watcher.since)
+    for each in (run, again):
+        assert [(c.kind, c.event.event_id) for c in each.look()] == [("gone", EVENT_ID)]
+
+
+def test_an_event_that_only_the_document_before_the_confirmation_lists_is_told() -> None:
+    run = Run(one_by_one(document(listed()), document(listed(OTHER_ID)), document(listed())))
+    run.ask()
+    assert [(c.kind, c.event.event_id) for c in run.ask()] == [("appeared", OTHER_ID)]
+    assert [(c.kind, c.event.event_id) for c in run.ask()] == [("gone", OTHER_ID)]
+
+
+def test_an_event_that_is_listed_again_after_its_end_appears_again() -> None:
+    again = document(listed(**STARTED))
+    run = Run(one_by_one(document(listed()), document(), document(), again, document()))
+    told = [kinds(run.ask()) for _ in range(4)]
+    assert told == [["appeared"], ["gone"], ["appeared", "started"], ["gone"]]
+
+
+def test_a_server_that_waits_is_not_asked_to_before_every_end_is_confirmed() -> None:
+    held: list[bool] = []
+
+    def server(ask: Ask, _: bool) -> Reply:
+        held.append(bool(ask.held))
+        return replies.pop(0) if len(replies) > 1 else replies[0]
+
+    replies = [document(listed()), document(listed(OTHER_ID)), document(listed())]
+    run = Run(server)
+    told = [(c.kind, c.event.event_id) for _ in range(4) for c in run.ask()]
+    assert told[1:] == [("appeared", OTHER_ID), ("gone", OTHER_ID)]
+    assert held == [False, True, False, False, False]
+
+
+def test_documents_are_taken_whole_and_only_when_their_events_are_new() -> None:
+    ours, both = document(listed()), document(listed(), listed(OTHER_ID), incarnation=2)
+    run = Run(one_by_one(document(), document(), ours, document(), ours, both, both, document()))
+    taken = []
+    for _ in range(20):
+        run.turn()
+        if (found := run.watcher.take_document()) is not None:
+            taken.append([event.event_id for event in found.events])
+    assert taken == [[], [EVENT_ID], [EVENT_ID, OTHER_ID], []]
+    assert run.watcher.answered_at is not None
 
 
 def test_names_are_compared_without_case_and_with_the_previews_sign() -> None:
@@ -291,9 +349,8 @@ def test_a_watch_goes_on_between_two_that_are_gone() -> None:
     both = document(listed(), listed(OTHER_ID))
     run = Run(one_by_one(both, document()))
     run.ask()
-    run.turn()  # the pause
-    run.turn()
-    first = run.watcher.take()
+    while (first := run.watcher.take()) is None:
+        run.turn()
     again = Run(one_by_one(document()), since=run.watcher.since)
     assert first is not None
     assert first.gone

@@ -114,6 +114,11 @@ class Run:
         return list(iter(self.watcher.take, None))
 
     def ask(self) -> list[Change]:
+        """Let the watch ask for the document, twice to confirm an end; return what it tells."""
+        told = self.look()
+        return told + self.look() if self.watcher._held_back is not None else told
+
+    def look(self) -> list[Change]:
         """Let the watch ask for the document once, and return what it tells then."""
         self.take()
         count = len(self.asked)

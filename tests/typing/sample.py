@@ -28,6 +28,12 @@ def watched() -> None:
             assert_type(watch.since, str)
         with client.watch() as other:
             assert_type(other, forewarn.Watch)
+        assert_type(client.name, str | None)
+        with client.documents(on_trouble=told) as documents:
+            assert_type(documents, forewarn.Documents)
+            for document in documents:
+                assert_type(document, forewarn.Document)
+                assert_type(documents.answered_at, float | None)
 
 
 async def awaited() -> None:
@@ -43,6 +49,10 @@ async def awaited() -> None:
         assert_type(await client.machine(), forewarn.Machine)
         async with client.watch() as other:
             assert_type(other, forewarn.AsyncWatch)
+        async with client.documents() as documents:
+            assert_type(documents, forewarn.AsyncDocuments)
+            async for document in documents:
+                assert_type(document, forewarn.Document)
 
 
 def asked(client: forewarn.Client, event: forewarn.Event) -> None:

@@ -24,7 +24,7 @@ LOGGER: Final = logging.getLogger("forewarn.agent")
 FAULT_SECONDS: Final = 1.0
 """Before looking is begun anew after a fault of our own: as long as between two polls."""
 
-PASSING: Final = frozenset({watch.NO_NAME, watch.CAME_BACK})
+PASSING: Final = frozenset({watch.NO_NAME})
 """Troubles that are a word about one moment, and whose end nobody tells."""
 
 APPROVAL_SECONDS: Final = 10.0
@@ -92,7 +92,6 @@ class Looking:
                 self._line.do(Pause(FAULT_SECONDS))
 
     def _watch(self) -> None:
-        """Look until an event is listed again that was gone: that is one to be seen anew."""
         watcher = Watcher(self._terms, watch.wishes(None, mine=False), None, opening.moment())
         looks = 0
         while True:
@@ -102,8 +101,6 @@ class Looking:
                 pass  # the document is told whole
             while (trouble := watcher.tell()) is not None:
                 self._say(trouble)
-                if trouble.reason == watch.CAME_BACK:
-                    return
             if watcher.looks > looks and watcher.listed is not None:
                 looks = watcher.looks
                 self.answered_at, self.trouble = clock.monotonic(), ""

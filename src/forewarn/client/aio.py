@@ -2,6 +2,7 @@
 
 import asyncio
 import weakref
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -47,6 +48,11 @@ class AsyncClient:
     def endpoint(self) -> str:
         """The address that is asked, as a URL; the first of several until one has answered."""
         return str(self._terms.endpoint)
+
+    @property
+    def name(self) -> str | None:
+        """This machine's name, as it was given or learnt; None while it is not known."""
+        return self._terms.name
 
     async def document(self) -> event.Document:
         """Return what the endpoint says now.
@@ -123,6 +129,21 @@ class AsyncClient:
         watcher = Watcher(self._terms, wanted, since, opening.moment())
         return AsyncWatch(self._line(), watcher, self._terms, on_trouble)
 
+    def documents(self, *, on_trouble: OnTrouble | None = None) -> "AsyncDocuments":
+        """Return each new document, whole, until the iterator or the client closes.
+
+        The first comes at once, the others when an event of theirs is new, has changed or is over.
+        An event stays in it until a second document confirms its end.
+
+        Args:
+            on_trouble: As for `watch`.
+
+        Raises:
+            Misuse: The client is closed.
+        """
+        watcher = Watcher(self._terms, watch.Wishes(), None, opening.moment())
+        return AsyncDocuments(self._line(), watcher, self._terms, on_trouble)
+
     async def close(self) -> None:
         """End every watch and every question at once, and give back every socket."""
         self._closed = True
@@ -171,8 +192,8 @@ class AsyncClient:
                 line.close()
 
 
-class AsyncWatch(AsyncIterator[event.Change]):
-    """Changes as they happen; made by `AsyncClient.watch`."""
+class _Answers(AsyncIterator[T]):
+    """What a watcher takes from one answer after another."""
 
     def __init__(
         self, line: Line, watcher: Watcher, terms: Terms, on_trouble: OnTrouble | None
@@ -182,33 +203,28 @@ class AsyncWatch(AsyncIterator[event.Change]):
         self._terms = terms
         self._on_trouble = on_trouble
 
-    @property
-    def since(self) -> str:
-        """All that the watch knows after the change that it gave last, as JSON.
+    @abstractmethod
+    def _take(self) -> T | None: ...
 
-        Keep it, and give it to `AsyncClient.watch` to go on from there in another process.
-        """
-        return self._watcher.since
-
-    async def __anext__(self) -> event.Change:
-        """Return the next change, however long it takes; stop once closed."""
+    async def __anext__(self) -> T:
+        """Return the next one, however long it takes; stop once closed."""
         while True:
             while (trouble := self._watcher.tell()) is not None:
                 opening.tell(trouble, self._terms, self._on_trouble)
-            change = self._watcher.take()
-            if change is not None:
-                return change
+            taken = self._take()
+            if taken is not None:
+                return taken
             try:
                 self._watcher.heard(await self._line.do(self._watcher.step(opening.moment())))
             except Closed as closed:
                 raise StopAsyncIteration from closed
 
     def close(self) -> None:
-        """End the watch at once."""
+        """End it at once."""
         self._line.close()
 
     async def __aenter__(self) -> Self:
-        """Return the watch."""
+        """Return it."""
         return self
 
     async def __aexit__(
@@ -220,3 +236,30 @@ class AsyncWatch(AsyncIterator[event.Change]):
         """Close it."""
         self.close()
         await asyncio.sleep(0)  # in the loop's next turn the transport closes its socket
+
+
+class AsyncWatch(_Answers[event.Change]):
+    """Changes as they happen; made by `AsyncClient.watch`."""
+
+    @property
+    def since(self) -> str:
+        """All that the watch knows after the change that it gave last, as JSON.
+
+        Keep it, and give it to `AsyncClient.watch` to go on from there in another process.
+        """
+        return self._watcher.since
+
+    def _take(self) -> event.Change | None:
+        return self._watcher.take()
+
+
+class AsyncDocuments(_Answers[event.Document]):
+    """Documents as they change; made by `AsyncClient.documents`."""
+
+    @property
+    def answered_at(self) -> float | None:
+        """When the last good answer came, by the monotonic clock; None before the first."""
+        return self._watcher.answered_at
+
+    def _take(self) -> event.Document | None:
+        return self._watcher.take_document()

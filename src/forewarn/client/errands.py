@@ -26,6 +26,9 @@ TRIES: Final = 4
 LEAST_ANSWER_SECONDS: Final = 0.1
 """What an answer is given however little time is left: one try is made in any case."""
 
+LOOK_AGAIN_SECONDS: Final = 0.05
+"""Between a document that does not list the event and the one that confirms its end."""
+
 T = TypeVar("T")
 Errand: TypeAlias = Generator[Ask | Pause, Turn, T]
 
@@ -156,6 +159,7 @@ def approval(
     last: Failure | None = None
     failures = 0
     posting = terms.settled
+    missing = False
     while True:
         ask = terms.approval(codec.encode_start_requests(ids)) if posting else terms.question()
         turn = yield _within(ask, until - moment.monotonic)
@@ -167,9 +171,14 @@ def approval(
             posting = True
             if last is not None:
                 listed = {each.key for each in found.events}
-                ids = tuple(each for each in ids if text.upper(each) in listed)
-                if not ids:
+                left = tuple(each for each in ids if text.upper(each) in listed)
+                if not left and missing:
                     raise last.error("the event is over before its approval was confirmed: ")
+                missing = not left
+                if missing:  # a second look confirms the end
+                    moment = (yield Pause(LOOK_AGAIN_SECONDS)).moment
+                    posting = False
+                ids = left or ids
             continue
         blames_version = not posting or bool(found.newest_versions)
         posting = False

@@ -63,7 +63,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int | None
     """Compare it as different, never as greater; None where the server sent none."""
     events: tuple[Event, ...]
-    """In the server's order."""
+    """In the server's order; those of `documents` in the order of their appearance."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Appeared(Change, frozen=True):
-    """The event is seen for the first time; it may be Started already."""
+    """The event is listed for the first time, or again after it was gone; it may be Started."""
 
     kind: ClassVar[str] = "appeared"
     appeared: ClassVar[bool] = True
@@ -116,7 +116,7 @@ class Updated(Change, frozen=True):
 
 
 class Gone(Change, frozen=True):
-    """The event is listed no more; `event` is as it was last seen, and nothing more is known.
+    """Two documents in a row do not list the event; `event` is as it was last seen.
 
     The wire does not tell an event that was cancelled from one that was over between two looks.
     """

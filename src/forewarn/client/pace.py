@@ -48,8 +48,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """After a first failure; doubled with each further one."""
     longest_backoff_seconds: float = 10.0
     """The most after any failure: a third of the shortest notice is left to be told."""
-    longest_retry_after_seconds: float = 120.0
-    """The most that a server's Retry-After counts: who stays away longer misses its notice."""
+    longest_retry_after_seconds: float = 10.0
+    """The longest pause that a server's Retry-After brings: a preemption has 30 s of notice."""
     jitter: float = 0.1
     """The part of a poll's pause that is left to chance, each way: 0 to 1."""
     approve_seconds: float = 900.0
@@ -85,5 +85,6 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         pause = longest * (0.5 + 0.5 * chance)
         if retry_after is None:
             return pause
-        told = min(max(retry_after, 0.0), self.longest_retry_after_seconds)
+        longest = self.longest_retry_after_seconds / (1 + self.jitter)
+        told = min(max(retry_after, 0.0), longest)
         return max(pause, told * (1 + self.jitter * chance))

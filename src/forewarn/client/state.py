@@ -1,6 +1,6 @@
 """What a watch knows, as values and as the JSON that `since=` takes.
 
-State    events that are known, ids of events that are over, steps that are not yet told
+State    events that are known, steps that are not yet told
 Step     one thing that happens to one event, and what is known of it afterwards
 """
 
@@ -19,9 +19,6 @@ FORMAT: Final = 1
 MAX_LENGTH: Final = 32 * 1024 * 1024
 """Characters of a state: what the largest document can make it."""
 
-MAX_ENDED: Final = 1000
-"""Ids of events that are over which are remembered: no server shows one again after so many."""
-
 Kind: TypeAlias = Literal["appeared", "started", "updated", "gone", ""]
 """What is told of a step; `""` for what changes without a word."""
 
@@ -34,6 +31,8 @@ class Known(msgspec.Struct, frozen=True):
     """Whether its appearance was told: what was not is never told the end of."""
     started: bool
     """Whether its start was told."""
+    missing: bool = False
+    """Whether the last document did not list it: the next one confirms its end."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -51,8 +50,6 @@ class State(msgspec.Struct, kw_only=True):
     format: int = FORMAT
     known: dict[str, Known] = {}
     """By the id that ids are compared by, in the order of appearance."""
-    ended: dict[str, None] = {}
-    """Ids of events that are over, the latest last."""
     steps: list[Step] = []
     """What is still to be told, in order."""
 
@@ -66,9 +63,6 @@ class State(msgspec.Struct, kw_only=True):
             self.known[step.key] = step.after
         else:
             del self.known[step.key]
-            self.ended[step.key] = None
-            if len(self.ended) > MAX_ENDED:
-                del self.ended[next(iter(self.ended))]
         return step, before
 
 
@@ -77,7 +71,6 @@ def write(state: State) -> str:
     return msgspec.json.encode(
         State(
             known={key: _kept(known) for key, known in state.known.items()},
-            ended=state.ended,
             steps=[
                 msgspec.structs.replace(step, after=step.after and _kept(step.after))
                 for step in state.steps

@@ -2,6 +2,7 @@
 
 import threading
 import weakref
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -50,6 +51,11 @@ class Client:
     def endpoint(self) -> str:
         """The address that is asked, as a URL; the first of several until one has answered."""
         return str(self._terms.endpoint)
+
+    @property
+    def name(self) -> str | None:
+        """This machine's name, as it was given or learnt; None while it is not known."""
+        return self._terms.name
 
     def document(self) -> event.Document:
         """Return what the endpoint says now.
@@ -124,6 +130,21 @@ class Client:
         watcher = Watcher(self._terms, wanted, since, opening.moment())
         return Watch(self._line(), watcher, self._terms, on_trouble)
 
+    def documents(self, *, on_trouble: OnTrouble | None = None) -> "Documents":
+        """Return each new document, whole, until the iterator or the client closes.
+
+        The first comes at once, the others when an event of theirs is new, has changed or is over.
+        An event stays in it until a second document confirms its end.
+
+        Args:
+            on_trouble: As for `watch`.
+
+        Raises:
+            Misuse: The client is closed.
+        """
+        watcher = Watcher(self._terms, watch.Wishes(), None, opening.moment())
+        return Documents(self._line(), watcher, self._terms, on_trouble)
+
     def close(self) -> None:
         """End every watch and every question at once. Any thread may, and a signal's handler."""
         with self._guard:
@@ -177,8 +198,8 @@ class Client:
                     line.close()
 
 
-class Watch(Iterator[event.Change]):
-    """Changes as they happen; made by `Client.watch`."""
+class _Answers(Iterator[T]):
+    """What a watcher takes from one answer after another."""
 
     def __init__(
         self, line: Line, watcher: Watcher, terms: Terms, on_trouble: OnTrouble | None
@@ -188,33 +209,28 @@ class Watch(Iterator[event.Change]):
         self._terms = terms
         self._on_trouble = on_trouble
 
-    @property
-    def since(self) -> str:
-        """All that the watch knows after the change that it gave last, as JSON.
+    @abstractmethod
+    def _take(self) -> T | None: ...
 
-        Keep it, and give it to `Client.watch` to go on from there in another process.
-        """
-        return self._watcher.since
-
-    def __next__(self) -> event.Change:
-        """Return the next change, however long it takes; stop once closed."""
+    def __next__(self) -> T:
+        """Return the next one, however long it takes; stop once closed."""
         while True:
             while (trouble := self._watcher.tell()) is not None:
                 opening.tell(trouble, self._terms, self._on_trouble)
-            change = self._watcher.take()
-            if change is not None:
-                return change
+            taken = self._take()
+            if taken is not None:
+                return taken
             try:
                 self._watcher.heard(self._line.do(self._watcher.step(opening.moment())))
             except Closed as closed:
                 raise StopIteration from closed
 
     def close(self) -> None:
-        """End the watch at once. Any thread may, and a signal's handler."""
+        """End it at once. Any thread may, and a signal's handler."""
         self._line.close()
 
     def __enter__(self) -> Self:
-        """Return the watch."""
+        """Return it."""
         return self
 
     def __exit__(
@@ -225,3 +241,30 @@ class Watch(Iterator[event.Change]):
     ) -> None:
         """Close it."""
         self.close()
+
+
+class Watch(_Answers[event.Change]):
+    """Changes as they happen; made by `Client.watch`."""
+
+    @property
+    def since(self) -> str:
+        """All that the watch knows after the change that it gave last, as JSON.
+
+        Keep it, and give it to `Client.watch` to go on from there in another process.
+        """
+        return self._watcher.since
+
+    def _take(self) -> event.Change | None:
+        return self._watcher.take()
+
+
+class Documents(_Answers[event.Document]):
+    """Documents as they change; made by `Client.documents`."""
+
+    @property
+    def answered_at(self) -> float | None:
+        """When the last good answer came, by the monotonic clock; None before the first."""
+        return self._watcher.answered_at
+
+    def _take(self) -> event.Document | None:
+        return self._watcher.take_document()

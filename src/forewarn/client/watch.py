@@ -6,14 +6,15 @@
     tell     the next word about trouble
 
 It holds no socket, reads no clock and draws no chance: the shells `sync` and `aio` do, and are
-thin. What it promises for any sequence of answers and failures: an event that was seen appears
-once, starts at most once and, when a document no longer lists it, is gone exactly once; and a
-watch that is cut anywhere and gone on with from its state tells what it would have told.
+thin. What it promises for any sequence of answers and failures: an event that was seen appears,
+starts at most once, and is gone after two documents in a row did not list it; if it is listed again
+after that, it appears again. A watch that is cut anywhere and resumed from its state tells what it
+would have told.
 """
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -40,8 +41,8 @@ TRY_WAITING_SECONDS: Final = 60.0
 """How long a server that did not wait is polled before it is asked to wait again: it may have had
 as many who wait as it takes."""
 
-CAME_BACK: Final = "came-back"
-"""The reason of the trouble that an event is listed again after it was gone."""
+SECOND_LOOK_SECONDS: Final = 2.0
+"""For the answer that confirms an end: what the document before shows is held back meanwhile."""
 
 NAME_SECONDS: Final = 5.0
 """How long this machine's name is asked for at a time, tries and all: meanwhile nobody looks for
@@ -82,6 +83,15 @@ def wishes(types: Iterable[str] | None, *, mine: bool) -> Wishes:
     return Wishes(types=frozenset(text.lower(each) for each in wanted), mine=mine)
 
 
+class Look(msgspec.Struct, frozen=True):
+    """A document as it was read."""
+
+    events: dict[str, Listed]
+    moment: Moment
+    sent: datetime | None
+    """The server's Date."""
+
+
 class Watcher:
     """Decides what a watch asks, when, and what it tells.
 
@@ -98,12 +108,17 @@ class Watcher:
     def __init__(self, terms: Terms, wanted: Wishes, since: str | None, moment: Moment) -> None:
         self.looks = 0
         """How many good answers came: documents, and the word that nothing is new."""
+        self.answered_at: float | None = None
+        """When the last of them came, by the monotonic clock."""
         self._terms = terms
         self._wishes = wanted
         self._state = state.State() if since is None else state.read(since, moment)
         self._troubles: deque[event.Trouble] = deque()
         self._reason = event.OVER
-        self._came_back: set[str] = set()
+        self._held_back: Look | None = None
+        """A document that lists less than the one before, until a second look confirms it."""
+        self._incarnation: int | None = None
+        self._shown: tuple[event.Event, ...] | None = None
         self._told_no_name = False
         self._failures = 0
         self._next_at = moment.monotonic
@@ -136,6 +151,16 @@ class Watcher:
                 return change
         return None
 
+    def take_document(self) -> event.Document | None:
+        """Take every change; return the document if its events are new since the last call."""
+        while self._state.take() is not None:
+            pass
+        listed = self.listed
+        if listed is None or listed == self._shown:
+            return None
+        self._shown = listed
+        return event.Document(incarnation=self._incarnation, events=listed)
+
     def tell(self) -> event.Trouble | None:
         """Return the next word about trouble; None if there is none."""
         return self._troubles.popleft() if self._troubles else None
@@ -145,10 +170,12 @@ class Watcher:
         assert not self._state.steps  # what comes next is judged by what was told
         if moment.monotonic < self._next_at:
             return Pause(self._next_at - moment.monotonic)
-        self._asked_name = self._terms.wants_name(moment)
+        self._asked_name = self._held_back is None and self._terms.wants_name(moment)
         if self._asked_name:
             return self._name_question(moment)
         self._asked_at = moment.monotonic
+        if self._held_back is not None:
+            return _within(self._terms.question(), SECOND_LOOK_SECONDS)
         polls = self._waits is False and moment.monotonic < self._try_waiting_at
         return self._terms.question(None if polls else self._tag)
 
@@ -182,7 +209,7 @@ class Watcher:
         if self._name_until is None:
             self._name_until = moment.monotonic + NAME_SECONDS
         seconds = max(self._name_until - moment.monotonic, LEAST_GAP_SECONDS)
-        return msgspec.structs.replace(ask, answer_seconds=min(ask.answer_seconds, seconds))
+        return _within(ask, seconds)
 
     def _heard_name(self, outcome: Reply | Failure, turn: Turn) -> None:
         named: Reply | str | Failure = outcome
@@ -206,7 +233,7 @@ class Watcher:
             self._say(NO_NAME, f"this machine's name is not known: {named.message}")
 
     def _nothing_new(self, reply: Reply, turn: Turn) -> None:
-        self._fine()
+        self._fine(turn.moment)
         waited = turn.moment.monotonic - self._asked_at
         waits = waited >= EARLY * applied_seconds(reply, float("inf"))
         self._found_waiting(turn, waits=waits)
@@ -215,7 +242,7 @@ class Watcher:
     def _document(self, listing: Listing, reply: Reply, turn: Turn) -> None:
         self._terms.accepted()
         self._answered = True
-        self._fine()
+        self._fine(turn.moment)
         tag = answers.header(reply, b"etag")
         if tag is None and listing.incarnation is not None:
             tag = b"%d" % listing.incarnation
@@ -224,13 +251,21 @@ class Watcher:
         elif turn.held and tag == self._tag:
             self._found_waiting(turn, waits=False)
         self._tag = tag
-        before = len(self._state.steps)
-        is_new = any(
-            each.key not in self._state.known and each.key not in self._state.ended
-            for each in listing.events
-        )
-        self._state.steps.extend(self._steps(listing, turn.moment, answers.server_time(reply)))
-        self._ask_next(turn, changed=len(self._state.steps) > before)
+        self._incarnation = listing.incarnation
+        events = {each.key: each for each in listing.events}
+        look = Look(events, turn.moment, answers.server_time(reply))
+        before, self._held_back = self._held_back, None
+        if before is None and any(
+            key not in events and not known.missing for key, known in self._state.known.items()
+        ):
+            self._held_back, self._tag = look, None
+            self._next_at = max(turn.moment.monotonic, self._asked_at + LEAST_GAP_SECONDS)
+            return
+        steps = self._read([look] if before is None else [before, look])
+        if any(step.after is not None and step.after.missing for step in steps):
+            self._tag = None  # the next document is to confirm that it is gone
+        self._ask_next(turn, changed=bool(steps))
+        is_new = any(step.key not in self._state.known for step in steps)
         if self._terms.name is None and is_new:  # whose it is may be known by now
             self._terms.doubts_no_name()
             self._next_at = turn.moment.monotonic
@@ -247,6 +282,9 @@ class Watcher:
         if failure.reason != self._reason:
             self._reason = failure.reason
             self._say(failure.reason, failure.message)
+        if self._held_back is not None:  # what is new must not wait until answers come again
+            self._read([self._held_back])
+            self._held_back = None
         self._back_off(failure, turn)
 
     def _back_off(self, failure: Failure, turn: Turn) -> None:
@@ -254,8 +292,9 @@ class Watcher:
         pause = self._terms.pace.backoff(self._failures, turn.chance, failure.retry_after_seconds)
         self._next_at = turn.moment.monotonic + pause
 
-    def _fine(self) -> None:
+    def _fine(self, moment: Moment) -> None:
         self.looks += 1
+        self.answered_at = moment.monotonic
         self._failures = 0
         if self._reason != event.OVER:
             self._reason = event.OVER
@@ -276,45 +315,53 @@ class Watcher:
         gap = LEAST_GAP_SECONDS if soon else self._terms.pace.poll(turn.chance)
         self._next_at = max(turn.moment.monotonic, self._asked_at + gap)
 
-    def _steps(self, listing: Listing, moment: Moment, sent: datetime | None) -> Iterator[Step]:
-        """Return what a document says that is new.
+    def _read(self, looks: Sequence[Look]) -> list[Step]:
+        steps = list(self._steps(looks))
+        self._state.steps.extend(steps)
+        return steps
 
-        What is gone comes first: a machine is back in service before it is drained anew.
+    def _steps(self, looks: Sequence[Look]) -> Iterator[Step]:
+        """Give what is new in one or two documents in a row.
+
+        An event is gone once two documents in a row do not list it: one empty document may come
+        from a server or a proxy that is just starting, and a handler would go back to work in the
+        middle of an event. What is gone comes first: a machine is back in service before it is
+        drained for the next event.
         """
-        listed = {each.key: each for each in listing.events}
+        newest = looks[-1].events
         for key, known in self._state.known.items():
-            if key not in listed:
+            absent = [known.missing, *(key not in look.events for look in looks)]
+            if all(absent[-2:]):
                 yield Step(key, "gone" if known.told else "", None)
-        for key, each in listed.items():
-            if key not in self._state.ended:
-                yield from self._steps_of(key, each, moment, sent)
-            elif key not in self._came_back:
-                self._came_back.add(key)
-                self._say(
-                    CAME_BACK,
-                    f"event {text.shown(each.event_id)} is listed again after it was gone: "
-                    "it is not told anew",
-                )
+            elif all(absent[1:]):
+                yield Step(key, "", msgspec.structs.replace(known, missing=True))
+        for look in looks:
+            for key, each in look.events.items():
+                if look is looks[-1] or key not in newest:
+                    yield from self._steps_of(key, each, look, missing=key not in newest)
 
-    def _steps_of(
-        self, key: str, listed: Listed, moment: Moment, sent: datetime | None
-    ) -> Iterator[Step]:
+    def _steps_of(self, key: str, listed: Listed, look: Look, *, missing: bool) -> Iterator[Step]:
         known = self._state.known.get(key)
-        seen = answers.seen(listed, self._terms.name, moment, sent)
+        seen = answers.seen(listed, self._terms.name, look.moment, look.sent)
         if known is not None:
-            seen = merged(known.event, listed, seen, by_server=sent is not None)
+            seen = merged(known.event, listed, seen, by_server=look.sent is not None)
         if known is None or not known.told:
             if not self._wishes.wants(seen):
-                yield Step(key, "", Known(seen, told=False, started=False))
+                yield Step(key, "", Known(seen, told=False, started=False, missing=missing))
                 return
-            known = Known(seen, told=True, started=False)
+            known = Known(seen, told=True, started=False, missing=missing)
             yield Step(key, "appeared", known)
         if seen.started and not known.started:
-            yield Step(key, "started", Known(seen, told=True, started=True))
-        elif seen != known.event:
+            yield Step(key, "started", Known(seen, told=True, started=True, missing=missing))
+        elif seen != known.event or missing != known.missing:
             is_news = msgspec.structs.replace(seen, starts_by=known.event.starts_by) != known.event
-            known = Known(seen, told=True, started=known.started)
+            known = Known(seen, told=True, started=known.started, missing=missing)
             yield Step(key, "updated" if is_news else "", known)
+
+
+def _within(ask: Ask, seconds: float) -> Ask:
+    """Return the question with no more time than this for its answer."""
+    return msgspec.structs.replace(ask, answer_seconds=min(ask.answer_seconds, seconds))
 
 
 def _apart(moment: Moment) -> float:
