@@ -385,7 +385,17 @@ def start_to_be_killed(agent: Agent, at: int, how: str) -> subprocess.Popen[byte
     return agent.process
 
 
-@pytest.mark.parametrize("how", ["before", "during", "after"])
+each_instant = pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("before", marks=pytest.mark.soak),
+        "during",
+        pytest.param("after", marks=pytest.mark.soak),
+    ],
+)
+
+
+@each_instant
 @pytest.mark.parametrize("at", range(1, 8))
 def test_a_kill_at_any_record_leaves_the_machine_as_it_should_be(
     how: str, at: int, cloud: Endpoint, agents: Callable[..., Agent]
@@ -412,7 +422,7 @@ def test_a_kill_at_any_record_leaves_the_machine_as_it_should_be(
     assert undone == (["un-b ends", "un-a ends"] if "b begins" in log else ["un-a ends"])
 
 
-@pytest.mark.parametrize("how", ["before", "during", "after"])
+@each_instant
 @pytest.mark.parametrize("at", range(8, 13))
 def test_a_kill_at_any_record_of_undoing_leaves_the_machine_as_it_should_be(
     how: str, at: int, cloud: Endpoint, agents: Callable[..., Agent]

@@ -208,6 +208,7 @@ def test_what_is_cancelled_when_it_was_prepared_is_undone_and_not_approved(cloud
 # A preemption
 
 
+@pytest.mark.soak
 def test_a_preemption_is_prepared_for_in_its_30_seconds_and_what_is_too_long_is_cut(
     cloud: Cloud,
 ) -> None:

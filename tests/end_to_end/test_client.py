@@ -24,7 +24,6 @@ from forewarn.client.pace import Pace
 from server.running import Client
 
 SCOPES = 4
-CLIENTS = 500
 ROUNDS = 3
 ALL_SECONDS = 120.0
 """How long every client may take to be told something; a second or two is usual."""
@@ -172,15 +171,15 @@ def test_a_waiting_client_is_told_at_once_and_asks_seldom(
 class Watching:
     """Many clients in one loop, and what each was told."""
 
-    def __init__(self, service: Service) -> None:
-        self.told: list[list[tuple[str, str]]] = [[] for _ in range(CLIENTS)]
-        self.since: list[str] = [""] * CLIENTS
+    def __init__(self, service: Service, count: int) -> None:
+        self.told: list[list[tuple[str, str]]] = [[] for _ in range(count)]
+        self.since: list[str] = [""] * count
         self.troubles: Counter[str] = Counter()
         self.clients = [
             AsyncClient(service.url(f"m{n % SCOPES}-{n % ROUNDS}"), pace=PACE)
-            for n in range(CLIENTS)
+            for n in range(count)
         ]
-        self.tasks = [asyncio.ensure_future(self._watch(n)) for n in range(CLIENTS)]
+        self.tasks = [asyncio.ensure_future(self._watch(n)) for n in range(count)]
         self._moved = asyncio.Event()
 
     async def _watch(self, number: int) -> None:
@@ -218,7 +217,12 @@ class Watching:
 
 
 @pytest.mark.timeout(600)  # eight starts of the service under the load of all who come back
-def test_five_hundred_watches_miss_nothing_while_the_service_is_killed(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "rounds"), [(40, 1), pytest.param(500, ROUNDS, marks=pytest.mark.soak)]
+)
+def test_watches_miss_nothing_while_the_service_is_killed(
+    folder: Path, count: int, rounds: int
+) -> None:
     service = Service(folder)
     service.open()
 
@@ -227,10 +231,10 @@ def test_five_hundred_watches_miss_nothing_while_the_service_is_killed(folder: P
             service.reboot(f"m{scope}-{number}")
 
     async def run() -> Watching:
-        watching = Watching(service)
-        for number in range(ROUNDS):
+        watching = Watching(service, count)
+        for number in range(rounds):
             await asyncio.to_thread(schedule, number)
-            if number == 1:  # at once, while the news is on its way
+            if number == rounds - 1:  # at once, while the news is on its way
                 await asyncio.to_thread(service.kill)
                 await asyncio.to_thread(service.again)
             await watching.until("appeared", number + 1)
@@ -264,6 +268,6 @@ def test_five_hundred_watches_miss_nothing_while_the_service_is_killed(folder: P
             if kind != "updated":  # notice is longer after an outage, for those who saw the shorter
                 by_event[event_id].append(kind)
         sequences.update(" ".join(kinds) for kinds in by_event.values())
-    assert sequences == {"appeared started gone": CLIENTS * ROUNDS}
-    assert len(approvals) == SCOPES * ROUNDS
-    assert watching.troubles["over"] >= CLIENTS
+    assert sequences == {"appeared started gone": count * rounds}
+    assert len(approvals) == SCOPES * rounds
+    assert watching.troubles["over"] >= count

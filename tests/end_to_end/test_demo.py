@@ -100,6 +100,7 @@ def test_a_long_path_of_temporary_files_is_no_obstacle(folder: Path) -> None:
         assert demo.leftovers() == []
 
 
+@pytest.mark.soak
 def test_on_a_terminal_a_guest_that_is_stopped_by_hand_lets_its_event_wait(
     folder: Path,
 ) -> None:

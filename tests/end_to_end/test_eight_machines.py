@@ -254,6 +254,7 @@ def test_eight_that_are_prepared_are_approved_once_by_the_first(eight: Eight) ->
     eight.each_did_and_undid_it_once()
 
 
+@pytest.mark.soak
 def test_one_that_hangs_lets_the_notice_run_out(eight: Eight) -> None:
     with one_hangs(eight):
         with eight.halted():
@@ -262,6 +263,7 @@ def test_one_that_hangs_lets_the_notice_run_out(eight: Eight) -> None:
         assert eight.ended() == NOBODY_APPROVED
 
 
+@pytest.mark.soak
 def test_one_that_dies_after_it_was_prepared_lets_the_notice_run_out(eight: Eight) -> None:
     eight.hold(FIRST)
     with eight.halted():
@@ -276,6 +278,7 @@ def test_one_that_dies_after_it_was_prepared_lets_the_notice_run_out(eight: Eigh
     eight.each_did_and_undid_it_once()
 
 
+@pytest.mark.soak
 def test_one_that_shows_an_older_event_lets_the_notice_run_out(eight: Eight) -> None:
     with one_shows_an_older_event(eight):
         with eight.halted():

@@ -142,18 +142,17 @@ def in_c_sharp(folder: Path) -> tuple[str, ...]:
     return ("mono", "Handle.exe", "./drain", "./undrain")
 
 
-each_handler = pytest.mark.parametrize(
-    "handler",
+@pytest.mark.parametrize(
+    ("handler", "missing"),
     [
-        in_python,
-        pytest.param(in_shell, marks=needs_curl),
-        pytest.param(in_c_sharp, marks=needs_mono),
+        pytest.param(in_python, False, id="python-failing"),
+        pytest.param(in_shell, True, marks=needs_curl, id="shell-missing"),
+        pytest.param(in_python, True, marks=pytest.mark.soak, id="python-missing"),
+        pytest.param(in_shell, False, marks=[needs_curl, pytest.mark.soak], id="shell-failing"),
+        pytest.param(in_c_sharp, False, marks=[needs_mono, pytest.mark.soak], id="c#-failing"),
+        pytest.param(in_c_sharp, True, marks=[needs_mono, pytest.mark.soak], id="c#-missing"),
     ],
 )
-
-
-@each_handler
-@pytest.mark.parametrize("missing", [False, True], ids=["failing", "missing"])
 def test_a_handler_whose_drain_fails_says_so_and_takes_the_next_event(
     play: Callable[..., Playing],
     tmp_path: Path,
@@ -177,7 +176,14 @@ def test_a_handler_whose_drain_fails_says_so_and_takes_the_next_event(
     assert playing.approved()
 
 
-@each_handler
+@pytest.mark.parametrize(
+    "handler",
+    [
+        in_python,
+        pytest.param(in_shell, marks=[needs_curl, pytest.mark.soak]),
+        pytest.param(in_c_sharp, marks=[needs_mono, pytest.mark.soak]),
+    ],
+)
 def test_of_two_events_the_last_that_is_over_brings_a_handler_back(
     play: Callable[..., Playing],
     tmp_path: Path,

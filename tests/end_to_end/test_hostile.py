@@ -4,11 +4,14 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from house import tree
 
 WAYS = ["none", "silent", "drip", "flood", "heads", "pipeline", "sip", "all together"]
 
 
+@pytest.mark.soak
 def test_other_guests_are_all_answered_whatever_one_of_them_does() -> None:
     benchmarks = tree.ROOT / "benchmarks"
     ran = subprocess.run(

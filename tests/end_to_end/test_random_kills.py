@@ -20,7 +20,7 @@ import pytest
 from end_to_end.agents import Agent, Endpoint, event, started
 from end_to_end.interrupted import NAMES, judge
 
-KILLS = int(os.environ.get("AGENT_KILLS", "20"))
+KILLS = int(os.environ.get("AGENT_KILLS", "5"))
 SEED = int(os.environ.get("AGENT_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 
 STARTING_SECONDS = 0.6

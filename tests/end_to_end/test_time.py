@@ -64,7 +64,9 @@ def an_hour_passes(folder: Path, scale: float) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
+)
 def test_a_restart_after_notbefore_passed_gives_the_outage_back_before_anything_starts(
     started: list[Process], tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -89,6 +91,7 @@ def test_a_restart_after_notbefore_passed_gives_the_outage_back_before_anything_
     assert when(found["started_at"]) >= when(found["not_before"]) >= promised + moved
 
 
+@pytest.mark.soak
 def test_a_process_that_stood_still_gives_the_time_back_before_anything_starts(
     started: list[Process], tmp_path: Path
 ) -> None:

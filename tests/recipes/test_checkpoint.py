@@ -204,6 +204,7 @@ def test_after_a_reboot_the_computation_goes_on_from_its_checkpoint(
     assert undisturbed(other) == result
 
 
+@pytest.mark.soak
 def test_after_a_preempt_another_machine_goes_on_from_the_storage(
     machines: Callable[[str], Machine], service: Running, switch: Power
 ) -> None:
@@ -237,6 +238,7 @@ def expect_held(machine: Machine, cloud: Endpoint, why: str) -> None:
     assert cloud.approved == []
 
 
+@pytest.mark.soak
 def test_a_checkpoint_that_is_not_there_in_time_is_cut_and_held(
     machines: Callable[[str], Machine], cloud: Endpoint
 ) -> None:

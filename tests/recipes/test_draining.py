@@ -183,6 +183,7 @@ def test_a_session_that_outlasts_the_notice_is_said_and_nobody_approves(
     assert balancer.state() == "ready"
 
 
+@pytest.mark.soak
 def test_with_the_drop_in_what_the_notice_cuts_is_approved(
     cloud: Endpoint, webs: list[Web], balancer: Balancer, agent: Agent
 ) -> None:

@@ -71,6 +71,7 @@ def test_the_page_shows_the_fields_that_a_line_has_and_no_others(
     assert over["event_id"] == line["event_id"]
 
 
+@pytest.mark.soak
 def test_a_rule_that_only_logs_never_approves_and_leaves_the_event_to_another(
     cloud: Endpoint, agent: Agent
 ) -> None:

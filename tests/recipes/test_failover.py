@@ -170,6 +170,7 @@ def test_each_reboot_waits_for_the_standby_to_be_promoted_and_loses_no_write(
     judge(pair, writer, pair.first, pair.second)
 
 
+@pytest.mark.soak
 def test_without_a_standby_nothing_is_stopped_and_nothing_approved(
     pair: Pair, writer: Writer, service: Running
 ) -> None:
@@ -188,6 +189,7 @@ def test_without_a_standby_nothing_is_stopped_and_nothing_approved(
     assert (pair.first.pid, writer.sessions) == (pid, 1)
 
 
+@pytest.mark.soak
 def test_the_standbys_own_reboot_switches_nothing_and_is_approved(
     pair: Pair, writer: Writer, service: Running, switch: Power
 ) -> None:
@@ -202,6 +204,7 @@ def test_the_standbys_own_reboot_switches_nothing_and_is_approved(
     judge(pair, writer, pair.first, pair.second)
 
 
+@pytest.mark.soak
 def test_a_cancelled_event_leaves_a_pair_whose_roles_are_changed(
     pair: Pair, writer: Writer, service: Running
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_second_run_of_either_half_changes_nothing(pair: Pair, writer: Writer)
     judge(pair, writer, new, old)
 
 
+@pytest.mark.soak
 def test_a_run_that_is_killed_anywhere_is_ended_by_the_next(pair: Pair, writer: Writer) -> None:
     seed = int(os.environ.get("SEED", "0")) or secrets.randbits(32)
     chance = random.Random(seed)
@@ -251,6 +255,7 @@ def test_a_run_that_is_killed_anywhere_is_ended_by_the_next(pair: Pair, writer: 
     judge(pair, writer, old, new)
 
 
+@pytest.mark.soak
 def test_a_standby_that_goes_away_while_the_primary_stops_leaves_the_primary_as_it_was(
     pair: Pair, writer: Writer
 ) -> None:
@@ -269,6 +274,7 @@ def test_a_standby_that_goes_away_while_the_primary_stops_leaves_the_primary_as_
     judge(pair, writer, old, new)
 
 
+@pytest.mark.soak
 def test_a_run_that_is_told_to_stop_goes_back_while_it_can(pair: Pair, writer: Writer) -> None:
     old, new = pair.first, pair.second
     old.hinder(f"{old.folder}/systemctl stop postgresql@15-main\nexec sleep 60")
@@ -280,6 +286,7 @@ def test_a_run_that_is_told_to_stop_goes_back_while_it_can(pair: Pair, writer: W
     judge(pair, writer, old, new)
 
 
+@pytest.mark.soak
 def test_an_old_primary_that_crashed_is_not_started_beside_the_new_one(pair: Pair) -> None:
     old, new = pair.first, pair.second
     old.begun.touch()
@@ -304,6 +311,7 @@ def test_an_old_primary_that_crashed_is_not_started_beside_the_new_one(pair: Pai
     assert not old.begun.exists()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -52,6 +52,7 @@ def played() -> Iterator[dict[str, Any]]:
 rounds = pytest.mark.timeout(ROUNDS_SECONDS + 20)
 
 
+@pytest.mark.soak
 @rounds
 @needs_haproxy
 def test_with_agents_no_request_fails(played: dict[str, Any]) -> None:
@@ -62,6 +63,7 @@ def test_with_agents_no_request_fails(played: dict[str, Any]) -> None:
     assert guarded["requests"] == sum(guarded["answered"].values()) > 4000
 
 
+@pytest.mark.soak
 @rounds
 @needs_haproxy
 def test_without_agents_more_than_one_in_a_hundred_fails(played: dict[str, Any]) -> None:
@@ -76,6 +78,7 @@ def test_without_agents_more_than_one_in_a_hundred_fails(played: dict[str, Any])
     assert not any(event["by_guest"] for event in bare["events"])
 
 
+@pytest.mark.soak
 @rounds
 @needs_haproxy
 @pytest.mark.parametrize("which", ["with", "without"])
@@ -90,6 +93,7 @@ def test_the_load_is_as_it_is_told(which: str, played: dict[str, Any]) -> None:
     assert 0.8 < new / kept < 1.25
 
 
+@pytest.mark.soak
 @rounds
 @needs_haproxy
 def test_three_events_of_two_machines_are_each_approved_once(played: dict[str, Any]) -> None:
@@ -104,6 +108,7 @@ def test_three_events_of_two_machines_are_each_approved_once(played: dict[str, A
         assert event["status"] == "Completed"
 
 
+@pytest.mark.soak
 @rounds
 @needs_haproxy
 @pytest.mark.parametrize("which", ["with", "without"])
@@ -120,6 +125,7 @@ def test_each_machine_is_replaced_and_comes_back(which: str, played: dict[str, A
         assert states[-1] == "serving"
 
 
+@pytest.mark.soak
 @rounds
 @needs_haproxy
 def test_with_agents_a_domain_leaves_only_when_there_is_room(played: dict[str, Any]) -> None:
@@ -137,6 +143,7 @@ def test_with_agents_a_domain_leaves_only_when_there_is_room(played: dict[str, A
         assert min(back) < left + 0.5  # the looks are a fifth of a second apart
 
 
+@pytest.mark.soak
 @rounds
 @needs_haproxy
 def test_the_rounds_are_drawn(played: dict[str, Any]) -> None:
@@ -148,6 +155,7 @@ def test_the_rounds_are_drawn(played: dict[str, Any]) -> None:
     assert {"haproxy.log", "forewarn.log", "web-0.log"} <= logs
 
 
+@pytest.mark.soak
 @needs_haproxy
 def test_a_round_that_is_interrupted_leaves_nothing_behind(folder: Path) -> None:
     with playing(folder, program="pool", environment=ENVIRONMENT) as demo:
@@ -158,6 +166,7 @@ def test_a_round_that_is_interrupted_leaves_nothing_behind(folder: Path) -> None
         assert demo.leftovers() == []
 
 
+@pytest.mark.soak
 @needs_haproxy
 @pytest.mark.parametrize(("name", "word"), [("haproxy", b"haproxy"), ("host", b"host.py")])
 def test_a_process_that_dies_is_told_of_and_leaves_nothing_behind(

@@ -71,8 +71,15 @@ def agents(
         agent.close()
 
 
-@pytest.mark.parametrize("way", ["service", "signal"])
-@pytest.mark.parametrize(("kind", "notice"), [("Terminate", 300), ("Preempt", 30)])
+@pytest.mark.parametrize(
+    ("way", "kind", "notice"),
+    [
+        ("service", "Terminate", 300),
+        ("signal", "Preempt", 30),
+        pytest.param("signal", "Terminate", 300, marks=pytest.mark.soak),
+        pytest.param("service", "Preempt", 30, marks=pytest.mark.soak),
+    ],
+)
 def test_a_request_under_way_ends_whole_and_then_the_event_is_approved(
     way: str, kind: str, notice: int, cloud: Endpoint, web: Web, agents: Callable[..., Agent]
 ) -> None:
@@ -121,7 +128,7 @@ def test_a_process_that_does_not_end_is_not_killed_and_nobody_approves(
     assert (cloud.approved, asked(web.port), web.status) == ([], "web-0", None)
 
 
-@pytest.mark.parametrize("way", ["service", "signal"])
+@pytest.mark.parametrize("way", ["service", pytest.param("signal", marks=pytest.mark.soak)])
 def test_what_the_notice_cuts_is_held(
     way: str, cloud: Endpoint, web: Web, agents: Callable[..., Agent]
 ) -> None:
