@@ -176,8 +176,7 @@ class Watching:
         self.since: list[str] = [""] * count
         self.troubles: Counter[str] = Counter()
         self.clients = [
-            AsyncClient(service.url(f"m{n % SCOPES}-{n % ROUNDS}"), pace=PACE)
-            for n in range(count)
+            AsyncClient(service.url(f"m{n % SCOPES}-{n % ROUNDS}"), pace=PACE) for n in range(count)
         ]
         self.tasks = [asyncio.ensure_future(self._watch(n)) for n in range(count)]
         self._moved = asyncio.Event()
