@@ -133,7 +133,7 @@ class Handler:
             self.failure = failure
 
 
-@pytest.mark.parametrize(("name", "shell"), pairs())
+@pytest.mark.parametrize(("name", "shell"), list(pairs()))
 def test_every_change_is_told_once_and_what_is_approved_counts_once(
     name: str, server: Playing, client: shells.Shell
 ) -> None:
