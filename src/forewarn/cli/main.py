@@ -25,7 +25,7 @@ from forewarn.cli import (
     simulate,
     watch,
 )
-from forewarn.cli.demo import command as demo
+from forewarn.cli.demo import show
 from forewarn.cli.exits import ExitStatus, Failed
 
 NAME: Final = "forewarn"
@@ -91,7 +91,7 @@ app.command("restore-check")(restore_check.restore_check)
 app.command()(watch.watch)
 app.add_typer(agent.app, name="agent")
 app.command()(simulate.simulate)
-app.command()(demo.demo)
+app.command()(show.demo)
 
 
 def _version(given: bool) -> None:  # noqa: FBT001 - Typer calls it with the flag

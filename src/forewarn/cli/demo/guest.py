@@ -1,15 +1,15 @@
-"""A guest of the demo: one small program inside a machine, as its owner might have written it.
+"""A guest of the demo: a small program in a machine, as its owner might write it.
 
-It imports nothing of Forewarn and is run by `python -I`: it only asks the metadata endpoint, as any
-program in a virtual machine can. What it does it says on stdout, a line each. It ends when its
-stdin does, so that no guest outlives the demo.
+It imports nothing of Forewarn: it asks the metadata endpoint, as any program in a virtual machine
+can. It prints what it does, a line each. It ends when its stdin does, so that no guest outlives the
+demo.
 
-The role is how it answers an event whose first resource it is; the first leads by custom, and the
-other machines of the event leave the word to it:
+The role says how it answers an event whose first resource it is. By custom the first resource
+leads, and the other machines of the event leave the approval to it:
 
     approves    at once
     drains      when its connections are drained
-    watches     never; it only reads, and the notice runs out
+    watches     never: it only reads, and the notice runs out
 """
 
 import argparse
@@ -21,121 +21,74 @@ import urllib.parse
 from typing import Any
 
 POLL_SECONDS = 0.3
-"""Between two questions. Time runs 90 times as fast in the demo: this is a guest's 27 s."""
+"""Between two requests. The clock of the demo runs 90 times as fast: this is a guest's 27 s."""
 
 ANSWER_SECONDS = 5.0
-"""How long an answer may take; then the guest asks anew."""
+"""After so long without an answer the guest asks again."""
 
-NAME_VERSION = "2017-08-01"
-"""The instance service's oldest version that every Forewarn has."""
-
+NAME_PATH = "/instance/compute/name?api-version=2017-08-01&format=text"
 PREVIEW = "2017-03-01"
 
-
-class Metadata:
-    """The metadata endpoint as this machine reaches it.
-
-    Args:
-        url: Where it is, without `/metadata`.
-        version: The api-version for scheduled events.
-    """
-
-    def __init__(self, url: str, version: str) -> None:
-        parts = urllib.parse.urlsplit(url)
-        self._connection = http.client.HTTPConnection(
-            parts.hostname or "", parts.port, timeout=ANSWER_SECONDS
-        )
-        self._path = f"{parts.path}/metadata"
-        self._version = version
-
-    def name(self) -> str:
-        """Ask for this machine's name, letter for letter what stands in `Resources`."""
-        path = f"/instance/compute/name?api-version={NAME_VERSION}&format=text"
-        return self._ask("GET", path).decode()
-
-    def events(self) -> list[dict[str, Any]]:
-        """Ask for the document and return its events."""
-        body = self._ask("GET", f"/scheduledevents?api-version={self._version}")
-        events: list[dict[str, Any]] = json.loads(body)["Events"]
-        return events
-
-    def approve(self, event_id: str) -> None:
-        """Say that this event may start."""
-        body = json.dumps({"StartRequests": [{"EventId": event_id}]})
-        self._ask("POST", f"/scheduledevents?api-version={self._version}", body)
-
-    def _ask(self, method: str, path: str, body: str | None = None) -> bytes:
-        # The preview's published clients post without the header; so does the one that speaks it.
-        preview_post = method == "POST" and self._version == PREVIEW
-        headers = {} if preview_post else {"Metadata": "true"}
-        try:
-            self._connection.request(method, self._path + path, body, headers)
-            response = self._connection.getresponse()
-            answered = response.read()
-        except (OSError, http.client.HTTPException):
-            self._connection.close()
-            raise
-        if response.status != 200:
-            said = answered.decode(errors="replace")
-            raise ConnectionError(f"{method} was answered with {response.status}: {said}")
-        return answered
+DURING = {
+    "Freeze": "paused",
+    "Reboot": "restarting",
+    "Redeploy": "moving",
+    "Preempt": "being deleted",
+}
+"""What happens to a machine while an event of this type is Started."""
 
 
 class Guest:
-    """What the program in this machine does about events.
+    """The program in one machine.
 
     Args:
-        metadata: Where it asks.
-        role: How it answers.
-        drain_seconds: How long its connections take to drain.
+        given: The command line.
     """
 
-    def __init__(self, metadata: Metadata, role: str, drain_seconds: float) -> None:
-        self._metadata = metadata
-        self._role = role
-        self._drain_polls = round(drain_seconds / POLL_SECONDS)
+    def __init__(self, given: argparse.Namespace) -> None:
+        url = urllib.parse.urlsplit(given.url)
+        self._connection = http.client.HTTPConnection(
+            url.hostname or "", url.port, timeout=ANSWER_SECONDS
+        )
+        self._base = f"{url.path}/metadata"
+        self._version = given.api_version
+        self._role = given.role
+        self._drain_polls = round(given.drain / POLL_SECONDS)
+        self.deleted = False
+        """Whether the machine goes away: then nobody answers it any more."""
         self._name = ""
         self._known: dict[str, dict[str, Any]] = {}
         self._approve_in: dict[str, int] = {}
+        """Polls until an event is approved, by its id."""
 
     def step(self) -> None:
-        """Ask once and do what follows."""
-        self._name = self._name or self._metadata.name()
-        now = {e["EventId"]: e for e in self._metadata.events() if self._name in e["Resources"]}
+        """Read the events, and do what follows."""
+        self._name = self._name or self._ask("GET", NAME_PATH).decode()
+        path = f"/scheduledevents?api-version={self._version}"
+        events = json.loads(self._ask("GET", path))["Events"]
+        now = {event["EventId"]: event for event in events if self._name in event["Resources"]}
         for event_id, event in now.items():
             before = self._known.get(event_id)
             if before is None:
                 self._appeared(event)
             elif before["EventStatus"] != event["EventStatus"]:
                 say(DURING[event["EventType"]])
+                self.deleted = event["EventType"] == "Preempt"
         for event_id in self._known.keys() - now.keys():
             self._approve_in.pop(event_id, None)
-            say(self._afterwards(self._known[event_id]))
+            self._gone(self._known[event_id])
         self._known = now
         for event_id in [e for e in self._approve_in if now[e]["EventStatus"] == "Scheduled"]:
             self._approve_in[event_id] -= 1
             if self._approve_in[event_id] < 0:
                 del self._approve_in[event_id]
-                self._metadata.approve(event_id)
+                self._ask("POST", path, json.dumps({"StartRequests": [{"EventId": event_id}]}))
                 say("approved it")
 
-    @property
-    def being_deleted(self) -> bool:
-        """Whether this machine is about to be gone: nobody answers it any more then."""
-        return any(
-            event["EventStatus"] == "Started" and event["EventType"] in DELETED
-            for event in self._known.values()
-        )
-
-    def _afterwards(self, event: dict[str, Any]) -> str:
-        if event["EventStatus"] == "Scheduled":
-            return "carries on"
-        return "was deleted" if event["EventType"] in DELETED else "back in service"
-
     def _appeared(self, event: dict[str, Any]) -> None:
-        kind, leader = event["EventType"], event["Resources"][0]
+        leader = event["Resources"][0]
         if event["EventStatus"] == "Started":
-            say(DURING[kind])
+            say(DURING[event["EventType"]])
         elif self._role == "watches":
             say("does nothing")
         elif leader != self._name:
@@ -144,25 +97,33 @@ class Guest:
             self._approve_in[event["EventId"]] = 0
         else:
             self._approve_in[event["EventId"]] = self._drain_polls
-            say("saves its work ..." if kind in DELETED else "drains ...")
+            say("saves its work ..." if event["EventType"] == "Preempt" else "drains ...")
 
+    def _gone(self, event: dict[str, Any]) -> None:
+        if event["EventStatus"] == "Scheduled":
+            say("carries on")
+        else:
+            say("was deleted" if event["EventType"] == "Preempt" else "back in service")
 
-DURING = {
-    "Freeze": "paused",
-    "Reboot": "restarting",
-    "Redeploy": "moving",
-    "Preempt": "being deleted",
-    "Terminate": "being deleted",
-}
-"""What a machine is while an event of this type is Started."""
-
-DELETED = {"Preempt", "Terminate"}
-"""What a machine does not come back from."""
+    def _ask(self, method: str, path: str, body: str | None = None) -> bytes:
+        # The published clients of the preview post without the header; so does this one.
+        headers = {} if body and self._version == PREVIEW else {"Metadata": "true"}
+        try:
+            self._connection.request(method, self._base + path, body, headers)
+            response = self._connection.getresponse()
+            answer = response.read()
+        except (OSError, http.client.HTTPException):
+            self._connection.close()
+            raise
+        if response.status != http.HTTPStatus.OK:
+            said = answer.decode(errors="replace")
+            raise ConnectionError(f"{method} was answered with {response.status}: {said}")
+        return answer
 
 
 def say(what: str) -> None:
     """Tell the demo, which shows it."""
-    print(what, flush=True)  # noqa: T201 - stdout is how a guest talks to the demo
+    print(what, flush=True)  # noqa: T201 - the demo reads stdout
 
 
 def main() -> None:
@@ -172,19 +133,18 @@ def main() -> None:
     parser.add_argument("--role", required=True, choices=["approves", "drains", "watches"])
     parser.add_argument("--api-version", required=True)
     parser.add_argument("--drain", type=float, default=0.0)
-    given = parser.parse_args()
-    guest = Guest(Metadata(given.url, given.api_version), given.role, given.drain)
+    guest = Guest(parser.parse_args())
     trouble = ""
     while True:
         try:
             guest.step()
             trouble = ""
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-            if str(error) != trouble and not guest.being_deleted:
+            if str(error) != trouble and not guest.deleted:
                 trouble = str(error)
                 say(f"cannot read its events: {trouble}")
         if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
-            return  # the demo's end of stdin is closed: it is over
+            return
 
 
 if __name__ == "__main__":

@@ -1,213 +1,234 @@
-"""What happens in the demo: acts that are played side by side, and what must have come of them.
+"""The demo's fleet, what happens to it, and what must come of it."""
 
-An act is a generator: it asks the service for something and yields until the stage shows what it
-waits for. The stage is looked at anew between two turns.
+import json
+import tomllib
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from forewarn.vocabulary import EventStatus
+
+if TYPE_CHECKING:
+    from forewarn.cli.demo.show import Stage
+    from forewarn.server.operator.schemas import Operation
+
+SCALE: Final = 90
+"""The service's seconds in one real second: fifteen minutes' notice last ten seconds."""
+
+NEWEST: Final = "2020-07-01"
+PREVIEW: Final = "2017-03-01"
+
+
+class Guest(NamedTuple):
+    """A machine and the program in it."""
+
+    machine: str
+    domain: str
+    """Its scope and update domain."""
+    role: str
+    """See `guest`."""
+    shown: str
+    """The role in words."""
+    drain_seconds: float = 0.0
+    """Real seconds."""
+    version: str = NEWEST
+
+
+GUESTS: Final = (
+    Guest("web-0", "web/0", "approves", "approves at once"),
+    Guest("web-3", "web/0", "approves", "follows web-0"),
+    Guest("web-1", "web/1", "drains", "drains, approves", 3.0),
+    Guest("web-4", "web/1", "drains", "follows web-1", 3.0),
+    Guest("web-2", "web/2", "watches", "never approves"),
+    Guest("web-5", "web/2", "watches", "never approves"),
+    Guest("batch_0", "batch/0", "drains", "saves, approves", 1.5),
+    Guest("batch_1", "batch/1", "drains", "saves, approves", 1.5),
+    Guest("FrontEnd_IN_0", "shop/0", "approves", f"speaks {PREVIEW}", 0.0, PREVIEW),
+    Guest("FrontEnd_IN_1", "shop/1", "approves", f"speaks {PREVIEW}", 0.0, PREVIEW),
+    Guest("bastion", "bastion/0", "drains", "drains for long", 60.0),
+)
+"""In the order of the table."""
+
+FLEET: Final = """
+machine = [{ name = "bastion", host = "h7" }]
+[[availability_set]]
+name = "web"
+update_domains = 3
+machines = [
+  { name = "web-0", host = "h1" }, { name = "web-1", host = "h2" }, { name = "web-2", host = "h3" },
+  { name = "web-3", host = "h4" }, { name = "web-4", host = "h5" }, { name = "web-5", host = "h6" },
+]
+[[scale_set]]
+name = "batch"
+priority = "low"
+machines = [{ index = 0, host = "h1" }, { index = 1, host = "h2" }]
+[[cloud_service]]
+name = "shop"
+roles = [{ name = "FrontEnd", instances = [{ host = "h1" }, { host = "h2" }] }]
 """
 
-from collections.abc import Callable, Generator
-from datetime import datetime, timedelta
-from itertools import combinations, pairwise
-from typing import Final
+WEB_LEADERS: Final = ({"web-0"}, {"web-1"}, set[str]())
+"""Who approves the reboot of each update domain; nobody the last."""
 
-from forewarn.cli.demo import cast
-from forewarn.cli.demo.stage import Stage
-from forewarn.server.operator import schemas
-from forewarn.vocabulary import EventStatus, EventType
-
-Act = Generator[None, None, None]
-
-LONGEST: Final = timedelta(minutes=60)
-"""The longest that an act waits for one thing, in the service's time: notice and act twice over,
-and 40 real seconds."""
-
-PREEMPT_AHEAD: Final = timedelta(minutes=12)
-"""A preemption's least notice is 30 s, which last a third of a second here: too short to be seen,
-and for its guest on a busy machine. A later NotBefore may always be given."""
-
-SECOND_THOUGHTS: Final = timedelta(minutes=5)
-"""How long after the announcement the redeploy is called off."""
-
+HOST: Final = "h1"
+HOST_LEADERS: Final = {"web-0", "batch_0", "FrontEnd_IN_0"}
+PREEMPTED: Final = "batch_1"
+REDEPLOYED: Final = "bastion"
 REASON: Final = "the new host is not ready"
 
+PREEMPT_AHEAD: Final = timedelta(minutes=12)
+"""The least notice of a preemption is 30 s, a third of a second here: too short to see."""
 
-class DemoFailed(Exception):  # noqa: N818 - the demo's end, told in one line
+LONGEST_WAIT: Final = timedelta(minutes=60)
+"""Of the service's time: twice the notice and the reboot; 40 real seconds."""
+
+
+class DemoFailed(Exception):  # noqa: N818 - the end of the demo, told in one line
     """Something did not happen as it should."""
 
 
-class Story:
-    """The acts, and the maintenance that each asked for.
+def fleet() -> dict[str, Any]:
+    """Return the fleet as the operators' API takes it."""
+    return tomllib.loads(FLEET)
+
+
+def settings(folder: Path, port: int) -> str:
+    """Return the settings of the service.
 
     Args:
-        stage: Where they are played.
+        folder: For the database and the operators' socket.
+        port: The port of the guest plane, on loopback.
+    """
+    return f"""\
+store.path = {json.dumps(str(folder / "forewarn.db"))}
+operator.socket = {json.dumps(str(folder / "operator.sock"))}
+guest.listener = [{{ address = "127.0.0.1", port = {port} }}]
+connector.simulated = {{ freeze_seconds = 120, reboot_seconds = 180, preempt_seconds = 120 }}
+clock.scale = {SCALE}
+log.format = "console"
+"""
+
+
+class Story:
+    """What happens, from the first request to the end of the last operation.
+
+    Args:
+        stage: Where it is played.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: "Stage") -> None:
         self._stage = stage
-        self.walk = 0
-        self.freeze = 0
-        self.preemption = 0
-        self.redeploy = 0
 
-    def play(self) -> Act:
-        """Play it all."""
-        stage = self._stage
-        yield from self._pause(timedelta(minutes=2))
-        stage.tell("> Reboot of the availability set 'web': one request, domain after domain")
-        self.walk = stage.schedule(EventType.REBOOT, scope="web")
-        yield from together(self._until_over(self.walk), self._beside_the_last_step())
-        yield from self._pause(timedelta(minutes=1))
-
-    def _beside_the_last_step(self) -> Act:
-        """Play the rest while nobody approves the last domain: its notice has room for it."""
-        last = len(cast.WEB_DOMAINS)
-        yield from self._until(
-            lambda: len(self._stage.of(self.walk)) == last, "the walk did not come to its end"
-        )
-        yield from together(self._freeze(), self._preempt(), self._call_off())
-
-    def _freeze(self) -> Act:
-        yield from self._pause(timedelta(minutes=1))
-        self._stage.tell(f"> Freeze of the host {cast.HOST}: one request, machines of three scopes")
-        self.freeze = self._stage.schedule(EventType.FREEZE, host=cast.HOST, duration_seconds=5)
-        yield from self._until_over(self.freeze)
-
-    def _preempt(self) -> Act:
-        stage = self._stage
-        yield from self._pause(timedelta(minutes=2))
-        stage.tell(f"> Preemption of the low-priority machine {cast.PREEMPTED}")
-        at = (stage.now + PREEMPT_AHEAD).isoformat()
-        self.preemption = stage.schedule(
-            EventType.PREEMPT, machines=[cast.PREEMPTED], not_before=at
-        )
-        yield from self._until_over(self.preemption)
-        stage.delete(cast.PREEMPTED)
-        stage.tell(f"  {cast.PREEMPTED}: is gone")
-
-    def _call_off(self) -> Act:
-        stage = self._stage
-        yield from self._pause(timedelta(minutes=3))
-        stage.tell(f"> Redeploy of {cast.CANCELLED}, on second thoughts called off")
-        self.redeploy = stage.schedule(EventType.REDEPLOY, machines=[cast.CANCELLED], source="User")
-        yield from self._pause(SECOND_THOUGHTS)
-        stage.cancel(self.redeploy, REASON)
-        yield from self._until_over(self.redeploy)
-
-    def _until_over(self, number: int) -> Act:
-        stage = self._stage
-        yield from self._until(lambda: stage.over(number), f"maintenance {number} was not over")
-
-    def _pause(self, span: timedelta) -> Act:
-        until = self._stage.now + span
-        yield from self._until(lambda: self._stage.now >= until, "the service's clock stood still")
-
-    def _until(self, true: Callable[[], bool], otherwise: str) -> Act:
-        deadline = self._stage.now + LONGEST
-        while not true():
-            if self._stage.now > deadline:
-                minutes = LONGEST // timedelta(minutes=1)
-                raise DemoFailed(f"{otherwise} after {minutes} minutes of the service's time")
-            yield
-
-    def verdicts(self) -> list[str]:
-        """Return what was checked and held.
+    def play(self) -> None:
+        """Play it all.
 
         Raises:
-            DemoFailed: Something did not.
+            DemoFailed: Something did not happen in time.
         """
-        operations = list(self._stage.operations.values())
-        walked = self._stage.of(self.walk)
-        return [
-            judge_nothing_early(operations),
-            judge_one_domain_at_a_time([*walked, *self._stage.of(self.freeze)]),
-            judge_walk(walked),
-            *self._approvals(),
-            self._ends(),
-        ]
-
-    def _approvals(self) -> list[str]:
-        """Check who let what start; a guest that was stopped by hand lets nothing start."""
-        leaders = ("web-0", "web-1", "")
-        steps = sorted(self._stage.of(self.walk), key=lambda o: o.announced_at)
-        for operation, leader in zip(steps, leaders, strict=True):
-            self._judge_approval(operation, operation.events[0], leader)
-        for operation in self._stage.of(self.preemption):
-            self._judge_approval(operation, operation.events[0], cast.PREEMPTED)
-        (freeze,) = self._stage.of(self.freeze)
-        named = {machine: event for event in freeze.events for machine in event.machines}
-        if set(named) != set(cast.HOST_LEADERS):
-            raise DemoFailed(f"the freeze of {cast.HOST} was one of {', '.join(named)}")
-        for leader, event in named.items():
-            self._judge_approval(freeze, event, leader)
-        if self._stage.stopped_at:
-            stopped = ", ".join(self._stage.stopped_at)
-            return [f"events were approved by their guests, but for those stopped: {stopped}"]
-        leaders_of_host = ", ".join(cast.HOST_LEADERS)
-        return [
-            "web-0 approved at once, web-1 once drained; for web-2 the whole notice was waited",
-            f"{cast.PREEMPTED} approved its preemption",
-            f"the freeze of {cast.HOST} began when all of {leaders_of_host} had approved",
-        ]
-
-    def _judge_approval(
-        self, operation: schemas.Operation, event: schemas.Event, leader: str
-    ) -> None:
-        approval = event.approval
-        by = approval.by if approval else ""
-        if by == leader or (not by and leader in self._stage.stopped_at):
-            return
-        raise DemoFailed(
-            f"{operation.event_type} {operation.id} was approved by {by or 'nobody'}, "
-            f"not by {leader or 'nobody'}"
+        stage = self._stage
+        self._pause(2)
+        stage.tell("> Reboot of the availability set 'web': one request, domain after domain")
+        self._reboot = stage.schedule(event_type="Reboot", scope="web")
+        # Nobody approves the last domain: its notice has room for the rest.
+        self._until(lambda: len(self._of(self._reboot)) == len(WEB_LEADERS), "the last domain")
+        self._pause(1)
+        stage.tell(f"> Freeze of the host {HOST}: one request, machines of three scopes")
+        self._freeze = stage.schedule(event_type="Freeze", host=HOST, duration_seconds=5)
+        self._pause(1)
+        stage.tell(f"> Preemption of the low-priority machine {PREEMPTED}")
+        not_before = (stage.now + PREEMPT_AHEAD).isoformat()
+        self._preempt = stage.schedule(
+            event_type="Preempt", machines=[PREEMPTED], not_before=not_before
         )
+        self._pause(1)
+        stage.tell(f"> Redeploy of {REDEPLOYED}, to be cancelled")
+        self._redeploy = stage.schedule(event_type="Redeploy", machines=[REDEPLOYED], source="User")
+        self._pause(5)
+        stage.cancel(self._redeploy, REASON)
+        self._until(lambda: self._over(self._preempt), "the end of the preemption")
+        stage.delete(PREEMPTED)
+        stage.tell(f"  {PREEMPTED}: is gone")
+        self._until(lambda: self._over(self._redeploy), "the cancellation")
+        self._until(lambda: self._over(self._freeze), "the end of the freeze")
+        self._until(lambda: self._over(self._reboot), "the end of the reboot")
+        self._pause(1)
 
-    def _ends(self) -> str:
-        for number in (self.walk, self.freeze, self.preemption):
-            for operation in self._stage.of(number):
-                if operation.status is not EventStatus.COMPLETED:
-                    raise DemoFailed(f"operation {operation.id} is {operation.status}")
-        for operation in self._stage.of(self.redeploy):
-            if operation.status is not EventStatus.CANCELED or operation.started_at is not None:
-                raise DemoFailed(f"the cancelled redeploy {operation.id} is {operation.status}")
-        return "the cancelled redeploy never started; everything else was carried out"
+    def verdicts(self) -> list[str]:
+        """Return what must hold, and holds.
+
+        Raises:
+            DemoFailed: Something does not hold.
+        """
+        reboots = sorted(self._of(self._reboot), key=lambda operation: operation.announced_at)
+        (freeze,), (preempt,) = self._of(self._freeze), self._of(self._preempt)
+        (redeploy,) = self._of(self._redeploy)
+        for operation in (*reboots, freeze, preempt):
+            if operation.status is not EventStatus.COMPLETED:
+                raise DemoFailed(f"operation {operation.id} is {operation.status}")
+        if redeploy.status is not EventStatus.CANCELED or redeploy.started_at is not None:
+            raise DemoFailed(f"the cancelled redeploy {redeploy.id} is {redeploy.status}")
+        return [
+            judge_nothing_early(self._stage.operations.values()),
+            judge_one_domain_at_a_time([*reboots, freeze]),
+            judge_announcements(reboots),
+            self._judge_approvals(reboots, freeze, preempt),
+            "the cancelled redeploy never started; everything else was carried out",
+        ]
+
+    def _judge_approvals(
+        self, reboots: "list[Operation]", freeze: "Operation", preempt: "Operation"
+    ) -> str:
+        expected = [*zip(reboots, WEB_LEADERS, strict=True)]
+        expected += [(freeze, HOST_LEADERS), (preempt, {PREEMPTED})]
+        stopped = self._stage.stopped
+        for operation, leaders in expected:
+            by = {event.approval.by for event in operation.events if event.approval}
+            if not leaders - stopped <= by <= leaders:
+                approvers = ", ".join(sorted(by)) or "nobody"
+                raise DemoFailed(f"operation {operation.id} was approved by {approvers}")
+        if stopped:
+            return f"guests approved their events, except on {', '.join(sorted(stopped))}"
+        return "web-0 approved at once, web-1 once drained; nobody approved the reboot of web-2"
+
+    def _of(self, number: int) -> "list[Operation]":
+        return [one for one in self._stage.operations.values() if one.maintenance == number]
+
+    def _over(self, number: int) -> bool:
+        return all(operation.status.over for operation in self._of(number))
+
+    def _pause(self, minutes: int) -> None:
+        until = self._stage.now + timedelta(minutes=minutes)
+        self._until(lambda: self._stage.now >= until, "the clock of the service")
+
+    def _until(self, true: Callable[[], bool], what: str) -> None:
+        deadline = self._stage.now + LONGEST_WAIT
+        while not true():
+            if self._stage.now > deadline:
+                raise DemoFailed(f"waited in vain for {what}")
+            self._stage.look()
 
 
-def together(*acts: Act) -> Act:
-    """Play acts side by side until all are over."""
-    playing = list(acts)
-    while playing:
-        playing = [act for act in playing if next(act, playing) is not playing]
-        yield
-
-
-def judge_nothing_early(operations: list[schemas.Operation]) -> str:
-    """Return that nothing started without approval before its NotBefore.
-
-    Raises:
-        DemoFailed: Something did.
-    """
+def judge_nothing_early(operations: "Iterable[Operation]") -> str:
+    """Check that nothing started without approval before its NotBefore."""
     for operation in operations:
         started = operation.started_at
         if started is None or started >= operation.not_before:
             continue
-        words = [event.approval.at if event.approval else None for event in operation.events]
-        if any(word is None or word > started for word in words):
+        approvals = [event.approval for event in operation.events]
+        if not all(approval and approval.at <= started for approval in approvals):
             raise DemoFailed(f"operation {operation.id} started before its time, unapproved")
-    return "nothing started before its NotBefore without its guests' approval"
+    return "nothing started before its NotBefore without the approval of its guests"
 
 
-def judge_one_domain_at_a_time(operations: list[schemas.Operation]) -> str:
-    """Return that these operations, each in another update domain of 'web', never overlapped.
-
-    Two may be in one domain: then they may overlap.
-
-    Raises:
-        DemoFailed: Two of them did.
-    """
-    spans: list[tuple[datetime, datetime, str, int]] = sorted(
-        (o.started_at, o.ended_at, o.id, event.update_domain)
-        for o in operations
-        for event in o.events
-        if o.started_at and o.ended_at and event.scope == "web"
+def judge_one_domain_at_a_time(operations: "Iterable[Operation]") -> str:
+    """Check that no two update domains of 'web' were down at once."""
+    spans = sorted(
+        (operation.started_at, operation.ended_at, operation.id, event.update_domain)
+        for operation in operations
+        for event in operation.events
+        if operation.started_at and operation.ended_at and event.scope == "web"
     )
     for (_, ended, one, domain), (began, _, other, another) in combinations(spans, 2):
         if began < ended and domain != another:
@@ -215,15 +236,10 @@ def judge_one_domain_at_a_time(operations: list[schemas.Operation]) -> str:
     return "no two update domains of 'web' were down at once"
 
 
-def judge_walk(steps: list[schemas.Operation]) -> str:
-    """Return that each step was announced when the one before it had ended well.
-
-    Raises:
-        DemoFailed: One was announced sooner, or after one that did not end well.
-    """
-    in_turn = sorted(steps, key=lambda step: step.announced_at)
-    for before, step in pairwise(in_turn):
-        well = before.status is EventStatus.COMPLETED and before.ended_at is not None
-        if not well or (before.ended_at and step.announced_at < before.ended_at):
-            raise DemoFailed(f"operation {step.id} was announced before {before.id} had ended well")
-    return "each domain of the walk was announced when the one before it had ended well"
+def judge_announcements(reboots: "list[Operation]") -> str:
+    """Check that each domain was announced when the one before it had ended well."""
+    for before, reboot in pairwise(sorted(reboots, key=lambda one: one.announced_at)):
+        ended = before.ended_at if before.status is EventStatus.COMPLETED else None
+        if ended is None or reboot.announced_at < ended:
+            raise DemoFailed(f"{reboot.id} was announced before {before.id} had ended well")
+    return "each update domain was announced when the one before it had ended well"
