@@ -2,11 +2,11 @@
 
 import pytest
 
-from forewarn.protocol import instance, text
-from forewarn.protocol.exchange import Reply
+from forewarn.protocol import exchange, instance, text
+from forewarn.protocol.exchange import InstanceWanted, Reply, Request, Rules
 from forewarn.protocol.instance import NotInTree, Tree
 from protocol import cases
-from protocol.world import get
+from protocol.world import GUEST, HEADER
 
 TREE = instance.tree(cases.WHOLE_INSTANCE)
 JSON = ((b"Content-Type", b"application/json; charset=utf-8"),)
@@ -21,7 +21,12 @@ def leaves(here: Tree, *path: str) -> list[tuple[tuple[str, ...], str]]:
 
 
 def ask(path: str, query: str = "") -> Reply:
-    return get(f"/metadata/instance{path}?api-version=2021-02-01{query}".encode())
+    target = f"/metadata/instance{path}?api-version=2021-02-01{query}".encode()
+    wanted = exchange.judge(Request(b"GET", target, HEADER), GUEST, Rules())
+    if isinstance(wanted, Reply):
+        return wanted
+    assert isinstance(wanted, InstanceWanted)
+    return exchange.instance_reply(wanted, TREE)
 
 
 LEAVES = leaves(TREE)

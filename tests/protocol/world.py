@@ -1,13 +1,27 @@
-"""A small world to ask: one scope, its machines, what it published, and what was asked of it."""
+"""A small world to ask: one scope, its machines, what it published, and what was asked of it.
 
-from dataclasses import dataclass, field
+Requests are answered by the endpoint that the service itself answers them with.
+"""
 
-from forewarn.protocol import codec, exchange, identity, instance
+import asyncio
+import functools
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from forewarn.maintenance.model import Changes, Operation
+from forewarn.protocol import codec, identity
 from forewarn.protocol.document import Document
-from forewarn.protocol.exchange import Peer, Reply, Request, Rules, Told
-from forewarn.protocol.identity import Claim
-from forewarn.protocol.instance import Tree
-from forewarn.protocol.versions import Version
+from forewarn.protocol.exchange import Peer, Reply, Request, Rules
+from forewarn.server.guest.callers import Source
+from forewarn.server.guest.proxies import Proxies
+from forewarn.server.guest.rate import UNLIMITED, Rate
+from forewarn.server.guest.waiting import Wait
+from forewarn.store.port import StoreUnavailable
+from forewarn.vocabulary import EventStatus, ScopeKind
+from guest import room
 from protocol import cases
 
 ADDRESS = "10.0.0.10"
@@ -19,56 +33,103 @@ SECRET = b"a secret of sixteen bytes and more"
 HEADER = ((b"Metadata", b"true"),)
 EVENTS = b"/metadata/scheduledevents?api-version=2020-07-01"
 EVENT_ID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
+NEVER = datetime(2000, 1, 1, tzinfo=UTC)
+"""The time of an event that has started, which nobody is shown."""
 
 
-@dataclass
 class World:
-    """Answers as the service does, for the one machine web-0 at ADDRESS."""
+    """One scope with the machines web-0, which asks from ADDRESS, and web-1.
 
-    peer: Peer = GUEST
-    document_shown: Document = cases.SECTION_4
-    over_the_rate_for_seconds: int = 0
-    store_is_away: bool = False
-    approved: list[tuple[str, ...]] = field(default_factory=list)
-    counted: int = 0
+    Args:
+        peer: Where requests come from.
+        document_shown: What the scope shows.
+        over_the_rate_for_seconds: How long web-0 has to stay away from now on; 0 for not at all.
+        store_is_away: Whether no approval can be stored.
+    """
 
-    def caller(self, machine: Told) -> str | None:
-        if isinstance(machine, Claim):
-            known = identity.is_signed(machine, [SECRET]) and machine.id == b"web-0"
-            return "web-0" if known else None
-        if machine is not None:
-            return machine.lower() if machine.lower() in {"web-0", "web-1"} else None
-        return "web-0" if self.peer.address == ADDRESS else None
+    def __init__(
+        self,
+        *,
+        peer: Peer = GUEST,
+        document_shown: Document = cases.SECTION_4,
+        over_the_rate_for_seconds: int = 0,
+        store_is_away: bool = False,
+    ) -> None:
+        self.peer = peer
+        limited = (
+            Rate(per_second=1 / over_the_rate_for_seconds) if over_the_rate_for_seconds else None
+        )
+        self.room = room.Room(loop(), rate=limited or UNLIMITED)
+        kind = ScopeKind.CLOUD_SERVICE if document_shown.cloud_service else ScopeKind.SCALE_SET
+        scope = room.scope("web", kind=kind, incarnation=document_shown.incarnation)
+        shown = tuple(operations_of(document_shown))
+        over = room.operation(room.event(), status=EventStatus.CANCELED)
+        machines = (room.machine("web-0", ADDRESS, scope="web"), room.machine("web-1", scope="web"))
+        self.room.learn(
+            Changes(
+                scopes=(scope,),
+                machines=machines,
+                operations=(over, *shown),
+                removed_machines=("bastion",),
+            )
+        )
+        published = {event.event_id for event in document_shown.events}
+        self.room.approvals.published = {"web": published}
+        if store_is_away:
+            self.room.approvals.error = StoreUnavailable("the store is away")
+        if over_the_rate_for_seconds:
+            assert self.ask(Request(b"GET", EVENTS, HEADER), peer=GUEST).status == 200
 
-    def retry_after_seconds(self, caller: str) -> int:
-        assert caller in {"web-0", "web-1"}
-        self.counted += 1
-        return self.over_the_rate_for_seconds
+    @property
+    def approved(self) -> list[tuple[str, ...]]:
+        """The ids of each approval."""
+        return [event_ids for _, event_ids, _, _ in self.room.approvals.book]
 
-    def document(self, caller: str, version: Version) -> tuple[int, bytes]:
-        assert caller in {"web-0", "web-1"}
-        body = codec.encode_document(self.document_shown, version)
-        return self.document_shown.incarnation, body
+    def ask(self, request: Request, rules: Rules | None = None, peer: Peer | None = None) -> Reply:
+        """Return the endpoint's reply; to a request that may wait, the one that it has now."""
+        source = source_of(peer or self.peer)
+        endpoint = self.room.endpoint
+        if rules is not None:
+            endpoint._rules = rules
+        outcome: Any = endpoint.answer(endpoint.judge(request, source), request.body, source)
+        if isinstance(outcome, Future):
+            outcome = endpoint.settle(outcome)
+        return endpoint.refuse_to_wait(outcome) if isinstance(outcome, Wait) else outcome
 
-    def tree(self, caller: str) -> Tree:
-        assert caller in {"web-0", "web-1"}
-        return instance.tree(cases.WHOLE_INSTANCE)
 
-    def approve(self, caller: str, event_ids: tuple[str, ...]) -> Reply:
-        assert caller in {"web-0", "web-1"}
-        if self.store_is_away:
-            return exchange.unavailable(5)
-        published = {event.event_id for event in self.document_shown.events}
-        for event_id in event_ids:
-            if event_id not in published:
-                return exchange.unknown_event(event_id)
-        self.approved.append(event_ids)
-        return exchange.approved()
+@functools.cache
+def loop() -> asyncio.AbstractEventLoop:
+    """Return a loop that nothing ever runs on: the endpoint answers at once."""
+    made = asyncio.new_event_loop()
+    made.close()
+    return made
+
+
+def source_of(peer: Peer) -> Source:
+    proxies = Proxies(())
+    proxies.secrets = (SECRET,)
+    return Source(**msgspec.structs.asdict(peer), proxies=proxies if peer.trusted_proxy else None)
+
+
+def operations_of(document: Document) -> list[Operation]:
+    """Return operations that show a document's events, in their order."""
+    return [
+        room.operation(
+            room.event(event.event_id, machines=event.resources, published=number),
+            id=f"{number}.1",
+            event_type=event.event_type,
+            source=event.source,
+            description=event.description,
+            duration_seconds=event.duration_seconds,
+            status=event.status,
+            not_before=event.not_before or NEVER,
+        )
+        for number, event in enumerate(document.events, 1)
+    ]
 
 
 def ask(request: Request, world: World | None = None, rules: Rules | None = None) -> Reply:
-    world = world or World()
-    return exchange.respond(request, world.peer, rules or Rules(), world)
+    return (world or World()).ask(request, rules)
 
 
 def get(
