@@ -4,8 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from house import tree
 
 INDEX_ADDRESS = re.compile(
@@ -20,55 +18,43 @@ JUDGES = re.compile(r"\bassert\b|raises|\bcheck|\bverify|\bconform|\bexpect|fail
 THIS_FILE = Path(__file__)
 
 
-def text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        return ""
-
-
-@pytest.mark.parametrize("pattern", [INDEX_ADDRESS, MACHINE_PATH], ids=["index", "machine"])
-def test_no_file_names_a_package_index_or_a_path_of_one_machine(pattern: re.Pattern[str]) -> None:
-    found = [
+def test_no_file_names_a_package_index_or_a_path_of_one_machine() -> None:
+    assert not [
         f"{tree.shown(path)}:{number}: {line.strip()[:80]}"
         for path in tree.committed_files()
         if path != THIS_FILE
-        for number, line in enumerate(text_of(path).splitlines(), 1)
-        if pattern.search(line)
+        for number, line in enumerate(tree.lines_of(path), 1)
+        if INDEX_ADDRESS.search(line) or MACHINE_PATH.search(line)
     ]
-    assert not found, found
 
 
-@pytest.mark.parametrize("path", tree.python_files("tests"), ids=tree.shown)
-def test_tests_neither_sleep_nor_patch(path: Path) -> None:
-    if path == THIS_FILE:
-        return
-    text = text_of(path)
-    assert not FAKE.search(text)
-    if "end_to_end" not in path.parts:
-        assert not REAL_TIME.search(text)
+def test_tests_neither_sleep_nor_patch() -> None:
+    assert not [
+        f"{tree.shown(path)}:{number}: {line.strip()}"
+        for path in tree.python_files("tests")
+        if path != THIS_FILE
+        for number, line in enumerate(tree.lines_of(path), 1)
+        if FAKE.search(line) or (REAL_TIME.search(line) and "end_to_end" not in path.parts)
+    ]
 
 
-@pytest.mark.parametrize("path", tree.python_files("tests"), ids=tree.shown)
-def test_a_test_can_fail(path: Path) -> None:
-    source = text_of(path)
-    silent = [
-        f"{node.name}:{node.lineno}"
+def test_a_test_can_fail() -> None:
+    assert not [
+        f"{tree.shown(path)}:{node.lineno} {node.name}"
+        for path in tree.python_files("tests")
         for node in ast.walk(tree.syntax_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.startswith("test_")
-        and not JUDGES.search(ast.get_source_segment(source, node) or "")
+        and not JUDGES.search("\n".join(tree.lines_of(path)[node.lineno - 1 : node.end_lineno]))
     ]
-    assert not silent, silent
 
 
-@pytest.mark.parametrize("path", tree.python_files("src"), ids=tree.shown)
-def test_a_lint_exception_has_its_reason_on_the_line(path: Path) -> None:
-    bare = [
-        f"{number}: {line.strip()}"
-        for number, line in enumerate(text_of(path).splitlines(), 1)
+def test_a_lint_exception_has_its_reason_on_the_line() -> None:
+    assert not [
+        f"{tree.shown(path)}:{number}: {line.strip()}"
+        for path in tree.python_files("src")
+        for number, line in enumerate(tree.lines_of(path), 1)
         if re.search(r"#\s*(?:noqa|type: ignore)", line)
         and not re.search(r"(?:noqa|type: ignore)[^#]*?\s-\s\w+", line)
         and not re.search(r"(?:noqa|type: ignore)[^#]*#\s*\w+", line)
     ]
-    assert not bare, bare

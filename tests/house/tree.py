@@ -31,6 +31,15 @@ def python_files(top: str = "") -> tuple[Path, ...]:
 
 
 @cache
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file; none of one that is not text."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        return []
+
+
+@cache
 def syntax_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
