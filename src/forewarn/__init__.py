@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         Trouble,
         Updated,
     )
-    from forewarn.client.pace import Pace
+    from forewarn.client.session import Pace
     from forewarn.client.sync import Client, Documents, Watch
 
 __all__ = [
@@ -69,7 +69,7 @@ _ROOMS = {
         *("Appeared", "Change", "Document", "Event", "Gone"),
         *("Machine", "Started", "Trouble", "Updated"),
     ),
-    "pace": ("Pace",),
+    "session": ("Pace",),
     "sync": ("Client", "Documents", "Watch"),
 }
 _MODULE_OF = {name: f"forewarn.client.{room}" for room, names in _ROOMS.items() for name in names}

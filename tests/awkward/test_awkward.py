@@ -16,7 +16,7 @@ from awkward.servers import LATE_SECONDS, NEVER_SECONDS, SERVERS
 from awkward.story import OTHERS, OURS, TOLD
 from client import shells
 from forewarn.client.event import Change, Trouble
-from forewarn.client.pace import Pace
+from forewarn.client.session import Pace
 
 TESTS = Path(__file__).resolve().parents[1]
 SCALE = 20.0

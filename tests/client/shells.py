@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from client.scripted import WAIT_SECONDS
 from forewarn.client import aio, sync
 from forewarn.client.event import Change, Document, Event, Machine
-from forewarn.client.pace import Pace
+from forewarn.client.session import Pace
 
 T = TypeVar("T")
 

@@ -7,11 +7,10 @@ import pytest
 
 from client import world
 from client.world import Run, document, kinds, listed, one_by_one, reply
-from forewarn.client import errands, watch
-from forewarn.client.discovery import Endpoint
+from forewarn.client import session, watch
+from forewarn.client.discovery import EndpointAddress
 from forewarn.client.errors import Misuse, Refused
-from forewarn.client.pace import Pace
-from forewarn.client.terms import Turn
+from forewarn.client.session import Attempt, Pace
 
 STARTED = {"EventStatus": "Started"}
 
@@ -270,7 +269,7 @@ def test_trouble_is_told_once_for_each_change_of_its_reason() -> None:
     assert run.troubles == ["no-connection", "status-503", "no-connection", "over"]
     assert run.messages[0] == "no connection"
     assert "503" in run.messages[1]
-    assert run.messages[3] == "answers come again"
+    assert run.messages[3] == "the endpoint answers again"
 
 
 def test_the_pause_after_a_failure_is_short_again_after_an_answer() -> None:
@@ -311,7 +310,7 @@ NEWEST = ["2019-08-01", "2019-04-01", "2019-01-01"]
 
 
 def asked_versions(run: Run) -> list[str]:
-    return [ask.path.rpartition("=")[2] for _, ask in run.asked]
+    return [ask.target.rpartition("=")[2] for _, ask in run.asked]
 
 
 def test_an_older_version_is_asked_for_at_once_where_the_newest_is_refused() -> None:
@@ -359,7 +358,11 @@ def test_a_refusal_that_names_the_version_asked_by_is_no_refusal_of_it() -> None
     assert asked_versions(run) == ["2020-07-01", "2020-07-01"]
 
 
-PLACES = (Endpoint("169.254.169.254"), Endpoint("10.0.0.1"), Endpoint("10.0.0.2"))
+PLACES = (
+    EndpointAddress("169.254.169.254"),
+    EndpointAddress("10.0.0.1"),
+    EndpointAddress("10.0.0.2"),
+)
 
 
 @pytest.mark.parametrize(
@@ -369,7 +372,7 @@ def test_the_next_place_is_tried_at_once_where_none_has_answered(failure: object
     asked: list[str] = []
 
     def server(ask: object, _: bool) -> object:
-        asked.append(run.terms.endpoint.host)
+        asked.append(run.session.endpoint.host)
         return document(listed()) if len(asked) > 5 and asked[-1] == "10.0.0.1" else failure
 
     run = Run(server, endpoints=PLACES, name=None)
@@ -378,10 +381,10 @@ def test_the_next_place_is_tried_at_once_where_none_has_answered(failure: object
     run.ask()
     assert asked[:4] == ["169.254.169.254", "10.0.0.1", "10.0.0.2", "169.254.169.254"]
     assert [seconds for seconds, _ in run.asked][:3] == [0, 0, 0]
-    assert run.terms.endpoint == PLACES[1]
+    assert run.session.endpoint == PLACES[1]
     run.answers = one_by_one(failure)
     run.ask()
-    assert run.terms.endpoint == PLACES[1]  # it has answered once, and is the one
+    assert run.session.endpoint == PLACES[1]  # it has answered once, and is the one
 
 
 @pytest.mark.parametrize("failure", [reply(400), reply(403), reply(429), reply(503)])
@@ -389,27 +392,29 @@ def test_who_speaks_as_an_endpoint_is_the_one(failure: object) -> None:
     run = Run(one_by_one(failure), endpoints=PLACES)
     for _ in range(3):
         run.ask()
-    assert run.terms.endpoint == PLACES[0]
+    assert run.session.endpoint == PLACES[0]
 
 
 @pytest.mark.parametrize(
     ("prefix", "cause"),
     [
-        ("", "the address that this request came from (a container or a proxy changes it)"),
-        ("/imds", "the address that this request came from (a container or a proxy changes it)"),
-        ("/vm/desk-0", "the name that the address asks as, 'desk-0'"),
-        ("/behind/VM/desk-0", "the name that the address asks as, 'desk-0'"),
+        ("", "the address that this request came from"),
+        ("/imds", "the address that this request came from"),
+        ("/vm/desk-0", "'desk-0'"),
+        ("/behind/VM/desk-0", "'desk-0'"),
     ],
 )
 def test_the_likely_cause_of_a_403_is_the_one_of_the_address_that_was_asked(
     prefix: str, cause: str
 ) -> None:
-    run = Run(one_by_one(reply(403)), name=None, endpoints=[Endpoint("127.0.0.1", 8170, prefix)])
+    run = Run(
+        one_by_one(reply(403)), name=None, endpoints=[EndpointAddress("127.0.0.1", 8170, prefix)]
+    )
     run.ask()
     assert len(run.messages) == 2
     for message in run.messages:  # of the name and of the events
-        assert message.endswith(cause)
-    for errand in (errands.document(run.terms), errands.machine(run.terms)):
-        next(errand)
-        with pytest.raises(Refused, match=f"{re.escape(cause)}$"):
-            errand.send(Turn(reply(403), world.at(), 0.5))
+        assert cause in message
+    for dialogue in (session.document(run.session, world.at()), session.machine(run.session)):
+        next(dialogue)
+        with pytest.raises(Refused, match=re.escape(cause)):
+            dialogue.send(Attempt(reply(403), world.at(), 0.5))

@@ -92,4 +92,4 @@ def test_what_a_state_holds_is_read_back_as_it_was() -> None:
     assert known.event.status is EventStatus.SCHEDULED
     assert known.event.event_type is EventType.REBOOT
     assert known.event.starts_by == world.ORIGIN + 900
-    assert [step.kind for step in read.steps] == ["appeared", "started"]
+    assert [step.kind for step in read.pending] == ["appeared", "started"]

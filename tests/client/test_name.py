@@ -6,9 +6,9 @@ import pytest
 
 from client import world
 from client.world import Run, document, kinds, listed, one_by_one, reply
-from forewarn.client import watch
-from forewarn.client.answers import Failure
-from forewarn.client.terms import Ask
+from forewarn.client import session, watch
+from forewarn.client.responses import FailedAnswer
+from forewarn.client.session import Question
 from forewarn.protocol.message import Reply
 
 
@@ -16,7 +16,7 @@ def test_the_name_is_asked_for_before_the_events() -> None:
     run = Run(one_by_one(reply(200, b"WEB-0\n"), document(listed())), name=None)
     (change,) = run.ask()
     assert change.event.concerns_me is True
-    assert [ask.path for _, ask in run.asked] == [
+    assert [ask.target for _, ask in run.asked] == [
         "/metadata/instance/compute/name?api-version=2019-03-11&format=text",
         "/metadata/scheduledevents?api-version=2020-07-01",
     ]
@@ -26,28 +26,35 @@ def test_the_name_is_asked_for_before_the_events() -> None:
 def test_an_instance_service_of_older_versions_is_asked_by_one_of_them() -> None:
     run = Run(one_by_one(reply(400), reply(200, b"web-0"), document(listed())), name=None)
     assert [change.event.concerns_me for change in run.ask()] == [True]
-    assert "2017-08-01" in run.asked[1][1].path
+    assert "2017-08-01" in run.asked[1][1].target
 
 
 @pytest.mark.parametrize("answer", [reply(404), reply(403), reply(400)])
-def test_where_no_name_can_be_learnt_nobody_can_tell_whom_it_concerns(answer: object) -> None:
+def test_where_no_name_can_be_learnt_nobody_can_tell_whom_it_concerns(answer: Reply) -> None:
     def server(ask: object, _: bool) -> object:
-        return answer if "compute" in ask.path else document(listed())
+        return answer if "compute" in ask.target else document(listed())
 
     run = Run(server, name=None)
     assert [change.event.concerns_me for change in run.ask()] == [None]
     while run.seconds < 200:
         run.ask()
     assert run.troubles == [watch.NO_NAME]
-    assert run.messages[0].startswith("this machine's name is not known: the server answered 40")
-    assert len([ask for _, ask in run.asked if "compute" in ask.path]) >= 3
+    assert f"answered {answer.status}" in run.messages[0]
+    assert len([ask for _, ask in run.asked if "compute" in ask.target]) >= 3
+
+
+def test_a_server_without_names_is_not_said_to_have_no_events() -> None:
+    run = Run(lambda ask, _: reply(404) if "compute" in ask.target else document(), name=None)
+    run.ask()
+    assert "name" in run.messages[0]
+    assert "scheduled events" not in run.messages[0]
 
 
 def test_a_name_that_is_learnt_later_is_an_update() -> None:
     named = iter([reply(404), reply(404), reply(200, b"web-0")])
 
     def server(ask: object, _: bool) -> object:
-        return next(named) if "compute" in ask.path else document(listed())
+        return next(named) if "compute" in ask.target else document(listed())
 
     run = Run(server, name=None)
     assert [change.event.concerns_me for change in run.ask()] == [None]
@@ -61,8 +68,8 @@ def test_a_name_that_is_learnt_later_is_told_although_the_document_is_the_same()
     """A server that waits for a change would leave its events nobody's until there is one."""
     named = iter([reply(404), reply(404), reply(200, b"web-0")])
 
-    def server(ask: Ask, held: bool) -> Reply:
-        if "compute" in ask.path:
+    def server(ask: Question, held: bool) -> Reply:
+        if "compute" in ask.target:
             return next(named)
         if not held:
             return document(listed(), ETag="1")
@@ -79,10 +86,10 @@ def test_a_name_that_is_learnt_later_is_told_although_the_document_is_the_same()
 def test_a_name_that_could_not_be_asked_for_is_learnt_as_soon_as_answers_come() -> None:
     """A machine asks before its network is up; a Preempt has 30 s of notice, not a minute more."""
 
-    def server(ask: Ask, _: bool) -> Reply | Failure:
+    def server(ask: Question, _: bool) -> Reply | FailedAnswer:
         if run.seconds < 5:
             return world.REFUSED
-        return reply(200, b"web-0") if "compute" in ask.path else document(listed())
+        return reply(200, b"web-0") if "compute" in ask.target else document(listed())
 
     run = Run(server, name=None)
     told = run.ask()
@@ -96,17 +103,17 @@ def test_a_name_that_could_not_be_asked_for_is_learnt_as_soon_as_answers_come() 
     assert run.troubles == [watch.NO_NAME, "no-connection", "over"]
 
 
-def named(run: Run) -> list[Ask]:
-    return [ask for _, ask in run.asked if "compute" in ask.path]
+def named(run: Run) -> list[Question]:
+    return [ask for _, ask in run.asked if "compute" in ask.target]
 
 
 def test_a_machine_that_is_registered_late_learns_at_once_whose_its_first_event_is() -> None:
     """Its questions are refused until then, and the event is there as soon as it is."""
 
-    def server(ask: Ask, _: bool) -> Reply | Failure:
+    def server(ask: Question, _: bool) -> Reply | FailedAnswer:
         if run.seconds < 20:
             return reply(403)
-        return reply(200, b"web-0") if "compute" in ask.path else document(listed())
+        return reply(200, b"web-0") if "compute" in ask.target else document(listed())
 
     run = Run(server, name=None)
     while not (told := run.ask()):
@@ -125,8 +132,8 @@ def test_the_name_is_asked_for_anew_as_soon_as_there_is_a_new_event() -> None:
     ids = ["E1"]
     late = iter([*[reply(404)] * 3, reply(200, b"web-0")])
 
-    def server(ask: Ask, _: bool) -> Reply | Failure:
-        return next(late) if "compute" in ask.path else document(*map(listed, ids))
+    def server(ask: Question, _: bool) -> Reply | FailedAnswer:
+        return next(late) if "compute" in ask.target else document(*map(listed, ids))
 
     run = Run(server, name=None)
     told = run.ask()
@@ -150,8 +157,8 @@ def test_the_name_is_asked_for_anew_as_soon_as_there_is_a_new_event() -> None:
 def test_the_name_keeps_nobody_from_the_events_for_over_five_seconds(
     answer: object, takes: float
 ) -> None:
-    def server(ask: Ask, _: bool) -> Reply | Failure:
-        if "compute" in ask.path:
+    def server(ask: Question, _: bool) -> Reply | FailedAnswer:
+        if "compute" in ask.target:
             run.seconds += min(takes, ask.answer_seconds)
             return answer
         return document(listed())
@@ -162,7 +169,7 @@ def test_the_name_keeps_nobody_from_the_events_for_over_five_seconds(
         run.ask()
         looks.append(run.asked[-1][0])
     gaps = [after - before for before, after in itertools.pairwise(looks)]
-    assert max(gaps) <= watch.NAME_SECONDS + run.terms.pace.poll(1.0)
+    assert max(gaps) <= session.NAME_SECONDS + run.session.pace.poll(1.0)
     assert run.troubles == [watch.NO_NAME]
 
 
@@ -170,8 +177,8 @@ def test_an_event_is_told_at_once_whatever_comes_instead_of_the_name() -> None:
     """A balancer with one endpoint that works, and that knows no names."""
     turns = itertools.cycle([document(listed()), reply(503)])
 
-    def server(ask: Ask, _: bool) -> Reply | Failure:
-        return reply(404) if "compute" in ask.path else next(turns)
+    def server(ask: Question, _: bool) -> Reply | FailedAnswer:
+        return reply(404) if "compute" in ask.target else next(turns)
 
     run = Run(server, name=None)
     assert kinds(run.ask()) == ["appeared"]
@@ -181,8 +188,8 @@ def test_an_event_is_told_at_once_whatever_comes_instead_of_the_name() -> None:
 def test_events_that_are_known_ask_for_no_name() -> None:
     documents = iter([document(listed("E1")), document(), *[document(listed("E1"))] * 20])
 
-    def server(ask: Ask, _: bool) -> Reply | Failure:
-        return reply(404) if "compute" in ask.path else next(documents)
+    def server(ask: Question, _: bool) -> Reply | FailedAnswer:
+        return reply(404) if "compute" in ask.target else next(documents)
 
     run = Run(server, name=None)
     told = [change.kind for _ in range(15) for change in run.ask()]
@@ -193,7 +200,7 @@ def test_events_that_are_known_ask_for_no_name() -> None:
 def test_a_name_that_fails_for_a_while_is_tried_three_times_before_the_events() -> None:
     run = Run(one_by_one(*[world.CUT] * 3, document(listed())), name=None)
     assert [change.event.concerns_me for change in run.ask()] == [None]
-    assert ["compute" in ask.path for _, ask in run.asked] == [True, True, True, False]
+    assert ["compute" in ask.target for _, ask in run.asked] == [True, True, True, False]
     assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 0.375, 1.125, 1.125])
     assert run.troubles == [watch.NO_NAME]
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from client import world
 from forewarn.client import watch
-from forewarn.client.answers import Failure
 from forewarn.client.event import Change
-from forewarn.client.terms import Ask
-from forewarn.client.watch import Wishes
+from forewarn.client.responses import FailedAnswer
+from forewarn.client.session import Question
+from forewarn.client.watch import EventFilter
 from forewarn.protocol.message import Reply
 
 IDS = [f"C1BF8322-4CBF-4FC4-9C45-B40CF3106D0{n}" for n in range(4)]
@@ -68,7 +68,7 @@ class Server:
         self.read: list[set[int]] = []
         self.connection = 0
 
-    def __call__(self, ask: Ask, held: bool) -> Reply | Failure:
+    def __call__(self, ask: Question, held: bool) -> Reply | FailedAnswer:
         kind, what = self.script[self.position]
         self.position += 1
         if kind == "failure":
@@ -88,7 +88,7 @@ class Server:
         ]
         return world.document(*listed, incarnation=self.incarnation, **self._preference(ask))
 
-    def _preference(self, ask: Ask) -> dict[str, str]:
+    def _preference(self, ask: Question) -> dict[str, str]:
         return {"Preference_Applied": "wait=60"} if self.waits and ask.held else {}
 
     @property
@@ -96,7 +96,7 @@ class Server:
         return self.position < len(self.script)
 
 
-def play(server: Server, wishes: Wishes, cut_after: int | None = None) -> list[Change]:
+def play(server: Server, wishes: EventFilter, cut_after: int | None = None) -> list[Change]:
     """Watch to the script's end; after so many changes go on in another client, from a file."""
     run = world.Run(server, wishes=wishes)
     told: list[Change] = []
@@ -124,7 +124,9 @@ def lasting(change: Change) -> Any:
     return change.kind, bare
 
 
-wished = st.builds(Wishes, mine=st.booleans(), types=st.sampled_from([None, frozenset({"reboot"})]))
+wished = st.builds(
+    EventFilter, mine=st.booleans(), types=st.sampled_from([None, frozenset({"reboot"})])
+)
 
 
 def expected(listed: list[bool]) -> list[str]:
@@ -143,7 +145,7 @@ def test_every_event_appears_starts_at_most_once_and_ends_after_two_looks_withou
     script: list[tuple[str, Any]], waits: bool, lower: bool
 ) -> None:
     server = Server(script, waits=waits, lower=lower)
-    told = play(server, Wishes())
+    told = play(server, EventFilter())
     for number, event_id in enumerate(IDS):
         listed = [number in read for read in server.read]
         kinds = [change.kind for change in told if change.event.event_id.upper() == event_id]
@@ -155,7 +157,7 @@ def test_every_event_appears_starts_at_most_once_and_ends_after_two_looks_withou
 
 @given(scripts, st.booleans(), st.booleans(), wished, st.integers(1, 8))
 def test_a_run_that_is_cut_anywhere_tells_what_one_would_have(
-    script: list[tuple[str, Any]], waits: bool, lower: bool, wishes: Wishes, cut_after: int
+    script: list[tuple[str, Any]], waits: bool, lower: bool, wishes: EventFilter, cut_after: int
 ) -> None:
     whole = play(Server(script, waits=waits, lower=lower), wishes)
     cut = play(Server(script, waits=waits, lower=lower), wishes, cut_after)
@@ -189,7 +191,7 @@ def test_no_question_is_asked_sooner_than_a_pause_allows(script: list[tuple[str,
         run.turn()
         run.take()
     times = [seconds for seconds, _ in run.asked]
-    soon = [gap for gap in map(sub, times[1:], times) if gap < run.terms.pace.backoff_seconds / 2]
+    soon = [gap for gap in map(sub, times[1:], times) if gap < run.session.pace.backoff_seconds / 2]
     refused = [what for kind, what in script if kind == "failure" and what == world.reply(400)]
     again = [ask for _, ask in run.asked if ask.answer_seconds == watch.SECOND_LOOK_SECONDS]
     assert len(soon) <= len(refused) + len(again)  # an older version and a second look, at once

@@ -17,7 +17,7 @@ from client import scripted
 from client.scripted import Asked, Scripted, Talk, document, message, serving
 from client.shells import QUICK, Shell
 from client.world import EVENT_ID, listed
-from forewarn.client import http
+from forewarn.client import transport
 from forewarn.client.errors import BadAnswer, Misuse, Refused, Unreachable
 
 Connect = Callable[..., Shell]
@@ -209,9 +209,9 @@ FAULTS = {
     "cut": message(200, document())[:-3],
     "cut in the head": b"HTTP/1.1 200 OK\r\nContent-",
     "closed": b"",
-    "long head": b"HTTP/1.1 200 OK\r\nX: " + b"x" * (http.MAX_HEAD_BYTES + 1),
-    "long body": message(200, b" " * (http.MAX_BODY_BYTES + 1)),
-    "interim answers": b"HTTP/1.1 100 Continue\r\n\r\n" * (http.MAX_INTERIM + 1),
+    "long head": b"HTTP/1.1 200 OK\r\nX: " + b"x" * (transport.MAX_HEAD_BYTES + 1),
+    "long body": message(200, b" " * (transport.MAX_BODY_BYTES + 1)),
+    "interim answers": b"HTTP/1.1 100 Continue\r\n\r\n" * (transport.MAX_INTERIM + 1),
 }
 
 
@@ -439,7 +439,7 @@ def test_a_state_that_is_none_is_the_callers_mistake(connect: Connect, since: st
     ],
 )
 def test_an_address_that_is_none_is_the_callers_mistake(connect: Connect, endpoint: str) -> None:
-    with pytest.raises(Misuse, match="give it as http"):
+    with pytest.raises(Misuse, match="address"):
         connect(endpoint)
 
 
@@ -467,4 +467,4 @@ def test_a_reason_is_logged_once_and_its_end_too(
     assert [level for level, _ in logged if level != "DEBUG"] == ["WARNING", "INFO"]
     assert f"{server.url}: the server answered 503" in logged[0][1]
     assert logged[0][1].endswith("(status-503)")
-    assert "answers come again (over)" in logged[1][1]
+    assert "the endpoint answers again (over)" in logged[1][1]

@@ -9,8 +9,8 @@ from client.world import EVENT_ID, Run, at, document, kinds, listed, one_by_one,
 from forewarn.client import state, watch
 from forewarn.client.errors import Misuse
 from forewarn.client.event import Updated
-from forewarn.client.terms import Ask
-from forewarn.client.watch import Wishes
+from forewarn.client.session import Question
+from forewarn.client.watch import EventFilter
 from forewarn.protocol.message import Reply
 from forewarn.vocabulary import EventType
 
@@ -149,7 +149,7 @@ def test_an_end_is_confirmed_at_once() -> None:
 
 
 def test_a_server_that_waits_is_asked_for_the_whole_document_to_confirm_an_end() -> None:
-    def server(_: Ask, held: bool) -> Reply:
+    def server(_: Question, held: bool) -> Reply:
         run.seconds += 20.0 if held else 0.0
         return document(incarnation=2, Preference_Applied="wait=60") if held else replies.pop(0)
 
@@ -165,7 +165,7 @@ def test_an_end_that_could_not_be_confirmed_at_once_is_confirmed_by_the_next_ans
     run = Run(one_by_one(document(listed()), new, world.CUT, new))
     run.ask()
     assert [(c.kind, c.event.event_id) for c in run.ask()] == [("appeared", OTHER_ID)]
-    assert {event.event_id for event in run.watcher.listed or ()} == {EVENT_ID, OTHER_ID}
+    assert {event.event_id for event in run.listed} == {EVENT_ID, OTHER_ID}
     again = Run(run.answers, since=run.watcher.since)
     for each in (run, again):
         assert [(c.kind, c.event.event_id) for c in each.look()] == [("gone", EVENT_ID)]
@@ -188,7 +188,7 @@ def test_an_event_that_is_listed_again_after_its_end_appears_again() -> None:
 def test_a_server_that_waits_is_not_asked_to_before_every_end_is_confirmed() -> None:
     held: list[bool] = []
 
-    def server(ask: Ask, _: bool) -> Reply:
+    def server(ask: Question, _: bool) -> Reply:
         held.append(bool(ask.held))
         return replies.pop(0) if len(replies) > 1 else replies[0]
 
@@ -238,7 +238,7 @@ def test_names_are_compared_without_case_and_with_the_previews_sign() -> None:
 def test_what_is_not_wished_for_is_never_told(
     types: Iterable[str] | None, mine: bool, told: list[str]
 ) -> None:
-    wishes = watch.wishes(types, mine=mine)
+    wishes = watch.event_filter(types, mine=mine)
     events = (listed(), listed(OTHER_ID, EventType="Freeze", Resources=["web-1"]))
     started = tuple(event | STARTED | {"NotBefore": ""} for event in events)
     run = Run(one_by_one(document(*events), document(*started), document()), wishes=wishes)
@@ -247,7 +247,7 @@ def test_what_is_not_wished_for_is_never_told(
 
 
 def test_whom_an_event_concerns_counts_when_it_changes() -> None:
-    wishes = Wishes(mine=True)
+    wishes = EventFilter(mine=True)
     theirs, ours = listed(Resources=["web-1"]), listed()
     run = Run(one_by_one(*map(document, [theirs, ours, theirs]), document()), wishes=wishes)
     assert [kinds(run.ask()) for _ in range(4)] == [[], ["appeared"], ["updated"], ["gone"]]
@@ -256,7 +256,7 @@ def test_whom_an_event_concerns_counts_when_it_changes() -> None:
 @pytest.mark.parametrize("types", ["Reboot", [], [1]])
 def test_types_are_some_texts(types: object) -> None:
     with pytest.raises(Misuse, match="event types"):
-        watch.wishes(types, mine=False)
+        watch.event_filter(types, mine=False)
 
 
 def test_a_type_that_nobody_knows_is_kept_as_text() -> None:
@@ -287,11 +287,10 @@ def test_a_machine_that_slept_has_less_notice_and_that_is_no_update() -> None:
     run = Run(one_by_one(first, slept, slept))
     run.ask()
     assert run.ask() == []
-    assert run.watcher.listed is not None
-    (known,) = run.watcher.listed
+    (known,) = run.listed
     assert known.starts_by == world.ORIGIN + 1 + 839  # a second was ours, 60 more were slept
     run.ask()
-    assert run.watcher.listed == (known,)
+    assert run.listed == (known,)
 
 
 def test_what_an_answer_does_not_say_of_the_notice_is_as_it_was() -> None:
@@ -299,9 +298,7 @@ def test_what_an_answer_does_not_say_of_the_notice_is_as_it_was() -> None:
     run = Run(one_by_one(document(listed()), silent))
     run.ask()
     assert run.ask() == []
-    assert run.watcher.listed is not None
-    assert [known.starts_by for known in run.watcher.listed] == [world.ORIGIN + 900]
-    assert run.watcher.looks == 2
+    assert [known.starts_by for known in run.listed] == [world.ORIGIN + 900]
 
 
 def test_without_a_word_of_the_servers_clock_ours_shortens_no_notice() -> None:
@@ -309,15 +306,14 @@ def test_without_a_word_of_the_servers_clock_ours_shortens_no_notice() -> None:
     run.ask()
     run.slept = 60.0
     run.ask()
-    assert run.watcher.listed is not None
-    (known,) = run.watcher.listed
+    (known,) = run.listed
     assert known.starts_by == world.ORIGIN + 900
 
 
 def test_a_machine_that_slept_while_it_waited_asks_for_the_whole_document() -> None:
     held: list[bool] = []
 
-    def answers(ask: Ask, _held: bool) -> Reply:
+    def answers(ask: Question, _held: bool) -> Reply:
         held.append(bool(ask.held))
         if len(held) == 2:
             run.slept = 60.0
@@ -367,8 +363,8 @@ def test_a_watch_goes_on_between_two_that_are_gone() -> None:
         '{"format":2}',
         '{"known":{"A":{}}}',
         "[" * 100_000,
-        '{"steps":[{"key":"A","kind":"gone","after":null}]}',
-        '{"steps":[{"key":"A","kind":"","after":null}]}',
+        '{"pending":[{"key":"A","kind":"gone","after":null}]}',
+        '{"pending":[{"key":"A","kind":"","after":null}]}',
     ],
 )
 def test_what_is_no_state_is_the_callers_mistake(since: str) -> None:
@@ -381,14 +377,3 @@ def test_a_state_of_nothing_is_a_state() -> None:
     again = Run(one_by_one(document(listed())), since=run.watcher.since)
     assert kinds(again.ask()) == ["appeared"]
     assert state.read("{}", at()).known == {}
-
-
-def test_what_is_listed_is_known_from_the_first_document_on() -> None:
-    run = Run(one_by_one(document(), document(listed()), document()))
-    assert run.watcher.listed is None
-    run.ask()
-    assert run.watcher.listed == ()
-    run.ask()
-    assert [event.event_id for event in run.watcher.listed or ()] == [EVENT_ID]
-    run.ask()
-    assert run.watcher.listed == ()

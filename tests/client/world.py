@@ -6,20 +6,19 @@ from typing import Any
 
 import msgspec
 
-from forewarn.client.answers import Failure
-from forewarn.client.discovery import Endpoint
-from forewarn.client.event import Change
-from forewarn.client.pace import Moment, Pace
-from forewarn.client.terms import Ask, Pause, Terms, Turn
-from forewarn.client.watch import Watcher, Wishes
+from forewarn.client.discovery import EndpointAddress
+from forewarn.client.event import Change, Event
+from forewarn.client.responses import FailedAnswer
+from forewarn.client.session import Attempt, ClockReading, Pace, Pause, Question, Session
+from forewarn.client.watch import EventFilter, Watcher
 from forewarn.protocol.message import Reply
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ORIGIN = 1000.0
 EVENT_ID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
 NAME = "web-0"
-CUT = Failure(reason="cut", message="cut off")
-REFUSED = Failure(reason="no-connection", message="no connection")
+CUT = FailedAnswer(reason="cut", message="cut off")
+REFUSED = FailedAnswer(reason="no-connection", message="no connection")
 
 
 def listed(event_id: str = EVENT_ID, **facts: Any) -> dict[str, Any]:
@@ -51,11 +50,11 @@ def reply(status: int, body: Any = b"", **headers: str) -> Reply:
     return Reply(status, content, tuple(named))
 
 
-def at(seconds: float = 0.0, slept: float = 0.0) -> Moment:
-    return Moment(START + timedelta(seconds=seconds + slept), ORIGIN + seconds)
+def at(seconds: float = 0.0, slept: float = 0.0) -> ClockReading:
+    return ClockReading(START + timedelta(seconds=seconds + slept), ORIGIN + seconds)
 
 
-Answers = Callable[[Ask, bool], Reply | Failure]
+Answers = Callable[[Question, bool], Reply | FailedAnswer]
 """What a server says to a question, and whether it came on the connection of the one before."""
 
 
@@ -74,21 +73,21 @@ class Run:
         answers: Answers,
         *,
         since: str | None = None,
-        wishes: Wishes | None = None,
+        wishes: EventFilter | None = None,
         name: str | None = NAME,
         seconds: float = 0.0,
         pace: Pace | None = None,
         chance: float = 0.5,
-        endpoints: Sequence[Endpoint] = (Endpoint("169.254.169.254"),),
+        endpoints: Sequence[EndpointAddress] = (EndpointAddress("169.254.169.254"),),
     ) -> None:
         self.answers = answers
         self.seconds = seconds
         self.chance = chance
-        self.terms = Terms(pace or Pace(), endpoints, name)
-        self.watcher = Watcher(self.terms, wishes or Wishes(), since, at(seconds))
+        self.session = Session(pace or Pace(), endpoints, name)
+        self.watcher = Watcher(self.session, wishes or EventFilter(), since, at(seconds))
         self.slept = 0.0
         """For how long the monotonic clock stood still."""
-        self.asked: list[tuple[float, Ask]] = []
+        self.asked: list[tuple[float, Question]] = []
         self.troubles: list[str] = []
         self.messages: list[str] = []
         self._connected = False
@@ -99,16 +98,21 @@ class Run:
         if isinstance(wanted, Pause):
             assert wanted.seconds > 0
             self.seconds += wanted.seconds
-            self.watcher.heard(Turn(None, at(self.seconds, self.slept), self.chance))
+            self.watcher.heard(Attempt(None, at(self.seconds, self.slept), self.chance))
             return
         self.asked.append((self.seconds, wanted))
         held = bool(wanted.held) and self._connected
         outcome = self.answers(wanted, held)
         self._connected = isinstance(outcome, Reply)
-        self.watcher.heard(Turn(outcome, at(self.seconds, self.slept), self.chance, held))
-        while (trouble := self.watcher.tell()) is not None:
+        self.watcher.heard(Attempt(outcome, at(self.seconds, self.slept), self.chance, held))
+        while (trouble := self.watcher.next_trouble()) is not None:
             self.troubles.append(trouble.reason)
             self.messages.append(trouble.message)
+
+    @property
+    def listed(self) -> tuple[Event, ...]:
+        """What the watch takes to be listed, told or not."""
+        return tuple(known.event for known in self.watcher._state.known.values())
 
     def take(self) -> list[Change]:
         return list(iter(self.watcher.take, None))
@@ -122,7 +126,7 @@ class Run:
         """Let the watch ask for the document once, and return what it tells then."""
         self.take()
         count = len(self.asked)
-        while len(self.asked) == count or b"name" in self.asked[-1][1].path.encode():
+        while len(self.asked) == count or b"name" in self.asked[-1][1].target.encode():
             self.turn()
         return self.take()
 
@@ -131,8 +135,8 @@ def kinds(changes: list[Change]) -> list[str]:
     return [change.kind for change in changes]
 
 
-def one_by_one(*outcomes: Reply | Failure) -> Answers:
+def one_by_one(*outcomes: Reply | FailedAnswer) -> Answers:
     """A server that says these in turn, and the last one for ever."""
-    left: Iterator[Reply | Failure] = iter(outcomes)
+    left: Iterator[Reply | FailedAnswer] = iter(outcomes)
     last = outcomes[-1]
     return lambda _ask, _held: next(left, last)

@@ -20,7 +20,7 @@ from end_to_end.running import START_SECONDS, Running, lasting
 from forewarn.client.aio import AsyncClient
 from forewarn.client.errors import Refused
 from forewarn.client.event import Change
-from forewarn.client.pace import Pace
+from forewarn.client.session import Pace
 from server.running import Client
 
 SCOPES = 4

@@ -255,9 +255,8 @@ class Daemon:
         if isinstance(cause, _Reread):
             self._reread()
             return
-        if isinstance(cause, Looked):
-            self._metrics.looks += 1
-        elif isinstance(cause, Heard):
+        self._metrics.looks = self._looking.looks
+        if isinstance(cause, Heard):
             self._telling.heard(cause)
         elif isinstance(cause, Answered):
             self._metrics.answered(cause)

@@ -1,20 +1,24 @@
-"""The client over asyncio's streams: `AsyncClient` and `AsyncWatch`."""
+"""The client over asyncio's streams: `AsyncClient`, `AsyncWatch` and `AsyncDocuments`."""
 
 import asyncio
+import contextlib
 import weakref
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from forewarn.client import errands, event, opening, watch
-from forewarn.client.errands import Errand
+from forewarn.client import event, session, transport, watch
+from forewarn.client.discovery import EndpointAddress
 from forewarn.client.errors import Misuse
-from forewarn.client.opening import OnTrouble
-from forewarn.client.pace import Pace
-from forewarn.client.streams import Closed, Line
-from forewarn.client.terms import Terms
-from forewarn.client.watch import Watcher
+from forewarn.client.session import Attempt, Dialogue, Pace, Pause, Question, Session
+from forewarn.client.transport import (
+    ConnectionBroken,
+    ConnectionClosed,
+    HttpExchange,
+    OnTrouble,
+)
+from forewarn.client.watch import EventFilter, Watcher
 
 T = TypeVar("T")
 
@@ -23,86 +27,54 @@ MAX_IDLE: Final = 2
 
 
 class AsyncClient:
-    """`Client` for asyncio: the same verbs, awaited. It belongs to one event loop.
+    """`Client` for asyncio: the same methods, awaited. It belongs to one event loop.
 
     Args:
-        endpoint: The address, such as `http://127.0.0.1:8080/vm/web-0`. None: the environment's
-            FOREWARN_ENDPOINT, else the first that answers of `http://169.254.169.254`, the
-            environment's SCHEDULEDEVENTSIP, and option 245 of the machine's DHCP leases.
-        name: This machine's name as it stands in an event's resources. None: the endpoint is asked.
-        pace: How often is asked and how long is waited.
+        endpoint: As for `Client`.
+        name: As for `Client`.
+        pace: As for `Client`.
 
     Raises:
-        Misuse: The address or the name is none.
+        Misuse: The address or the name is invalid.
     """
 
     def __init__(
         self, endpoint: str | None = None, *, name: str | None = None, pace: Pace | None = None
     ) -> None:
-        self._terms = opening.terms(pace, endpoint, name)
-        self._lines: weakref.WeakSet[Line] = weakref.WeakSet()
-        self._idle: list[Line] = []
+        self._session = transport.open_session(pace, endpoint, name)
+        self._connections: weakref.WeakSet[StreamConnection] = weakref.WeakSet()
+        self._idle: list[StreamConnection] = []
         self._closed = False
 
     @property
     def endpoint(self) -> str:
-        """The address that is asked, as a URL; the first of several until one has answered."""
-        return str(self._terms.endpoint)
+        """The address that the client asks, as `Client.endpoint`."""
+        return str(self._session.endpoint)
 
     @property
     def name(self) -> str | None:
-        """This machine's name, as it was given or learnt; None while it is not known."""
-        return self._terms.name
+        """This machine's name, given or learnt; None while it is not known."""
+        return self._session.name
 
     async def document(self) -> event.Document:
-        """Return what the endpoint says now.
-
-        Raises:
-            Unreachable: No answer came, after some tries.
-            BadAnswer: What came is no document, or says that there is none.
-            Refused: The server refuses to say.
-            Misuse: The client is closed.
-        """
-        return await self._run(errands.document(self._terms))
+        """Return what the endpoint says now, as `Client.document`."""
+        return await self._run(session.document(self._session, transport.clock_reading()))
 
     async def events(self, *, mine: bool = False) -> tuple[event.Event, ...]:
-        """Return the events of now.
-
-        Args:
-            mine: Whether to leave out those that are known not to concern this machine.
-
-        Raises:
-            Unreachable, BadAnswer, Refused, Misuse: As for `document`.
-        """
+        """Return the events of now, as `Client.events`."""
         events = (await self.document()).events
         return tuple(each for each in events if not mine or each.concerns_me is not False)
 
     async def approve(
         self, *events: event.Event | str, within_seconds: float | None = None
     ) -> None:
-        """Let events start before their notice is over (protocol.md section 5).
-
-        Returns once the server has said that it is approved. An answer that is lost is asked for
-        again, which counts once, until the event is over.
-
-        Args:
-            *events: Events or their ids; all or none of them are approved.
-            within_seconds: How long to try; None for the pace's `approve_seconds`.
-
-        Raises:
-            Refused: The server refuses it, as for an id that it never published.
-            Unreachable, BadAnswer: It was not confirmed in its time.
-            Misuse: There is nothing to approve, or the client is closed.
-        """
-        await self._run(errands.approval(self._terms, events, within_seconds, opening.moment()))
+        """Let events start before their notice is over, as `Client.approve`."""
+        at = transport.clock_reading()
+        await self._run(session.approval(self._session, events, within_seconds, at))
 
     async def machine(self) -> event.Machine:
-        """Return what this machine is called.
-
-        Raises:
-            Unreachable, BadAnswer, Refused, Misuse: As for `document`.
-        """
-        return await self._run(errands.machine(self._terms))
+        """Return what this machine is called, as `Client.machine`."""
+        return await self._run(session.machine(self._session))
 
     def watch(
         self,
@@ -112,44 +84,22 @@ class AsyncClient:
         mine: bool = False,
         on_trouble: OnTrouble | None = None,
     ) -> "AsyncWatch":
-        """Return the changes of the events, as they happen, until the watch or the client closes.
-
-        Args:
-            since: What an earlier watch's `since` was, to go on from there; None to begin: each
-                event of now appears.
-            types: The event types that are told of; None for all.
-            mine: Whether to leave out events that are known not to concern this machine.
-            on_trouble: Called once for each change of the reason why no good answer comes. What it
-                raises ends the watch.
-
-        Raises:
-            Misuse: `since` or `types` is none, or the client is closed.
-        """
-        wanted = watch.wishes(types, mine=mine)
-        watcher = Watcher(self._terms, wanted, since, opening.moment())
-        return AsyncWatch(self._line(), watcher, self._terms, on_trouble)
+        """Return the changes of the events as they happen, as `Client.watch`."""
+        wanted = watch.event_filter(types, mine=mine)
+        watcher = Watcher(self._session, wanted, since, transport.clock_reading())
+        return AsyncWatch(self._connection(), watcher, self._session, on_trouble)
 
     def documents(self, *, on_trouble: OnTrouble | None = None) -> "AsyncDocuments":
-        """Return each new document, whole, until the iterator or the client closes.
-
-        The first comes at once, the others when an event of theirs is new, has changed or is over.
-        An event stays in it until a second document confirms its end.
-
-        Args:
-            on_trouble: As for `watch`.
-
-        Raises:
-            Misuse: The client is closed.
-        """
-        watcher = Watcher(self._terms, watch.Wishes(), None, opening.moment())
-        return AsyncDocuments(self._line(), watcher, self._terms, on_trouble)
+        """Return each new document, whole, as `Client.documents`."""
+        watcher = Watcher(self._session, EventFilter(), None, transport.clock_reading())
+        return AsyncDocuments(self._connection(), watcher, self._session, on_trouble)
 
     async def close(self) -> None:
         """End every watch and every question at once, and give back every socket."""
         self._closed = True
         self._idle.clear()
-        for line in list(self._lines):
-            line.close()
+        for connection in list(self._connections):
+            connection.close()
         await asyncio.sleep(0)  # in the loop's next turn the transports close their sockets
 
     async def __aenter__(self) -> Self:
@@ -165,42 +115,46 @@ class AsyncClient:
         """Close it."""
         await self.close()
 
-    def _line(self) -> Line:
+    def _connection(self) -> "StreamConnection":
         if self._closed:
             message = "the client is closed: make another"
             raise Misuse(message)
-        line = Line(self._terms)
-        self._lines.add(line)
-        return line
+        connection = StreamConnection(self._session)
+        self._connections.add(connection)
+        return connection
 
-    async def _run(self, errand: Errand[T]) -> T:
-        line = self._idle.pop() if self._idle else self._line()
+    async def _run(self, dialogue: Dialogue[T]) -> T:
+        connection = self._idle.pop() if self._idle else self._connection()
         try:
-            wanted = next(errand)
+            wanted = next(dialogue)
             while True:
-                wanted = errand.send(await line.do(wanted))
+                wanted = dialogue.send(await connection.do(wanted))
         except StopIteration as done:
             result: T = done.value
             return result
-        except Closed as closed:
+        except ConnectionClosed as closed:
             message = "the client was closed meanwhile"
             raise Misuse(message) from closed
         finally:
             if not self._closed and len(self._idle) < MAX_IDLE:
-                self._idle.append(line)
+                self._idle.append(connection)
             else:
-                line.close()
+                connection.close()
 
 
 class _Answers(AsyncIterator[T]):
     """What a watcher takes from one answer after another."""
 
     def __init__(
-        self, line: Line, watcher: Watcher, terms: Terms, on_trouble: OnTrouble | None
+        self,
+        connection: "StreamConnection",
+        watcher: Watcher,
+        known: Session,
+        on_trouble: OnTrouble | None,
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._watcher = watcher
-        self._terms = terms
+        self._session = known
         self._on_trouble = on_trouble
 
     @abstractmethod
@@ -209,19 +163,20 @@ class _Answers(AsyncIterator[T]):
     async def __anext__(self) -> T:
         """Return the next one, however long it takes; stop once closed."""
         while True:
-            while (trouble := self._watcher.tell()) is not None:
-                opening.tell(trouble, self._terms, self._on_trouble)
+            while (trouble := self._watcher.next_trouble()) is not None:
+                transport.report(trouble, self._session, self._on_trouble)
             taken = self._take()
             if taken is not None:
                 return taken
+            wanted = self._watcher.step(transport.clock_reading())
             try:
-                self._watcher.heard(await self._line.do(self._watcher.step(opening.moment())))
-            except Closed as closed:
+                self._watcher.heard(await self._connection.do(wanted))
+            except ConnectionClosed as closed:
                 raise StopAsyncIteration from closed
 
     def close(self) -> None:
         """End it at once."""
-        self._line.close()
+        self._connection.close()
 
     async def __aenter__(self) -> Self:
         """Return it."""
@@ -243,10 +198,7 @@ class AsyncWatch(_Answers[event.Change]):
 
     @property
     def since(self) -> str:
-        """All that the watch knows after the change that it gave last, as JSON.
-
-        Keep it, and give it to `AsyncClient.watch` to go on from there in another process.
-        """
+        """The state after the last change, as `Watch.since`."""
         return self._watcher.since
 
     def _take(self) -> event.Change | None:
@@ -261,5 +213,120 @@ class AsyncDocuments(_Answers[event.Document]):
         """When the last good answer came, by the monotonic clock; None before the first."""
         return self._watcher.answered_at
 
+    @property
+    def looks(self) -> int:
+        """How many good answers came, those without anything new included."""
+        return self._watcher.looks
+
     def _take(self) -> event.Document | None:
         return self._watcher.take_document()
+
+
+class StreamConnection:
+    """One connection at a time to the endpoint; one task asks, any task may close."""
+
+    def __init__(self, known: Session) -> None:
+        self._session = known
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._exchange = HttpExchange(known.endpoint)
+        self._doing: asyncio.Task[Attempt] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = False
+
+    async def do(self, wanted: Question | Pause) -> Attempt:
+        """Ask, or pause.
+
+        Raises:
+            ConnectionClosed: It is closed, or was meanwhile.
+            Misuse: Another task asks on it already.
+        """
+        if self._closing:
+            raise ConnectionClosed
+        if self._doing is not None:
+            message = "two tasks at once: give each its own watch"
+            raise Misuse(message)
+        self._doing = asyncio.ensure_future(self._do(wanted))
+        try:
+            return await self._doing
+        except asyncio.CancelledError:
+            self._hang_up()
+            task = asyncio.current_task()
+            if self._closed_meanwhile() and (task is None or not task.cancelling()):
+                raise ConnectionClosed from None
+            raise
+        finally:
+            self._doing = None
+
+    def _closed_meanwhile(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        """End every wait at once, and for ever."""
+        self._closing = True
+        if self._doing is not None:
+            self._doing.cancel()
+        self._hang_up()
+
+    async def _do(self, wanted: Question | Pause) -> Attempt:
+        if isinstance(wanted, Pause):
+            await asyncio.sleep(wanted.seconds)
+            return transport.attempt(None)
+        while True:
+            try:
+                return await self._ask_once(wanted)
+            except ConnectionBroken as broken:
+                self._hang_up()
+                if not broken.stale:  # and a fresh connection never is
+                    return transport.attempt(broken.failure)
+
+    async def _ask_once(self, question: Question) -> Attempt:
+        if self._exchange.endpoint != question.endpoint:
+            self._hang_up()
+        reader, writer = self._streams or await self._connect(question.endpoint)
+        held = bool(question.held) and not self._exchange.fresh
+        seconds = question.answer_seconds + (question.held_seconds if held else 0.0)
+        reply = None
+        try:
+            async with asyncio.timeout(seconds):
+                writer.write(self._exchange.ask(question))
+                await writer.drain()
+                while reply is None:
+                    reply = self._exchange.receive(await reader.read(transport.READ_BYTES))
+        except TimeoutError as error:
+            raise transport.no_answer(question.endpoint, seconds) from error
+        except OSError as error:
+            raise self._exchange.cut(f"the connection broke: {error}") from error
+        if not self._exchange.reuse():
+            self._hang_up()
+        return transport.attempt(reply, held=held)
+
+    async def _connect(
+        self, endpoint: EndpointAddress
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            async with asyncio.timeout(self._session.pace.connect_seconds):
+                streams = await asyncio.open_connection(
+                    endpoint.host, endpoint.port, limit=transport.READ_BYTES
+                )
+            self._streams = streams
+            self._loop = asyncio.get_running_loop()
+            transport.tune(streams[1].get_extra_info("socket"))
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
+            raise transport.no_connection(endpoint, error) from error
+        self._exchange = HttpExchange(endpoint)
+        return streams
+
+    def _hang_up(self) -> None:
+        if self._streams is not None:
+            _abort(self._streams[1])
+            self._streams = None
+
+    def __del__(self) -> None:
+        """Close what was forgotten; whoever collects it may be in another thread."""
+        if self._streams is not None and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and its sockets with it
+                self._loop.call_soon_threadsafe(_abort, self._streams[1])
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()

@@ -14,7 +14,6 @@ client, and tells nothing that the leases do not hold.
 import glob
 import os
 import re
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
@@ -61,7 +60,7 @@ class BadAddress(ValueError):  # noqa: N818 - what was given is bad, and no faul
     """What was given as an address is none; the message says why, and what is wanted."""
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class EndpointAddress(msgspec.Struct, frozen=True):
     """A server of the protocol, as an address names it."""
 
     host: str
@@ -84,7 +83,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 class Candidate(msgspec.Struct, frozen=True):
     """An endpoint to try."""
 
-    endpoint: Endpoint
+    endpoint: EndpointAddress
     origin: str
     """Who named it, for messages: `the address given`, or such as `FOREWARN_ENDPOINT`."""
 
@@ -122,12 +121,12 @@ def candidates(
         return (Candidate(parse(given), "the address given"),)
     if named := environment.get(ENDPOINT_VARIABLE):
         return (Candidate(_variable(ENDPOINT_VARIABLE, named), ENDPOINT_VARIABLE),)
-    found = {Endpoint(LINK_LOCAL): "the link-local address"}
+    found = {EndpointAddress(LINK_LOCAL): "the link-local address"}
     if named := environment.get(ADDRESS_VARIABLE):
         found.setdefault(_variable(ADDRESS_VARIABLE, named), ADDRESS_VARIABLE)
     if lease := _newest(leases, now):
         address, path = lease
-        found.setdefault(Endpoint(address), f"option 245 in {path}")
+        found.setdefault(EndpointAddress(address), f"option 245 in {path}")
     return tuple(Candidate(endpoint, origin) for endpoint, origin in found.items())
 
 
@@ -153,80 +152,55 @@ def find(
     return candidates(given, environment, () if named else (read or lease_files)(), now)
 
 
-# Patterns are texts, which re compiles at their first use and keeps: importing this costs nothing,
-# and most machines never read a lease.
-_URL: Final = (
-    r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?"
-    r"(?:\[(?P<v6>[^\]/]*)\]|(?P<host>[^/?#:@\[\]]*))"
-    r"(?::(?P<port>[^/?#@]*))?"
-    r"(?P<path>/[^?#]*)?"
-)
-_NAME: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?\.?"
-_PATH: Final = r"[A-Za-z0-9/._~!$&'()*+,;=:@%-]*"
-_NUMBERS: Final = r"[0-9.]+"
-_WANTED: Final = (
-    "give it as http://169.254.169.254, with a port or a path before /metadata where it has one"
-)
-
-
-def parse(address: str) -> Endpoint:
+def parse(address: str) -> EndpointAddress:
     """Read an address: `169.254.169.254`, `host:8170`, `http://127.0.0.1:8170/vm/web-0`.
 
     Raises:
-        BadAddress: It is none: the message names what is wrong.
+        BadAddress: It is invalid: the message says how.
     """
-    match = re.fullmatch(_URL, address) if len(address) <= MAX_ADDRESS else None
-    if match is None:
-        raise _bad(address, "is no address")
-    if (match["scheme"] or "http").lower() != "http":
-        raise _bad(address, f"asks for {match['scheme']}, and the protocol is plain HTTP")
-    path = (match["path"] or "").rstrip("/")
-    if not re.fullmatch(_PATH, path):
-        raise _bad(address, "has a path with characters that no URL has")
-    if "/metadata/" in f"{path.lower()}/":
-        raise _bad(address, "names a page of the endpoint, and not the endpoint")
-    return Endpoint(_host(address, match), _port(address, match["port"]), path)
+    import ipaddress  # noqa: PLC0415 - most machines use the link-local address, and start sooner
+    import urllib.parse  # noqa: PLC0415 - as above
 
-
-def _host(address: str, match: re.Match[str]) -> str:
-    if (inner := match["v6"]) is not None:
-        if not _is_address(socket.AF_INET6, inner.partition("%")[0]):
-            raise _bad(address, "has no IPv6 address in its brackets")
-        return inner
-    host = match["host"]
-    if not re.fullmatch(_NAME, host):
-        raise _bad(address, "names no host" if not host else "has a host that is no name")
-    if re.fullmatch(_NUMBERS, host) and not _is_address(socket.AF_INET, host):
-        raise _bad(address, "has a host that is no IPv4 address")
-    return host
-
-
-def _is_address(family: socket.AddressFamily, text: str) -> bool:
+    if not re.fullmatch(_URL_CHARACTERS, address) or len(address) > MAX_ADDRESS:
+        raise _bad(address, "it has characters that no URL has, or too many")
+    scheme, separator, rest = address.partition("://")
+    if separator and scheme.lower() != "http":
+        raise _bad(address, "the protocol is plain HTTP")
     try:
-        socket.inet_pton(family, text)
-    except (OSError, ValueError):  # ValueError: not ASCII, or with a NUL
-        return False
-    return True
+        parts = urllib.parse.urlsplit("//" + (rest if separator else address))
+        host, port = parts.hostname or "", parts.port
+        bracketed = parts.netloc.startswith("[")
+        if bracketed or re.fullmatch(r"[0-9.]+", host):
+            ipaddress.ip_address(host)
+    except ValueError as error:
+        raise _bad(address, str(error)) from error
+    path = parts.path.rstrip("/")
+    if "@" in parts.netloc or "?" in address or "#" in address or parts.netloc.endswith(":"):
+        raise _bad(address, "only a host, a port and a path count")
+    if not bracketed and not re.fullmatch(_NAME, host):
+        raise _bad(address, "the host is no name")
+    if port == 0:
+        raise _bad(address, "the port must be 1 to 65535")
+    if "/metadata/" in f"{path.lower()}/":
+        raise _bad(address, "it names a page of the endpoint, and not the endpoint")
+    return EndpointAddress(host, PORT if port is None else port, path)
 
 
-def _port(address: str, text: str | None) -> int:
-    if text is None:
-        return PORT
-    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65_536:
-        raise _bad(address, "has a port that is not 1 to 65535")
-    return int(text)
+# A text and no compiled pattern: re compiles it at its first use, and importing this costs nothing.
+_URL_CHARACTERS: Final = r"[A-Za-z0-9/._~!$&'()*+,;=:@%\[\]?#-]+"
+_NAME: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?\.?"
 
 
 def _bad(address: str, wrong: str) -> BadAddress:
     shown = address if len(address) <= 80 else f"{address[:80]}..."
-    return BadAddress(f"{shown!r} {wrong}: {_WANTED}")
+    return BadAddress(f"invalid address {shown!r}: {wrong}; expected http://HOST[:PORT][/PATH]")
 
 
-def _variable(name: str, address: str) -> Endpoint:
+def _variable(name: str, address: str) -> EndpointAddress:
     try:
         return parse(address)
     except BadAddress as error:
-        message = f"the variable {name} is wrong: {error}, or unset it"
+        message = f"the variable {name}: {error}"
         raise BadAddress(message) from error
 
 

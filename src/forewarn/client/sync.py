@@ -1,4 +1,4 @@
-"""The client over sockets: `Client` and `Watch`. No asyncio, no threads of its own."""
+"""The client over sockets: `Client`, `Watch`, `Documents`. No asyncio, no threads of its own."""
 
 import threading
 import weakref
@@ -7,14 +7,11 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from forewarn.client import errands, event, opening, watch
-from forewarn.client.errands import Errand
+from forewarn.client import event, session, transport, watch
 from forewarn.client.errors import Misuse
-from forewarn.client.opening import OnTrouble
-from forewarn.client.pace import Pace
-from forewarn.client.sockets import Closed, Line
-from forewarn.client.terms import Terms
-from forewarn.client.watch import Watcher
+from forewarn.client.session import Dialogue, Pace, Session
+from forewarn.client.transport import ConnectionClosed, OnTrouble, SocketConnection
+from forewarn.client.watch import EventFilter, Watcher
 
 T = TypeVar("T")
 
@@ -23,7 +20,7 @@ MAX_IDLE: Final = 2
 
 
 class Client:
-    """A machine's client of scheduled events, on Azure and on Forewarn alike.
+    """Reads and approves a machine's scheduled events, on Azure and on Forewarn alike.
 
     Any thread may use it. It opens nothing before it is asked for something.
 
@@ -31,48 +28,49 @@ class Client:
         endpoint: The address, such as `http://127.0.0.1:8080/vm/web-0`. None: the environment's
             FOREWARN_ENDPOINT, else the first that answers of `http://169.254.169.254`, the
             environment's SCHEDULEDEVENTSIP, and option 245 of the machine's DHCP leases.
-        name: This machine's name as it stands in an event's resources. None: the endpoint is asked.
-        pace: How often is asked and how long is waited.
+        name: This machine's name as in an event's resources. None: the client asks the endpoint.
+        pace: How often the client asks, and how long it waits.
 
     Raises:
-        Misuse: The address or the name is none.
+        Misuse: The address or the name is invalid.
     """
 
     def __init__(
         self, endpoint: str | None = None, *, name: str | None = None, pace: Pace | None = None
     ) -> None:
-        self._terms = opening.terms(pace, endpoint, name)
+        self._session = transport.open_session(pace, endpoint, name)
         self._guard = threading.RLock()  # a signal's handler may close what its thread is opening
-        self._lines: weakref.WeakSet[Line] = weakref.WeakSet()
-        self._idle: list[Line] = []
+        self._connections: weakref.WeakSet[SocketConnection] = weakref.WeakSet()
+        self._idle: list[SocketConnection] = []
         self._closed = False
 
     @property
     def endpoint(self) -> str:
-        """The address that is asked, as a URL; the first of several until one has answered."""
-        return str(self._terms.endpoint)
+        """The address that the client asks, as a URL; until one has answered, the one to try."""
+        return str(self._session.endpoint)
 
     @property
     def name(self) -> str | None:
-        """This machine's name, as it was given or learnt; None while it is not known."""
-        return self._terms.name
+        """This machine's name, given or learnt; None while it is not known."""
+        return self._session.name
 
     def document(self) -> event.Document:
         """Return what the endpoint says now.
 
         Raises:
-            Unreachable: No answer came, after some tries.
-            BadAnswer: What came is no document, or says that there is none.
-            Refused: The server refuses to say.
+            Unreachable: No answer came, after some tries within the pace's
+                `first_answer_seconds`.
+            BadAnswer: The answer is not a document.
+            Refused: The server refuses the question.
             Misuse: The client is closed.
         """
-        return self._run(errands.document(self._terms))
+        return self._run(session.document(self._session, transport.clock_reading()))
 
     def events(self, *, mine: bool = False) -> tuple[event.Event, ...]:
         """Return the events of now.
 
         Args:
-            mine: Whether to leave out those that are known not to concern this machine.
+            mine: Whether to leave out events that concern other machines only.
 
         Raises:
             Unreachable, BadAnswer, Refused, Misuse: As for `document`.
@@ -83,19 +81,20 @@ class Client:
     def approve(self, *events: event.Event | str, within_seconds: float | None = None) -> None:
         """Let events start before their notice is over (protocol.md section 5).
 
-        Returns once the server has said that it is approved. An answer that is lost is asked for
-        again, which counts once, until the event is over.
+        Returns once the server has confirmed the approval. An approval whose answer is lost is
+        sent again until the event is over; it counts once.
 
         Args:
             *events: Events or their ids; all or none of them are approved.
             within_seconds: How long to try; None for the pace's `approve_seconds`.
 
         Raises:
-            Refused: The server refuses it, as for an id that it never published.
-            Unreachable, BadAnswer: It was not confirmed in its time.
+            Refused: The server refuses it, for example an id that it never published.
+            Unreachable, BadAnswer: It was not confirmed in time.
             Misuse: There is nothing to approve, or the client is closed.
         """
-        self._run(errands.approval(self._terms, events, within_seconds, opening.moment()))
+        at = transport.clock_reading()
+        self._run(session.approval(self._session, events, within_seconds, at))
 
     def machine(self) -> event.Machine:
         """Return what this machine is called.
@@ -103,7 +102,7 @@ class Client:
         Raises:
             Unreachable, BadAnswer, Refused, Misuse: As for `document`.
         """
-        return self._run(errands.machine(self._terms))
+        return self._run(session.machine(self._session))
 
     def watch(
         self,
@@ -116,25 +115,25 @@ class Client:
         """Return the changes of the events, as they happen, until the watch or the client closes.
 
         Args:
-            since: What an earlier watch's `since` was, to go on from there; None to begin: each
-                event of now appears.
-            types: The event types that are told of; None for all.
-            mine: Whether to leave out events that are known not to concern this machine.
+            since: The `since` of an earlier watch, to resume from there; None to begin with the
+                events of now.
+            types: The event types to report; None for all.
+            mine: Whether to leave out events that concern other machines only.
             on_trouble: Called once for each change of the reason why no good answer comes. What it
                 raises ends the watch.
 
         Raises:
-            Misuse: `since` or `types` is none, or the client is closed.
+            Misuse: `since` or `types` is invalid, or the client is closed.
         """
-        wanted = watch.wishes(types, mine=mine)
-        watcher = Watcher(self._terms, wanted, since, opening.moment())
-        return Watch(self._line(), watcher, self._terms, on_trouble)
+        wanted = watch.event_filter(types, mine=mine)
+        watcher = Watcher(self._session, wanted, since, transport.clock_reading())
+        return Watch(self._connection(), watcher, self._session, on_trouble)
 
     def documents(self, *, on_trouble: OnTrouble | None = None) -> "Documents":
         """Return each new document, whole, until the iterator or the client closes.
 
-        The first comes at once, the others when an event of theirs is new, has changed or is over.
-        An event stays in it until a second document confirms its end.
+        The first comes at once, the next ones when an event is new, has changed or is over. An
+        event stays in the document until a second answer confirms its end.
 
         Args:
             on_trouble: As for `watch`.
@@ -142,17 +141,17 @@ class Client:
         Raises:
             Misuse: The client is closed.
         """
-        watcher = Watcher(self._terms, watch.Wishes(), None, opening.moment())
-        return Documents(self._line(), watcher, self._terms, on_trouble)
+        watcher = Watcher(self._session, EventFilter(), None, transport.clock_reading())
+        return Documents(self._connection(), watcher, self._session, on_trouble)
 
     def close(self) -> None:
         """End every watch and every question at once. Any thread may, and a signal's handler."""
         with self._guard:
             self._closed = True
-            lines = list(self._lines)
+            connections = list(self._connections)
             self._idle.clear()
-        for line in lines:
-            line.close()
+        for connection in connections:
+            connection.close()
 
     def __enter__(self) -> Self:
         """Return the client."""
@@ -167,46 +166,50 @@ class Client:
         """Close it."""
         self.close()
 
-    def _line(self) -> Line:
-        line = Line(self._terms)
+    def _connection(self) -> SocketConnection:
+        connection = SocketConnection(self._session)
         with self._guard:
-            self._lines.add(line)
+            self._connections.add(connection)
             if not self._closed:
-                return line
-        line.close()
+                return connection
+        connection.close()
         message = "the client is closed: make another"
         raise Misuse(message)
 
-    def _run(self, errand: Errand[T]) -> T:
+    def _run(self, dialogue: Dialogue[T]) -> T:
         with self._guard:
-            line = self._idle.pop() if self._idle else self._line()
+            connection = self._idle.pop() if self._idle else self._connection()
         try:
-            wanted = next(errand)
+            wanted = next(dialogue)
             while True:
-                wanted = errand.send(line.do(wanted))
+                wanted = dialogue.send(connection.do(wanted))
         except StopIteration as done:
             result: T = done.value
             return result
-        except Closed as closed:
+        except ConnectionClosed as closed:
             message = "the client was closed meanwhile"
             raise Misuse(message) from closed
         finally:
             with self._guard:
                 if not self._closed and len(self._idle) < MAX_IDLE:
-                    self._idle.append(line)
+                    self._idle.append(connection)
                 else:
-                    line.close()
+                    connection.close()
 
 
 class _Answers(Iterator[T]):
     """What a watcher takes from one answer after another."""
 
     def __init__(
-        self, line: Line, watcher: Watcher, terms: Terms, on_trouble: OnTrouble | None
+        self,
+        connection: SocketConnection,
+        watcher: Watcher,
+        known: Session,
+        on_trouble: OnTrouble | None,
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._watcher = watcher
-        self._terms = terms
+        self._session = known
         self._on_trouble = on_trouble
 
     @abstractmethod
@@ -215,19 +218,20 @@ class _Answers(Iterator[T]):
     def __next__(self) -> T:
         """Return the next one, however long it takes; stop once closed."""
         while True:
-            while (trouble := self._watcher.tell()) is not None:
-                opening.tell(trouble, self._terms, self._on_trouble)
+            while (trouble := self._watcher.next_trouble()) is not None:
+                transport.report(trouble, self._session, self._on_trouble)
             taken = self._take()
             if taken is not None:
                 return taken
+            wanted = self._watcher.step(transport.clock_reading())
             try:
-                self._watcher.heard(self._line.do(self._watcher.step(opening.moment())))
-            except Closed as closed:
+                self._watcher.heard(self._connection.do(wanted))
+            except ConnectionClosed as closed:
                 raise StopIteration from closed
 
     def close(self) -> None:
         """End it at once. Any thread may, and a signal's handler."""
-        self._line.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         """Return it."""
@@ -248,9 +252,9 @@ class Watch(_Answers[event.Change]):
 
     @property
     def since(self) -> str:
-        """All that the watch knows after the change that it gave last, as JSON.
+        """The state of the watch after its last change, as JSON.
 
-        Keep it, and give it to `Client.watch` to go on from there in another process.
+        Save it, and pass it to `Client.watch` to resume from there in another process.
         """
         return self._watcher.since
 
@@ -265,6 +269,11 @@ class Documents(_Answers[event.Document]):
     def answered_at(self) -> float | None:
         """When the last good answer came, by the monotonic clock; None before the first."""
         return self._watcher.answered_at
+
+    @property
+    def looks(self) -> int:
+        """How many good answers came, those without anything new included."""
+        return self._watcher.looks
 
     def _take(self) -> event.Document | None:
         return self._watcher.take_document()

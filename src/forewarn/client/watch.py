@@ -1,15 +1,16 @@
 """The watch's decider: answers, failures and time in; changes and the next question out.
 
-    step     what to do now: ask this, or nothing for so long
-    heard    what came of it
-    take     the next change, once it is told
-    tell     the next word about trouble
+    step            what to do now: a question, or a pause
+    heard           what came of it
+    take            the next change; from then on it counts as told
+    take_document   the whole document instead, if its events are new
+    next_trouble    the next report of trouble
 
-It holds no socket, reads no clock and draws no chance: the shells `sync` and `aio` do, and are
-thin. What it promises for any sequence of answers and failures: an event that was seen appears,
-starts at most once, and is gone after two documents in a row did not list it; if it is listed again
-after that, it appears again. A watch that is cut anywhere and resumed from its state tells what it
-would have told.
+It holds no socket, reads no clock and draws no random number: the shells `sync` and `aio` do. For
+any sequence of answers and failures it promises: an event that was seen appears, starts at most
+once, and is gone after two documents in a row did not list it; if it is listed again after that, it
+appears again. A watch that is cut anywhere and resumed from its state tells what it would have
+told.
 """
 
 import re
@@ -20,74 +21,69 @@ from typing import Final
 
 import msgspec
 
-from forewarn.client import answers, event, state
-from forewarn.client.answers import Failure
+from forewarn.client import event, responses, session, state
 from forewarn.client.errors import Misuse
-from forewarn.client.pace import Moment
-from forewarn.client.state import Known, Step
-from forewarn.client.terms import Ask, Pause, Terms, Turn
+from forewarn.client.responses import ClockReading, FailedAnswer
+from forewarn.client.session import Attempt, Pause, Question, Session
+from forewarn.client.state import KnownEvent, PendingChange, WatchState
 from forewarn.protocol import codec, text
 from forewarn.protocol.message import Reply
 from forewarn.protocol.tolerant import Listed, Listing
 
-LEAST_GAP_SECONDS: Final = 0.05
-"""Between two questions, however often the document changes: no handler is told more than twenty
-documents a second, and no server is asked for them."""
+LEAST_GAP_SECONDS: Final = session.SECOND_LOOK_GAP_SECONDS
+"""Between two questions, however often the document changes: a handler gets at most twenty
+documents a second, and no server is asked for more."""
+
+SECOND_LOOK_SECONDS: Final = 2.0
+"""For the answer that confirms an end: the rest of the document before waits for it."""
 
 EARLY: Final = 0.5
-"""A waiting answer that says nothing new before this part of the wait is over was none."""
+"""A 304 that comes before this part of the wait is over shows that the server does not wait."""
 
 TRY_WAITING_SECONDS: Final = 60.0
 """How long a server that did not wait is polled before it is asked to wait again: it may have had
-as many who wait as it takes."""
-
-SECOND_LOOK_SECONDS: Final = 2.0
-"""For the answer that confirms an end: what the document before shows is held back meanwhile."""
-
-NAME_SECONDS: Final = 5.0
-"""How long this machine's name is asked for at a time, tries and all: meanwhile nobody looks for
-events, and the shortest notice is 30 s."""
+as many waiting clients as it takes."""
 
 NO_NAME: Final = "no-name"
 """The reason of the trouble that nobody can tell which events concern this machine."""
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events a watch is to tell of."""
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events a watch reports."""
 
     types: frozenset[str] | None = None
     """In lower case; None for every type."""
     mine: bool = False
-    """Whether events are left out that are known not to concern this machine. Where its name is not
-    known they are told: a notice too many is better than one too few."""
+    """Whether to leave out events that concern other machines only. Where this machine's name is
+    not known they are reported: a notice too many is better than one too few."""
 
     def wants(self, seen: event.Event) -> bool:
-        """Tell whether an event is to be told of."""
+        """Tell whether to report an event."""
         if self.mine and seen.concerns_me is False:
             return False
         return self.types is None or text.lower(seen.event_type) in self.types
 
 
-def wishes(types: Iterable[str] | None, *, mine: bool) -> Wishes:
-    """Return what a caller wishes for.
+def event_filter(types: Iterable[str] | None, *, mine: bool) -> EventFilter:
+    """Return the filter that a caller describes.
 
     Raises:
-        Misuse: `types` is a text, or has none.
+        Misuse: `types` is a text, or empty.
     """
     if types is None:
-        return Wishes(mine=mine)
+        return EventFilter(mine=mine)
     wanted = () if isinstance(types, str) else tuple(types)
     if not wanted or not all(isinstance(each, str) for each in wanted):
-        message = f"types={types!r}: give some event types, such as ['Reboot', 'Freeze']"
+        message = f"invalid types={types!r}: expected event types, such as ['Reboot', 'Freeze']"
         raise Misuse(message)
-    return Wishes(types=frozenset(text.lower(each) for each in wanted), mine=mine)
+    return EventFilter(types=frozenset(text.lower(each) for each in wanted), mine=mine)
 
 
-class Look(msgspec.Struct, frozen=True):
+class ReadDocument(msgspec.Struct, frozen=True):
     """A document as it was read."""
 
     events: dict[str, Listed]
-    moment: Moment
+    at: ClockReading
     sent: datetime | None
     """The server's Date."""
 
@@ -96,57 +92,52 @@ class Watcher:
     """Decides what a watch asks, when, and what it tells.
 
     Args:
-        terms: What the client knows of its server; it is shared, and kept up to date.
-        wanted: Which events are told of.
-        since: The state to go on from; None to begin.
-        moment: Now.
+        known: What the client knows of its server; shared, and kept up to date.
+        wanted: Which events to report.
+        since: The state to resume from; None to begin.
+        at: Now.
 
     Raises:
-        Misuse: `since` is no state.
+        Misuse: `since` is invalid.
     """
 
-    def __init__(self, terms: Terms, wanted: Wishes, since: str | None, moment: Moment) -> None:
+    def __init__(
+        self, known: Session, wanted: EventFilter, since: str | None, at: ClockReading
+    ) -> None:
         self.looks = 0
-        """How many good answers came: documents, and the word that nothing is new."""
+        """How many good answers came."""
         self.answered_at: float | None = None
-        """When the last of them came, by the monotonic clock."""
-        self._terms = terms
-        self._wishes = wanted
-        self._state = state.State() if since is None else state.read(since, moment)
+        """When the last of them came, by the monotonic clock; None before the first."""
+        self._session = known
+        self._filter = wanted
+        self._state = WatchState() if since is None else state.read(since, at)
         self._troubles: deque[event.Trouble] = deque()
         self._reason = event.OVER
-        self._held_back: Look | None = None
-        """A document that lists less than the one before, until a second look confirms it."""
+        self._held_back: ReadDocument | None = None
+        """A document that lists less than the one before, until a second one confirms it."""
+        self._has_document = False
         self._incarnation: int | None = None
         self._shown: tuple[event.Event, ...] | None = None
         self._told_no_name = False
         self._failures = 0
-        self._next_at = moment.monotonic
-        self._asked_at = moment.monotonic
-        self._asked_name = False
-        self._name_until: float | None = None  # None: the name is not being asked for
-        self._answered = False
+        self._next_at = at.monotonic
+        self._asked_at = at.monotonic
+        self._asked: Question | None = None
+        self._name_until: float | None = None  # None: the watch is not asking for the name
         self._tag: bytes | None = None
-        self._apart = _apart(moment)
-        self._try_waiting_at = moment.monotonic
-        self._waits: bool | None = None  # None: not known, or to be found out anew
+        self._apart = _apart(at)
+        self._try_waiting_at = at.monotonic
+        self._waits: bool | None = None  # None: not known, or to be found out again
 
     @property
     def since(self) -> str:
-        """The state after the change that was taken last, as JSON."""
+        """The state after the last change that was taken, as JSON."""
         return state.write(self._state)
-
-    @property
-    def listed(self) -> tuple[event.Event, ...] | None:
-        """What is known to be listed, told or not; None before the first document."""
-        if not self._answered:
-            return None
-        return tuple(known.event for known in self._state.known.values())
 
     def take(self) -> event.Change | None:
         """Return the next change, which counts as told from now on; None if there is none."""
         while (taken := self._state.take()) is not None:
-            change = _change(*taken)
+            change = _told(*taken)
             if change is not None:
                 return change
         return None
@@ -155,129 +146,137 @@ class Watcher:
         """Take every change; return the document if its events are new since the last call."""
         while self._state.take() is not None:
             pass
-        listed = self.listed
-        if listed is None or listed == self._shown:
+        listed = tuple(known.event for known in self._state.known.values())
+        if not self._has_document or listed == self._shown:
             return None
         self._shown = listed
         return event.Document(incarnation=self._incarnation, events=listed)
 
-    def tell(self) -> event.Trouble | None:
-        """Return the next word about trouble; None if there is none."""
+    def next_trouble(self) -> event.Trouble | None:
+        """Return the next report of trouble; None if there is none."""
         return self._troubles.popleft() if self._troubles else None
 
-    def step(self, moment: Moment) -> Ask | Pause:
+    def step(self, at: ClockReading) -> Question | Pause:
         """Return what to do now, once every change is taken."""
-        assert not self._state.steps  # what comes next is judged by what was told
-        if moment.monotonic < self._next_at:
-            return Pause(self._next_at - moment.monotonic)
-        self._asked_name = self._held_back is None and self._terms.wants_name(moment)
-        if self._asked_name:
-            return self._name_question(moment)
-        self._asked_at = moment.monotonic
+        assert not self._state.pending  # the next document is compared with what was told
+        if at.monotonic < self._next_at:
+            return Pause(self._next_at - at.monotonic)
+        if self._held_back is None and self._session.wants_name(at):
+            if self._name_until is None:
+                self._name_until = at.monotonic + session.NAME_SECONDS
+            self._asked = self._session.name_question().within(self._name_until - at.monotonic)
+            return self._asked
+        self._name_until = None
+        self._asked_at = at.monotonic
         if self._held_back is not None:
-            return _within(self._terms.question(), SECOND_LOOK_SECONDS)
-        polls = self._waits is False and moment.monotonic < self._try_waiting_at
-        return self._terms.question(None if polls else self._tag)
+            self._asked = self._session.question().within(SECOND_LOOK_SECONDS)
+        else:
+            polls = self._waits is False and at.monotonic < self._try_waiting_at
+            self._asked = self._session.question(None if polls else self._tag)
+        return self._asked
 
-    def heard(self, turn: Turn) -> None:
-        """Take note of what was done: of the answer, the failure, or that a pause is over."""
-        if turn.outcome is not None and self._asked_name:
-            self._heard_name(turn.outcome, turn)
-        elif turn.outcome is not None:
-            self._heard_events(turn.outcome, turn)
-        apart = _apart(turn.moment)
-        if abs(apart - self._apart) > answers.CLOCKS_AGREE_SECONDS:
+    def heard(self, attempt: Attempt) -> None:
+        """Record what came of the last step."""
+        question, self._asked = self._asked, None
+        if question is not None:
+            assert attempt.outcome is not None  # a question was asked
+            if self._name_until is not None:
+                self._heard_name(question, attempt.outcome, attempt)
+            else:
+                self._heard_events(question, attempt.outcome, attempt)
+        apart = _apart(attempt.at)
+        if abs(apart - self._apart) > responses.CLOCKS_AGREE_SECONDS:
             # The machine may have slept, and its notice is shorter than it seems: only a whole
             # document that is read from now on tells by how much.
             self._apart, self._tag = apart, None
 
-    def _heard_events(self, outcome: Reply | Failure, turn: Turn) -> None:
-        found: Reply | Listing | Failure = outcome
-        if isinstance(found, Reply):
-            if found.status == 304 and turn.held:
-                self._nothing_new(found, turn)
-                return
-            found = answers.listing_of(found, self._terms.endpoint)
-        if isinstance(found, Failure):
-            self._failed(found, turn)
+    def _heard_events(
+        self, question: Question, outcome: Reply | FailedAnswer, attempt: Attempt
+    ) -> None:
+        if isinstance(outcome, FailedAnswer):
+            self._failed(question, outcome, attempt)
+        elif outcome.status == 304 and attempt.held:
+            self._nothing_new(outcome, attempt)
         else:
-            assert isinstance(outcome, Reply)  # the listing was read from it
-            self._document(found, outcome, turn)
+            found = responses.listing_of(outcome, question.endpoint)
+            if isinstance(found, FailedAnswer):
+                self._failed(question, found, attempt)
+            else:
+                self._session.accepted(question)
+                self._document(found, outcome, attempt)
 
-    def _name_question(self, moment: Moment) -> Ask:
-        ask = self._terms.name_question()
-        if self._name_until is None:
-            self._name_until = moment.monotonic + NAME_SECONDS
-        seconds = max(self._name_until - moment.monotonic, LEAST_GAP_SECONDS)
-        return _within(ask, seconds)
-
-    def _heard_name(self, outcome: Reply | Failure, turn: Turn) -> None:
-        named: Reply | str | Failure = outcome
-        if isinstance(named, Reply):
-            named = answers.name_in(named, self._terms.endpoint)
+    def _heard_name(
+        self, question: Question, outcome: Reply | FailedAnswer, attempt: Attempt
+    ) -> None:
+        named: str | FailedAnswer
+        if isinstance(outcome, Reply):
+            named = responses.name_in(outcome, question.endpoint)
+        else:
+            named = outcome
         if isinstance(named, str):
-            self._terms.named(named)
-            self._failures, self._tag = 0, None  # whom the document concerns is to be seen anew
-            self._name_until = None
+            self._session.name = named
+            self._failures, self._tag = 0, None  # the whole document shows whom it concerns
             return
-        if self._terms.moves_on(named) or self._terms.instance_stepped_down(named):
+        if self._session.moves_on(named, question):
             return
-        if self._terms.no_name(named, turn.moment):
-            self._back_off(named, turn)
-            if self._name_until is None or self._next_at < self._name_until:
+        if self._session.asks_instance_again(named, question):
+            return
+        assert self._name_until is not None  # the name was asked for
+        if self._session.name_failed(named, attempt.at):
+            self._back_off(named, attempt)
+            if self._next_at < self._name_until:
                 return
-        self._terms.leaves_name(turn.moment)
-        self._next_at, self._name_until = self._asked_at + LEAST_GAP_SECONDS, None
+        self._session.leave_name(attempt.at)
+        self._next_at = self._asked_at + LEAST_GAP_SECONDS
         if not self._told_no_name:
             self._told_no_name = True
             self._say(NO_NAME, f"this machine's name is not known: {named.message}")
 
-    def _nothing_new(self, reply: Reply, turn: Turn) -> None:
-        self._fine(turn.moment)
-        waited = turn.moment.monotonic - self._asked_at
+    def _nothing_new(self, reply: Reply, attempt: Attempt) -> None:
+        self._fine(attempt.at)
+        waited = attempt.at.monotonic - self._asked_at
         waits = waited >= EARLY * applied_seconds(reply, float("inf"))
-        self._found_waiting(turn, waits=waits)
-        self._ask_next(turn, changed=False)
+        self._found_waiting(attempt, waits=waits)
+        self._ask_next(attempt, changed=False)
 
-    def _document(self, listing: Listing, reply: Reply, turn: Turn) -> None:
-        self._terms.accepted()
-        self._answered = True
-        self._fine(turn.moment)
-        tag = answers.header(reply, b"etag")
+    def _document(self, listing: Listing, reply: Reply, attempt: Attempt) -> None:
+        self._has_document = True
+        self._incarnation = listing.incarnation
+        self._fine(attempt.at)
+        tag = responses.header(reply, b"etag")
         if tag is None and listing.incarnation is not None:
             tag = b"%d" % listing.incarnation
-        if turn.held and applied_seconds(reply, 0.0) > 0:
-            self._found_waiting(turn, waits=True)
-        elif turn.held and tag == self._tag:
-            self._found_waiting(turn, waits=False)
+        if attempt.held and applied_seconds(reply, 0.0) > 0:
+            self._found_waiting(attempt, waits=True)
+        elif attempt.held and tag == self._tag:
+            self._found_waiting(attempt, waits=False)
         self._tag = tag
-        self._incarnation = listing.incarnation
         events = {each.key: each for each in listing.events}
-        look = Look(events, turn.moment, answers.server_time(reply))
+        read = ReadDocument(events, attempt.at, responses.server_time(reply))
         before, self._held_back = self._held_back, None
         if before is None and any(
             key not in events and not known.missing for key, known in self._state.known.items()
         ):
-            self._held_back, self._tag = look, None
-            self._next_at = max(turn.moment.monotonic, self._asked_at + LEAST_GAP_SECONDS)
+            self._held_back, self._tag = read, None
+            self._next_at = max(attempt.at.monotonic, self._asked_at + LEAST_GAP_SECONDS)
             return
-        steps = self._read([look] if before is None else [before, look])
-        if any(step.after is not None and step.after.missing for step in steps):
+        changes = self._read([read] if before is None else [before, read])
+        if any(change.after is not None and change.after.missing for change in changes):
             self._tag = None  # the next document is to confirm that it is gone
-        self._ask_next(turn, changed=bool(steps))
-        is_new = any(step.key not in self._state.known for step in steps)
-        if self._terms.name is None and is_new:  # whose it is may be known by now
-            self._terms.doubts_no_name()
-            self._next_at = turn.moment.monotonic
+        self._ask_next(attempt, changed=bool(changes))
+        is_new = any(change.key not in self._state.known for change in changes)
+        if self._session.name is None and is_new:  # whose it is may be known by now
+            self._session.forget_name_failures()
+            self._next_at = attempt.at.monotonic
 
-    def _found_waiting(self, turn: Turn, *, waits: bool) -> None:
+    def _found_waiting(self, attempt: Attempt, *, waits: bool) -> None:
         self._waits = waits
-        self._try_waiting_at = turn.moment.monotonic + TRY_WAITING_SECONDS
+        self._try_waiting_at = attempt.at.monotonic + TRY_WAITING_SECONDS
 
-    def _failed(self, failure: Failure, turn: Turn) -> None:
+    def _failed(self, question: Question, failure: FailedAnswer, attempt: Attempt) -> None:
         self._tag = self._waits = None
-        if self._terms.asks_anew(failure):
-            self._next_at = turn.moment.monotonic
+        if self._session.asks_again(failure, question):
+            self._next_at = attempt.at.monotonic
             return
         if failure.reason != self._reason:
             self._reason = failure.reason
@@ -285,42 +284,42 @@ class Watcher:
         if self._held_back is not None:  # what is new must not wait until answers come again
             self._read([self._held_back])
             self._held_back = None
-        self._back_off(failure, turn)
+        self._back_off(failure, attempt)
 
-    def _back_off(self, failure: Failure, turn: Turn) -> None:
+    def _back_off(self, failure: FailedAnswer, attempt: Attempt) -> None:
         self._failures += 1
-        pause = self._terms.pace.backoff(self._failures, turn.chance, failure.retry_after_seconds)
-        self._next_at = turn.moment.monotonic + pause
+        pause = self._session.pause(self._failures, failure, attempt.chance)
+        self._next_at = attempt.at.monotonic + pause.seconds
 
-    def _fine(self, moment: Moment) -> None:
+    def _fine(self, at: ClockReading) -> None:
         self.looks += 1
-        self.answered_at = moment.monotonic
+        self.answered_at = at.monotonic
         self._failures = 0
         if self._reason != event.OVER:
             self._reason = event.OVER
-            self._terms.doubts_no_name()  # it may have been asked of nobody
-            self._say(event.OVER, "answers come again")
+            self._session.forget_name_failures()  # nobody may have been there to tell it
+            self._say(event.OVER, "the endpoint answers again")
 
     def _say(self, reason: str, message: str) -> None:
         self._troubles.append(event.Trouble(reason=reason, message=message))
 
-    def _ask_next(self, turn: Turn, *, changed: bool) -> None:
+    def _ask_next(self, attempt: Attempt, *, changed: bool) -> None:
         """Set the time of the next question: at the pace of polls, counted from the last one.
 
         So a wait that ran its course is followed by the next at once. A document that changed while
-        the server waits is followed at once too; one that is new in its number alone is not: its
-        server may number each answer anew.
+        the server waits is followed at once too; one that has only a new number is not: its server
+        may number each answer.
         """
         soon = changed and self._waits is True
-        gap = LEAST_GAP_SECONDS if soon else self._terms.pace.poll(turn.chance)
-        self._next_at = max(turn.moment.monotonic, self._asked_at + gap)
+        gap = LEAST_GAP_SECONDS if soon else self._session.pace.poll(attempt.chance)
+        self._next_at = max(attempt.at.monotonic, self._asked_at + gap)
 
-    def _read(self, looks: Sequence[Look]) -> list[Step]:
-        steps = list(self._steps(looks))
-        self._state.steps.extend(steps)
-        return steps
+    def _read(self, documents: Sequence[ReadDocument]) -> list[PendingChange]:
+        changes = list(self._changes(documents))
+        self._state.pending.extend(changes)
+        return changes
 
-    def _steps(self, looks: Sequence[Look]) -> Iterator[Step]:
+    def _changes(self, documents: Sequence[ReadDocument]) -> Iterator[PendingChange]:
         """Give what is new in one or two documents in a row.
 
         An event is gone once two documents in a row do not list it: one empty document may come
@@ -328,45 +327,45 @@ class Watcher:
         middle of an event. What is gone comes first: a machine is back in service before it is
         drained for the next event.
         """
-        newest = looks[-1].events
+        newest = documents[-1].events
         for key, known in self._state.known.items():
-            absent = [known.missing, *(key not in look.events for look in looks)]
+            absent = [known.missing, *(key not in each.events for each in documents)]
             if all(absent[-2:]):
-                yield Step(key, "gone" if known.told else "", None)
+                yield PendingChange(key, "gone" if known.told else "", None)
             elif all(absent[1:]):
-                yield Step(key, "", msgspec.structs.replace(known, missing=True))
-        for look in looks:
-            for key, each in look.events.items():
-                if look is looks[-1] or key not in newest:
-                    yield from self._steps_of(key, each, look, missing=key not in newest)
+                yield PendingChange(key, "", msgspec.structs.replace(known, missing=True))
+        for document in documents:
+            for key, listed in document.events.items():
+                if document is documents[-1] or key not in newest:
+                    missing = key not in newest
+                    yield from self._changes_of(key, listed, document, missing=missing)
 
-    def _steps_of(self, key: str, listed: Listed, look: Look, *, missing: bool) -> Iterator[Step]:
+    def _changes_of(
+        self, key: str, listed: Listed, document: ReadDocument, *, missing: bool
+    ) -> Iterator[PendingChange]:
         known = self._state.known.get(key)
-        seen = answers.seen(listed, self._terms.name, look.moment, look.sent)
+        seen = responses.seen(listed, self._session.name, document.at, document.sent)
         if known is not None:
-            seen = merged(known.event, listed, seen, by_server=look.sent is not None)
+            seen = merged(known.event, listed, seen, by_server=document.sent is not None)
         if known is None or not known.told:
-            if not self._wishes.wants(seen):
-                yield Step(key, "", Known(seen, told=False, started=False, missing=missing))
+            if not self._filter.wants(seen):
+                hidden = KnownEvent(seen, told=False, started=False, missing=missing)
+                yield PendingChange(key, "", hidden)
                 return
-            known = Known(seen, told=True, started=False, missing=missing)
-            yield Step(key, "appeared", known)
+            known = KnownEvent(seen, told=True, started=False, missing=missing)
+            yield PendingChange(key, "appeared", known)
         if seen.started and not known.started:
-            yield Step(key, "started", Known(seen, told=True, started=True, missing=missing))
+            begun = KnownEvent(seen, told=True, started=True, missing=missing)
+            yield PendingChange(key, "started", begun)
         elif seen != known.event or missing != known.missing:
             is_news = msgspec.structs.replace(seen, starts_by=known.event.starts_by) != known.event
-            known = Known(seen, told=True, started=known.started, missing=missing)
-            yield Step(key, "updated" if is_news else "", known)
+            after = KnownEvent(seen, told=True, started=known.started, missing=missing)
+            yield PendingChange(key, "updated" if is_news else "", after)
 
 
-def _within(ask: Ask, seconds: float) -> Ask:
-    """Return the question with no more time than this for its answer."""
-    return msgspec.structs.replace(ask, answer_seconds=min(ask.answer_seconds, seconds))
-
-
-def _apart(moment: Moment) -> float:
+def _apart(at: ClockReading) -> float:
     """Return how far the wall clock and the monotonic one are apart, in seconds."""
-    return moment.now.timestamp() - moment.monotonic
+    return at.now.timestamp() - at.monotonic
 
 
 def merged(
@@ -421,7 +420,7 @@ def _soonest(before: float | None, now: float | None, *, by_server: bool) -> flo
     """
     if before is None or now is None:
         return before  # this answer does not say
-    slept = by_server and now < before - answers.CLOCKS_AGREE_SECONDS
+    slept = by_server and now < before - responses.CLOCKS_AGREE_SECONDS
     return now if slept else before
 
 
@@ -436,24 +435,24 @@ def applied_seconds(reply: Reply, otherwise: float) -> float:
         reply: Its answer.
         otherwise: What is returned where it does not say so.
     """
-    match = re.search(_WAIT, answers.header(reply, b"preference-applied") or b"")
+    match = re.search(_WAIT, responses.header(reply, b"preference-applied") or b"")
     return float(match[1]) if match else otherwise
 
 
 _WAIT: Final = rb"(?i)\bwait *= *\"?(\d{1,6})\b"
 
 
-def _change(step: Step, before: Known | None) -> event.Change | None:
-    """Return what is told of a step; None for what changes without a word."""
-    if step.after is None:
-        assert before is not None  # a step ends what is known
-        return event.Gone(before.event) if step.kind else None
-    match step.kind:
+def _told(change: PendingChange, before: KnownEvent | None) -> event.Change | None:
+    """Return what the caller is told; None for a change that nobody is told."""
+    if change.after is None:
+        assert before is not None  # only a known event ends
+        return event.Gone(before.event) if change.kind else None
+    match change.kind:
         case "appeared":
-            return event.Appeared(step.after.event)
+            return event.Appeared(change.after.event)
         case "started":
-            return event.Started(step.after.event)
+            return event.Started(change.after.event)
         case "updated":
-            assert before is not None  # only what is known is updated
-            return event.Updated(step.after.event, before.event)
+            assert before is not None  # only a known event is updated
+            return event.Updated(change.after.event, before.event)
     return None

@@ -2,23 +2,30 @@
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from client.scripted import message
-from forewarn.client import http
-from forewarn.client.discovery import Endpoint
-from forewarn.client.terms import Ask
+from forewarn.client import transport
+from forewarn.client.discovery import EndpointAddress
+from forewarn.client.session import Question
 from forewarn.protocol.message import Reply
 
-ASK = Ask(method=b"GET", path="/metadata/scheduledevents?api-version=2020-07-01", answer_seconds=1)
-HELD = Ask(method=b"GET", path="/", answer_seconds=1, held=((b"If-None-Match", b"7"),))
+HERE = EndpointAddress("169.254.169.254", 80, "/vm/web-0")
+ASK = Question(
+    endpoint=HERE,
+    target="/metadata/scheduledevents?api-version=2020-07-01",
+    version="2020-07-01",
+    answer_seconds=1,
+)
+HELD = msgspec.structs.replace(ASK, held=((b"If-None-Match", b"7"),))
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
 
 
-def exchange() -> http.Exchange:
-    made = http.Exchange(Endpoint("169.254.169.254", 80, "/vm/web-0"))
+def exchange() -> transport.HttpExchange:
+    made = transport.HttpExchange(HERE)
     made.ask(ASK)
     return made
 
@@ -33,13 +40,13 @@ def fed(data: bytes, cuts: list[int]) -> Reply | str | None:
             reply = made.receive(piece)
             if reply is not None:
                 return reply
-    except http.Broken as broken:
+    except transport.ConnectionBroken as broken:
         return broken.failure.reason
     return None
 
 
 def test_a_question_is_written_as_http() -> None:
-    made = http.Exchange(Endpoint("::1", 8080, "/vm/web-0"))
+    made = transport.HttpExchange(EndpointAddress("::1", 8080, "/vm/web-0"))
     sent = made.ask(ASK)
     assert sent.startswith(
         b"GET /vm/web-0/metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\n"
@@ -49,7 +56,7 @@ def test_a_question_is_written_as_http() -> None:
 
 
 def test_what_holds_on_one_connection_is_said_once_an_answer_came_on_it() -> None:
-    made = http.Exchange(Endpoint("169.254.169.254"))
+    made = transport.HttpExchange(EndpointAddress("169.254.169.254"))
     assert b"If-None-Match" not in made.ask(HELD)
     assert made.receive(message(200, b"abc")) is not None
     assert made.reuse()
@@ -77,7 +84,7 @@ def test_any_bytes_are_an_answer_or_a_failure(data: bytes, cuts: list[int]) -> N
 
 def test_only_an_end_before_any_answer_on_a_used_connection_is_stale() -> None:
     made = exchange()
-    with pytest.raises(http.Broken) as first:
+    with pytest.raises(transport.ConnectionBroken) as first:
         made.receive(b"")
     assert not first.value.stale
     for data, stale in [(b"", True), (b"HTTP/1.1 2", False)]:
@@ -87,7 +94,7 @@ def test_only_an_end_before_any_answer_on_a_used_connection_is_stale() -> None:
         made.ask(ASK)
         if data:
             made.receive(data)
-        with pytest.raises(http.Broken) as second:
+        with pytest.raises(transport.ConnectionBroken) as second:
             made.receive(b"")
         assert second.value.stale == stale
 

@@ -1,0 +1,225 @@
+"""What a response means: a document, a name, or a failure with its likely cause."""
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from forewarn.client import event
+from forewarn.client.discovery import EndpointAddress
+from forewarn.client.errors import BadAnswer, ClientError, Refused, Unreachable
+from forewarn.protocol import codec, text, tolerant
+from forewarn.protocol.message import Reply
+from forewarn.protocol.tolerant import Listed, Listing
+
+CLOCKS_AGREE_SECONDS: Final = 2.0
+"""The server's Date is in whole seconds and has travelled: within this, our own clock is better."""
+
+MAX_TEXT: Final = 500
+"""Characters of a server's own words that an error repeats."""
+
+REFUSALS: Final = frozenset({400, 401, 403})
+"""Statuses after which the same question fails again."""
+
+NAME_PREFIX: Final = "/vm"
+"""What stands before a machine's name in an address that asks as one (protocol.md section 10)."""
+
+
+class ClockReading(msgspec.Struct, frozen=True):
+    """When something happens: the deciders' only time."""
+
+    now: datetime
+    """The wall clock's, aware."""
+    monotonic: float
+    """In seconds, from an origin of the machine's own."""
+
+
+class FailedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a question has no good answer."""
+
+    reason: str
+    """A word to compare: logged, and reported once for each change of it."""
+    message: str
+    """For people: what is wrong, and the likely cause."""
+    answered: bool = False
+    """Whether anything came: a whole answer, or bytes that are none."""
+    status: int | None = None
+    """The answer's; None where none came, or the status was not what was wrong."""
+    text: str = ""
+    """What the server said."""
+    newest_versions: tuple[str, ...] = ()
+    """The versions that a refusal names."""
+    retry_after_seconds: float | None = None
+
+    def error(self, prefix: str = "") -> ClientError:
+        """Return it as what a caller catches, its message after a prefix."""
+        message = prefix + self.message
+        if self.status in REFUSALS:
+            return Refused(message, status=self.status or 0, text=self.text)
+        return BadAnswer(message) if self.answered else Unreachable(message)
+
+
+_CAUSES: Final = {
+    300: "a redirect, which the client never follows: a captive proxy answers for the endpoint",
+    400: "the server does not accept this request",
+    401: "the metadata service never asks for credentials: a proxy or another service answers at "
+    "this address",
+    403: "no machine is registered with the address that this request came from "
+    "(a container or a proxy changes it)",
+    404: "there are no scheduled events at this address, or not yet",
+    407: "a proxy answers for the endpoint: connect to the metadata service directly",
+    410: "the service is away for now, for example while the host is updated",
+    429: "too many requests: several agents on one machine share its rate",
+    500: "the server has a fault of its own",
+}
+_NO_NAME: Final = "this server does not tell machines their names: set the name yourself"
+
+
+def failure_of(reply: Reply, endpoint: EndpointAddress, *, of_name: bool = False) -> FailedAnswer:
+    """Return what a response that is no success says.
+
+    Args:
+        reply: The response.
+        endpoint: Where it came from.
+        of_name: Whether the question was for this machine's name, and not for the events.
+    """
+    said, newest = codec.decode_error(reply.body)
+    said = said or reply.body.decode("utf-8", "replace").strip()
+    said = " ".join(said[:MAX_TEXT].split())
+    quoted = f" and said {said!r}" if said else ""
+    cause = _cause(reply.status, endpoint, of_name=of_name)
+    return FailedAnswer(
+        reason=f"status-{reply.status}",
+        message=f"the server answered {reply.status}{quoted}; likely cause: {cause}",
+        answered=True,
+        status=reply.status,
+        text=said,
+        newest_versions=newest,
+        retry_after_seconds=_retry_after(reply),
+    )
+
+
+def _cause(status: int, endpoint: EndpointAddress, *, of_name: bool) -> str:
+    before, _, name = endpoint.prefix.rpartition("/")
+    if status == 403 and before.lower().endswith(NAME_PREFIX):
+        return f"no machine is registered with the name in the address, {text.shown(name)!r}"
+    if status == 404 and of_name:
+        return _NO_NAME
+    hundred = status // 100 * 100
+    return _CAUSES.get(status) or _CAUSES.get(hundred, "this is no answer of the protocol")
+
+
+def no_document(message: str) -> FailedAnswer:
+    """Return the failure of a response with status 200 that is not what was asked for."""
+    return FailedAnswer(reason="no-document", message=message, answered=True)
+
+
+def listing_of(reply: Reply, endpoint: EndpointAddress) -> Listing | FailedAnswer:
+    """Return the document in a response, or why there is none."""
+    if reply.status != 200:
+        return failure_of(reply, endpoint)
+    try:
+        return tolerant.listing(reply.body)
+    except codec.Malformed as error:
+        return no_document(f"the answer {error}")
+
+
+def name_in(reply: Reply, endpoint: EndpointAddress) -> str | FailedAnswer:
+    """Return the machine's name in a response for its leaf, or why there is none."""
+    if reply.status != 200:
+        return failure_of(reply, endpoint, of_name=True)
+    try:
+        return tolerant.machine_name(reply.body)
+    except codec.Malformed as error:
+        return no_document(f"the answer {error}")
+
+
+def machine_in(reply: Reply, endpoint: EndpointAddress) -> event.Machine | FailedAnswer:
+    """Return what a response for `compute` says of this machine, or why it says nothing."""
+    if reply.status != 200:
+        return failure_of(reply, endpoint, of_name=True)
+    try:
+        values = tolerant.compute(reply.body)
+    except codec.Malformed as error:
+        return no_document(f"the answer {text.shown(str(error))}")
+    return event.Machine(
+        name=values["name"],
+        vm_id=values.get("vmId", ""),
+        resource_id=values.get("resourceId", ""),
+        subscription_id=values.get("subscriptionId", ""),
+        resource_group=values.get("resourceGroupName", ""),
+        scale_set=values.get("vmScaleSetName", ""),
+        location=values.get("location", ""),
+        zone=values.get("zone", ""),
+    )
+
+
+def header(reply: Reply, name: bytes) -> bytes | None:
+    """Return the first header of a name, which is given in lower case; None without one."""
+    return next((value for each, value in reply.headers if each.lower() == name), None)
+
+
+def server_time(reply: Reply) -> datetime | None:
+    """Return the server's Date; None without one that can be read."""
+    return _date(header(reply, b"date"))
+
+
+def _date(value: bytes | None) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        return codec.any_date(value.decode("ascii", "replace"))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _retry_after(reply: Reply) -> float | None:
+    """Return a Retry-After in seconds, also of one that names a date (RFC 9110, 10.2.3)."""
+    value = header(reply, b"retry-after")
+    if value is None:
+        return None
+    if value.isdigit():
+        return float(value[:9])
+    date, sent = _date(value), server_time(reply)
+    return None if date is None or sent is None else max(0.0, (date - sent).total_seconds())
+
+
+def seen(listed: Listed, name: str | None, at: ClockReading, sent: datetime | None) -> event.Event:
+    """Return a listed event as a handler sees it.
+
+    Args:
+        listed: The event as the response has it.
+        name: This machine's; None where it is not known.
+        at: When the response came.
+        sent: The server's Date; None without one.
+    """
+    duration = listed.duration_seconds
+    return event.Event(
+        event_id=listed.event_id,
+        status=listed.status,
+        event_type=listed.event_type,
+        resource_type=listed.resource_type,
+        resources=listed.resources,
+        not_before=listed.not_before,
+        description=listed.description or "",
+        source=listed.source,
+        duration_seconds=event.UNKNOWN_DURATION if duration is None else duration,
+        concerns_me=None if name is None else tolerant.concerns(listed.resources, name),
+        starts_by=starts_by(listed.not_before, at, sent),
+    )
+
+
+def starts_by(
+    not_before: datetime | None, at: ClockReading, sent: datetime | None = None
+) -> float | None:
+    """Return a NotBefore on the monotonic clock.
+
+    Where this machine's wall clock and the server's Date differ, the server's counts: it wrote the
+    NotBefore.
+    """
+    if not_before is None:
+        return None
+    now = at.now
+    if sent is not None and abs((sent - now).total_seconds()) > CLOCKS_AGREE_SECONDS:
+        now = sent
+    return at.monotonic + (not_before - now).total_seconds()

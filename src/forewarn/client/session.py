@@ -1,0 +1,510 @@
+"""What a client has learnt of its server, and what it asks: decisions without a socket or a clock.
+
+Pace          how often the client asks, and how long it waits
+Question      what to ask now; `Pause`: nothing for so long; `Attempt`: what came of it
+Session       the server's address, the version it accepts, this machine's name
+document, machine, approval: dialogues, which ask until they have what was wanted
+
+A dialogue is a generator: it yields a Question or a Pause and gets an Attempt back. So both shells
+carry out the same dialogues.
+
+Threads may share a session. Nothing in it is locked: each decision about the address or the version
+follows from what the failed question was asked by, so that two threads with the same failure make
+the same step once.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from forewarn.client import event, responses
+from forewarn.client.discovery import EndpointAddress
+from forewarn.client.errors import Misuse
+from forewarn.client.responses import ClockReading, FailedAnswer
+from forewarn.protocol import codec, refusals, text, versions
+from forewarn.protocol.message import Reply
+from forewarn.protocol.tolerant import Listing
+
+LEAST_SECONDS: Final = 0.001
+"""The least of any time of a pace: the client never asks without a pause."""
+
+MOST_SECONDS: Final = 86_400.0
+"""The most of any time of a pace: a day."""
+
+MAX_DOUBLINGS: Final = 30
+"""Failures in a row after which the pause is at its longest whatever the numbers are."""
+
+INSTANCE_VERSIONS: Final = ("2019-03-11", "2017-08-01")
+"""Versions for the instance service: the first that shows the resource id, and one that every
+server has."""
+
+REFUSALS_UNTIL_DOUBT: Final = 3
+"""Refusals in a row after which a version that was accepted before counts as refused: one alone is
+more likely the fault of something in between."""
+
+NAME_TRIES: Final = 3
+"""Failures in a row after which the name is left for later: the events must not wait for it."""
+
+NAME_SECONDS: Final = 5.0
+"""How long the client asks for this machine's name at a time, tries and all: meanwhile it does not
+look for events, and the shortest notice is 30 s."""
+
+NAME_PAUSE_SECONDS: Final = 60.0
+"""How long the name is left then."""
+
+TRIES: Final = 4
+"""Failures in a row after which a dialogue gives up."""
+
+LEAST_ANSWER_SECONDS: Final = 0.1
+"""The least time for an answer, however little is left: one try is made in any case."""
+
+SECOND_LOOK_GAP_SECONDS: Final = 0.05
+"""Between a document that no longer lists an event and the one that confirms its end."""
+
+NOT_AN_ENDPOINT: Final = frozenset(
+    {"no-connection", "no-answer", "cut", "no-http", "no-document", "encoded", "too-large"}
+    | {"status-302", "status-303", "status-307", "status-308", "status-404"}
+)
+"""Reasons of a failure after which the next address is tried, as long as none has answered."""
+
+_VERSIONS: Final = tuple(version.name for version in versions.VERSIONS)
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """A client's times, in seconds; the defaults are for a virtual machine on its own host."""
+
+    first_answer_seconds: float = 150.0
+    """For a client's first answer, and for `document()` as a whole: Azure holds the first answer
+    back for up to two minutes, while it turns scheduled events on (protocol.md section 8)."""
+    answer_seconds: float = 10.0
+    """For every later answer; a waiting one has this much beyond its wait."""
+    connect_seconds: float = 10.0
+    """For a connection: the endpoint is one hop away, and some hosts drop early packets."""
+    poll_seconds: float = 1.0
+    """Between two questions to a server that does not wait: Azure recommends once a second, and a
+    preemption has 30 s of notice."""
+    wait_seconds: int = 60
+    """How long a server that waits is asked to hold an answer; it may cap this (section 10)."""
+    backoff_seconds: float = 0.5
+    """After a first failure; doubled with each further one."""
+    longest_backoff_seconds: float = 10.0
+    """The longest pause after failures: it leaves two thirds of the shortest notice."""
+    longest_retry_after_seconds: float = 10.0
+    """The longest pause that a server's Retry-After brings, for the same reason."""
+    jitter: float = 0.1
+    """The random part of a pause between polls, each way: 0 to 1."""
+    approve_seconds: float = 900.0
+    """How long an approval is tried: 15 minutes, the longest of the least notices."""
+
+    def __post_init__(self) -> None:
+        """Refuse times that would ask without a pause, or never.
+
+        Raises:
+            Misuse: A time is out of range, or the jitter is not from 0 to 1.
+        """
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            least, most = (0.0, 1.0) if name == "jitter" else (LEAST_SECONDS, MOST_SECONDS)
+            if not least <= value <= most:
+                message = f"pace: {name} must be from {least:g} to {most:g}, not {value}"
+                raise Misuse(message)
+
+    def poll(self, chance: float) -> float:
+        """Return the seconds from one question to the next, for a chance from 0 to 1."""
+        return self.poll_seconds * (1 + self.jitter * (2 * chance - 1))
+
+    def backoff(self, failures: int, chance: float, retry_after: float | None = None) -> float:
+        """Return the seconds to stay away after failures in a row.
+
+        Args:
+            failures: How many, from 1.
+            chance: From 0 to 1; it halves the pause at the most.
+            retry_after: What the server said, in seconds; None without a word.
+        """
+        doubled = self.backoff_seconds * 2.0 ** min(failures - 1, MAX_DOUBLINGS)
+        pause = min(doubled, self.longest_backoff_seconds) * (0.5 + 0.5 * chance)
+        if retry_after is None:
+            return pause
+        longest = self.longest_retry_after_seconds / (1 + self.jitter)
+        return max(pause, min(max(retry_after, 0.0), longest) * (1 + self.jitter * chance))
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What to ask now."""
+
+    endpoint: EndpointAddress
+    target: str
+    """Path and query, from `/metadata` on."""
+    version: str
+    answer_seconds: float
+    """How long the whole answer may take, from the question on."""
+    method: bytes = b"GET"
+    body: bytes = b""
+    held: tuple[tuple[bytes, bytes], ...] = ()
+    """Headers that hold only on the connection that the answer before came on. On another they are
+    left out: the server there may be another, with the same number for another document."""
+    held_seconds: float = 0.0
+    """How much longer the answer may take with these."""
+
+    def within(self, seconds: float) -> "Question":
+        """Return it with no more time than this for its answer."""
+        least = min(self.answer_seconds, max(seconds, LEAST_ANSWER_SECONDS))
+        return msgspec.structs.replace(self, answer_seconds=least)
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Ask nothing for so long."""
+
+    seconds: float
+
+
+class Attempt(NamedTuple):
+    """What a shell returns for a Question or a Pause."""
+
+    outcome: Reply | FailedAnswer | None
+    """What came of a question; None after a pause."""
+    at: ClockReading
+    chance: float
+    """A random number from 0 up to 1."""
+    held: bool = False
+    """Whether the headers that hold on one connection only were sent."""
+
+
+T = TypeVar("T")
+Dialogue: TypeAlias = Generator[Question | Pause, Attempt, T]
+
+
+class Session:
+    """What is known of the server, shared by all that one client does.
+
+    Args:
+        pace: The client's times.
+        candidates: Where the server may be, in the order in which to try.
+        name: This machine's name; None to learn it.
+    """
+
+    def __init__(
+        self, pace: Pace, candidates: Sequence[EndpointAddress], name: str | None = None
+    ) -> None:
+        self.pace = pace
+        self.name = name
+        self.version = versions.NEWEST.name
+        self.settled = False
+        """Whether the server has accepted this version."""
+        self._candidates = tuple(candidates)
+        self._tried = self._candidates[0]
+        self._proven: EndpointAddress | None = None
+        self._refusals = 0
+        self._instance = INSTANCE_VERSIONS[0]
+        self._name_tries = 0
+        self._name_at = float("-inf")
+
+    @property
+    def endpoint(self) -> EndpointAddress:
+        """The address to ask now: the one that has given a document, else the next to try."""
+        return self._proven or self._tried
+
+    def question(self, tag: bytes | None = None) -> Question:
+        """Return the question for the document.
+
+        Args:
+            tag: The entity tag of the document before, to wait for the next one; None to be
+                answered at once (protocol.md section 10).
+        """
+        pace = self.pace
+        question = Question(
+            endpoint=self.endpoint,
+            target=f"/metadata/scheduledevents?api-version={self.version}",
+            version=self.version,
+            answer_seconds=pace.answer_seconds if self._proven else pace.first_answer_seconds,
+        )
+        if tag is None:
+            return question
+        held = ((b"If-None-Match", tag), (b"Prefer", b"wait=%d" % pace.wait_seconds))
+        return msgspec.structs.replace(question, held=held, held_seconds=pace.wait_seconds)
+
+    def approval(self, body: bytes) -> Question:
+        """Return the question that approves."""
+        return msgspec.structs.replace(self.question(), method=b"POST", body=body)
+
+    def name_question(self) -> Question:
+        """Return the question for this machine's name."""
+        return self._instance_question("/name", "text")
+
+    def machine_question(self) -> Question:
+        """Return the question for what this machine is called."""
+        return self._instance_question("", "json")
+
+    def _instance_question(self, leaf: str, form: str) -> Question:
+        version = self._instance
+        return Question(
+            endpoint=self.endpoint,
+            target=f"/metadata/instance/compute{leaf}?api-version={version}&format={form}",
+            version=version,
+            answer_seconds=self.pace.answer_seconds,
+        )
+
+    def accepted(self, question: Question) -> None:
+        """Record that the server has given a document for this question."""
+        self._proven, self.version, self.settled = question.endpoint, question.version, True
+        self._refusals = 0
+
+    def asks_again(self, failure: FailedAnswer, question: Question) -> bool:
+        """Record a failure; tell whether to ask again at once, elsewhere or by another version."""
+        return self.moves_on(failure, question) or self._stepped_down(failure, question)
+
+    def moves_on(self, failure: FailedAnswer, question: Question) -> bool:
+        """Tell whether to ask at another address, where what failed is not an endpoint.
+
+        Only as long as none has given a document, and until every one was asked.
+        """
+        if self._proven or failure.reason not in NOT_AN_ENDPOINT:
+            return False
+        following = (self._candidates.index(question.endpoint) + 1) % len(self._candidates)
+        if self._tried == question.endpoint:  # else another thread has moved on already
+            self._tried = self._candidates[following]
+        return following > 0
+
+    def _stepped_down(self, failure: FailedAnswer, question: Question) -> bool:
+        """Tell whether to ask again by an older version.
+
+        A server that does not know the newest version answers 400, and may name those that it knows
+        (protocol.md section 9). After the oldest the newest comes again.
+        """
+        if failure.status != 400 or question.version in failure.newest_versions:
+            return False
+        older = _VERSIONS[: _VERSIONS.index(question.version)]
+        if question.version != self.version:  # another thread has stepped down already
+            return bool(older)
+        self._refusals += 1
+        doubted = bool(failure.newest_versions) or self._refusals >= REFUSALS_UNTIL_DOUBT
+        if self.settled and not doubted:
+            return False
+        known = [name for name in older if name in failure.newest_versions]
+        self.settled, self.version = False, (known or older or _VERSIONS)[-1]
+        return bool(older)
+
+    def asks_instance_again(self, failure: FailedAnswer, question: Question) -> bool:
+        """Tell whether to ask the instance service again, by its older version."""
+        if failure.status != 400 or question.version == INSTANCE_VERSIONS[-1]:
+            return False
+        self._instance = INSTANCE_VERSIONS[-1]
+        return True
+
+    def wants_name(self, at: ClockReading) -> bool:
+        """Tell whether to ask for the name now."""
+        return self.name is None and at.monotonic >= self._name_at
+
+    def forget_name_failures(self) -> None:
+        """Ask for the name at once if it is not known: the server is back, or has a new event."""
+        self._name_tries, self._name_at = 0, float("-inf")
+
+    def name_failed(self, failure: FailedAnswer, at: ClockReading) -> bool:
+        """Record that the name was not learnt; tell whether to try again soon.
+
+        Events do not wait for a name that cannot be had: it is asked for again later.
+        """
+        self._name_tries += 1
+        transient = failure.status is None or failure.status in {410, 429} or failure.status >= 500
+        if transient and self._name_tries < NAME_TRIES:
+            return True
+        self.leave_name(at)
+        return False
+
+    def leave_name(self, at: ClockReading) -> None:
+        """Leave the name for later."""
+        self._name_tries, self._name_at = 0, at.monotonic + NAME_PAUSE_SECONDS
+
+    def pause(self, failures: int, failure: FailedAnswer, chance: float) -> Pause:
+        """Return the pause after failures in a row."""
+        return Pause(self.pace.backoff(failures, chance, failure.retry_after_seconds))
+
+
+def document(session: Session, at: ClockReading) -> Dialogue[event.Document]:
+    """Ask for the document, and for this machine's name where it is not known.
+
+    Raises:
+        Unreachable, BadAnswer, Refused: After `TRIES` failures, when the pace's first answer would
+            have come in any case, or where another try would fail as well.
+    """
+    listing, reply, at = yield from _listing(session, at)
+    yield from _learn_name(session, at)
+    sent = responses.server_time(reply)
+    seen = (responses.seen(each, session.name, at, sent) for each in listing.events)
+    return event.Document(incarnation=listing.incarnation, events=tuple(seen))
+
+
+def _listing(session: Session, at: ClockReading) -> Dialogue[tuple[Listing, Reply, ClockReading]]:
+    until = at.monotonic + session.pace.first_answer_seconds
+    failures = 0
+    while True:
+        question = session.question().within(until - at.monotonic)
+        attempt = yield question
+        outcome, at = attempt.outcome, attempt.at
+        found = _read(session, question, outcome)
+        if isinstance(found, Listing):
+            assert isinstance(outcome, Reply)  # the listing was read from it
+            return found, outcome, at
+        if session.moves_on(found, question):
+            until = at.monotonic + session.pace.first_answer_seconds
+            continue
+        if session.asks_again(found, question):
+            continue
+        failures += 1
+        pause = session.pause(failures, found, attempt.chance)
+        late = at.monotonic + pause.seconds >= until
+        if failures >= TRIES or late or found.status in responses.REFUSALS:
+            raise found.error()
+        at = (yield pause).at
+
+
+def _read(
+    session: Session, question: Question, outcome: Reply | FailedAnswer | None
+) -> Listing | FailedAnswer:
+    assert outcome is not None  # a question was asked
+    if isinstance(outcome, FailedAnswer):
+        return outcome
+    found = responses.listing_of(outcome, question.endpoint)
+    if isinstance(found, Listing):
+        session.accepted(question)
+    return found
+
+
+def _learn_name(session: Session, at: ClockReading) -> Dialogue[None]:
+    """Learn this machine's name, if it can be had in a few seconds."""
+    until = at.monotonic + NAME_SECONDS
+    failures = 0
+    while session.wants_name(at):
+        question = session.name_question().within(until - at.monotonic)
+        attempt = yield question
+        found, at = attempt.outcome, attempt.at
+        assert found is not None  # a question was asked
+        name = responses.name_in(found, question.endpoint) if isinstance(found, Reply) else found
+        if isinstance(name, str):
+            session.name = name
+        elif not session.asks_instance_again(name, question) and session.name_failed(name, at):
+            failures += 1
+            at = (yield session.pause(failures, name, attempt.chance)).at
+            if at.monotonic >= until:
+                session.leave_name(at)
+
+
+def machine(session: Session) -> Dialogue[event.Machine]:
+    """Ask what this machine is called.
+
+    Raises:
+        Unreachable, BadAnswer, Refused: As for a document.
+    """
+    failures = 0
+    while True:
+        question = session.machine_question()
+        attempt = yield question
+        found = attempt.outcome
+        assert found is not None  # a question was asked
+        if isinstance(found, Reply):
+            told = responses.machine_in(found, question.endpoint)
+            if isinstance(told, event.Machine):
+                return told
+            found = told
+        if session.asks_instance_again(found, question):
+            continue
+        failures += 1
+        if failures >= TRIES or found.status in responses.REFUSALS:
+            raise found.error()
+        yield session.pause(failures, found, attempt.chance)
+
+
+def ids_of(events: Sequence[event.Event | str]) -> tuple[str, ...]:
+    """Return the ids to approve, each once.
+
+    Raises:
+        Misuse: There is none, or too many for one request, or something is neither event nor id.
+    """
+    ids: dict[str, str] = {}
+    for each in events:
+        event_id = each.event_id if isinstance(each, event.Event) else each
+        if not event_id or not isinstance(event_id, str):
+            message = f"{each!r} is neither an event nor an EventId"
+            raise Misuse(message)
+        ids.setdefault(text.upper(event_id), event_id)
+    if not 0 < len(ids) <= refusals.MAX_START_REQUESTS:
+        message = f"approve 1 to {refusals.MAX_START_REQUESTS} events at once, not {len(ids)}"
+        raise Misuse(message)
+    return tuple(ids.values())
+
+
+def approval(
+    session: Session,
+    events: Sequence[event.Event | str],
+    within_seconds: float | None,
+    at: ClockReading,
+) -> Dialogue[None]:
+    """Approve events, until the server has said 200 (protocol.md section 5).
+
+    An approval counts once however often it is sent, so one whose answer was lost is sent again.
+    Before that the dialogue reads the document: an event that two documents in a row do not list is
+    over, and needs no approval any more.
+
+    Args:
+        session: What is known of the server.
+        events: Events or their ids.
+        within_seconds: How long to try; None for the pace's.
+        at: Now.
+
+    Raises:
+        Misuse: There is nothing to approve, or too much.
+        Refused: The server refuses this approval.
+        Unreachable, BadAnswer: No 200 came while it could matter.
+    """
+    ids = ids_of(events)
+    seconds = session.pace.approve_seconds if within_seconds is None else within_seconds
+    until = at.monotonic + seconds
+    last: FailedAnswer | None = None
+    failures = 0
+    posting, missing = session.settled, False
+    while True:
+        body = codec.encode_start_requests(ids)
+        question = session.approval(body) if posting else session.question()
+        question = question.within(until - at.monotonic)
+        attempt = yield question
+        at = attempt.at
+        read = _confirmed if posting else _read
+        found = read(session, question, attempt.outcome)
+        if found is None:
+            return
+        if isinstance(found, Listing):
+            listed = {each.key for each in found.events}
+            left = tuple(each for each in ids if last is None or text.upper(each) in listed)
+            if last is not None and missing and not left:
+                raise last.error("the event is over before its approval was confirmed: ")
+            posting, missing, ids = bool(left), not left, left or ids
+            if missing:
+                at = (yield Pause(SECOND_LOOK_GAP_SECONDS)).at
+            continue
+        blames_version = not posting or bool(found.newest_versions)
+        posting = False
+        if blames_version and session.asks_again(found, question):
+            continue
+        if found.status in responses.REFUSALS:
+            raise found.error()
+        last = found
+        failures += 1
+        pause = session.pause(failures, found, attempt.chance)
+        if at.monotonic + pause.seconds >= until:
+            raise found.error("the approval was not confirmed in time: ")
+        at = (yield pause).at
+
+
+def _confirmed(
+    _session: Session, question: Question, outcome: Reply | FailedAnswer | None
+) -> FailedAnswer | None:
+    """Return None where the approval is confirmed, else why it is not."""
+    assert outcome is not None  # a question was asked
+    if isinstance(outcome, FailedAnswer):
+        return outcome
+    if outcome.status != 200:
+        return responses.failure_of(outcome, question.endpoint)
+    if outcome.body.lstrip().startswith(b"<"):  # a server's own confirmation has no body
+        return responses.no_document("the answer is HTML or XML, like a proxy's own page")
+    return None
