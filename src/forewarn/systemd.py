@@ -1,8 +1,7 @@
-"""What a process tells the systemd that started it, and whether it speaks to its journal.
+"""Notifies the systemd that started this process, and finds out whether journald reads a stream.
 
-sd_notify(3) is a datagram of lines to NOTIFY_SOCKET; JOURNAL_STREAM names the stream that journald
-reads (systemd.exec(5)). Where there is no systemd nothing is told. The service and the agent are
-both its clients.
+sd_notify(3) sends lines in a datagram to NOTIFY_SOCKET; JOURNAL_STREAM names the stream that
+journald reads (systemd.exec(5)). Without systemd nothing is sent.
 """
 
 import contextlib
@@ -12,11 +11,11 @@ from collections.abc import Mapping
 from typing import Final, TextIO
 
 ANSWER_SECONDS: Final = 1.0
-"""How long a datagram may wait for a place in the manager's queue: it is news, and no promise."""
+"""How long a datagram may wait for room in the manager's queue; then it is dropped."""
 
 
 class Notifier:
-    """Tells the manager that started this process.
+    """Notifies the manager that started this process.
 
     Args:
         environment: The process's variables.
@@ -27,17 +26,17 @@ class Notifier:
         microseconds = environment.get("WATCHDOG_USEC", "")
         mine = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self.every: float | None = None
-        """How often the watchdog wants a word, halved to be in time, in seconds; None if never."""
+        """Seconds between keep-alive messages, half of what the watchdog allows; None for none."""
         if self._address and mine and microseconds.isdigit() and int(microseconds):
             self.every = int(microseconds) / 2_000_000
 
     def alive(self) -> None:
-        """Tell the watchdog, if it wants a word."""
+        """Send a keep-alive message if there is a watchdog."""
         if self.every:
             self.tell("WATCHDOG=1")
 
     def tell(self, *lines: str) -> None:
-        """Tell some lines, such as `READY=1`; what cannot be told is left."""
+        """Send lines, such as `READY=1`; ignore errors."""
         family = getattr(socket, "AF_UNIX", None)  # there is none on Windows
         if not self._address or family is None:
             return
@@ -50,7 +49,7 @@ class Notifier:
 def reads(stream: TextIO, environment: Mapping[str, str]) -> bool:
     """Tell whether journald reads a stream of this process.
 
-    The variable alone does not say so: it is handed down to processes whose output goes elsewhere.
+    The variable alone is not enough: child processes inherit it, whose output may go elsewhere.
 
     Args:
         stream: Such as standard error.

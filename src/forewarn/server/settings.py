@@ -1,10 +1,7 @@
 """The service's settings: one TOML file, and the environment, which overrides single settings.
 
-Every setting is optional. Its meaning and the reason for its default are with its field here and
-in docs/reference/settings.md. A number's unit is the end of its name. `FOREWARN_CONFIG` names the
-file if no option does.
-
-Nothing heavy is imported here: the command line finds the service's socket by these functions.
+Every setting is optional. Its meaning and the reason for its default are with its field, and in
+docs/reference/settings.md. This module loads quickly: the command line finds the socket with it.
 """
 
 from collections.abc import Mapping
@@ -25,7 +22,7 @@ CONFIG_VARIABLE: Final = "FOREWARN_CONFIG"
 CONFIG_NAME: Final = "forewarn.toml"
 
 OFF: Final = "off"
-"""The `socket` of an operator plane that has none."""
+"""The value of `socket` for no socket."""
 
 DATABASE_NAME: Final = "forewarn.db"
 SOCKET_NAME: Final = "operator.sock"
@@ -33,7 +30,7 @@ TOKEN_NAME: Final = "operator.token"  # noqa: S105 - a file's name
 STATE_NAME: Final = "commands"
 
 MAX_LIMIT: Final = 2**31
-"""The most that a limit of the guest plane may be: more is no limit."""
+"""The largest limit of the guest plane: a larger one would not limit anything."""
 
 AZURE: Final[Mapping[str, object]] = MappingProxyType(
     {
@@ -45,26 +42,25 @@ AZURE: Final[Mapping[str, object]] = MappingProxyType(
         "rate_burst": 5,
     }
 )
-"""What `preset = "azure"` stands for: the original's values (protocol.md sections 8 and 9)."""
+"""What `preset = "azure"` sets: Azure's own values (protocol.md sections 8 and 9)."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=30 * 24 * 3600)]
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the service keeps everything."""
+    """The database."""
 
     path: str = ""
-    """The SQLite file. `""` is `forewarn.db` in the state folder (see `state_folder`), which a user
-    without privileges can write to; that folder is made, any other has to be there. A relative path
-    starts at the settings file's folder."""
+    """The SQLite file. `""` is `forewarn.db` in the state folder (see `settings.state_folder`),
+    which is created if needed; any other must exist. Relative to the settings file's folder."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long what is over is remembered."""
+    """How long operations that have ended are kept."""
 
     retention_days: Annotated[float, msgspec.Meta(gt=0, le=36500)] = 90.0
-    """Operations that ended longer ago are forgotten, and guests may no longer name their events.
-    90 days cover a quarter's review."""
+    """Operations that ended earlier are deleted, and guests can no longer approve their events. 90
+    days cover a quarter's review."""
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,14 +69,14 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     socket: str = ""
     """The unix socket, mode 0600. `""` is `operator.sock` beside the database; `"off"` is none."""
     listen: str = ""
-    """A TCP address such as `127.0.0.1:8172` or `[::1]:8172`, where the token is wanted. `""`, the
-    default, is none: the socket's file mode is the safer lock."""
+    """A TCP address such as `127.0.0.1:8172`, which needs the token. `""`, the default, is none:
+    the socket's file mode is safer."""
     token_file: str = ""
-    """Where the token for `listen` is kept, mode 0600; made at the first start. `""` is
+    """The file with the token for `listen`, mode 0600, created at the first start. `""` is
     `operator.token` beside the database."""
     hosts: tuple[str, ...] = ()
-    """Further names that the service may be asked by over TCP, beside the loopback names and the
-    address of `listen`: it answers to no other, which keeps web pages from reaching it."""
+    """Host names accepted over TCP, beside the loopback names and the address of `listen`. Others
+    are refused, so that web pages cannot reach the service by DNS rebinding."""
 
     def __post_init__(self) -> None:
         """Refuse an invalid address, and a plane that nobody can reach."""
@@ -94,13 +90,13 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Guest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What guests reach, and the limits that none of their connections can exceed."""
+    """The guest plane: its listeners, and the limits of each connection."""
 
     listener: tuple[Listener, ...] = (Listener(),)
-    """By default one, on loopback: every address that guests reach is chosen, never assumed."""
+    """By default one, on loopback: you choose the addresses that guests reach."""
     preview_post_without_header: bool = True
-    """Whether a POST at 2017-03-01 is taken without `Metadata: true`, as the preview's published
-    clients send it (protocol.md section 3)."""
+    """Whether a POST at 2017-03-01 is accepted without `Metadata: true`, which clients of the
+    preview do not send (protocol.md section 3)."""
 
     def __post_init__(self) -> None:
         """Refuse limits that are not positive, and those that would not limit anything."""
@@ -110,34 +106,32 @@ class Guest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What of the rules is the operator's to say (protocol.md section 8)."""
+    """The rules that operators can change (protocol.md section 8)."""
 
     preset: Literal["", "azure"] = ""
-    """`azure` sets what follows to the original's values: first-request, 24 hours, two minutes, 10,
-    and five requests a second. What is given beside it counts all the same. `""` is none."""
+    """`azure` sets the settings below to Azure's values, except those that are given."""
     enablement: Literal["always", "first-request"] = "always"
-    """When guests of a scope are told of maintenance. `always`, so that none is stopped unprepared.
-    `first-request`: from the first time that one of its machines asks for events, and until none
-    has asked for `disable_after_seconds`."""
+    """When guests of a scope get notice. `always`, the default, stops no machine unprepared.
+    `first-request`: from the first request for events by one of its machines until none has asked
+    for `disable_after_seconds`."""
     disable_after_seconds: Annotated[float, msgspec.Meta(ge=300, le=365 * 24 * 3600)] = 86400.0
-    """With first-request: how long a scope stays on without being asked for. 24 hours are the
-    original's; at least 300, for that it was asked for is written down once a minute only."""
+    """With first-request: how long a scope stays enabled without a request. 24 hours is Azure's
+    value; at least 300, as requests are saved only once a minute."""
     first_response_delay_seconds: Annotated[float, msgspec.Meta(ge=0, le=120)] = 0.0
-    """With first-request: how long the answer is held back that turns a scope on. The original
-    takes up to two minutes; nobody needs that but to try a client against it."""
+    """With first-request: how long the response that enables a scope is delayed. Azure takes up to
+    two minutes; useful only to test a client."""
     user_initiated_limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
-    """The most events that users' own maintenance may have pending; 0 is no limit."""
+    """How many events of maintenance with source User may be pending; 0 is no limit."""
     rate_per_second: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 50.0
-    """How many requests a second a machine may make, approvals apart; one more is answered 429. 0
-    is no limit. 50, which three agents that each poll ten times a second stay below; the original's
-    is 5."""
+    """Requests a second and machine, approvals not counted; more get 429. 0 is no limit. Three
+    agents that poll ten times a second stay below 50; Azure's limit is 5."""
     rate_burst: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
-    """How many requests a machine may make at once after a pause: two seconds' worth, so that what
-    starts up together in a machine is not refused."""
+    """Requests that a machine may make at once after a pause: two seconds' worth, for programs that
+    start together."""
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long the simulated connector's acts last: by default about as long as real ones."""
+    """How long the simulated connector's tasks take: by default about as long as real ones."""
 
     freeze_seconds: Seconds = 9.0
     reboot_seconds: Seconds = 90.0
@@ -147,14 +141,14 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Connector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What carries maintenance out."""
+    """The connector, which carries maintenance out."""
 
     kind: Literal["simulated", "command"] = "simulated"
-    """`simulated` touches nothing: a service that has just been installed restarts no machine.
-    `command` runs your program ([guides/connectors.md](../guides/connectors.md))."""
+    """`simulated` touches nothing, so that a new installation restarts no machine. `command` runs
+    your program ([guides/connectors.md](../guides/connectors.md))."""
     on_unknown: Literal["ask", "repeat", "fail"] = "ask"
-    """What to do where nobody knows whether an act was carried out before a restart: ask an
-    operator, do it again, or let it fail. By default ask: a second reboot is worse than a wait."""
+    """What to do with a task whose outcome is unknown after a restart: ask an operator, repeat it,
+    or fail it. By default ask: a second reboot is worse than a wait."""
     simulated: Simulated = Simulated()
     command: CommandSettings = CommandSettings()
 
@@ -163,8 +157,8 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The service's time."""
 
     scale: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = 1.0
-    """Its seconds in one real second: 1 but for demonstrations, where 90 makes fifteen minutes last
-    ten seconds. A store that has run scaled keeps its time: it is not turned back."""
+    """Seconds of the service in one real second, for demonstrations: at 90, fifteen minutes last
+    ten seconds. A database keeps the scale that it was created with."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
