@@ -48,7 +48,7 @@ def test_a_line_that_does_not_hold_ends_it_and_is_named(file: Path) -> None:
 
 
 def test_json_has_the_timeline_and_the_broken_line(file: Path) -> None:
-    file.write_text(HOLDS + "expect no attention\nexpect web sees nothing\n", encoding="utf-8")
+    file.write_text(HOLDS + "expect no alerts\nexpect web sees nothing\n", encoding="utf-8")
     done = simulate(file, "--json")
     tree = json.loads(done.stdout)
     assert done.returncode == ExitStatus.SCENARIO_BROKEN
@@ -60,7 +60,7 @@ def test_json_has_the_timeline_and_the_broken_line(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"fleet", "expected a fleet and lines"), (b"\xff", "is not UTF-8, at byte 0")],
+    [(b"fleet", "expected a fleet"), (b"\xff", "UTF-8")],
 )
 def test_a_file_that_is_no_scenario_is_a_mistake_in_use(
     file: Path, content: bytes, said: str

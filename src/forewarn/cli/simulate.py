@@ -10,7 +10,7 @@ from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed
 
 if TYPE_CHECKING:
-    from forewarn.testing.script import Scenario
+    from forewarn.testing.parser import Scenario
 
 MAX_FILE: Final = 4 * 1024 * 1024
 """The most bytes of a scenario file: more than its most lines need."""
@@ -30,7 +30,7 @@ def simulate(
     try:
         import structlog
 
-        from forewarn.testing import scenario, timeline
+        from forewarn.testing import scenario
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "forewarn":
             raise
@@ -41,15 +41,15 @@ def simulate(
     # The service's own log would stand between the lines of the timeline, which says it all.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     wanted = _scenario(file)
-    entries: list[timeline.Entry] = []
-    broken: scenario.Broken | None = None
+    entries: list[scenario.TimelineEntry] = []
+    broken: scenario.ScenarioBroken | None = None
     try:
         for entry in scenario.play(wanted):
             entries.append(entry)
             if not as_json:
-                for line in timeline.shown(entry):
+                for line in scenario.shown(entry):
                     output.say(line)
-    except scenario.Broken as error:
+    except scenario.ScenarioBroken as error:
         broken = error
     if as_json:
         import msgspec
@@ -68,8 +68,7 @@ def simulate(
 
 
 def _scenario(file: Path) -> "Scenario":
-    from forewarn.testing import script
-    from forewarn.testing.words import ScriptError
+    from forewarn.testing import parser
 
     try:
         with file.open("rb") as opened:
@@ -77,11 +76,11 @@ def _scenario(file: Path) -> "Scenario":
         if len(raw) > MAX_FILE:
             message = f"{file} has more than {MAX_FILE} bytes: no scenario is as long"
             raise Failed(ExitStatus.USAGE, message)
-        return script.parse(raw.decode("utf-8"), str(file))
+        return parser.parse(raw.decode("utf-8"), str(file))
     except OSError as error:
         raise Failed(ExitStatus.USAGE, f"{file}: {error.strerror}: name a scenario") from error
     except UnicodeDecodeError as error:
         message = f"{file} is not UTF-8, at byte {error.start}: save it as UTF-8"
         raise Failed(ExitStatus.USAGE, message) from error
-    except ScriptError as error:
+    except parser.ScriptError as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error

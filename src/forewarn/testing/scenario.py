@@ -1,262 +1,381 @@
 """A scenario, played over the real rules, store and documents."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from datetime import datetime, timedelta
 from typing import Any, assert_never
+
+import msgspec
 
 from forewarn.connectors.port import Outcome
 from forewarn.control.plane import Plane
-from forewarn.maintenance.model import Refused
-from forewarn.maintenance.planner import Request
+from forewarn.maintenance import planner
+from forewarn.maintenance.model import Operation, Refused
 from forewarn.protocol import codec, document, versions
-from forewarn.testing import judge
-from forewarn.testing.script import Line, Scenario
-from forewarn.testing.statements import (
-    Applies,
-    Approves,
-    Asks,
-    Attention,
-    Ends,
-    Fleets,
-    Holds,
-    Incarnation,
-    Is,
-    Jumps,
-    Killed,
-    OperatorSays,
-    Removes,
-    Schedules,
-    Sees,
-    Starts,
-    Statement,
-    Trusts,
-    Walks,
-)
-from forewarn.testing.timeline import Entry, Sight
-from forewarn.testing.world import BEGINNING, ServerDown, ServerKilled, World
-
-EXPECTATIONS = (Sees, Is, Incarnation, Walks, Attention, Fleets)
+from forewarn.testing import parser
+from forewarn.testing.harness import BEGINNING, Harness, ServerDown, ServerKilled
 
 TIME_PASSES = "time passes"
-"""What the timeline says where nobody spoke: the ticker did what was due."""
+"""The text of an entry that no line caused: the ticker did what was due."""
 
 
-class Broken(Exception):  # noqa: N818 - what was expected is broken, that is the error
+class DocumentChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The new document of a scope."""
+
+    scope: str
+    machines: tuple[str, ...]
+    """Who reads it."""
+    incarnation: int
+    events: tuple[document.Event, ...]
+
+
+class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened, and the documents that it changed."""
+
+    elapsed_seconds: float
+    """From the beginning."""
+    time: datetime
+    """By the wall clock."""
+    line: int | None
+    """The line of the file; None for what the ticker did."""
+    said: str
+    sights: tuple[DocumentChange, ...]
+
+
+class ScenarioBroken(Exception):  # noqa: N818 - the result of a scenario, not a fault of the code
     """A line of a scenario does not hold.
 
     Args:
-        name: The file's name.
+        name: The name of the file.
         line: The line.
         message: What is so instead.
     """
 
-    def __init__(self, name: str, line: Line, message: str) -> None:
+    def __init__(self, name: str, line: parser.ScenarioLine, message: str) -> None:
         super().__init__(f"{name}:{line.number}: {line.text}\n    but {message}")
         self.line = line.number
         self.message = message
 
 
-def play(scenario: Scenario) -> Iterator[Entry]:
-    """Play a scenario line by line; yield what happened, as it happens.
+def play(scenario: parser.Scenario) -> Iterator[TimelineEntry]:
+    """Play a scenario line by line; yield what happens.
 
     Raises:
-        Broken: A line does not hold; what came before it has been yielded.
+        ScenarioBroken: A line does not hold.
     """
     yield from _Play(scenario).run()
 
 
+def shown(entry: TimelineEntry) -> list[str]:
+    """Return an entry as lines for people."""
+    where = "" if entry.line is None else f"  (line {entry.line})"
+    when = f"{entry.time:%d %H:%M:%S}  +{_clock_face(timedelta(seconds=entry.elapsed_seconds))}"
+    lines = [f"{when}  {entry.said}{where}"]
+    for sight in entry.sights:
+        who = ", ".join(sight.machines) or f"nobody in {sight.scope}"
+        sees = "sees" if len(sight.machines) == 1 else "see"
+        events = "; ".join(map(_event, sight.events)) or "nothing"
+        lines.append(f"{'':>13}{who} {sees} [{sight.incarnation}] {events}")
+    return lines
+
+
+class _Impossible(Exception):  # noqa: N818 - the fault of a line, told with its number
+    """A line needs something that does not exist."""
+
+
 class _Play:
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: parser.Scenario) -> None:
         self._scenario = scenario
-        self._world = World(scenario.wanted, scenario.policy)
+        self._harness = Harness(scenario.fleet, scenario.policy)
         self._seen: dict[str, document.Document] = {}
 
-    def run(self) -> Iterator[Entry]:
+    def run(self) -> Iterator[TimelineEntry]:
         self._look()
         for line in self._scenario.lines:
             try:
-                for _ in self._world.run_until(line.at, inclusive=not line.before_ticker):
+                for _ in self._harness.run_until(line.at, inclusive=not line.before_ticker):
                     yield self._entry(None, TIME_PASSES)
-                self._say(line)
-            except ServerDown as error:
-                raise Broken(self._scenario.name, line, str(error)) from error
+                self._play(line)
+            except (ServerDown, _Impossible) as error:
+                raise ScenarioBroken(self._scenario.name, line, str(error)) from error
             yield self._entry(line.number, line.text)
 
-    def _say(self, line: Line) -> None:
-        """Let a line happen, or hold what it expects.
+    def _play(self, line: parser.ScenarioLine) -> None:
+        """Do what a line says, or check what it expects.
 
         Raises:
-            Broken: It does not hold.
-            ServerDown: It asks a server that is down.
+            ScenarioBroken: It does not hold.
+            ServerDown: It needs a server that is down.
         """
-        if isinstance(line.statement, EXPECTATIONS):
-            complaint = judge.complaint(self._world, line.statement)
-            if complaint:
-                raise Broken(self._scenario.name, line, complaint)
-            return
+        broken = ""
         try:
-            self._do(line.statement)
+            if isinstance(line.statement, parser.Expectation):
+                broken = complaint(self._harness, line.statement)
+            else:
+                self._do(line.statement)
         except Refused as refusal:
             if refusal.code is not line.refused:
-                message = f"it was refused as {refusal.code}: {refusal.message}"
-                raise Broken(self._scenario.name, line, message) from refusal
+                broken = f"it was refused as {refusal.code}: {refusal.message}"
         except ServerKilled:
-            return  # the line before asked for it: nobody gets an answer, and nothing has changed
-        except _Impossible as error:
-            raise Broken(self._scenario.name, line, str(error)) from error
+            return  # as the line before asked: nobody gets an answer, and nothing has changed
         else:
-            if line.refused is not None:
-                raise Broken(self._scenario.name, line, "it was not refused")
+            broken = broken or ("it was not refused" if line.refused else "")
+        if broken:
+            raise ScenarioBroken(self._scenario.name, line, broken)
 
-    def _do(self, statement: Statement) -> None:
-        world = self._world
+    def _do(self, statement: parser.Statement) -> None:
+        harness = self._harness
         match statement:
-            case Killed(in_commit=True):
-                world.doom()
-            case Killed():
-                world.kill()
-            case Starts():
-                world.start()
-            case Jumps():
-                world.jump(statement.by)
-            case Trusts():
-                world.believe()
-            case Approves():
+            case parser.ServerChange(action="starts"):
+                harness.start()
+            case parser.ServerChange(action="is killed"):
+                harness.kill()
+            case parser.ServerChange():
+                harness.doom()
+            case parser.ClockJumps():
+                harness.jump(statement.by)
+            case parser.TrustsClock():
+                harness.trust_clock()
+            case parser.Approves():
                 self._approve(statement)
-            case Ends():
-                self._end(statement)
-            case Asks():
+            case parser.ConnectorReports():
+                self._report(statement)
+            case parser.Asks():
                 scope = self._scope_of(statement.machine)
-                world.ask(lambda plane: plane.asked([scope]))
-            case Schedules() | OperatorSays() | Holds() | Removes() | Applies():
-                world.ask(_asked_by_operator(statement))
-            case Sees() | Is() | Incarnation() | Walks() | Attention() | Fleets():
-                message = "an expectation does nothing"
-                raise AssertionError(message)
+                harness.ask(lambda plane: plane.asked([scope]))
+            case (
+                parser.Schedules()
+                | parser.Steers()
+                | parser.Holds()
+                | parser.Removes()
+                | parser.Applies()
+            ):
+                harness.ask(_operator_request(statement))
             case _:
-                assert_never(statement)
+                message = f"{statement} is an expectation"
+                raise AssertionError(message)
 
-    def _approve(self, statement: Approves) -> None:
-        """Approve as a client does: by the ids of the document, in a body that is read again."""
+    def _approve(self, statement: parser.Approves) -> None:
+        """Approve as a client does: by the ids of the document, in a request that is decoded."""
         scope = self._scope_of(statement.machine)
         ids: list[str] = []
         for operation_id in statement.operations:
-            operation = self._world.operation(operation_id)
+            operation = self._harness.operation(operation_id)
             if operation is None:
                 message = f"there is no operation {operation_id} to approve"
                 raise _Impossible(message)
             own = [event.id for event in operation.events if event.scope == scope]
             ids.extend(own or [event.id for event in operation.events])
         if not statement.operations:
-            read = self._world.reads(scope, versions.NEWEST)
+            read = self._harness.reads(scope, versions.NEWEST)
             ids = [event.event_id for event in read.events]
             if not ids:
-                message = f"{statement.machine} sees nothing that it could approve"
+                message = f"{statement.machine} sees no event to approve"
                 raise _Impossible(message)
         body = codec.encode_start_requests(ids)
-        self._world.ask(
+        self._harness.ask(
             lambda plane: plane.approve(
                 scope, codec.decode_start_requests(body), by=statement.machine, address=""
             )
         )
 
-    def _end(self, statement: Ends) -> None:
-        act = self._world.attempts.get(statement.operation)
-        if act is None:
-            message = f"the connector was never asked for {statement.operation}"
+    def _report(self, statement: parser.ConnectorReports) -> None:
+        task = self._harness.attempts.get(statement.operation)
+        if task is None:
+            message = f"the connector has no task for {statement.operation}"
             raise _Impossible(message)
-        attempt = act.attempt if statement.attempt is None else statement.attempt
+        attempt = task.attempt if statement.attempt is None else statement.attempt
         outcome = Outcome(succeeded=statement.succeeded, message=statement.message)
-        self._world.ask(lambda plane: plane.finish(statement.operation, attempt, outcome))
+        self._harness.ask(lambda plane: plane.finish(statement.operation, attempt, outcome))
 
     def _scope_of(self, name: str) -> str:
-        machine = self._world.machine(name)
+        machine = self._harness.machine(name)
         if machine is None:
-            message = f"the fleet has no machine {name}"
+            message = f"there is no machine {name}"
             raise _Impossible(message)
         return machine.scope
 
-    def _entry(self, line: int | None, said: str) -> Entry:
-        return Entry(
-            elapsed_seconds=self._world.elapsed.total_seconds(),
-            time=self._world.clock.now(),
+    def _entry(self, line: int | None, said: str) -> TimelineEntry:
+        return TimelineEntry(
+            elapsed_seconds=self._harness.elapsed.total_seconds(),
+            time=self._harness.clock.now(),
             line=line,
             said=said,
-            sights=self._look(),
+            sights=tuple(self._look()),
         )
 
-    def _look(self) -> tuple[Sight, ...]:
-        """Return what reads otherwise than at the last look; nothing while the server is down."""
-        if not self._world.up:
-            return ()
+    def _look(self) -> list[DocumentChange]:
+        """Return the documents that have changed since the last look; none of a server down."""
+        if not self._harness.up:
+            return []
         members: dict[str, list[str]] = {}
-        for machine in self._world.machines().values():
+        for machine in self._harness.machines().values():
             members.setdefault(machine.scope, []).append(machine.name)
-        sights: list[Sight] = []
-        for key, scope in self._world.scopes().items():
-            read = self._world.reads(key, versions.NEWEST)
+        changes = []
+        for key, scope in self._harness.scopes().items():
+            read = self._harness.reads(key, versions.NEWEST)
             before = self._seen.get(key, document.Document(incarnation=0))
             self._seen[key] = read
             if read != before:
-                sight = Sight(
-                    scope=scope.name,
-                    machines=tuple(sorted(members.get(key, ()))),
-                    incarnation=read.incarnation,
-                    events=read.events,
+                changes.append(
+                    DocumentChange(
+                        scope=scope.name,
+                        machines=tuple(sorted(members.get(key, ()))),
+                        incarnation=read.incarnation,
+                        events=read.events,
+                    )
                 )
-                sights.append(sight)
-        return tuple(sights)
+        return changes
 
 
-class _Impossible(Exception):  # noqa: N818 - what the line asks cannot be
-    """A line speaks of what is not there."""
-
-
-def _asked_by_operator(
-    statement: Schedules | OperatorSays | Holds | Removes | Applies,
-) -> Callable[[Plane], "Future[Any]"]:
+def _operator_request(statement: parser.OperatorStatement) -> Callable[[Plane], "Future[Any]"]:
     match statement:
-        case Schedules():
-            request = Request(
+        case parser.Schedules():
+            at = statement.not_before
+            request = planner.Request(
                 event_type=statement.event_type,
                 machines=statement.machines,
                 scope=statement.scope,
                 host=statement.host,
                 source=statement.source,
-                not_before=None
-                if statement.not_before is None
-                else BEGINNING + statement.not_before,
+                not_before=None if at is None else BEGINNING + at,
                 duration_seconds=statement.duration_seconds,
                 no_notice=statement.no_notice,
                 without_notice=statement.without_notice,
                 requested_by=statement.by,
             )
             return lambda plane: plane.request(request)
-        case Holds(release=True):
-            return lambda plane: plane.release(statement.kind, statement.name, by=statement.by)
-        case Holds():
-            return lambda plane: plane.hold(
-                statement.kind, statement.name, reason=statement.reason, by=statement.by
-            )
-        case Removes():
+        case parser.Holds(kind=kind, name=name, by=by):
+            if statement.release:
+                return lambda plane: plane.release(kind, name, by=by)
+            return lambda plane: plane.hold(kind, name, reason=statement.reason, by=by)
+        case parser.Removes():
             return lambda plane: plane.remove_machines(statement.machines)
-        case Applies():
-            return lambda plane: plane.apply_fleet(statement.wanted, prune=statement.prune)
-        case OperatorSays():
-            return _said(statement)
-
-
-def _said(statement: OperatorSays) -> Callable[[Plane], "Future[Any]"]:
-    reference = statement.reference
-    match statement.verb:
-        case "cancels":
+        case parser.Applies():
+            return lambda plane: plane.apply_fleet(statement.fleet, prune=statement.prune)
+        case parser.Steers(verb="cancels", reference=reference):
             return lambda plane: plane.cancel(reference, reason=statement.reason)
-        case "approves":
-            return lambda plane: plane.approve_for_guests([reference], by=statement.by)
-        case "notes":
-            return lambda plane: plane.note([reference], statement.by)
-        case "resumes":
-            return lambda plane: plane.resume(int(reference), by=statement.by)
+        case parser.Steers(verb="approves", reference=reference, by=by):
+            return lambda plane: plane.approve_for_guests([reference], by=by)
+        case parser.Steers(verb="acknowledges", reference=reference, by=by):
+            return lambda plane: plane.note([reference], by)
+        case parser.Steers(verb="resumes", reference=reference, by=by):
+            return lambda plane: plane.resume(int(reference), by=by)
+        case parser.Steers(reference=reference, by=by):
+            return lambda plane: plane.postpone(reference, BEGINNING + statement.to, by=by)
         case _:
-            until = BEGINNING + statement.to
-            return lambda plane: plane.postpone(reference, until, by=statement.by)
+            assert_never(statement)
+
+
+def complaint(harness: Harness, expected: parser.Expectation) -> str:
+    """Return what is different from an expectation; `""` if it holds."""
+    match expected:
+        case parser.ExpectDocument():
+            return _document(harness, expected)
+        case parser.ExpectOperation():
+            return _operation(harness, expected)
+        case parser.ExpectIncarnation():
+            scope = harness.scopes().get(expected.scope.lower())
+            if scope is None:
+                return f"there is no scope {expected.scope}"
+            found = scope.incarnation
+            return "" if found == expected.number else f"the incarnation is {found}"
+        case parser.ExpectRolling():
+            maintenance = harness.maintenance(expected.maintenance)
+            if maintenance is None:
+                return f"there is no maintenance {expected.maintenance}"
+            states = {rolling.state for rolling in maintenance.rolling_updates}
+            return "" if states == {expected.state} else f"it is: {_listed(states)}"
+        case parser.ExpectAlerts():
+            alerts = {(alert.kind, alert.about) for alert in harness.current_alerts()}
+            told = _listed(f"{kind} {about}" for kind, about in alerts)
+            return "" if alerts == expected.alerts else f"the alerts are: {told}"
+        case parser.ExpectHost():
+            machine = harness.machine(expected.machine)
+            if machine is None:
+                return "" if expected.host is None else f"there is no machine {expected.machine}"
+            if machine.host and machine.host == expected.host:
+                return ""
+            return f"{machine.name} is on host {machine.host or 'unknown'}"
+        case _:
+            assert_never(expected)
+
+
+def _document(harness: Harness, expected: parser.ExpectDocument) -> str:
+    machine = harness.machine(expected.machine)
+    if machine is None:
+        return f"there is no machine {expected.machine}"
+    events = harness.reads(machine.scope, versions.BY_NAME[expected.version]).events
+    found = [
+        parser.ExpectedEvent(
+            event_type=event.event_type,
+            status=event.status,
+            machines=event.resources,
+            not_before=None
+            if event.not_before is None
+            else harness.since_beginning(event.not_before),
+        )
+        for event in events
+    ]
+    pairs = list(zip(found, expected.events, strict=False))
+    if len(found) == len(expected.events) and all(_same(one, other) for one, other in pairs):
+        return ""
+    told = []
+    for event in found:
+        at = "" if event.not_before is None else f" at {_clock_face(event.not_before)}"
+        told.append(f"{event.event_type} {event.status} of {', '.join(event.machines)}{at}")
+    return f"{machine.name} sees {' and '.join(told) or 'nothing'}"
+
+
+def _same(event: parser.ExpectedEvent, expected: parser.ExpectedEvent) -> bool:
+    if expected.not_before is None:
+        event = msgspec.structs.replace(event, not_before=None)
+    return event == expected
+
+
+def _operation(harness: Harness, expected: parser.ExpectOperation) -> str:
+    operation = harness.operation(expected.operation)
+    if operation is None:
+        return "" if expected.status is None else f"there is no operation {expected.operation}"
+    started = operation.started_at
+    since = None if started is None else harness.since_beginning(started)
+    not_before = harness.since_beginning(operation.not_before)
+    holds = (
+        operation.status is expected.status
+        and expected.because in {None, operation.start_cause}
+        and operation.waits_for == expected.waits_for
+        and (operation.held_at is not None) == expected.held
+        and expected.since in {None, since}
+        and expected.not_before in {None, not_before}
+    )
+    return "" if holds else _described(operation, since, not_before)
+
+
+def _described(operation: Operation, since: timedelta | None, not_before: timedelta) -> str:
+    text = f"{operation.id} is {operation.status}"
+    if operation.start_cause is not None:
+        text += f" because {operation.start_cause}"
+    if operation.waits_for:
+        text += f" waiting for {operation.waits_for}"
+    if operation.held_at is not None:
+        text += " held"
+    if since is not None:
+        text += f" since {_clock_face(since)}"
+    text += f" not before {_clock_face(not_before)}"
+    return text + (f' "{operation.outcome}"' if operation.outcome else "")
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words)) or "nothing"
+
+
+def _event(event: document.Event) -> str:
+    when = "" if event.not_before is None else f", not before {event.not_before:%d %H:%M:%S}"
+    return f"{event.event_type} {event.status} of {', '.join(event.resources)}{when}"
+
+
+def _clock_face(span: timedelta) -> str:
+    """Return a span as hours, minutes and seconds, such as `0:15:00`."""
+    minutes, seconds = divmod(round(span.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

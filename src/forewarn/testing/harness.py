@@ -1,7 +1,7 @@
 """A service without sockets: the real plane, store and documents, and a clock that stands still.
 
-It can be killed, also in the midst of a commit, and started again: then it has what was committed
-and nothing else. What a guest sees is the rendered document, read as a client reads it.
+It can be killed, also during a commit, and started again: then it has what was committed, and
+nothing else. A guest sees the rendered document, decoded as a client decodes it.
 """
 
 import asyncio
@@ -33,27 +33,27 @@ BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 """The time of day at which every scenario begins."""
 
 LEASE: Final = timedelta(days=3650)
-"""The scripted connector is there as long as the server is: no lease of it ends by itself."""
+"""The connector of a scenario lives as long as its server: its leases do not expire."""
 
 CLAIMS: Final = 1000
-"""The most acts that are claimed at once."""
+"""The most tasks that are claimed at once."""
 
 MAX_WAKEUPS: Final = 100_000
-"""The most times that the ticker looks between two lines; more is a fault of the rules."""
+"""The most wake-ups of the ticker between two lines; more is a fault of the rules."""
 
 Answer = TypeVar("Answer")
 
 
 class ServerKilled(Exception):  # noqa: N818 - what happened, not a mistake
-    """The server died before the commit: nobody got an answer, and nothing was changed."""
+    """The server died before the commit: nobody got an answer, and nothing changed."""
 
 
-class ServerDown(Exception):  # noqa: N818 - a state of the world, not a mistake
-    """The server is asked for something while it is down."""
+class ServerDown(Exception):  # noqa: N818 - a state, not a mistake
+    """Somebody asks the server while it is down."""
 
 
-class _Mortal:
-    """A store whose process may die just before its next commit."""
+class _MortalStore:
+    """A store whose process can die just before a commit."""
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
@@ -73,27 +73,27 @@ class _Mortal:
         self._inner.close()
 
 
-class World:
-    """A fleet, its server, its guests, and the time.
+class Harness:
+    """A fleet, its server and the time.
 
     Args:
-        wanted: The fleet that there is in the beginning.
-        policy: What the settings decide.
+        fleet: The fleet at the beginning.
+        policy: The settings of the rules.
     """
 
-    def __init__(self, wanted: Fleet, policy: Policy) -> None:
+    def __init__(self, fleet: Fleet, policy: Policy) -> None:
         self.clock = ManualClock(BEGINNING)
         self.elapsed = timedelta()
         self.attempts: dict[str, Task] = {}
-        """What the connector was last asked to do, by operation."""
+        """The latest task of the connector, by operation."""
         self._policy = policy
-        self._store = _Mortal(sql.in_memory())
+        self._store = _MortalStore(sql.in_memory())
         numbers = itertools.count(1)
         self._mint: Callable[[], str] = lambda: f"{next(numbers):08x}-0000-4000-8000-000000000000"
         self._doomed = False
         self._down_since: timedelta | None = timedelta()
         self.start()
-        self.ask(lambda plane: plane.apply_fleet(wanted))
+        self.ask(lambda plane: plane.apply_fleet(fleet))
 
     @property
     def up(self) -> bool:
@@ -101,9 +101,9 @@ class World:
         return self._down_since is None
 
     def start(self) -> None:
-        """Start the server from what was committed, in the service's own order.
+        """Start the server from its store, in the order of the real service.
 
-        Its heartbeat gives an absence back before guests can read.
+        Its heartbeat extends the notices by the outage before guests can read.
         """
         if self._down_since is None:
             message = "the server runs already"
@@ -126,10 +126,10 @@ class World:
         self._tick()
 
     def kill(self) -> None:
-        """End the server at once: what is in its memory is gone.
+        """End the server at once: its memory is gone.
 
-        Its last heartbeat was in this instant. A real one may be 2 s old, and the outage seems
-        longer by that.
+        Its last heartbeat was in this instant. A real one can be 2 s old, which lengthens the
+        outage.
         """
         if self._down_since is not None:
             message = "the server is down already"
@@ -140,20 +140,18 @@ class World:
         self._down_since = self.elapsed
 
     def doom(self) -> None:
-        """Let the server die just before the next commit that somebody asks for."""
+        """Let the server die just before its next commit."""
         self._doomed = True
 
     def ask(self, question: Callable[[Plane], "Future[Answer]"]) -> Answer:
-        """Ask the plane, then let the connector take what has started.
+        """Ask the plane, then let the connector claim what has started.
 
         Raises:
             Refused: The rules do not allow it.
             ServerKilled: The server died in the commit.
             ServerDown: It is down.
         """
-        if not self.up:
-            message = "the server is down: nobody answers"
-            raise ServerDown(message)
+        self._need_server()
         self._store.doomed = self._doomed
         try:
             answer = question(self._plane).result()
@@ -166,11 +164,11 @@ class World:
         return answer
 
     def run_until(self, moment: timedelta, *, inclusive: bool) -> Iterator[None]:
-        """Let time pass; yield after each time that the ticker has done something.
+        """Let time pass; yield after each turn of the ticker.
 
         Args:
-            moment: Until when, from the beginning.
-            inclusive: Whether what time does in that very instant is done too.
+            moment: The end, from the beginning.
+            inclusive: Whether to run the ticker in that instant too.
         """
         for _ in range(MAX_WAKEUPS):
             due = self._next_wakeup()
@@ -181,38 +179,34 @@ class World:
             with contextlib.suppress(ServerKilled):
                 self._tick()
             yield
-        message = f"the ticker looked {MAX_WAKEUPS} times before {moment} and is not done"
+        message = f"the ticker is not done with {moment} after {MAX_WAKEUPS} wake-ups"
         raise AssertionError(message)
 
     def jump(self, by: timedelta) -> None:
-        """Set the wall clock; a server that runs looks at it at once."""
+        """Set the wall clock; a running server checks it at once."""
         self.clock.jump(by)
         if self.up:
             self._watch.beat()
             self._tick()
 
-    def believe(self) -> None:
-        """Let an operator say that the wall clock is right.
+    def trust_clock(self) -> None:
+        """Let an operator declare that the wall clock is right.
 
         Raises:
             ServerDown: Nobody hears it.
         """
-        if not self.up:
-            message = "the server is down: nobody answers"
-            raise ServerDown(message)
+        self._need_server()
         asyncio.run(self._heartbeat.believe())
         self._tick()
 
     def reads(self, scope: str, version: Version) -> document.Document:
-        """Return a scope's document as a client of this version reads it.
+        """Return the document of a scope as a client of this version reads it.
 
         Raises:
             ServerDown: Nobody answers.
             KeyError: There is no such scope.
         """
-        if not self.up:
-            message = "the server is down: guests read nothing"
-            raise ServerDown(message)
+        self._need_server()
         _, body = self._documents.read(scope, version)
         return codec.decode_document(body, version)
 
@@ -227,7 +221,7 @@ class World:
             return reading.machines()
 
     def machine(self, name: str) -> Machine | None:
-        """Return a machine by its name, None if the fleet has none."""
+        """Return a machine by its name, None if there is none."""
         return self.machines().get(model.key(name))
 
     def operation(self, operation_id: str) -> Operation | None:
@@ -240,8 +234,8 @@ class World:
         with self._store.read() as reading:
             return reading.maintenances([number]).get(number)
 
-    def attention(self) -> list[alerts.Alert]:
-        """Return what an operator should look at."""
+    def current_alerts(self) -> list[alerts.Alert]:
+        """Return the alerts."""
         with self._store.read() as reading:
             failed = reading.unnoted_failures(CLAIMS)
             return alerts.items(
@@ -255,8 +249,13 @@ class World:
             )
 
     def since_beginning(self, moment: datetime) -> timedelta:
-        """Return how long after the time of day at the beginning another one is."""
+        """Return a time of day as the span since the beginning."""
         return moment - BEGINNING
+
+    def _need_server(self) -> None:
+        if not self.up:
+            message = "the server is down: nobody answers"
+            raise ServerDown(message)
 
     def _next_wakeup(self) -> timedelta | None:
         if not self.up or not self._watch.may_start():
@@ -272,5 +271,5 @@ class World:
         self.ask(lambda plane: plane.advance())
 
     def _claim(self) -> None:
-        while acts := self._plane.claim("connector", LEASE, CLAIMS).result():
-            self.attempts.update({act.operation: act for act in acts})
+        while tasks := self._plane.claim("connector", LEASE, CLAIMS).result():
+            self.attempts.update({task.operation: task for task in tasks})

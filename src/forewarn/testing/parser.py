@@ -1,0 +1,727 @@
+"""The language of scenario files: text in, values out.
+
+A line is a time and a sentence: `at 5m  web-0 approves`. docs/guides/scenarios.md has the whole
+language. The parser is strict: an error names the file and the line, what was found there and what
+was expected.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Final, Literal, TypeVar
+
+import msgspec
+
+from forewarn.maintenance import fleet
+from forewarn.maintenance.alerts import CLOCK, AlertKind
+from forewarn.maintenance.model import Enablement, HoldKind, Policy, RollingState, StartCause
+from forewarn.protocol import versions
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+
+MAX_LINES: Final = 10_000
+"""The most lines of a scenario: nobody reviews a longer text."""
+
+SPAN: Final = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s)?", re.ASCII)
+TOKEN: Final = re.compile(r'"[^"]*"|,|[^\s,"]+')
+OPERATION: Final = re.compile(r"\d{1,9}\.\d{1,6}", re.ASCII)
+NUMBER: Final = re.compile(r"\d{1,9}", re.ASCII)
+
+A_TIME: Final = "a time from the beginning, such as 1h30m"
+
+SUBJECTS: Final = (
+    "an operator ('operator schedules ...'), the connector, the server, the clock, 'expect', "
+    "a failure ('Reboot strikes web-0'), or a machine that approves or asks"
+)
+
+VERBS: Final = (
+    *("schedules", "cancels", "approves", "acknowledges", "resumes", "postpones", "holds"),
+    *("releases", "removes", "applies", "trusts"),
+)
+"""What an operator does."""
+
+Word = TypeVar("Word", bound=StrEnum)
+Block = TypeVar("Block")
+
+
+class ScriptError(Exception):
+    """A scenario file breaks the rules of the language; the message names file and line."""
+
+
+# What happens
+
+
+class Schedules(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator asks for maintenance, or a failure strikes. Times count from the beginning."""
+
+    by: str
+    event_type: EventType
+    machines: tuple[str, ...] = ()
+    scope: str = ""
+    host: str = ""
+    source: EventSource = EventSource.PLATFORM
+    not_before: timedelta | None = None
+    duration_seconds: int = -1
+    no_notice: bool = False
+    without_notice: bool = False
+
+
+class Steers(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator cancels, approves, acknowledges, resumes or postpones."""
+
+    by: str
+    verb: str
+    reference: str
+    reason: str = ""
+    to: timedelta = timedelta()
+    """The new NotBefore of a postponement, from the beginning."""
+
+
+class Holds(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator holds or releases."""
+
+    by: str
+    kind: HoldKind
+    name: str
+    reason: str
+    release: bool
+
+
+class Removes(msgspec.Struct, frozen=True):
+    """An operator removes machines from the fleet."""
+
+    machines: tuple[str, ...]
+
+
+class Applies(msgspec.Struct, frozen=True):
+    """An operator applies another fleet."""
+
+    fleet: fleet.Fleet
+    prune: bool
+
+
+class Approves(msgspec.Struct, frozen=True):
+    """A guest approves all events of its document, or those of these operations."""
+
+    machine: str
+    operations: tuple[str, ...]
+
+
+class Asks(msgspec.Struct, frozen=True):
+    """A guest asks for its events, which turns its scope on."""
+
+    machine: str
+
+
+class ConnectorReports(msgspec.Struct, frozen=True, kw_only=True):
+    """The connector reports the result of a task."""
+
+    operation: str
+    succeeded: bool
+    message: str
+    attempt: int | None
+    """None for the latest attempt."""
+
+
+class ServerChange(msgspec.Struct, frozen=True):
+    """The server starts again from its store, or is killed, at once or in its next commit."""
+
+    action: Literal["starts", "is killed", "is killed in the next commit"]
+
+
+class ClockJumps(msgspec.Struct, frozen=True):
+    """The wall clock is set, and no time passes."""
+
+    by: timedelta
+
+
+class TrustsClock(msgspec.Struct, frozen=True):
+    """An operator declares that the wall clock is right."""
+
+
+# What is expected
+
+
+class ExpectedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event in the document of a guest."""
+
+    event_type: EventType
+    status: EventStatus
+    machines: tuple[str, ...]
+    not_before: timedelta | None
+    """From the beginning; None for any."""
+
+
+class ExpectDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of a guest has these events and no others."""
+
+    machine: str
+    version: str
+    events: tuple[ExpectedEvent, ...]
+
+
+class ExpectOperation(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation has this state. Times count from the beginning."""
+
+    operation: str
+    status: EventStatus | None
+    """None: there is no such operation."""
+    because: StartCause | None = None
+    waits_for: str = ""
+    held: bool = False
+    since: timedelta | None = None
+    not_before: timedelta | None = None
+
+
+class ExpectIncarnation(msgspec.Struct, frozen=True):
+    """The document of a scope has this incarnation."""
+
+    scope: str
+    number: int
+
+
+class ExpectRolling(msgspec.Struct, frozen=True):
+    """All rolling updates of a maintenance have this state."""
+
+    maintenance: int
+    state: RollingState
+
+
+class ExpectAlerts(msgspec.Struct, frozen=True):
+    """The alerts are these, in any order."""
+
+    alerts: frozenset[tuple[AlertKind, str]]
+
+
+class ExpectHost(msgspec.Struct, frozen=True):
+    """A machine is on this host; None: the fleet does not have the machine."""
+
+    machine: str
+    host: str | None
+
+
+OperatorStatement = Schedules | Steers | Holds | Removes | Applies
+"""What an operator asks the plane for."""
+
+Expectation = (
+    ExpectDocument | ExpectOperation | ExpectIncarnation | ExpectRolling | ExpectAlerts | ExpectHost
+)
+Statement = (
+    OperatorStatement
+    | Approves
+    | Asks
+    | ConnectorReports
+    | ServerChange
+    | ClockJumps
+    | TrustsClock
+    | Expectation
+)
+
+
+class ScenarioLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One sentence of a scenario."""
+
+    number: int
+    text: str
+    at: timedelta
+    """From the beginning."""
+    before_ticker: bool
+    """Whether it comes before what the ticker does in that instant."""
+    statement: Statement
+    refused: ErrorCode | None
+    """Why it must be refused; None where it must succeed."""
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole file."""
+
+    name: str
+    fleet: fleet.Fleet
+    policy: Policy
+    lines: tuple[ScenarioLine, ...]
+
+
+class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    enablement: Enablement = Enablement.ALWAYS
+    disable_after_seconds: Annotated[int, msgspec.Meta(ge=1)] = 24 * 3600
+    user_initiated_limit: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+def parse(text: str, name: str) -> Scenario:
+    """Parse a scenario.
+
+    Args:
+        text: The text of the file.
+        name: The name of the file, for messages.
+
+    Raises:
+        ScriptError: A line breaks the rules of the language.
+    """
+    rows = text.splitlines()
+    if len(rows) > MAX_LINES:
+        message = f"{name}: {len(rows)} lines; a scenario has at most {MAX_LINES}"
+        raise ScriptError(message)
+    return _File(rows, name).scenario()
+
+
+class _File:
+    """The lines of a file, and the blocks of TOML that are indented below some of them."""
+
+    def __init__(self, rows: list[str], name: str) -> None:
+        self._rows = rows
+        self._name = name
+        self._next = 0
+        self._at = timedelta()
+        self._before_ticker = False
+
+    def scenario(self) -> Scenario:
+        first: fleet.Fleet | None = None
+        policy = Policy()
+        lines: list[ScenarioLine] = []
+        while self._next < len(self._rows):
+            number = self._next
+            words = _Words(self._rows[number], f"{self._name}:{number + 1}")
+            self._next += 1
+            if words.empty:
+                continue
+            if self._rows[number][0].isspace():
+                raise words.error("a line that is not indented: no block is open here")
+            if not lines and words.take("fleet"):
+                words.end()
+                first = self._block(fleet.Fleet, number)
+            elif not lines and words.take("settings"):
+                words.end()
+                settings = self._block(_Settings, number)
+                policy = Policy(
+                    enablement=settings.enablement,
+                    disable_after=timedelta(seconds=settings.disable_after_seconds),
+                    user_initiated_limit=settings.user_initiated_limit,
+                )
+            elif first is None:
+                raise words.error("'fleet', with the machines indented below it")
+            else:
+                lines.append(self._line(words, number))
+        if first is None or not lines:
+            message = f"{self._name}:{len(self._rows)}: expected a fleet, and lines after it"
+            raise ScriptError(message)
+        return Scenario(name=self._name, fleet=first, policy=policy, lines=tuple(lines))
+
+    def _line(self, words: "_Words", number: int) -> ScenarioLine:
+        if words.take("at"):
+            at = words.span(A_TIME)
+            if at < self._at:
+                raise words.error(f"a time that is not before the line above it, {self._at}")
+            edge = words.take("before", "the", "ticker")
+            if at == self._at and edge and not self._before_ticker and at:
+                raise words.error("no 'before the ticker': the ticker has run in this instant")
+            self._at, self._before_ticker = at, edge
+        statement = _statement(words)
+        if statement is None:
+            prune = words.take("and", "prunes")
+            words.end()
+            statement = Applies(self._block(fleet.Fleet, number), prune)
+        refused = None
+        if words.take("refused"):
+            words.need("as")
+            refused = words.one_of(ErrorCode, "a reason")
+        words.end()
+        return ScenarioLine(
+            number=number + 1,
+            text=" ".join(words.spoken.split()),
+            at=self._at,
+            before_ticker=self._before_ticker,
+            statement=statement,
+            refused=refused,
+        )
+
+    def _block(self, shape: type[Block], opened: int) -> Block:
+        first = self._next
+        while self._next < len(self._rows):
+            row = self._rows[self._next]
+            if row.strip() and not row[0].isspace():
+                break
+            self._next += 1
+        where = f"{self._name}:{opened + 1}"
+        try:
+            tree = tomllib.loads("\n".join(self._rows[first : self._next]))
+            return msgspec.convert(tree, shape)
+        except tomllib.TOMLDecodeError as error:
+            message = f"{where}: the block below is not TOML: {error} of the block"
+            raise ScriptError(message) from error
+        except msgspec.ValidationError as error:
+            message = f"{where}: in the block below: {error}"
+            raise ScriptError(message) from error
+
+
+# Sentences, each by its subject
+
+
+def _statement(words: "_Words") -> Statement | None:
+    """Return the statement; None for a fleet that is applied, whose block follows."""
+    if words.take("operator"):
+        return _operator(words)
+    if words.take("connector"):
+        return _connector(words)
+    if words.take("server"):
+        return _server(words)
+    if words.take("clock"):
+        words.need("jumps")
+        return ClockJumps(words.signed_span())
+    if words.take("expect"):
+        return _expectation(words)
+    if words.is_one_of(EventType):
+        event_type = words.one_of(EventType, "a type")
+        words.need("strikes")
+        machines = words.names("the machines that it strikes")
+        return Schedules(by="platform", event_type=event_type, machines=machines, no_notice=True)
+    machine = words.name(SUBJECTS)
+    if words.take("asks"):
+        return Asks(machine)
+    if not words.take("approves"):
+        raise words.error(
+            f"'approves' or 'asks' after a machine; or, in place of {machine!r}, {SUBJECTS}"
+        )
+    operations: list[str] = []
+    while words.at_operation():
+        operations.append(words.operation())
+        words.take(",")
+    return Approves(machine, tuple(operations))
+
+
+def _operator(words: "_Words") -> Statement | None:
+    known = f"one of {', '.join(VERBS)}"
+    by = "operator" if words.is_one_of(VERBS) else words.name(f"an operator's name, or {known}")
+    if not words.is_one_of(VERBS):
+        raise words.error(known)
+    verb = words.word(known)
+    match verb:
+        case "schedules":
+            return _schedules(words, by)
+        case "holds" | "releases":
+            kind = words.one_of(HoldKind, "what it concerns")
+            name = "" if kind is HoldKind.EVERYTHING else words.name(f"the name of the {kind}")
+            release = verb == "releases"
+            return Holds(by=by, kind=kind, name=name, reason=words.quoted(), release=release)
+        case "removes":
+            return Removes(words.names("the machines to remove"))
+        case "applies":
+            words.need("fleet")
+            return None
+        case "trusts":
+            words.need("the", "clock")
+            return TrustsClock()
+        case "postpones":
+            reference = words.reference()
+            words.need("to")
+            return Steers(by=by, verb=verb, reference=reference, to=words.span(A_TIME))
+        case "resumes":
+            number = str(words.number("a maintenance, such as 1"))
+            return Steers(by=by, verb=verb, reference=number)
+        case _:
+            reference = words.reference()
+            return Steers(by=by, verb=verb, reference=reference, reason=words.quoted())
+
+
+def _schedules(words: "_Words", by: str) -> Statement:
+    event_type = words.one_of(EventType, "a type")
+    words.need("of")
+    scope = host = ""
+    machines: tuple[str, ...] = ()
+    if words.take("scope"):
+        scope = words.name("the name of the scope")
+    elif words.take("host"):
+        host = words.name("the name of the host")
+    else:
+        machines = words.names("'scope NAME', 'host NAME', or machines")
+    source, without_notice = EventSource.PLATFORM, False
+    not_before: timedelta | None = None
+    duration = -1
+    while words.more and not words.is_one_of(["refused"]):
+        if words.take("for", "a", "user"):
+            source = EventSource.USER
+        elif words.take("not", "before"):
+            not_before = words.span(A_TIME)
+        elif words.take("lasting"):
+            duration = int(words.span("a span, such as 90s").total_seconds())
+        elif words.take("without", "notice"):
+            without_notice = True
+        else:
+            raise words.error(
+                "'for a user', 'not before TIME', 'lasting SPAN', 'without notice', "
+                "'refused as REASON', or the end of the line"
+            )
+    return Schedules(
+        by=by, event_type=event_type, machines=machines, scope=scope, host=host, source=source,
+        not_before=not_before, duration_seconds=duration, without_notice=without_notice,
+    )  # fmt: skip
+
+
+def _connector(words: "_Words") -> Statement:
+    failed = words.take("fails")
+    if not failed:
+        words.need("finishes")
+    operation = words.operation()
+    message = words.quoted()
+    attempt = None
+    if words.take("as", "attempt"):
+        attempt = words.number("the number of the attempt")
+    return ConnectorReports(
+        operation=operation, succeeded=not failed, message=message, attempt=attempt
+    )
+
+
+def _server(words: "_Words") -> Statement:
+    if words.take("starts"):
+        return ServerChange("starts")
+    words.need("is", "killed")
+    in_commit = words.take("in", "the", "next", "commit")
+    return ServerChange("is killed in the next commit" if in_commit else "is killed")
+
+
+def _expectation(words: "_Words") -> Statement:
+    if words.take("incarnation"):
+        words.need("of")
+        scope = words.name("the name of the scope")
+        words.need("is")
+        return ExpectIncarnation(scope, words.number("the incarnation"))
+    if words.take("rolling", "update"):
+        words.need("of")
+        number = words.number("a maintenance, such as 1")
+        words.need("is")
+        return ExpectRolling(number, words.one_of(RollingState, "the state of its rolling updates"))
+    if words.take("alerts"):
+        return ExpectAlerts(_alerts(words))
+    if words.take("no"):
+        if words.take("alerts"):
+            return ExpectAlerts(frozenset())
+        if words.take("machine"):
+            return ExpectHost(words.name("the name of the machine"), None)
+        words.need("operation")
+        return ExpectOperation(operation=words.operation(), status=None)
+    if words.at_operation():
+        return _expected_operation(words)
+    machine = words.name(
+        "a machine, an operation such as 1.1, 'incarnation of', 'rolling update of', 'alerts' "
+        "or 'no'"
+    )
+    if words.take("is", "on", "host"):
+        return ExpectHost(machine, words.name("the name of the host"))
+    version = versions.NEWEST.name
+    if words.take("by"):
+        version = words.one_of_these([v.name for v in versions.VERSIONS], "an api-version")
+    words.need("sees")
+    events = [] if words.take("nothing") else [_expected_event(words)]
+    while events and words.take("and"):
+        events.append(_expected_event(words))
+    return ExpectDocument(machine=machine, version=version, events=tuple(events))
+
+
+def _expected_event(words: "_Words") -> ExpectedEvent:
+    event_type = words.one_of(EventType, "'nothing', or a type")
+    if words.is_one_of(status for status in EventStatus if not status.visible):
+        raise words.error("Scheduled or Started: guests never see another status")
+    status = words.one_of(EventStatus, "a status")
+    words.need("of")
+    machines = words.names("the machines of the event")
+    not_before = words.span(A_TIME) if words.take("at") else None
+    return ExpectedEvent(
+        event_type=event_type, status=status, machines=machines, not_before=not_before
+    )
+
+
+def _expected_operation(words: "_Words") -> Statement:
+    operation = words.operation()
+    words.need("is")
+    status = words.one_of(EventStatus, "a status")
+    because: StartCause | None = None
+    waits_for, held = "", False
+    since: timedelta | None = None
+    not_before: timedelta | None = None
+    while words.more:
+        if words.take("because"):
+            because = words.one_of(StartCause, "why it started")
+        elif words.take("waiting", "for"):
+            waits_for = words.operation()
+        elif words.take("held"):
+            held = True
+        elif words.take("since"):
+            since = words.span(A_TIME)
+        elif words.take("not", "before"):
+            not_before = words.span(A_TIME)
+        else:
+            raise words.error(
+                "'because CAUSE', 'waiting for OPERATION', 'held', 'since TIME', "
+                "'not before TIME', or the end of the line"
+            )
+    return ExpectOperation(
+        operation=operation, status=status, because=because, waits_for=waits_for, held=held,
+        since=since, not_before=not_before,
+    )  # fmt: skip
+
+
+def _alerts(words: "_Words") -> frozenset[tuple[AlertKind, str]]:
+    alerts: set[tuple[AlertKind, str]] = set()
+    while not alerts or words.take(","):
+        kind = words.one_of(AlertKind, "the kind of an alert")
+        if kind is AlertKind.HELD:
+            covers = words.one_of(HoldKind, "what is held")
+            name = "" if covers is HoldKind.EVERYTHING else words.name("the name of what is held")
+            alerts.add((kind, f"{covers} {name}".rstrip()))
+        elif kind is AlertKind.DOUBTED:
+            words.need(CLOCK)
+            alerts.add((kind, CLOCK))
+        else:
+            alerts.add((kind, words.reference()))
+    return frozenset(alerts)
+
+
+class _Words:
+    """The words of one line, taken one after the other.
+
+    Args:
+        row: The line.
+        where: Its file and number, for messages.
+
+    Raises:
+        ScriptError: A quoted text has no end.
+    """
+
+    def __init__(self, row: str, where: str) -> None:
+        self.where = where
+        self._words: list[str] = []
+        self.spoken = ""
+        """The line without its comment."""
+        position = 0
+        while position < len(row):
+            if row[position].isspace():
+                position += 1
+                continue
+            if row[position] == "#":
+                break
+            match = TOKEN.match(row, position)
+            if match is None:
+                message = f'{where}: a quoted text begins with " and has no end'
+                raise ScriptError(message)
+            self._words.append(match[0])
+            position = match.end()
+            self.spoken = row[:position]
+        self._next = 0
+
+    @property
+    def empty(self) -> bool:
+        return not self._words
+
+    @property
+    def more(self) -> bool:
+        return self._next < len(self._words)
+
+    @property
+    def _word(self) -> str:
+        """The next word; `""` at the end of the line."""
+        return self._words[self._next] if self.more else ""
+
+    def error(self, expected: str) -> ScriptError:
+        """Return what is wrong with the next word."""
+        found = f"found {self._word!r}" if self.more else "the line ends"
+        return ScriptError(f"{self.where}: {found}; expected {expected}")
+
+    def take(self, *words: str) -> bool:
+        """Take these words if they come next."""
+        if self._words[self._next : self._next + len(words)] != list(words):
+            return False
+        self._next += len(words)
+        return True
+
+    def need(self, *words: str) -> None:
+        """Take these words, or fail."""
+        if not self.take(*words):
+            raise self.error(repr(" ".join(words)))
+
+    def word(self, expected: str) -> str:
+        """Take the next word, whatever it is."""
+        if self._word in {"", ","}:
+            raise self.error(expected)
+        self._next += 1
+        return self._words[self._next - 1]
+
+    def end(self) -> None:
+        """Fail if a word is left."""
+        if self.more:
+            raise self.error("the end of the line")
+
+    def quoted(self) -> str:
+        """Take a text in quotes, if one comes next."""
+        return self.word("a text").strip('"') if self._word.startswith('"') else ""
+
+    def name(self, expected: str) -> str:
+        """Take a name as the fleet file allows it."""
+        if self.more and not fleet.NAME.fullmatch(self._word):
+            raise self.error(expected)
+        return self.word(expected)
+
+    def names(self, expected: str) -> tuple[str, ...]:
+        """Take names with commas between them."""
+        found = [self.name(expected)]
+        while self.take(","):
+            found.append(self.name(expected))
+        return tuple(found)
+
+    def span(self, expected: str) -> timedelta:
+        """Take a span of time."""
+        span = _span(self._word)
+        if span is None:
+            raise self.error(expected)
+        self._next += 1
+        return span
+
+    def signed_span(self) -> timedelta:
+        """Take a span with its sign, such as `+24h`."""
+        sign, span = self._word[:1], _span(self._word[1:])
+        if sign not in {"+", "-"} or span is None:
+            raise self.error("a span with its sign, such as +24h or -1h")
+        self._next += 1
+        return span if sign == "+" else -span
+
+    def number(self, expected: str) -> int:
+        """Take a whole number."""
+        if not NUMBER.fullmatch(self._word):
+            raise self.error(expected)
+        return int(self.word(expected))
+
+    def reference(self) -> str:
+        """Take an operation (`1.2`) or a maintenance (`1`)."""
+        expected = "an operation such as 1.2, or a maintenance such as 1"
+        return self.operation() if self.at_operation() else str(self.number(expected))
+
+    def at_operation(self) -> bool:
+        """Tell whether an operation such as `1.2` comes next."""
+        return OPERATION.fullmatch(self._word) is not None
+
+    def operation(self) -> str:
+        """Take an operation, such as `1.2`."""
+        if not self.at_operation():
+            raise self.error("an operation, such as 1.2")
+        return self.word("an operation")
+
+    def is_one_of(self, known: Iterable[str]) -> bool:
+        """Tell whether one of these words comes next."""
+        return self._word in set(known)
+
+    def one_of_these(self, known: Iterable[str], expected: str) -> str:
+        """Take one of these words."""
+        if not self.is_one_of(known):
+            raise self.error(f"{expected}: {', '.join(known)}")
+        return self.word(expected)
+
+    def one_of(self, kind: type[Word], expected: str) -> Word:
+        """Take a member of an enum."""
+        return kind(self.one_of_these(kind, expected))
+
+
+def _span(text: str) -> timedelta | None:
+    match = SPAN.fullmatch(text) if text else None
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
