@@ -15,9 +15,9 @@ T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOTICE = timedelta(minutes=15)
 
 
-def operation(**changes: object) -> schemas.Operation:
+def operation(**changes: object) -> schemas.OperationView:
     """A Reboot that is announced at T0 and neither approved nor started."""
-    announced = schemas.Operation(
+    announced = schemas.OperationView(
         id="1.1",
         maintenance=1,
         event_type=EventType.REBOOT,
@@ -42,7 +42,7 @@ def operation(**changes: object) -> schemas.Operation:
         attempt=0,
         interventions=(),
         events=(
-            schemas.Event(
+            schemas.EventView(
                 id="E",
                 scope="web",
                 update_domain=0,
@@ -55,13 +55,13 @@ def operation(**changes: object) -> schemas.Operation:
     return msgspec.structs.replace(announced, **changes)
 
 
-def approved(at: datetime) -> tuple[schemas.Event, ...]:
+def approved(at: datetime) -> tuple[schemas.EventView, ...]:
     approval = schemas.Approval(kind=ApproverKind.GUEST, by="web-0", address="", at=at)
     (event,) = operation().events
     return (msgspec.structs.replace(event, approval=approval),)
 
 
-def started(at: datetime, **changes: object) -> schemas.Operation:
+def started(at: datetime, **changes: object) -> schemas.OperationView:
     values: dict[str, object] = {"status": EventStatus.STARTED, "started_at": at, **changes}
     return operation(**values)
 

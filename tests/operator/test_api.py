@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from forewarn.clock import ManualClock
 from forewarn.server.operator import schemas
+from server.json_schema import Judge
 from server.running import NOON, Client, Running, fleet, request_reboot
 
 # The fleet.
@@ -36,7 +37,7 @@ def test_the_log_says_who_changed_the_fleet_and_not_who_only_tried(client: Clien
         client.ask("PUT", "/v1/fleet?dry_run=true&by=eve", cart)
         client.ask("PUT", "/v1/fleet?by=ann", cart)
         client.ask("PUT", "/v1/fleet?by=bob", cart)  # changes nothing
-        client.ask("DELETE", "/v1/fleet/machines", {"names": ["CART"], "by": "dan"})
+        client.ask("DELETE", "/v1/fleet/machines?name=CART&by=dan")
     assert [line for line in told if line["event"] == "an operator changed the fleet"] == [
         {"event": "an operator changed the fleet", "log_level": "info", "by": by, **what}
         for by, what in (("ann", {"added": ("cart",)}), ("dan", {"removed": ("cart",)}))
@@ -66,10 +67,7 @@ def test_a_prune_that_would_empty_the_fleet_is_refused_unless_it_is_meant(
     refused = client.ask("PUT", f"/v1/fleet?prune=true{more}", body)
     assert (refused.status, refused.error["code"]) == (409, "conflict")
     assert refused.error["facts"] == {"machines": 6}
-    assert refused.error["message"] == (
-        "pruning would remove every machine of the fleet, all 6, and the file has none in their "
-        "place: see whether the file is whole; if that is meant, apply with --allow-empty"
-    )
+    assert "--allow-empty" in refused.error["message"]
     assert len(client.get("/v1/fleet/machines")["machines"]) == 6
     assert client.ask("PUT", "/v1/fleet", body).status == 200
 
@@ -93,12 +91,9 @@ def test_a_listener_that_the_service_does_not_have_is_warned_of(
     }
     path = f"/v1/fleet?dry_run={trying}"
     blue = client.ask("PUT", path, {"availability_set": [group]}).json
-    assert blue["warnings"] == [
-        (
-            "the service has no listener 'blue' (its listeners have no names): what asks from the "
-            "address of g-0, g-1, g-2, g-3, g-4 and 2 more is answered 403"
-        )
-    ]
+    (warning,) = blue["warnings"]
+    assert "'blue'" in warning
+    assert "g-0, g-1, g-2, g-3, g-4 and 2 more" in warning
     again = client.ask("PUT", path, {"availability_set": [group]}).json
     assert again["warnings"] == blue["warnings"]
     assert client.ask("PUT", path, fleet()).json["warnings"] == []
@@ -107,14 +102,11 @@ def test_a_listener_that_the_service_does_not_have_is_warned_of(
 def test_a_hold_that_outlives_what_is_removed_is_warned_of(client: Client) -> None:
     for kind, name in (("machine", "WEB-0"), ("scope", "web"), ("machine", "web-1")):
         client.ask("POST", "/v1/holds", {"kind": kind, "name": name, "by": "ann", "reason": "why"})
-    removed = client.ask("DELETE", "/v1/fleet/machines", {"names": ["web-0"]}).json
-    assert removed["warnings"] == [
-        (
-            "machine web-0 stays held, by ann (why): what is added again by that name is held too; "
-            "'forewarn release machine web-0' ends it"
-        )
-    ]
-    assert client.get("/v1/attention")["count"] == 3
+    removed = client.ask("DELETE", "/v1/fleet/machines?name=web-0").json
+    (warning,) = removed["warnings"]
+    assert warning.startswith("machine web-0 stays held, by ann (why)")
+    assert "'forewarn release machine web-0'" in warning
+    assert client.get("/v1/alerts")["count"] == 3
     only = {"machine": [{"name": "only"}]}
     for path in ("/v1/fleet?prune=true&dry_run=true", "/v1/fleet?prune=true"):
         pruned = client.ask("PUT", path, only).json
@@ -123,7 +115,7 @@ def test_a_hold_that_outlives_what_is_removed_is_warned_of(client: Client) -> No
     assert client.ask("PUT", "/v1/fleet", fleet()).json["warnings"] == []
     assert request_reboot(client)["operations"][0]["held_at"] is not None
     for kind, name in (("machine", "web-0"), ("scope", "web")):
-        assert client.ask("DELETE", "/v1/holds", {"kind": kind, "name": name}).status == 200
+        assert client.ask("DELETE", f"/v1/holds?kind={kind}&name={name}").status == 200
 
 
 def test_an_answer_spells_out_so_many_names_and_counts_all(service: Running) -> None:
@@ -198,13 +190,21 @@ def test_scopes_are_listed_page_by_page(client: Client) -> None:
 
 
 def test_machines_are_removed_all_or_none(client: Client) -> None:
-    refused = client.ask("DELETE", "/v1/fleet/machines", {"names": ["web-0", "nope"]})
+    refused = client.ask("DELETE", "/v1/fleet/machines?name=web-0&name=nope")
     assert refused.status == 404
     assert client.ask("GET", "/v1/fleet/machines/web-0").status == 200
-    removed = client.ask("DELETE", "/v1/fleet/machines", {"names": ["WEB-0", "Bastion"]})
+    removed = client.ask("DELETE", "/v1/fleet/machines?name=WEB-0&name=Bastion")
     assert removed.json["removed"] == {"count": 2, "names": ["web-0", "Bastion"]}
     assert client.ask("GET", "/v1/fleet/machines/web-0").status == 404
     assert client.ask("GET", "/v1/fleet/scopes/bastion").status == 404
+
+
+def test_as_many_machines_are_removed_at_once_as_the_limit_says(service: Running) -> None:
+    names = [f"{n:04}{'x' * 76}" for n in range(schemas.MAX_REMOVED)]
+    client = service.client()
+    client.ask("PUT", "/v1/fleet", {"machine": [{"name": name} for name in names]})
+    removed = client.ask("DELETE", "/v1/fleet/machines?" + "&".join(f"name={n}" for n in names))
+    assert removed.json["removed"]["count"] == schemas.MAX_REMOVED
 
 
 # Maintenance.
@@ -396,15 +396,15 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "GET /v1/fleet/machines/{name}",
         "GET /v1/fleet/scopes",
         "GET /v1/fleet/scopes/{name}",
-        "GET /v1/fleet/lost",
+        "GET /v1/fleet/tombstones",
         "POST /v1/maintenance",
         "POST /v1/maintenance/{number}/resume",
         "POST /v1/postponements",
         "GET /v1/holds",
         "POST /v1/holds",
         "DELETE /v1/holds",
-        "GET /v1/attention",
-        "POST /v1/notes",
+        "GET /v1/alerts",
+        "POST /v1/acknowledgements",
         "POST /v1/operations/{operation}/resolution",
         "GET /v1/maintenance",
         "GET /v1/maintenance/{number}",
@@ -440,7 +440,7 @@ def test_the_schema_is_whole_every_reference_leads_somewhere(client: Client) -> 
             assert operation["operationId"]
             if path.startswith("/v1/"):
                 failure = operation["responses"]["400"]["content"]["application/json"]["schema"]
-                assert failure["$ref"].endswith("/Failure")
+                assert failure["$ref"].endswith("/ErrorBody")
 
 
 def test_the_schema_has_bodies_and_filters_under_their_own_names(client: Client) -> None:
@@ -459,3 +459,58 @@ def test_the_schema_has_bodies_and_filters_under_their_own_names(client: Client)
         "cursor",
         "limit",
     ]
+
+
+BODIES = {
+    "PUT /v1/fleet": fleet(),
+    "POST /v1/maintenance": {"event_type": "Reboot", "machines": ["web-0"], "by": "ann"},
+    "POST /v1/maintenance/{number}/resume": {"by": "ann"},
+    "POST /v1/approvals": {"references": ["1.1", "2"], "by": "ann"},
+    "POST /v1/cancellations": {"reference": "1", "reason": "wrong host"},
+    "POST /v1/postponements": {"reference": "1", "not_before": "2026-03-01T13:00:00Z"},
+    "POST /v1/holds": {"kind": "scope", "name": "web", "reason": "release day"},
+    "POST /v1/acknowledgements": {"references": ["1.1"]},
+    "POST /v1/operations/{operation}/resolution": {"verdict": "repeat", "by": "ann"},
+    "POST /v1/clock": {"trust": True},
+}
+
+
+def test_the_schema_accepts_the_bodies_that_the_api_accepts(client: Client) -> None:
+    described = client.get("/v1/schema")
+    judge = Judge(described["components"]["schemas"])
+    checked = set()
+    for path, item in described["paths"].items():
+        for method, operation in item.items():
+            if "requestBody" not in operation:
+                continue
+            name = f"{method.upper()} {path}"
+            shape = operation["requestBody"]["content"]["application/json"]["schema"]
+            assert judge.faults(BODIES[name], shape) == [], name
+            checked.add(name)
+    assert checked == BODIES.keys()
+
+
+def test_the_schema_accepts_the_answers_of_the_api(client: Client) -> None:
+    request_reboot(client)
+    client.ask("POST", "/v1/holds", {"kind": "scope", "name": "web"})
+    described = client.get("/v1/schema")
+    judge = Judge(described["components"]["schemas"])
+    for path, item in described["paths"].items():
+        if "get" not in item:
+            continue
+        asked = path.replace("{name}", "web" if "scopes" in path else "web-0")
+        answer = client.get(asked.replace("{number}", "1"))
+        shape = item["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        assert judge.faults(answer, shape) == [], path
+
+
+def test_the_schema_refuses_a_body_of_another_shape(client: Client) -> None:
+    shapes = client.get("/v1/schema")["components"]["schemas"]
+    for name, body in (
+        ("ApprovalRequest", {"references": [1]}),
+        ("ApprovalRequest", {"references": []}),
+        ("ApprovalRequest", {}),
+        ("HoldRequest", {"kind": "rack"}),
+        ("ClockRequest", {"trust": False}),
+    ):
+        assert Judge(shapes).faults(body, shapes[name]), (name, body)

@@ -102,8 +102,8 @@ def test_the_life_of_an_operation_is_counted(
     assert live['forewarn_events{status="Scheduled",type="Reboot"}'] == 1
     assert live['forewarn_operations{status="Scheduled",type="Reboot"}'] == 1
     assert live["forewarn_notice_left_min_seconds"] == 600
-    assert live['forewarn_attention{kind="unseen"}'] == 1
-    assert live['forewarn_attention{kind="failed"}'] == 0
+    assert live['forewarn_alerts{kind="unseen"}'] == 1
+    assert live['forewarn_alerts{kind="failed"}'] == 0
     clock.advance(timedelta(minutes=10, seconds=2))
     service.plane.advance().result(5)
     started = scraped(client)
@@ -164,7 +164,7 @@ def test_a_scrape_does_without_the_store(tmp_path: Path) -> None:
         store.away = False
     assert told["forewarn_store_up"] == told["forewarn_ready"] == 0
     assert told["forewarn_machines"] > 0
-    assert not [name for name in told if name.startswith("forewarn_attention")]
+    assert not [name for name in told if name.startswith("forewarn_alerts")]
 
 
 def test_scopes_that_are_off_are_counted(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from forewarn.server.operator import api, schemas
+from forewarn.server.operator import api, errors
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "api.md"
 
@@ -21,7 +21,7 @@ def test_every_route_has_its_heading() -> None:
 
 def test_every_code_is_told_with_its_status() -> None:
     told = re.findall(r"^\| `([a-z-]+)` \| (\d+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert dict(told) == {str(code): str(status) for code, status in schemas.STATUS.items()}
+    assert dict(told) == {str(code): str(status) for code, status in errors.STATUS.items()}
 
 
 def test_the_routes_are_listed_where_they_are_put_together() -> None:

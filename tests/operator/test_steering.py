@@ -63,10 +63,10 @@ def test_a_walk_shows_what_is_done_what_is_next_and_that_there_is_more(client: C
 
 def test_what_a_walk_has_to_come_follows_the_fleet(client: Client) -> None:
     reboot_of_web(client)
-    client.ask("DELETE", "/v1/fleet/machines", {"names": ["web-1"]})
+    client.ask("DELETE", "/v1/fleet/machines?name=web-1")
     (step,) = client.get("/v1/maintenance/1")["further"]
     assert step["places"][0]["machines"]["names"] == ["web-2"]
-    client.ask("DELETE", "/v1/fleet/machines", {"names": ["web-2"]})
+    client.ask("DELETE", "/v1/fleet/machines?name=web-2")
     assert client.get("/v1/maintenance/1")["further"] == []
     assert not walk_of(client)["more"]
 
@@ -140,7 +140,7 @@ def test_what_is_held_does_not_start_and_gets_its_notice_back(
     }
     again = client.ask("POST", "/v1/holds", body)
     assert (again.status, again.error["code"]) == (409, "conflict")
-    released = client.ask("DELETE", "/v1/holds", {"kind": "scope", "name": "web", "by": "bob"})
+    released = client.ask("DELETE", "/v1/holds?kind=scope&name=web&by=bob")
     (operation,) = client.get("/v1/history")["operations"]
     assert [(one["action"], one["by"], one["detail"]) for one in operation["interventions"]] == [
         ("hold", "ann", "scope web: release day"),
@@ -149,7 +149,7 @@ def test_what_is_held_does_not_start_and_gets_its_notice_back(
     assert released.json["operations"][0]["not_before"] == "2026-03-01T12:23:00Z"
     assert released.json["operations"][0]["held_at"] is None
     assert client.get("/v1/holds")["holds"] == []
-    assert client.ask("DELETE", "/v1/holds", {"kind": "scope", "name": "web"}).status == 404
+    assert client.ask("DELETE", "/v1/holds?kind=scope&name=web").status == 404
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,7 @@ def test_everything_a_host_and_a_machine_can_be_held(
     assert (hold["kind"], hold["name"], hold["by"]) == (kind, shown, "operator")
     client.ask("POST", "/v1/approvals", {"references": ["1.1"]})
     assert client.get("/v1/history?maintenance=1")["operations"][0]["status"] == "Scheduled"
-    (released, *_) = client.ask("DELETE", "/v1/holds", {"kind": kind, "name": name}).json[
-        "operations"
-    ]
+    (released, *_) = client.ask("DELETE", f"/v1/holds?kind={kind}&name={name}").json["operations"]
     assert released["status"] == "Started"
 
 
@@ -212,13 +210,13 @@ def test_an_event_is_postponed_and_never_brought_forward(client: Client) -> None
 
 
 def kinds(client: Client) -> list[tuple[str, str]]:
-    answer = client.get("/v1/attention")
+    answer = client.get("/v1/alerts")
     assert answer["count"] == len(answer["items"])
     return [(item["kind"], item["about"]) for item in answer["items"]]
 
 
 def test_all_is_well_at_first(client: Client) -> None:
-    assert client.get("/v1/attention") == {"now": "2026-03-01T12:00:00Z", "count": 0, "items": []}
+    assert client.get("/v1/alerts") == {"now": "2026-03-01T12:00:00Z", "count": 0, "items": []}
 
 
 def test_machines_that_cannot_see_their_event_need_attention(
@@ -245,7 +243,7 @@ def test_what_is_held_stopped_or_not_approved_in_time_needs_attention(
     client.ask("POST", "/v1/holds", {"kind": "machine", "name": "bastion", "reason": "why not"})
     clock.advance(timedelta(minutes=13, seconds=30))
     assert sorted(kinds(client)) == [("held", "machine bastion"), ("unapproved", "2.1")]
-    message = {i["about"]: i["message"] for i in client.get("/v1/attention")["items"]}
+    message = {i["about"]: i["message"] for i in client.get("/v1/alerts")["items"]}
     assert "why not" in message["machine bastion"]
 
 
@@ -254,15 +252,15 @@ def test_a_failure_needs_attention_until_somebody_takes_note(
 ) -> None:
     service.guests.seen_by_machine["web-0"] = (NOON, "2020-07-01")
     request_reboot(client)
-    early = client.ask("POST", "/v1/notes", {"references": ["1.1"], "by": "ann"})
+    early = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"], "by": "ann"})
     assert (early.status, early.error["code"]) == (409, "conflict")
     end(service, client, "1.1", well=False)
-    (item,) = client.get("/v1/attention")["items"]
+    (item,) = client.get("/v1/alerts")["items"]
     assert (item["kind"], item["about"]) == ("failed", "1.1")
     assert item["message"] == "Reboot failed: no such host"
-    assert client.ask("POST", "/v1/notes", {"references": ["1.1", "7.1"]}).status == 404
+    assert client.ask("POST", "/v1/acknowledgements", {"references": ["1.1", "7.1"]}).status == 404
     assert kinds(client) == [("failed", "1.1")]
-    (noted,) = client.ask("POST", "/v1/notes", {"references": ["1"], "by": "ann"}).json[
+    (noted,) = client.ask("POST", "/v1/acknowledgements", {"references": ["1"], "by": "ann"}).json[
         "operations"
     ]
     assert noted["acknowledged_by"] == "ann"
@@ -272,11 +270,11 @@ def test_a_failure_needs_attention_until_somebody_takes_note(
 def test_a_preempted_machine_is_remembered_and_added_again_only_on_purpose(
     client: Client, service: Running
 ) -> None:
-    assert client.get("/v1/fleet/lost") == {"lost": [], "next": ""}
+    assert client.get("/v1/fleet/tombstones") == {"tombstones": [], "next": ""}
     client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
     end(service, client, "1.1", well=True)
     assert client.ask("GET", "/v1/fleet/machines/batch_0").status == 404
-    (lost,) = client.get("/v1/fleet/lost?limit=1")["lost"]
+    (lost,) = client.get("/v1/fleet/tombstones?limit=1")["tombstones"]
     assert lost == {
         "name": "batch_0",
         "event_type": "Preempt",
@@ -284,11 +282,11 @@ def test_a_preempted_machine_is_remembered_and_added_again_only_on_purpose(
         "at": "2026-03-01T12:00:00Z",
     }
     left_out = client.ask("PUT", "/v1/fleet", fleet()).json
-    assert left_out["lost"] == {"count": 1, "names": ["batch_0"]}
+    assert left_out["tombstones"] == {"count": 1, "names": ["batch_0"]}
     assert left_out["added"]["count"] == 0
     added = client.ask("PUT", "/v1/fleet?again=true", fleet()).json
     assert added["added"]["names"] == ["batch_0"]
-    assert client.get("/v1/fleet/lost")["lost"] == []
+    assert client.get("/v1/fleet/tombstones")["tombstones"] == []
 
 
 def test_lost_machines_are_listed_page_by_page_each_once(client: Client, service: Running) -> None:
@@ -298,9 +296,9 @@ def test_lost_machines_are_listed_page_by_page_each_once(client: Client, service
         wanted = {"event_type": "Preempt", "machines": [spot["name"]]}
         client.ask("POST", "/v1/maintenance", wanted)
         end(service, client, f"{number}.1", well=True)
-    first = client.get("/v1/fleet/lost?limit=2")
-    rest = client.get(f"/v1/fleet/lost?limit=2&cursor={first['next']}")
-    assert [lost["name"] for lost in first["lost"] + rest["lost"]] == ["A", "b", "c"]
+    first = client.get("/v1/fleet/tombstones?limit=2")
+    rest = client.get(f"/v1/fleet/tombstones?limit=2&cursor={first['next']}")
+    assert [lost["name"] for lost in first["tombstones"] + rest["tombstones"]] == ["A", "b", "c"]
     assert rest["next"] == ""
 
 

@@ -237,7 +237,7 @@ def test_a_clock_that_jumps_is_told_of_until_an_operator_trusts_it(tmp_path: Pat
         (reason,) = answer.json["reasons"]
         assert "the wall clock is 86400 s ahead of what the monotonic clock counts" in reason
         assert client.get("/v1/clock")["doubt"] == reason
-        listed = {item["kind"]: item for item in client.get("/v1/attention")["items"]}
+        listed = {item["kind"]: item for item in client.get("/v1/alerts")["items"]}
         assert listed["doubted"] == {
             "kind": "doubted", "about": "clock", "message": reason, "since": "2026-03-01T12:00:00Z"
         }  # fmt: skip
@@ -249,7 +249,7 @@ def test_a_clock_that_jumps_is_told_of_until_an_operator_trusts_it(tmp_path: Pat
             assert client.ask("POST", "/v1/clock", wrong).status == 400
         trusted = client.ask("POST", "/v1/clock", {"trust": True})
         assert trusted.json == {"now": "2026-03-02T12:00:00Z", "scale": 1.0, "doubt": ""}
-        listed = client.get("/v1/attention")["items"]
+        listed = client.get("/v1/alerts")["items"]
         assert "doubted" not in {item["kind"] for item in listed}
         assert client.get("/readyz")["ready"]
         (moved,) = client.get("/v1/history")["operations"]

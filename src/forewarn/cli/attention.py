@@ -23,10 +23,10 @@ def attention(*, as_json: JsonOption = False, operator: OperatorOption = None) -
 
     Ends with 0 when that is nothing, and with 11 when it is something.
     """
-    from forewarn.server.operator import steering
+    from forewarn.server.operator import schemas
 
-    answer = Service(operator).get("/v1/attention")
-    found = answer.read(steering.AttentionList)
+    answer = Service(operator).get("/v1/alerts")
+    found = answer.read(schemas.AlertList)
     if as_json:
         output.document(answer.tree())
     else:
@@ -60,7 +60,7 @@ def note(
     from forewarn.server.operator import schemas
 
     body = {"references": references, "by": who()}
-    answer = Service(operator).ask("POST", "/v1/notes", body=body)
+    answer = Service(operator).ask("POST", "/v1/acknowledgements", body=body)
     if as_json:
         output.document(answer.tree())
         return

@@ -100,7 +100,7 @@ def list_(
         raise typer.BadParameter(f"{flag} goes with neither --scope nor --host")
     if scopes and lost:
         raise typer.BadParameter("either --scopes or --lost, not both")
-    kind = "scopes" if scopes else "lost" if lost else "machines"
+    kind = "scopes" if scopes else "tombstones" if lost else "machines"
     query: Query = {"scope": scope, "host": host, "limit": limit, "cursor": cursor}
     answer = pages(Service(operator), f"/v1/fleet/{kind}", kind, whole=whole, query=query)
     if as_json:
@@ -153,9 +153,8 @@ def remove(
 
     All of them or, if one cannot be removed, none.
     """
-    answer = Service(operator).ask(
-        "DELETE", "/v1/fleet/machines", body={"names": names, "by": who()}
-    )
+    query: Query = {"name": names, "by": who()}
+    answer = Service(operator).ask("DELETE", "/v1/fleet/machines", query=query)
     _show_change(answer, as_json=as_json)
 
 
@@ -199,11 +198,10 @@ def _tell_change(change: "schemas.FleetChange") -> None:
     if change.missing.count:
         named = output.listed(change.missing.names, change.missing.count)
         typer.echo(f"{change.missing.count} not in the file, kept (--prune removes them): {named}")
-    if change.lost.count:
-        named = output.listed(change.lost.names, change.lost.count)
-        typer.echo(
-            f"{change.lost.count} preempted or terminated, left out (--again adds them): {named}"
-        )
+    if change.tombstones.count:
+        gone = change.tombstones
+        named = output.listed(gone.names, gone.count)
+        typer.echo(f"{gone.count} preempted or terminated, left out (--again adds them): {named}")
     if not (change.added.count or change.changed.count or change.removed.count):
         typer.echo("nothing would change" if change.dry_run else "nothing changed")
 
@@ -262,10 +260,10 @@ def _list_scopes(answer: Answer) -> None:
 def _list_lost(answer: Answer) -> None:
     from forewarn.server.operator import schemas
 
-    page = answer.read(schemas.LostPage)
+    page = answer.read(schemas.TombstonePage)
     output.table(
         ("MACHINE", "LOST BY", "OPERATION", "AT"),
-        ((one.name, one.event_type, one.operation, times.shown(one.at)) for one in page.lost),
+        ((one.name, one.event_type, one.operation, times.shown(one.at)) for one in page.tombstones),
         empty="No machine was preempted or terminated.",
     )
     more(page.next)

@@ -84,8 +84,8 @@ def release(
     from forewarn.server.operator import schemas
 
     _judge(what, name)
-    body = {"kind": what, "name": name, "by": who()}
-    answer = Service(operator).ask("DELETE", "/v1/holds", body=body)
+    query = {"kind": what, "name": name, "by": who()}
+    answer = Service(operator).ask("DELETE", "/v1/holds", query=query)
     if as_json:
         output.document(answer.tree())
         return
@@ -101,7 +101,7 @@ def _judge(what: What | Asked, name: str) -> None:
 
 
 def _list(*, as_json: bool, operator: str | None) -> None:
-    from forewarn.server.operator import steering
+    from forewarn.server.operator import schemas
 
     answer = Service(operator).get("/v1/holds")
     if as_json:
@@ -117,7 +117,7 @@ def _list(*, as_json: bool, operator: str | None) -> None:
                 one.reason or "-",
                 output.listed(one.operations.names, one.operations.count) or "-",
             )
-            for one in answer.read(steering.HoldList).holds
+            for one in answer.read(schemas.HoldList).holds
         ),
         empty="Nothing is held.",
     )

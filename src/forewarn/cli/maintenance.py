@@ -135,7 +135,7 @@ def resume(
         output.note("Its next step is announced when nothing live is in its way, if one is left.")
 
 
-def _walk(walk: "schemas.Walk") -> str:
+def _walk(walk: "schemas.RollingUpdateView") -> str:
     """Return how a walk stands, in a line."""
     had_turn = output.listed(walk.done.names, walk.done.count) or "nobody"
     line = f"{f'scope {walk.scope}' if walk.scope else f'host {walk.host}'} is {walk.state}"

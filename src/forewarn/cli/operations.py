@@ -7,10 +7,11 @@ from forewarn.cli import output, times
 from forewarn.vocabulary import ApproverKind, EventStatus
 
 if TYPE_CHECKING:
+    from forewarn.maintenance import model
     from forewarn.server.operator import schemas
 
 
-def approver(approval: "schemas.Approval | None") -> str:
+def approver(approval: "model.Approval | None") -> str:
     """Return whose word it was; `-` while there is none."""
     if approval is None:
         return "-"
@@ -19,23 +20,23 @@ def approver(approval: "schemas.Approval | None") -> str:
     return f"{approval.kind} {approval.by}".strip()
 
 
-def approvers(operation: "schemas.Operation") -> str:
+def approvers(operation: "schemas.OperationView") -> str:
     """Return whose words they were, event by event; `-` where there are none."""
     named = dict.fromkeys(approver(event.approval) for event in operation.events)
     return ", ".join(named) or "-"
 
 
-def machines(operation: "schemas.Operation") -> str:
+def machines(operation: "schemas.OperationView") -> str:
     """Return the machines of an operation, the first of them spelled out."""
     return output.listed([name for event in operation.events for name in event.machines])
 
 
-def domains(operation: "schemas.Operation") -> str:
+def domains(operation: "schemas.OperationView") -> str:
     """Return where its machines are: scope and update domain."""
     return ", ".join(f"{event.scope}/{event.update_domain}" for event in operation.events)
 
 
-def planned(operations: Iterable["schemas.Operation"], empty: str) -> None:
+def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
     """Show what is going to happen, by operation."""
     output.table(
         ("REF", "TYPE", "STATUS", "DOMAIN", "MACHINES", "NOT BEFORE", "NOTICE", "EVENT"),
@@ -57,7 +58,7 @@ def planned(operations: Iterable["schemas.Operation"], empty: str) -> None:
 
 
 def interventions(
-    maintenance: "schemas.Maintenance", operations: Iterable["schemas.Operation"]
+    maintenance: "schemas.MaintenanceView", operations: Iterable["schemas.OperationView"]
 ) -> None:
     """Show what operators did with a maintenance and its operations; nothing where they did not."""
     done = [(str(maintenance.number), one) for one in maintenance.interventions]
@@ -98,7 +99,7 @@ def further(steps: Sequence["schemas.FurtherStep"]) -> None:
     output.note("Each of these is announced when the one before it has ended well.")
 
 
-def told(operations: Iterable["schemas.Operation"], empty: str) -> None:
+def told(operations: Iterable["schemas.OperationView"], empty: str) -> None:
     """Show what has happened, by operation; and who steered it, where anybody did."""
     listed = list(operations)
     steered = any(operation.interventions for operation in listed)
@@ -128,7 +129,7 @@ def told(operations: Iterable["schemas.Operation"], empty: str) -> None:
     )
 
 
-def became(operations: Iterable["schemas.Operation"]) -> None:
+def became(operations: Iterable["schemas.OperationView"]) -> None:
     """Say for each operation how it stands after a request."""
     for operation in operations:
         line = (
@@ -143,12 +144,12 @@ def became(operations: Iterable["schemas.Operation"]) -> None:
         output.say(line)
 
 
-def notice_seconds(operation: "schemas.Operation") -> int:
+def notice_seconds(operation: "schemas.OperationView") -> int:
     """Return the notice that was given, in whole seconds: NotBefore is rounded up to one."""
     return max(0, int((operation.not_before - operation.announced_at).total_seconds()))
 
 
-def standing(live: "schemas.Operation | schemas.LiveEvent") -> str:
+def standing(live: "schemas.OperationView | schemas.LiveEvent") -> str:
     """Return the status, and what keeps it from starting or leaves its end open."""
     if live.held_at is not None:
         return f"{live.status}, held"
@@ -159,14 +160,14 @@ def standing(live: "schemas.Operation | schemas.LiveEvent") -> str:
     return live.status
 
 
-def _waited(operation: "schemas.Operation") -> float | None:
+def _waited(operation: "schemas.OperationView") -> float | None:
     """Return how long it waited from its announcement to its start, None if it never did."""
     if operation.started_at is None:
         return None
     return max(0.0, (operation.started_at - operation.announced_at).total_seconds())
 
 
-def _steered(operation: "schemas.Operation") -> str:
+def _steered(operation: "schemas.OperationView") -> str:
     """Return who held, released, postponed or repeated it; `-` where nobody did."""
     words: dict[str, dict[str, None]] = {}
     for one in operation.interventions:
@@ -174,7 +175,7 @@ def _steered(operation: "schemas.Operation") -> str:
     return "; ".join(f"{by} ({', '.join(deeds)})" for by, deeds in words.items()) or "-"
 
 
-def _because(operation: "schemas.Operation") -> str:
+def _because(operation: "schemas.OperationView") -> str:
     cause = operation.start_cause
     if cause is None:
         return "-"

@@ -138,10 +138,10 @@ class Service:
 
     def moment(self, given: datetime | timedelta) -> datetime:
         """Return a time in UTC; a span counts from the service's now."""
-        from forewarn.server.operator import vitals
+        from forewarn.server.operator import schemas
 
         if isinstance(given, timedelta):
-            given = self.get("/v1/clock").read(vitals.Time).now + given
+            given = self.get("/v1/clock").read(schemas.ServiceTime).now + given
         return given.astimezone(UTC)
 
     def ask(

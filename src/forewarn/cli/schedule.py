@@ -145,10 +145,10 @@ def schedule(
     if as_json:
         output.document(answer.tree())
         return
-    _show(answer.read(schemas.Plan))
+    _show(answer.read(schemas.MaintenancePlan))
 
 
-def _show(plan: "schemas.Plan") -> None:
+def _show(plan: "schemas.MaintenancePlan") -> None:
     if plan.dry_run:
         output.note("Nothing is scheduled: this is what it would become.")
     else:

@@ -8,7 +8,6 @@
     tombstones the incarnations of what was removed
     loading   what of the store a decision gets to see
     writer    the one thread that writes; requests that wait together share a commit
-    measures  what is counted of all this, as plain numbers
     changefeed what changed, told to whoever listens, after the commit
     ticker    waits for the next wakeup and asks the plane to advance what is due
     trust     whether the time of day can be trusted: observations in, a verdict out

@@ -11,20 +11,24 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.registry import Collector
 
 from forewarn.clock import Clock
 from forewarn.control import tombstones
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.measures import COMMIT_BOUNDS, Histogram
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.store.port import Store, StoreUnavailable, Transaction
 
 MAX_BATCH = 1000
 """The most jobs that share a commit: nobody waits for more than about a tenth of a second."""
+
+COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Seconds: from a fast disk's commit of one change to what guests' clients give up on."""
 
 _log = structlog.get_logger(__name__)
 
@@ -90,11 +94,22 @@ class ThreadWriter:
     ) -> None:
         self._committer = _Committer(store, clock, feed)
         self._real = real or clock
-        self.commits = Histogram(COMMIT_BOUNDS)
-        """Seconds from a transaction's begin to its jobs' answers; of those that failed, too."""
-        self.jobs = 0
-        """How many were taken up so far."""
         self._queue: queue.SimpleQueue[tuple[Job, Future[Any]] | None] = queue.SimpleQueue()
+        self._commits = Histogram(
+            "forewarn_commit_seconds",
+            "Seconds from a transaction's begin to the answers of all its jobs.",
+            buckets=COMMIT_BUCKETS,
+            registry=None,
+        )
+        self._jobs = Counter(
+            "forewarn_writer_jobs", "Changes that the writer took up.", registry=None
+        )
+        waiting = Gauge(
+            "forewarn_writer_jobs_waiting", "Changes that wait for the writer.", registry=None
+        )
+        waiting.set_function(self._queue.qsize)
+        self.collectors: tuple[Collector, ...] = (self._commits, self._jobs, waiting)
+        """What Prometheus is told of it."""
         self._closed = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="forewarn-writer", daemon=True)
@@ -109,10 +124,6 @@ class ThreadWriter:
             else:
                 self._queue.put((job, future))
         return future
-
-    def waiting(self) -> int:
-        """Return how many jobs wait to be taken up."""
-        return self._queue.qsize()
 
     def close(self) -> None:
         """Finish what is queued and end the thread."""
@@ -143,10 +154,10 @@ class ThreadWriter:
                 more = False
             else:
                 batch.append(following)
-        self.jobs += len(batch)
+        self._jobs.inc(len(batch))
         began = self._real.monotonic()
         self._committer.commit(batch)
-        self.commits.observe(self._real.monotonic() - began)
+        self._commits.observe(self._real.monotonic() - began)
         return more
 
 

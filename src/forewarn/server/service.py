@@ -19,7 +19,6 @@ from forewarn.clock import Clock, ScaledClock, SystemClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.heartbeat import Heartbeat
-from forewarn.control.measures import Course
 from forewarn.control.plane import Plane
 from forewarn.control.ticker import Ticker
 from forewarn.control.watch import Watch
@@ -28,9 +27,9 @@ from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.server import carrying
 from forewarn.server.guests import Guests
 from forewarn.server.operator import api, auth, sockets
-from forewarn.server.operator.desk import Desk
-from forewarn.server.operator.metrics import Measured
-from forewarn.server.operator.roster import Roster
+from forewarn.server.operator.inventory import Inventory
+from forewarn.server.operator.metrics import Measured, OperationMetrics
+from forewarn.server.operator.requests import Backend
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import OFF, Rules, Settings
 from forewarn.settings import split_address
@@ -95,7 +94,7 @@ class Service:
             self._writer, mint, policy_of(settings.rules), may_start=watch.may_start
         )
         self._guests = guests(self._plane, watch)
-        self._roster = Roster(self._guests.machines)
+        self._inventory = Inventory(self._guests.machines)
         self._heartbeat = Heartbeat(self._plane, watch, machines_own)
         keep = timedelta(days=settings.history.retention_days)
         self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
@@ -106,11 +105,11 @@ class Service:
             settings.connector.kind,
             on_unknown=settings.connector.on_unknown,
         )
-        self._course = Course()
-        self._desk = Desk(
+        self._counted = OperationMetrics()
+        self._backend = Backend(
             plane=self._plane,
             store=store,
-            roster=self._roster,
+            inventory=self._inventory,
             callers=self._guests,
             listeners=frozenset(listener.name for listener in settings.guest.listener),
             clock=watch,
@@ -120,10 +119,9 @@ class Service:
             time=self._heartbeat,
             measured=Measured(
                 policy=policy_of(settings.rules),
-                course=self._course,
-                writer=self._writer,
+                collectors=(*self._counted.collectors, *self._writer.collectors),
                 figures=self._guests.figures,
-                acts=lambda: self._executor.running,
+                tasks=lambda: self._executor.running,
             ),
         )
         self._servers: list[sockets.Server] = []
@@ -137,7 +135,7 @@ class Service:
             SocketUnusable, TokenUnusable, StoreError: The service cannot run; `close` it.
         """
         loop = asyncio.get_running_loop()
-        for learn in (self._guests.learn, self._roster.learn, self._course.learn, _tell):
+        for learn in (self._guests.learn, self._inventory.learn, self._counted.learn, _tell):
             self._feed.subscribe_on_loop(loop, learn)
         self._ticker.follow(self._feed, loop)
         self._executor.follow(self._feed, loop)
@@ -156,8 +154,8 @@ class Service:
         return Opened(
             operators=operators,
             guests=guests,
-            machines=len(self._roster.machines),
-            scopes=len(self._roster.scopes),
+            machines=len(self._inventory.machines),
+            scopes=len(self._inventory.scopes),
         )
 
     async def wait(self, stop: asyncio.Event) -> None:
@@ -212,7 +210,7 @@ class Service:
             found += self._watch.obstacles()
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                await self._desk.read(lambda reading: reading.setting(CLOCK_SETTING))
+                await self._backend.read(lambda reading: reading.setting(CLOCK_SETTING))
         except StoreError as error:
             found.append(str(error))
         except TimeoutError:
@@ -221,15 +219,15 @@ class Service:
 
     async def _fill(self) -> None:
         """Fill memory; nothing else is asked of the plane until that is done."""
-        scopes, machines, operations = await self._desk.read(
+        scopes, machines, operations = await self._backend.read(
             lambda reading: (reading.scopes(), reading.machines(), reading.live_operations())
         )
         self._guests.fill(scopes.values(), machines.values(), operations.values())
-        self._roster.fill(scopes.values(), operations.values())
-        self._course.fill(operations.values())
+        self._inventory.fill(scopes.values(), operations.values())
+        self._counted.fill(operations.values())
 
     def _open_operators(self) -> tuple[str, ...]:
-        application = api.application(self._desk)
+        application = api.application(self._backend)
         operator = self._settings.operator
         opened: list[str] = []
         if operator.socket != OFF:

@@ -108,7 +108,7 @@ class Row:
         self.process = process
         self.spoken = spoken
         self.says = ""
-        self.operation: schemas.Operation | None = None
+        self.operation: schemas.OperationView | None = None
         self.end = ""
         """`deleted` or `stopped` once the guest has ended."""
 
@@ -168,7 +168,7 @@ class Stage:
         self._live: Live | None = None
         self._limit = DEMO_LIMIT
         self.now = self._clock.now()
-        self.operations: dict[str, schemas.Operation] = {}
+        self.operations: dict[str, schemas.OperationView] = {}
         self.stopped: set[str] = set()
         """The machines whose guest somebody else has stopped."""
 
@@ -392,7 +392,7 @@ Ctrl-C stops it and leaves nothing behind.
         return whole
 
 
-def news(before: "schemas.Operation | None", after: "schemas.Operation") -> list[str]:
+def news(before: "schemas.OperationView | None", after: "schemas.OperationView") -> list[str]:
     """Return the changes of an operation as lines."""
     names = ", ".join(name for event in after.events for name in event.machines)
     what = f"{after.event_type} of {names}"

@@ -12,7 +12,7 @@ from forewarn.vocabulary import EventStatus
 
 if TYPE_CHECKING:
     from forewarn.cli.demo.show import Stage
-    from forewarn.server.operator.schemas import Operation
+    from forewarn.server.operator.schemas import OperationView
 
 SCALE: Final = 90
 """The service's seconds in one real second: fifteen minutes' notice last ten seconds."""
@@ -178,7 +178,7 @@ class Story:
         ]
 
     def _judge_approvals(
-        self, reboots: "list[Operation]", freeze: "Operation", preempt: "Operation"
+        self, reboots: "list[OperationView]", freeze: "OperationView", preempt: "OperationView"
     ) -> str:
         expected = [*zip(reboots, WEB_LEADERS, strict=True)]
         expected += [(freeze, HOST_LEADERS), (preempt, {PREEMPTED})]
@@ -192,7 +192,7 @@ class Story:
             return f"guests approved their events, except on {', '.join(sorted(stopped))}"
         return "web-0 approved at once, web-1 once drained; nobody approved the reboot of web-2"
 
-    def _of(self, number: int) -> "list[Operation]":
+    def _of(self, number: int) -> "list[OperationView]":
         return [one for one in self._stage.operations.values() if one.maintenance == number]
 
     def _over(self, number: int) -> bool:
@@ -210,7 +210,7 @@ class Story:
             self._stage.look()
 
 
-def judge_nothing_early(operations: "Iterable[Operation]") -> str:
+def judge_nothing_early(operations: "Iterable[OperationView]") -> str:
     """Check that nothing started without approval before its NotBefore."""
     for operation in operations:
         started = operation.started_at
@@ -222,7 +222,7 @@ def judge_nothing_early(operations: "Iterable[Operation]") -> str:
     return "nothing started before its NotBefore without the approval of its guests"
 
 
-def judge_one_domain_at_a_time(operations: "Iterable[Operation]") -> str:
+def judge_one_domain_at_a_time(operations: "Iterable[OperationView]") -> str:
     """Check that no two update domains of 'web' were down at once."""
     spans = sorted(
         (operation.started_at, operation.ended_at, operation.id, event.update_domain)
@@ -236,7 +236,7 @@ def judge_one_domain_at_a_time(operations: "Iterable[Operation]") -> str:
     return "no two update domains of 'web' were down at once"
 
 
-def judge_announcements(reboots: "list[Operation]") -> str:
+def judge_announcements(reboots: "list[OperationView]") -> str:
     """Check that each domain was announced when the one before it had ended well."""
     for before, reboot in pairwise(sorted(reboots, key=lambda one: one.announced_at)):
         ended = before.ended_at if before.status is EventStatus.COMPLETED else None

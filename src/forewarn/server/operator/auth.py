@@ -1,9 +1,13 @@
-"""Who may ask: on TCP whoever has the token, and nobody's web page on either socket.
+"""Who may use the operator plane.
 
-The unix socket's file mode decides who can connect to it. On TCP the bearer token is wanted for
-all but `/healthz` and `/readyz`, which tell a probe nothing about the fleet; and the service
-answers only to names that it knows to be its own, so that a page that a browser loaded from a
-name that was pointed at this address cannot reach it.
+The unix socket needs no authentication: its file mode decides who can connect. On TCP every
+request needs the bearer token, except `/healthz` and `/readyz`, which tell a probe nothing about
+the fleet. Only listed Host names are answered, so that a page that a browser loaded from a name
+that was pointed at this address cannot reach it (DNS rebinding).
+
+Litestar's `AllowedHosts` and guards would each do a part: a guard is not asked about unknown paths,
+and `AllowedHosts` matches the header with its port, answers 400 and cannot differ between the two
+sockets of one application.
 """
 
 import asyncio
@@ -18,21 +22,21 @@ from typing import Any, Final
 import msgspec
 
 from forewarn.server import secret_files
-from forewarn.server.operator import schemas
+from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
 from forewarn.vocabulary import ErrorCode
 
 TOKEN_BYTES: Final = 32
-"""256 bits of chance: nobody guesses it."""
+"""256 bits: nobody guesses it."""
 
 DISCARD_BYTES: Final = 128 * 1024 * 1024
-"""The most bytes of a refused body that are still read: twice the longest that is ever taken."""
+"""The most bytes of a refused body that are still read: twice the longest that is accepted."""
 
 DISCARD_SECONDS: Final = 5.0
-"""How long a refused body is still read: what is on this machine sends in less."""
+"""How long a refused body is still read: local clients send it in less."""
 
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 PROBES: Final = frozenset({"/healthz", "/readyz"})
-WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -41,17 +45,17 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class TokenUnusable(Exception):  # noqa: N818 - a state of the file, not a mistake of the caller's
-    """The token's file cannot be used; the message is one line for the operator."""
+    """The token file cannot be used; the message is one line for the operator."""
 
 
 def token(path: Path) -> str:
-    """Return the operators' token, made at the first call and kept in a file of mode 0600.
+    """Return the operators' token; the first call makes it, in a file of mode 0600.
 
     Args:
         path: The file; its folder exists, and only one process at a time asks.
 
     Raises:
-        TokenUnusable: Others may read the file, it holds no token, or cannot be read or made.
+        TokenUnusable: Others may read the file, it has no token, or it cannot be read or made.
     """
     try:
         if not path.exists():
@@ -59,27 +63,26 @@ def token(path: Path) -> str:
         mode, text = secret_files.read(path)
     except OSError as error:
         message = (
-            f"the token's file {path} cannot be used: {error.strerror}: name a place that the "
-            "service's user may read and write, as operator.token_file"
+            f"cannot use the token file {path}: {error.strerror}: set operator.token_file to a "
+            "path that the service's user can read and write"
         )
         raise TokenUnusable(message) from error
     if os.name == "posix" and mode & 0o077:
         message = (
-            f"the token's file {path} has mode {mode:04o}, so others may read it: remove it for a "
-            "new token at the next start, or give it mode 0600 if nobody has"
+            f"the token file {path} has mode {mode:04o}, so others may have read it: remove it "
+            "for a new token at the next start, or set mode 0600 if nobody has"
         )
         raise TokenUnusable(message)
     if len(text) < 16 or not text.isascii() or not text.isprintable():
         message = (
-            f"the token's file {path} holds no token of at least 16 printable characters: "
-            "remove it for a new one at the next start"
+            f"the token file {path} has no token of at least 16 printable characters: remove it "
+            "for a new token at the next start"
         )
         raise TokenUnusable(message)
     return text
 
 
 def _make(path: Path) -> None:
-    """Write a new token beside its place, and move it there whole."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -91,13 +94,13 @@ def _make(path: Path) -> None:
 
 
 class Gate:
-    """Turns away what may not ask, before the application sees it.
+    """Refuses requests that are not allowed, before the application sees them.
 
     Args:
-        application: What is behind it.
-        token: What a caller has to show; None on the unix socket.
-        hosts: The names that it answers to, beside the loopback ones; None for any (the unix
-            socket, which no browser reaches).
+        application: Handles the rest.
+        token: The bearer token; None on the unix socket.
+        hosts: The accepted Host names beside the loopback ones; None for any (the unix socket,
+            which no browser reaches).
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class Gate:
         self._hosts = None if hosts is None else {h.lower() for h in (*LOOPBACK_NAMES, *hosts)}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Judge a request by its head, and pass it on or answer it."""
+        """Judge a request by its head, and pass it on or refuse it."""
         if scope["type"] != "http":
             return  # neither websockets nor a lifespan are served
         body = _Body(receive)
@@ -123,8 +126,7 @@ class Gate:
             await self._application(scope, body.receive, send_once_read)
             return
         status, code, message = refusal
-        failure = schemas.Failure(error=schemas.Error(code=code, message=message))
-        told = msgspec.json.encode(failure)
+        told = msgspec.json.encode(ErrorBody(error=ErrorDetail(code=code, message=message)))
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(told)).encode("ascii")),
@@ -139,23 +141,23 @@ class Gate:
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if self._hosts is not None and _name_of(host) not in self._hosts:
             message = (
-                f"this is not {host or 'a host without a name'}: ask by one of "
-                f"{', '.join(sorted(self._hosts))}, or list the name in operator.hosts"
+                f"Host {host!r} is not allowed: use one of {', '.join(sorted(self._hosts))}, "
+                "or add the name to operator.hosts"
             )
             return 421, ErrorCode.UNAUTHORIZED, message
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").lower() != f"http://{host}":
-            message = "a page of another origin may not ask here"
+            message = "requests from pages of other origins are not allowed"
             return 403, ErrorCode.UNAUTHORIZED, message
         if not self._known(headers.get(b"authorization", b""), scope["path"]):
             message = (
-                "this wants 'Authorization: Bearer TOKEN' with the token in the file that "
-                "operator.token_file names"
+                "expected 'Authorization: Bearer TOKEN', with the token in the file "
+                "operator.token_file"
             )
             return 401, ErrorCode.UNAUTHORIZED, message
         kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if scope["method"] in WITH_BODY and kind != b"application/json":
-            message = "this takes 'Content-Type: application/json' only"
+            message = "expected 'Content-Type: application/json'"
             return 415, ErrorCode.INVALID, message
         return None
 
@@ -167,9 +169,9 @@ class Gate:
 
 
 class _Body:
-    """A request's body, which has to be read to its end before a refusal is sent.
+    """A request's body, which is read to its end before a refusal is sent.
 
-    A client that is still sending when the connection closes never reads why.
+    A client that is still sending when the connection closes never reads the refusal.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -177,14 +179,14 @@ class _Body:
         self._ended = False
 
     async def receive(self) -> Message:
-        """Return the next part."""
+        """Return the next message."""
         message = await self._receive()
         if message["type"] != "http.request" or not message.get("more_body", False):
             self._ended = True
         return message
 
     async def discard(self) -> None:
-        """Read what is left and throw it away, within its bounds."""
+        """Read and discard the rest, within limits."""
         left = DISCARD_BYTES
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_SECONDS):

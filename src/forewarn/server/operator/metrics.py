@@ -1,139 +1,199 @@
-"""What Prometheus reads: the figures of all rooms, gathered at each scrape.
+"""The metrics for Prometheus: counters of operations, and the state of the service at each scrape.
 
-Nothing is registered anywhere and nobody pushes: the rooms count plain numbers, and a scrape reads
-them. docs/reference/metrics.md says what each is for; a test compares.
+What happens is counted by Prometheus' own objects, where it happens; what is, such as the number of
+live operations, is read at each scrape. docs/reference/metrics.md explains them all; a test
+compares.
 """
 
 import asyncio
 import platform
-from collections import Counter
+from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
-from prometheus_client import (
-    CONTENT_TYPE_PLAIN_0_0_4,
-    CollectorRegistry,
-    ProcessCollector,
-    generate_latest,
-)
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
 )
+from prometheus_client.registry import Collector
 
-from forewarn.control.measures import Course, Histogram
-from forewarn.maintenance import alerts
-from forewarn.maintenance.model import Enablement, Operation, Policy, Scope
+from forewarn.maintenance import alerts, decide
+from forewarn.maintenance.model import Changes, Operation, Policy, StartCause
 from forewarn.server.guest.tally import Figures
 from forewarn.version import __version__
 from forewarn.vocabulary import EventStatus
 
-CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-"""The text that every Prometheus reads, and most else."""
+CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_PLAIN_0_0_4
+"""The text format that every Prometheus reads."""
+
+LATENESS_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
+"""Seconds: from a timer's delay to what somebody should look into."""
 
 Families: TypeAlias = Iterator[Metric]
 
+# A series with the start of each counter would double their number and help nobody.
+_disable_created: Callable[[], None] = prometheus_client.disable_created_metrics
+_disable_created()
 
-class Writer(Protocol):
-    """The control plane's writer, as it is measured."""
 
-    commits: Histogram
-    jobs: int
+class OperationMetrics:
+    """Counts what happens to operations; filled and updated on one thread."""
 
-    def waiting(self) -> int:
-        """Return how many jobs wait to be taken up."""
-        ...
+    def __init__(self) -> None:
+        self._live: dict[str, Operation] = {}
+        self._started = Counter(
+            "forewarn_operations_started",
+            "Operations that started, by cause.",
+            ("type", "cause"),
+            registry=None,
+        )
+        self._ended = Counter(
+            "forewarn_operations_ended",
+            "Operations that ended, by result.",
+            ("type", "status"),
+            registry=None,
+        )
+        self._approvals = Counter(
+            "forewarn_approvals", "Events that were approved, by approver.", ("by",), registry=None
+        )
+        self._lateness = Histogram(
+            "forewarn_start_lateness_seconds",
+            "Seconds from NotBefore to the start, of operations that only time held back.",
+            buckets=LATENESS_BUCKETS,
+            registry=None,
+        )
+        self.collectors: tuple[Collector, ...] = (
+            self._started,
+            self._ended,
+            self._approvals,
+            self._lateness,
+        )
+
+    def fill(self, operations: Iterable[Operation]) -> None:
+        """Take over what is live, without counting it."""
+        self._live = {operation.id: operation for operation in operations}
+
+    def learn(self, changes: Changes) -> None:
+        """Count what changed."""
+        for operation in changes.operations:
+            before = self._live.pop(operation.id, None)
+            if operation.status.visible:
+                self._live[operation.id] = operation
+            elif before is None:
+                continue  # it was over already, and somebody acknowledged it
+            self._count(before, operation)
+
+    def _count(self, before: Operation | None, operation: Operation) -> None:
+        known = before.events if before is not None else ()
+        approved = {event.id for event in known if event.approval is not None}
+        for event in operation.events:
+            if event.approval is not None and event.id not in approved:
+                self._approvals.labels(event.approval.kind).inc()
+        if operation.status.over:
+            self._ended.labels(operation.event_type, operation.status).inc()
+        was_started = before is not None and before.status is EventStatus.STARTED
+        if operation.started_at is None or operation.start_cause is None or was_started:
+            return
+        self._started.labels(operation.event_type, operation.start_cause).inc()
+        due = decide.wakeup_at(before) if before is not None else None
+        if due is not None and operation.start_cause is StartCause.NOTICE_OVER:
+            self._lateness.observe(max(0.0, (operation.started_at - due).total_seconds()))
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """The rooms that count, beside those that the operators' routes work with anyway."""
+    """What a scrape reads beside what the API's routes work with."""
 
     policy: Policy
-    course: Course
-    writer: Writer
+    collectors: Sequence[Collector]
+    """The counters of other rooms."""
     figures: Callable[[], Figures]
-    acts: Callable[[], int]
+    """What the guest plane counted."""
+    tasks: Callable[[], int]
     """How many are being carried out."""
 
 
 class Scrape(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one scrape reads, taken on the event loop at one instant."""
+    """All that one scrape reads, taken on the event loop at one instant."""
 
     now: datetime
     figures: Figures
     machines: int
-    scopes: Sequence[Scope]
+    scopes_on: int
+    scopes_off: int
     operations: Sequence[Operation]
     """Those that are Scheduled or Started."""
-    policy: Policy
-    course: Course
-    writer: Writer
-    acts: int
-    reasons: tuple[str, ...]
-    """Why the service is not ready."""
-    doubt: str
-    """Why the time of day is not trusted; `""` when it is."""
-    needs: Sequence[alerts.Alert] | None
-    """What needs an operator; None where the store is away."""
+    tasks: int
+    ready: bool
+    trusted: bool
+    """Whether the time of day is trusted."""
+    alerts: Sequence[alerts.Alert] | None
+    """What needs an operator; None where the store is unavailable."""
+    collectors: Sequence[Collector]
 
 
 async def render(scrape: Scrape) -> bytes:
     """Return a scrape as CONTENT_TYPE.
 
-    Done on another thread: a fleet of 100,000 scopes is counted without holding guests up.
+    Done on another thread: counting 100,000 operations must not delay guests.
     """
     return await asyncio.to_thread(_render, scrape)
 
 
 def _render(scrape: Scrape) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Collector(scrape))
+    registry.register(_Figures(scrape))
+    for collector in scrape.collectors:
+        registry.register(collector)
     ProcessCollector(registry=registry)
-    return generate_latest(registry)
+    return prometheus_client.generate_latest(registry)
 
 
-class _Collector:
-    """Tells one scrape."""
+class _Figures(Collector):
+    """The state of the service at one scrape."""
 
     def __init__(self, scrape: Scrape) -> None:
         self._scrape = scrape
 
-    def collect(self) -> Iterable[Metric]:
-        """Yield every metric of ours."""
-        scrape = self._scrape
-        yield from _service(scrape)
-        yield from _guests(scrape.figures)
-        yield from _fleet(scrape)
-        yield from _operations(scrape)
-        yield from _course(scrape.course)
-        yield from _writer(scrape.writer)
-        yield from _attention(scrape)
+    def collect(self) -> Families:
+        """Yield what is read at the scrape."""
+        yield from _service(self._scrape)
+        yield from _guests(self._scrape.figures)
+        yield from _fleet(self._scrape)
+        yield from _operations(self._scrape)
 
 
 def _service(scrape: Scrape) -> Families:
     yield InfoMetricFamily(
         "forewarn_build",
-        "Which release this is, on which Python.",
+        "The release, and the version of Python.",
         {"version": __version__, "python": platform.python_version()},
     )
-    yield GaugeMetricFamily(
-        "forewarn_ready", "1 while the service does all its work.", int(not scrape.reasons)
+    for name, documentation, value in (
+        ("ready", "1 while the service does all its work.", scrape.ready),
+        (
+            "clock_trusted",
+            "1 while the time of day is trusted; else nothing starts.",
+            scrape.trusted,
+        ),
+        ("store_up", "1 if the store answered this scrape.", scrape.alerts is not None),
+    ):
+        yield GaugeMetricFamily(f"forewarn_{name}", documentation, int(value))
+    family = GaugeMetricFamily(
+        "forewarn_alerts",
+        "What needs an operator; absent while the store is unavailable.",
+        labels=("kind",),
     )
-    yield GaugeMetricFamily(
-        "forewarn_clock_trusted",
-        "1 while the time of day is trusted; nothing starts otherwise.",
-        int(not scrape.doubt),
-    )
-    yield GaugeMetricFamily(
-        "forewarn_store_up",
-        "1 if the store answered this scrape.",
-        int(scrape.needs is not None),
-    )
+    if scrape.alerts is not None:
+        found = Tally(alert.kind for alert in scrape.alerts)
+        for kind in alerts.AlertKind:
+            family.add_metric((kind.value,), found[kind])
+    yield family
 
 
 def _guests(figures: Figures) -> Families:
@@ -146,7 +206,7 @@ def _guests(figures: Figures) -> Families:
     yield requests
     refusals = CounterMetricFamily(
         "forewarn_guest_refusals",
-        "Guests turned away for who they are or by the transport.",
+        "Requests and connections of guests that were refused.",
         labels=("reason",),
     )
     for reason, count in figures.refusals.items():
@@ -170,14 +230,11 @@ def _guests(figures: Figures) -> Families:
 
 def _fleet(scrape: Scrape) -> Families:
     yield GaugeMetricFamily("forewarn_machines", "Machines of the fleet.", scrape.machines)
-    enabled = len(scrape.scopes)
-    if scrape.policy.enablement is not Enablement.ALWAYS:
-        enabled = sum(scrape.policy.is_on(scope, scrape.now) for scope in scrape.scopes)
     scopes = GaugeMetricFamily(
-        "forewarn_scopes", "Scopes, by whether their guests are told.", labels=("state",)
+        "forewarn_scopes", "Scopes, by whether their guests get events.", labels=("state",)
     )
-    scopes.add_metric(("on",), enabled)
-    scopes.add_metric(("off",), len(scrape.scopes) - enabled)
+    scopes.add_metric(("on",), scrape.scopes_on)
+    scopes.add_metric(("off",), scrape.scopes_off)
     yield scopes
 
 
@@ -188,8 +245,8 @@ def _operations(scrape: Scrape) -> Families:
     events = GaugeMetricFamily(
         "forewarn_events", "Events that guests see.", labels=("type", "status")
     )
-    live: Counter[tuple[str, str]] = Counter()
-    shown: Counter[tuple[str, str]] = Counter()
+    live: Tally[tuple[str, str]] = Tally()
+    shown: Tally[tuple[str, str]] = Tally()
     for operation in scrape.operations:
         place = (operation.event_type.value, operation.status.value)
         live[place] += 1
@@ -199,10 +256,12 @@ def _operations(scrape: Scrape) -> Families:
         events.add_metric(place, shown[place])
     yield operations
     yield events
-    yield GaugeMetricFamily("forewarn_acts_running", "Acts being carried out.", scrape.acts)
+    yield GaugeMetricFamily(
+        "forewarn_tasks_running", "Tasks that the connector carries out.", scrape.tasks
+    )
     left = GaugeMetricFamily(
         "forewarn_notice_left_min_seconds",
-        "The least notice left of what is Scheduled and not approved; nothing where there is none.",
+        "The least notice left of what is Scheduled and not approved; absent if there is none.",
     )
     waiting = [
         (operation.not_before - scrape.now).total_seconds()
@@ -215,68 +274,3 @@ def _operations(scrape: Scrape) -> Families:
     if waiting:
         left.add_metric((), max(0.0, min(waiting)))
     yield left
-
-
-def _course(course: Course) -> Families:
-    started = CounterMetricFamily(
-        "forewarn_operations_started",
-        "Operations that started, by why they might.",
-        labels=("type", "cause"),
-    )
-    for (event_type, cause), count in sorted(course.started.copy().items()):
-        started.add_metric((event_type.value, cause.value), count)
-    yield started
-    ended = CounterMetricFamily(
-        "forewarn_operations_ended", "Operations that ended, and how.", labels=("type", "status")
-    )
-    for (event_type, status), count in sorted(course.ended.copy().items()):
-        ended.add_metric((event_type.value, status.value), count)
-    yield ended
-    approvals = CounterMetricFamily(
-        "forewarn_approvals", "Events that were approved, by whose word.", labels=("by",)
-    )
-    for kind, count in sorted(course.approved.copy().items()):
-        approvals.add_metric((kind.value,), count)
-    yield approvals
-    yield _histogram(
-        "forewarn_start_lateness_seconds",
-        "From NotBefore to the start, of what only the time held back.",
-        course.lateness,
-    )
-
-
-def _writer(writer: Writer) -> Families:
-    yield _histogram(
-        "forewarn_commit_seconds",
-        "From a transaction's begin to the answers of all its jobs.",
-        writer.commits,
-    )
-    yield CounterMetricFamily(
-        "forewarn_writer_jobs", "Changes that the writer took up.", writer.jobs
-    )
-    yield GaugeMetricFamily(
-        "forewarn_writer_jobs_waiting", "Changes that wait for the writer.", writer.waiting()
-    )
-
-
-def _attention(scrape: Scrape) -> Families:
-    family = GaugeMetricFamily(
-        "forewarn_attention",
-        "What needs an operator; nothing while the store is away.",
-        labels=("kind",),
-    )
-    if scrape.needs is not None:
-        found = Counter(item.kind for item in scrape.needs)
-        for kind in alerts.AlertKind:
-            family.add_metric((kind.value,), found[kind])
-    yield family
-
-
-def _histogram(name: str, documentation: str, measured: Histogram) -> Metric:
-    counts = list(measured.counts)
-    running = 0
-    buckets: list[tuple[str, float]] = []
-    for bound, count in zip((*measured.bounds, float("inf")), counts, strict=True):
-        running += count
-        buckets.append(("+Inf" if bound == float("inf") else repr(bound), running))
-    return HistogramMetricFamily(name, documentation, buckets, measured.total)

@@ -1,23 +1,33 @@
-"""What goes over the operators' API, as values: JSON in and out by these shapes alone.
+"""The JSON of the operators' API: the shapes of requests and answers.
 
-Times are ISO 8601 with their zone, answered in UTC (`2026-03-01T12:00:00Z`) and in the service's
-own time, which `GET /v1/clock` tells. Fields that do not apply are null where they are a time, a
-number or an object, and `""` where they are text. Unknown keys of a request are refused. A
-client should pass over keys of an answer that it does not know: later releases add some.
+Times are ISO 8601 with a zone; answers are in UTC (`2026-03-01T12:00:00Z`) and in the service's own
+time, which `GET /v1/clock` tells. A field that does not apply is null where it is a time, a number
+or an object, and `""` where it is text. Unknown keys of a request are refused. Clients should
+ignore keys of an answer that they do not know: later releases add some.
 
-Every refusal and failure is a `Failure`, with the status that `STATUS` gives its code.
+Values of the rules that the API shows unchanged (`Alert`, `Approval`,
+`Intervention`, `Lost`) are the rules' own
+types. Where a shape differs from the rules' value, because it shows names instead of keys or counts
+instead of lists, its name ends in `View`.
 """
 
-from collections.abc import Mapping
 from datetime import datetime
-from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from forewarn.maintenance.model import AuditAction, RollingState, StartCause
+from forewarn.maintenance import planner
+from forewarn.maintenance.alerts import Alert
+from forewarn.maintenance.model import (
+    Approval,
+    HoldKind,
+    Intervention,
+    Lost,
+    RollingState,
+    StartCause,
+    Verdict,
+)
 from forewarn.vocabulary import (
-    ApproverKind,
     ErrorCode,
     EventSource,
     EventStatus,
@@ -27,54 +37,58 @@ from forewarn.vocabulary import (
 )
 
 MAX_NAMES: Final = 100
-"""The most names that a `Names` spells out: an answer stays readable, its count is whole."""
+"""The most names that a `Names` lists: an answer stays readable, and its count is complete."""
 
 MAX_NUMBER: Final = 2**53
-"""The highest number of a maintenance that is looked for: beyond it JavaScript's are not exact, and
-a little further no store has a column for it."""
+"""The highest maintenance number: beyond it JavaScript's numbers are not exact, and soon after no
+store has a column for it."""
 
 MAX_LIMIT: Final = 1000
-"""The most entries of one page; whoever has more to read pages on by `next`."""
+"""The most entries of one page."""
 
 DEFAULT_LIMIT: Final = 100
-"""The entries of a page where nobody asks for another number."""
+"""The entries of a page where the request names no limit."""
 
-STATUS: Final[Mapping[ErrorCode, int]] = MappingProxyType(
-    {
-        ErrorCode.INVALID: 400,
-        ErrorCode.UNAUTHORIZED: 401,
-        ErrorCode.NOT_FOUND: 404,
-        ErrorCode.CONFLICT: 409,
-        ErrorCode.TOO_LATE: 409,
-        ErrorCode.STALE: 409,
-        ErrorCode.LIMIT: 422,
-        ErrorCode.NOTICE_TOO_SHORT: 422,
-        ErrorCode.NOT_ELIGIBLE: 422,
-        ErrorCode.UNAVAILABLE: 503,
-        ErrorCode.INTERNAL: 500,
-    }
-)
-"""The status of each code's answer. The transport's own refusals are `invalid` with a status of
-their own: 405 a method, 413 a body (`limit`), 415 a content type, 421 a host, 403 an origin."""
+MAX_REFERENCES: Final = 1000
+"""The most references of one request: as many as a guest's (protocol.md section 5)."""
+
+MAX_REMOVED: Final = 1000
+"""The most machines that one request removes: their names must fit into its head
+(`sockets.MAX_HEAD_BYTES`)."""
+
+MAX_ITEMS: Final = 1000
+"""The most alerts of one answer: nobody reads more, and the count is complete."""
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A time that names its zone."""
+"""A time with a zone."""
 
 ShortText = Annotated[str, msgspec.Meta(max_length=256)]
+Reason = Annotated[str, msgspec.Meta(max_length=500)]
+References = Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_REFERENCES)]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer is made of."""
+    """A part of an answer."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a request is made of: an unknown key is a mistake and is refused."""
+class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request."""
+
+    by: ShortText = ""
+    """Who asks, kept in history or in the log."""
 
 
-# What went wrong.
+class ListPage(Value, frozen=True, kw_only=True):
+    """One page of a list."""
+
+    next: str = ""
+    """The `cursor` of the next page; `""` after the last."""
 
 
-class Error(Value, frozen=True, kw_only=True):
+# Errors.
+
+
+class ErrorDetail(Value, frozen=True, kw_only=True):
     """What went wrong."""
 
     code: ErrorCode
@@ -84,25 +98,17 @@ class Error(Value, frozen=True, kw_only=True):
     """What the message speaks of, by name, for programs."""
 
 
-class Failure(Value, frozen=True, kw_only=True):
-    """The body of every answer that is no success."""
+class ErrorBody(Value, frozen=True, kw_only=True):
+    """The body of every answer that is not a success."""
 
-    error: Error
+    error: ErrorDetail
 
 
 # The fleet.
 
 
-class Removal(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Machines to take out of the fleet, all or none, with scopes that they leave empty."""
-
-    names: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=10_000)]
-    by: ShortText = ""
-    """Who removes them, kept in the log."""
-
-
 class Names(Value, frozen=True, kw_only=True):
-    """Names and how many there are in all."""
+    """Names, and how many there are in all."""
 
     count: int
     names: tuple[str, ...] = ()
@@ -117,41 +123,30 @@ class FleetChange(Value, frozen=True, kw_only=True):
     changed: Names
     removed: Names
     missing: Names
-    """Machines of the fleet that the file does not name; only `prune` removes them."""
-    lost: Names
+    """Machines that the file does not name; only `prune` removes them."""
+    tombstones: Names
     """Machines of the file that were preempted or terminated, and so were left out; `again` adds
     them."""
     unchanged: int
     warnings: tuple[str, ...] = ()
-    """What may not be meant, for people: a listener that the service does not have, a hold that
+    """Probable mistakes, for people: a listener that the service does not have, a hold that
     outlives what is removed."""
 
 
-class Lost(Value, frozen=True, kw_only=True):
-    """A machine that was preempted or terminated: gone from the fleet, and remembered."""
+class TombstonePage(ListPage, frozen=True, kw_only=True):
+    """Machines that were preempted or terminated, in the order of their names in lower case."""
 
-    name: str
-    event_type: EventType
-    operation: str
-    at: datetime
+    tombstones: tuple[Lost, ...]
 
 
-class LostPage(Value, frozen=True, kw_only=True):
-    """Lost machines in the order of their names in lower case."""
-
-    lost: tuple[Lost, ...]
-    next: str = ""
-    """The `cursor` of the next page; `""` after the last."""
-
-
-class Seen(Value, frozen=True, kw_only=True):
+class LastSeen(Value, frozen=True, kw_only=True):
     """When a machine last asked for its events, and by which api-version."""
 
     at: datetime
     version: str
 
 
-class Machine(Value, frozen=True, kw_only=True):
+class MachineView(Value, frozen=True, kw_only=True):
     """A machine of the fleet."""
 
     name: str
@@ -163,32 +158,30 @@ class Machine(Value, frozen=True, kw_only=True):
     host: str
     address: str
     listener: str
-    """The name of the listener that it asks at; `""` for those without a name."""
-    last_seen: Seen | None
+    """The name of the listener that it asks at; `""` for one without a name."""
+    last_seen: LastSeen | None
     """Null for a machine that has not asked since the service started."""
     events: tuple[str, ...]
     """The ids of its live events."""
 
 
-class MachinePage(Value, frozen=True, kw_only=True):
+class MachinePage(ListPage, frozen=True, kw_only=True):
     """Machines in the order of their names in lower case."""
 
-    machines: tuple[Machine, ...]
-    next: str = ""
-    """The `cursor` of the next page; `""` after the last."""
+    machines: tuple[MachineView, ...]
 
 
-class MachineDetail(Machine, frozen=True, kw_only=True):
+class MachineDetail(MachineView, frozen=True, kw_only=True):
     """A machine with all that is known of it."""
 
     vm_id: str
     role: str
     tags: dict[str, str]
     profile: dict[str, str]
-    """What its instance metadata says beside its place, in the fleet file's spelling."""
+    """The rest of its instance metadata, in the fleet file's spelling."""
 
 
-class Scope(Value, frozen=True, kw_only=True):
+class ScopeView(Value, frozen=True, kw_only=True):
     """Machines that share one document."""
 
     name: str
@@ -205,12 +198,10 @@ class Scope(Value, frozen=True, kw_only=True):
     """The ids of its live events."""
 
 
-class ScopePage(Value, frozen=True, kw_only=True):
+class ScopePage(ListPage, frozen=True, kw_only=True):
     """Scopes in the order of their names in lower case."""
 
-    scopes: tuple[Scope, ...]
-    next: str = ""
-    """The `cursor` of the next page; `""` after the last."""
+    scopes: tuple[ScopeView, ...]
 
 
 class UpdateDomain(Value, frozen=True, kw_only=True):
@@ -220,56 +211,28 @@ class UpdateDomain(Value, frozen=True, kw_only=True):
     machines: Names
 
 
-class ScopeDetail(Scope, frozen=True, kw_only=True):
-    """A scope with its machines, domain by domain."""
+class ScopeDetail(ScopeView, frozen=True, kw_only=True):
+    """A scope with its machines by update domain."""
 
     domains: tuple[UpdateDomain, ...]
-    """Each of them, also one without machines."""
+    """All of them, also those without machines."""
 
 
 # Maintenance.
 
 
-class MaintenanceRequest(Asked, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator asks for: one of `machines`, `scope` and `host`."""
+class MaintenanceRequest(planner.Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request for maintenance of `machines`, or of one `scope`, or of one `host`."""
 
-    event_type: EventType
-    machines: Annotated[tuple[str, ...], msgspec.Meta(max_length=10_000)] = ()
-    scope: str = ""
-    """All machines of this scope."""
+    machines: Annotated[tuple[str, ...], msgspec.Meta(max_length=planner.MAX_TARGETS)] = ()
     host: ShortText = ""
-    """All machines on this host, as the fleet spells it."""
-    source: EventSource = EventSource.PLATFORM
     not_before: Moment | None = None
     """Null for as soon as the least notice allows."""
-    duration_seconds: int = -1
-    """The expected interruption; 0 none, -1 unknown."""
-    description: str | None = None
-    """Null for the text that the type and source have by custom."""
-    live_migration: bool = False
-    """A Freeze that moves the machine: only chooses the description."""
-    no_notice: bool = False
-    """It has happened already: an unforeseen failure."""
-    indivisible: bool = False
-    """A host's machines can only go down all at once; refused where two domains would."""
-    without_notice: bool = False
-    """Whether machines whose scope is off may be stopped without any notice."""
-    by: ShortText = ""
+    requested_by: ShortText = msgspec.field(name="by", default="")
     """Who asks, kept in history."""
 
 
-class Approval(Value, frozen=True, kw_only=True):
-    """The word that let an event start."""
-
-    kind: ApproverKind
-    by: str
-    """The machine's name, the operator's, or the scope's for an automatic one."""
-    address: str
-    """Where the word came from; `""` where there is no address."""
-    at: datetime
-
-
-class Event(Value, frozen=True, kw_only=True):
+class EventView(Value, frozen=True, kw_only=True):
     """What an operation shows in one scope."""
 
     id: str
@@ -281,21 +244,9 @@ class Event(Value, frozen=True, kw_only=True):
     """Its scope was off when it was announced: no guest sees it, and it needs no approval."""
 
 
-class Intervention(Value, frozen=True, kw_only=True):
-    """An operator's word that changed the course of an operation or a maintenance."""
+class OperationState(Value, frozen=True, kw_only=True):
+    """The part of an operation that each of its live events repeats."""
 
-    action: AuditAction
-    by: str
-    at: datetime
-    detail: str
-    """What was held or released and why, until when it was postponed, or why it had stopped."""
-
-
-class Operation(Value, frozen=True, kw_only=True):
-    """What is carried out as one; all of it starts at one instant."""
-
-    id: str
-    """`<maintenance>.<n>`, such as `12.1`."""
     maintenance: int
     event_type: EventType
     source: EventSource
@@ -306,53 +257,60 @@ class Operation(Value, frozen=True, kw_only=True):
     announced_at: datetime
     not_before: datetime
     notice_left_seconds: int | None
-    """Until NotBefore, rounded up, 0 once it has come; what it would have if it were released now
-    while it is held; null unless Scheduled."""
-    start_cause: StartCause | None
+    """Until NotBefore, rounded up, 0 once it has come; while it is held, what it would have if it
+    were released now; null unless Scheduled."""
     started_at: datetime | None
-    ended_at: datetime | None
-    took_seconds: float | None
-    """From start to end; null until it has ended, and for what never started."""
     waits_for: str
     """The operation that must end before this one may start; `""` for none."""
     held_at: datetime | None
-    """Since when a hold keeps it from starting; null while none does."""
+    """When the hold that keeps it from starting was placed; null while there is none."""
     hosts: tuple[str, ...]
-    """The hosts that its machines were on when it was announced, as far as they are known."""
-    rolling_update: int | None
-    """Which of its maintenance's walks it is a step of, from 0; null for none."""
+    """The known hosts of its machines when it was announced."""
     outcome_unknown: str
-    """Why nobody knows whether it was carried out; `""` where there is no doubt."""
+    """Why nobody knows whether it was carried out; `""` where that is known."""
+
+
+class OperationView(OperationState, frozen=True, kw_only=True):
+    """What is carried out as one; all of it starts at one instant."""
+
+    id: str
+    """`<maintenance>.<n>`, such as `12.1`."""
+    start_cause: StartCause | None
+    ended_at: datetime | None
+    took_seconds: float | None
+    """From start to end; null until it has ended, and for what never started."""
+    rolling_update: int | None
+    """The index of its maintenance's rolling update that it is a step of; null for none."""
     outcome: str
-    """What the connector said at its end, or why it was cancelled."""
+    """The connector's last message, or why it was cancelled."""
     acknowledged_by: str
-    """The operator who took note of its failure; `""` while nobody has."""
+    """The operator who acknowledged its failure; `""` while nobody has."""
     attempt: int
-    """How many times an executor has taken it on."""
+    """How many times an executor has claimed it."""
     interventions: tuple[Intervention, ...]
-    """What operators did with it, the first first."""
-    events: tuple[Event, ...]
+    """What operators did to it, oldest first."""
+    events: tuple[EventView, ...]
 
 
 class OperationList(Value, frozen=True, kw_only=True):
-    """Operations that a request was about, as they are after it."""
+    """The operations that a request was about, as they are after it."""
 
-    operations: tuple[Operation, ...]
+    operations: tuple[OperationView, ...]
 
 
-class Walk(Value, frozen=True, kw_only=True):
+class RollingUpdateView(Value, frozen=True, kw_only=True):
     """A scope, or a host, taken one update domain after another."""
 
     scope: str
-    """The scope that is walked; `""` where a host is."""
+    """`""` where a host is updated."""
     host: str
     state: RollingState
     reason: str
-    """Why it stopped, or ended before its end; `""` otherwise."""
+    """Why it was paused, or finished early; `""` otherwise."""
     done: Names
-    """The machines that had their turn, or have it."""
+    """The machines that had their turn, or have it now."""
     more: bool
-    """Whether a further step would be announced if the step before had ended well by now."""
+    """Whether another step follows when the present one ends well."""
 
 
 class FurtherPlace(Value, frozen=True, kw_only=True):
@@ -364,14 +322,14 @@ class FurtherPlace(Value, frozen=True, kw_only=True):
 
 
 class FurtherStep(Value, frozen=True, kw_only=True):
-    """A step of a walk that is not announced yet, as it would be in the fleet of now."""
+    """A step of a rolling update that is not announced yet, as the fleet is now."""
 
     rolling_update: int
-    """Which of the maintenance's walks, from 0."""
+    """The index of the maintenance's rolling update."""
     places: tuple[FurtherPlace, ...]
 
 
-class Maintenance(Value, frozen=True, kw_only=True):
+class MaintenanceView(Value, frozen=True, kw_only=True):
     """What an operator asked for."""
 
     number: int
@@ -379,7 +337,7 @@ class Maintenance(Value, frozen=True, kw_only=True):
     event_type: EventType
     source: EventSource
     targets: tuple[str, ...]
-    """Machines, or the one scope or host, as they were asked for."""
+    """Machines, or one scope or host, as the request named them."""
     requested_by: str
     requested_at: datetime
     description: str
@@ -387,44 +345,37 @@ class Maintenance(Value, frozen=True, kw_only=True):
     without_notice: bool
     announced: int
     """How many operations it has had so far."""
-    rolling_updates: tuple[Walk, ...]
+    rolling_updates: tuple[RollingUpdateView, ...]
     """What is taken one update domain after another; empty where one step was all."""
     interventions: tuple[Intervention, ...]
-    """What operators did with its walks, the first first."""
-
-
-class Plan(Value, frozen=True, kw_only=True):
-    """What a request for maintenance became, or would become."""
-
-    dry_run: bool
-    maintenance: Maintenance
-    operations: tuple[Operation, ...]
-    """What is announced at once: of a walk, the first step."""
-    further: tuple[FurtherStep, ...]
-    """What its walks will announce after that, the first next."""
-    superseded: tuple[Operation, ...]
-    """Pending operations that it cancelled."""
+    """What operators did to its rolling updates, oldest first."""
 
 
 class MaintenanceDetail(Value, frozen=True, kw_only=True):
     """A maintenance and its operations."""
 
-    maintenance: Maintenance
-    operations: tuple[Operation, ...]
+    maintenance: MaintenanceView
+    operations: tuple[OperationView, ...]
     further: tuple[FurtherStep, ...]
-    """What its walks have still to announce, the first next."""
+    """The steps that its rolling updates have not announced yet, in order."""
 
 
-class MaintenancePage(Value, frozen=True, kw_only=True):
-    """Maintenances, the newest first."""
+class MaintenancePlan(MaintenanceDetail, frozen=True, kw_only=True):
+    """What a request for maintenance became, or would become."""
 
-    maintenances: tuple[Maintenance, ...]
-    next: str = ""
-    """The `cursor` of the next page; `""` after the last."""
+    dry_run: bool
+    superseded: tuple[OperationView, ...]
+    """Pending operations that it cancelled."""
+
+
+class MaintenancePage(ListPage, frozen=True, kw_only=True):
+    """Maintenances, newest first."""
+
+    maintenances: tuple[MaintenanceView, ...]
 
 
 class ShownTo(Value, frozen=True, kw_only=True):
-    """Which of an event's machines can read of it (protocol.md section 2)."""
+    """How many of an event's machines can read it (protocol.md section 2)."""
 
     machines: int
     """All that it affects."""
@@ -434,49 +385,147 @@ class ShownTo(Value, frozen=True, kw_only=True):
     """Those whose last request was by a version that shows events of this type."""
 
 
-class LiveEvent(Value, frozen=True, kw_only=True):
-    """An event that guests see, or would see by a version that shows it."""
+class LiveEvent(OperationState, frozen=True, kw_only=True):
+    """A Scheduled or Started event, with the state of its operation."""
 
     id: str
     operation: str
-    maintenance: int
-    event_type: EventType
-    source: EventSource
-    status: EventStatus
     scope: str
     update_domain: int
     machines: tuple[str, ...]
-    description: str
-    duration_seconds: int
-    announced_at: datetime
-    not_before: datetime
-    notice_left_seconds: int | None
-    """Until NotBefore, rounded up, 0 once it has come; null once Started."""
-    started_at: datetime | None
     approval: Approval | None
-    waits_for: str
-    """The operation that must end before this one may start; `""` for none."""
-    held_at: datetime | None
-    """Since when a hold keeps it from starting; null while none does."""
-    hosts: tuple[str, ...]
-    outcome_unknown: str
-    """Why nobody knows whether it was carried out; `""` where there is no doubt."""
     silent: bool
     """Its scope was off when it was announced: no guest sees it, and it needs no approval."""
     shown_to: ShownTo
 
 
 class EventList(Value, frozen=True, kw_only=True):
-    """What is live, by NotBefore."""
+    """All live events, by NotBefore."""
 
     now: datetime
-    """The service's time, by which the notice left was counted."""
+    """The service's time, at which the notice left was computed."""
     events: tuple[LiveEvent, ...]
 
 
-class HistoryPage(Value, frozen=True, kw_only=True):
+class HistoryPage(ListPage, frozen=True, kw_only=True):
     """Operations, the newest announcement first."""
 
-    operations: tuple[Operation, ...]
-    next: str = ""
-    """The `cursor` of the next page; `""` after the last."""
+    operations: tuple[OperationView, ...]
+
+
+# What operators do to pending maintenance.
+
+
+class ApprovalRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Approves for the guests: all references or, if one is unknown, none."""
+
+    references: References
+    """Event ids, operations (`12.1`) or maintenances (`12`)."""
+
+
+class CancellationRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Cancels what has not started."""
+
+    reference: str
+    """An event's id, an operation (`12.1`) or a maintenance (`12`)."""
+    reason: Reason = ""
+    """Kept in history."""
+
+
+class ResumptionRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Resumes the paused rolling updates of a maintenance."""
+
+
+class PostponementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Moves Scheduled events later, all of them or none."""
+
+    reference: str
+    """An event's id, an operation (`12.1`) or a maintenance (`12`)."""
+    not_before: Moment
+    """Later than the NotBefore that guests have read."""
+
+
+class HoldRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Blocks maintenance from starting until it is released."""
+
+    kind: HoldKind
+    name: ShortText = ""
+    """The scope's, the machine's, or the host's as the fleet spells it; `""` for everything."""
+    reason: Reason = ""
+    """Shown to whoever asks why nothing starts."""
+
+
+class HoldView(Value, frozen=True, kw_only=True):
+    """A hold."""
+
+    kind: HoldKind
+    name: str
+    reason: str
+    by: str
+    at: datetime
+    operations: Names
+    """The operations that it keeps from starting now."""
+
+
+class HoldList(Value, frozen=True, kw_only=True):
+    """All holds, oldest first."""
+
+    holds: tuple[HoldView, ...]
+
+
+class AcknowledgementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Acknowledges failures, so that their alerts end: all of them or none."""
+
+    references: References
+    """Operations (`12.1`), maintenances (`12`) or events' ids; all of them Failed."""
+
+
+class ResolutionRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Records the result of an operation whose outcome is unknown."""
+
+    verdict: Verdict
+    """`repeat` reruns the machines whose result is unknown."""
+
+
+class AlertList(Value, frozen=True, kw_only=True):
+    """What needs an operator, oldest first; empty when all is well."""
+
+    now: datetime
+    """The service's time."""
+    count: int
+    items: tuple[Alert, ...]
+    """The first MAX_ITEMS of them."""
+
+
+# The service itself.
+
+
+class ServiceTime(Value, frozen=True, kw_only=True):
+    """The service's own time, which may be scaled."""
+
+    now: datetime
+    scale: float
+    """Its seconds in one real second; 1 except for demonstrations."""
+    doubt: str = ""
+    """Why the time of day is not trusted, so that nothing starts; `""` while it is trusted."""
+
+
+class ClockRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tells the service to trust the machine's clock."""
+
+    trust: Literal[True]
+
+
+class Health(Value, frozen=True, kw_only=True):
+    """The process is alive."""
+
+    status: str
+    version: str
+
+
+class Readiness(Value, frozen=True, kw_only=True):
+    """Whether the service does all its work."""
+
+    ready: bool
+    reasons: tuple[str, ...] = ()
+    """What is missing, for people; empty when ready."""

@@ -1,7 +1,7 @@
-"""The operator plane's sockets, opened with care, and uvicorn on them.
+"""The operator plane's sockets, and uvicorn on them.
 
-The unix socket never exists with more rights than mode 0600. One that a crash left behind is
-removed only if nobody answers on it; another server's is left alone.
+The unix socket never exists with a mode other than 0600. A socket file that a crash left behind is
+removed only if nobody answers on it.
 """
 
 import contextlib
@@ -27,6 +27,9 @@ BACKLOG: Final = 128
 MAX_CONNECTIONS: Final = 512
 """Connections at once; further ones are answered 503. Operators' tools are few."""
 
+MAX_HEAD_BYTES: Final = 128 * 1024
+"""The longest head of a request: its path may name `schemas.MAX_REMOVED` machines."""
+
 IDLE_SECONDS: Final = 75
 """How long a connection may be silent between requests."""
 
@@ -34,8 +37,7 @@ FINISH_SECONDS: Final = 5
 """How long requests under way may take to finish once the service stops."""
 
 ANSWER_SECONDS: Final = 2.0
-"""How long a server that may be there has to take a connection."""
-
+"""How long a server that may be there has to accept a connection."""
 
 Socket = socket.socket
 
@@ -48,18 +50,18 @@ def open_unix(path: Path) -> socket.socket:
     """Open a unix socket that only this user can connect to.
 
     Raises:
-        SocketUnusable: Somebody answers there, what is there is no socket, or it cannot be made.
+        SocketUnusable: A server answers there, the file is not a socket, or it cannot be made.
     """
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         message = (
-            f"the socket's path {path} is longer than {MAX_PATH_BYTES} bytes, the most that the "
-            "system takes: name a shorter one as operator.socket"
+            f"the socket path {path} is longer than {MAX_PATH_BYTES} bytes, the system's limit: "
+            "set operator.socket to a shorter one"
         )
         raise SocketUnusable(message)
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(path)
-        before = os.umask(0o177)  # the file is made with its mode: there is no moment without it
+        before = os.umask(0o177)  # the file never exists with another mode
         try:
             opened.bind(str(path))
         finally:
@@ -67,7 +69,7 @@ def open_unix(path: Path) -> socket.socket:
         opened.listen(BACKLOG)
     except OSError as error:
         opened.close()
-        message = f"the operator socket {path} cannot be opened, {_obstacle(error, path)}"
+        message = f"cannot open the operator socket {path}: {_obstacle(error, path)}"
         raise SocketUnusable(message) from error
     except SocketUnusable:
         opened.close()
@@ -84,7 +86,7 @@ def open_tcp(address: str, port: int) -> socket.socket:
         port: 0 for any free one.
 
     Raises:
-        SocketUnusable: It is taken, or none of this machine's.
+        SocketUnusable: The address is in use, or is not this machine's.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
@@ -97,7 +99,7 @@ def open_tcp(address: str, port: int) -> socket.socket:
         opened.close()
         shown = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         why = binding.obstacle(error, address, port)
-        message = f"operator.listen {shown} cannot be opened: {why}"
+        message = f"cannot listen on {shown} (operator.listen): {why}"
         raise SocketUnusable(message) from error
     opened.settimeout(0)
     return opened
@@ -113,12 +115,12 @@ def remove(path: Path) -> None:
 def _obstacle(error: OSError, path: Path) -> str:
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
-            what = f"there is no folder {path.parent}: make it"
+            what = f"the folder {path.parent} does not exist: create it"
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            what = f"the folder {path.parent} may not be written to: give the service's user that"
+            what = f"the service's user cannot write to the folder {path.parent}: allow it"
         case _:
-            what = f"{error.strerror or error}: mend that"
-    return f"{what}, or name another place as operator.socket"
+            what = f"{error.strerror or error}: correct that"
+    return f"{what}, or set operator.socket to another path"
 
 
 def _remove_stale(path: Path) -> None:
@@ -127,7 +129,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        message = f"{path} is there and is no socket: move it away, or name another place"
+        message = f"{path} exists and is not a socket: move it, or set another operator.socket"
         raise SocketUnusable(message)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(ANSWER_SECONDS)
@@ -138,18 +140,19 @@ def _remove_stale(path: Path) -> None:
             return
         except FileNotFoundError:
             return
-    message = f"another server answers at {path}: end that one, or name another operator.socket"
+    message = f"another server answers at {path}: stop it, or set another operator.socket"
     raise SocketUnusable(message)
 
 
 class Server(uvicorn.Server):
-    """uvicorn within our process: signals are ours, and `should_exit` stops it."""
+    """uvicorn within our process, which handles signals itself; `should_exit` stops it."""
 
     def __init__(self, application: Application) -> None:
         super().__init__(
             uvicorn.Config(
                 application,
-                http="h11",  # it bounds a request's head; operators need no other's speed
+                http="h11",  # it limits a request's head; operators need no faster parser
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -1,17 +1,24 @@
 """The rules' values as the API shows them."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from forewarn.maintenance import alerts, fleet, model, planner
 from forewarn.protocol import versions
-from forewarn.server.operator import cautions, schemas
-from forewarn.server.operator.roster import Roster
+from forewarn.server.operator import schemas
+from forewarn.server.operator.inventory import Inventory
 from forewarn.vocabulary import EventStatus, EventType
+
+MAX_NAMED: Final = 5
+"""The most machines that one warning names."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+ScopeNames = Callable[[str], str]
+"""From a scope's key to its name."""
 
 
 class Callers(Protocol):
@@ -22,22 +29,25 @@ class Callers(Protocol):
         ...
 
 
-OVER = model.RollingState.FINISHED
+def shown(shape: type[T], value: object, **given: object) -> T:
+    """Return a shape with the fields given, and all others from the value's of the same names."""
+    fields = {n: getattr(value, n) for n in shape.__struct_fields__ if n not in given}
+    return shape(**fields, **given)
 
-ScopeNames = Callable[[str], str]
-"""From a scope's key to its name."""
 
-
-def names(all_of_them: Iterable[str]) -> schemas.Names:
+def names(listed: Iterable[str]) -> schemas.Names:
     """Return the first names, and how many there are."""
-    listed = tuple(all_of_them)
-    return schemas.Names(count=len(listed), names=listed[: schemas.MAX_NAMES])
+    all_names = tuple(listed)
+    return schemas.Names(count=len(all_names), names=all_names[: schemas.MAX_NAMES])
+
+
+# The fleet.
 
 
 def fleet_change(
     applied: fleet.Applied, *, dry_run: bool, listeners: Collection[str]
 ) -> schemas.FleetChange:
-    """Return what applying or removing came to.
+    """Return what applying or removing changed.
 
     Args:
         applied: What changes, or would.
@@ -50,28 +60,68 @@ def fleet_change(
         changed=names(applied.changed),
         removed=names(applied.removed),
         missing=names(applied.missing),
-        lost=names(applied.lost),
+        tombstones=names(applied.lost),
         unchanged=applied.unchanged,
-        warnings=cautions.of_change(applied, listeners),
+        warnings=warnings(applied, listeners),
     )
 
 
+def warnings(applied: fleet.Applied, listeners: Collection[str]) -> tuple[str, ...]:
+    """Return what an operator who changes the fleet is warned of, each a line.
+
+    Args:
+        applied: What changes, or would.
+        listeners: The names of the service's listeners; `""` is that of one without a name.
+    """
+    return (*_without_listener(applied.placed, listeners), *map(_still_held, applied.held))
+
+
+def _without_listener(
+    placed: Collection[model.Machine], listeners: Collection[str]
+) -> Iterator[str]:
+    """Yield a warning for each listener that machines name and the service does not have."""
+    missing: dict[str, list[str]] = {}
+    for machine in placed:
+        if machine.listener not in listeners and (machine.listener or machine.address):
+            missing.setdefault(machine.listener, []).append(machine.name)
+    known = ", ".join(repr(name) for name in sorted(listeners) if name)
+    for listener, machines_there in sorted(missing.items()):
+        if not listeners:
+            why = "the service has no listener for guests"
+        elif listener:
+            there = f"it has {known}" if known else "its listeners have no names"
+            why = f"the service has no listener {listener!r} ({there})"
+        else:
+            why = f"all of the service's listeners have names ({known})"
+        answer = "403" if listeners else "no answer"
+        yield f"{why}: requests from {_some(machines_there)} get {answer}"
+
+
+def _still_held(hold: model.Hold) -> str:
+    because = f" ({hold.reason})" if hold.reason else ""
+    return (
+        f"{hold.kind} {hold.name} stays held, by {hold.by or 'somebody'}{because}: whatever is "
+        f"added under that name is held too; 'forewarn release {hold.kind} {hold.name}' ends it"
+    )
+
+
+def _some(machine_names: Sequence[str]) -> str:
+    more = len(machine_names) - MAX_NAMED
+    return ", ".join(machine_names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def machines(
-    found: list[model.Machine], roster: Roster, callers: Callers
-) -> tuple[schemas.Machine, ...]:
+    found: list[model.Machine], inventory: Inventory, callers: Callers
+) -> tuple[schemas.MachineView, ...]:
     """Return machines as lists show them."""
-    events = roster.events_of(found)
+    events = inventory.events_of(found)
     return tuple(
-        schemas.Machine(
-            name=machine.name,
-            scope=roster.name_of_scope(machine.scope),
-            kind=roster.scopes[machine.scope].kind,
-            update_domain=machine.update_domain,
-            fault_domain=machine.fault_domain,
-            host=machine.host,
-            address=machine.address,
-            listener=machine.listener,
-            last_seen=_seen(callers, machine.key),
+        shown(
+            schemas.MachineView,
+            machine,
+            scope=inventory.name_of_scope(machine.scope),
+            kind=inventory.scopes[machine.scope].kind,
+            last_seen=_last_seen(callers, machine.key),
             events=tuple(events.get(machine.key, ())),
         )
         for machine in found
@@ -79,10 +129,10 @@ def machines(
 
 
 def machine_detail(
-    machine: model.Machine, roster: Roster, callers: Callers
+    machine: model.Machine, inventory: Inventory, callers: Callers
 ) -> schemas.MachineDetail:
     """Return all that is known of a machine."""
-    (listed,) = machines([machine], roster, callers)
+    (listed,) = machines([machine], inventory, callers)
     return schemas.MachineDetail(
         **msgspec.structs.asdict(listed),
         vm_id=machine.vm_id,
@@ -92,20 +142,15 @@ def machine_detail(
     )
 
 
-def scopes(found: list[model.Scope], roster: Roster) -> tuple[schemas.Scope, ...]:
+def scopes(found: list[model.Scope], inventory: Inventory) -> tuple[schemas.ScopeView, ...]:
     """Return scopes as lists show them."""
     keys = [scope.key for scope in found]
-    sizes = roster.sizes(keys)
-    events = roster.events_in(keys)
+    sizes = inventory.sizes(keys)
+    events = inventory.events_in(keys)
     return tuple(
-        schemas.Scope(
-            name=scope.name,
-            kind=scope.kind,
-            update_domains=scope.update_domains,
-            incarnation=scope.incarnation,
-            priority=scope.priority,
-            automatically_approve=scope.automatically_approve,
-            terminate_notice_minutes=scope.terminate_notice_minutes,
+        shown(
+            schemas.ScopeView,
+            scope,
             machines=sizes[scope.key],
             events=tuple(events[scope.key]),
         )
@@ -113,10 +158,10 @@ def scopes(found: list[model.Scope], roster: Roster) -> tuple[schemas.Scope, ...
     )
 
 
-def scope_detail(scope: model.Scope, roster: Roster) -> schemas.ScopeDetail:
-    """Return a scope with its machines, domain by domain."""
-    (listed,) = scopes([scope], roster)
-    members = sorted(roster.machines_of(scope.key), key=planner.natural)
+def scope_detail(scope: model.Scope, inventory: Inventory) -> schemas.ScopeDetail:
+    """Return a scope with its machines by update domain."""
+    (listed,) = scopes([scope], inventory)
+    members = sorted(inventory.machines_of(scope.key), key=planner.natural)
     return schemas.ScopeDetail(
         **msgspec.structs.asdict(listed),
         domains=tuple(
@@ -129,201 +174,164 @@ def scope_detail(scope: model.Scope, roster: Roster) -> schemas.ScopeDetail:
     )
 
 
+# Maintenance.
+
+
 def maintenance(
-    value: model.Maintenance, further: Iterable[schemas.FurtherStep], roster: Roster
-) -> schemas.Maintenance:
+    value: model.Maintenance, further: Iterable[schemas.FurtherStep], inventory: Inventory
+) -> schemas.MaintenanceView:
     """Return what was asked for.
 
     Args:
         value: What was asked for.
-        further: What its walks have still to announce.
-        roster: For names as they were written.
+        further: The steps that its rolling updates have not announced yet.
+        inventory: For names as they were written.
     """
     unfinished = {step.rolling_update for step in further}
-    return schemas.Maintenance(
-        number=value.number,
-        event_type=value.event_type,
-        source=value.source,
-        targets=value.targets,
-        requested_by=value.requested_by,
-        requested_at=value.requested_at,
-        description=value.description,
-        duration_seconds=value.duration_seconds,
-        without_notice=value.without_notice,
-        announced=value.announced,
+    return shown(
+        schemas.MaintenanceView,
+        value,
         rolling_updates=tuple(
-            schemas.Walk(
-                scope=roster.name_of_scope(walk.scope),
-                host=walk.host,
-                state=walk.state,
-                reason=walk.reason,
-                done=names(map(roster.name_of_machine, walk.done)),
+            shown(
+                schemas.RollingUpdateView,
+                update,
+                scope=inventory.name_of_scope(update.scope),
+                done=names(map(inventory.name_of_machine, update.done)),
                 more=index in unfinished,
             )
-            for index, walk in enumerate(value.rolling_updates)
+            for index, update in enumerate(value.rolling_updates)
         ),
-        interventions=_interventions(value.interventions),
     )
 
 
 def further(
-    values: Collection[model.Maintenance], roster: Roster
+    values: Collection[model.Maintenance], inventory: Inventory
 ) -> dict[int, tuple[schemas.FurtherStep, ...]]:
-    """Return the steps that walks have still to announce, in the fleet of now, by maintenance."""
-    going = {
-        value.number: [(n, w) for n, w in enumerate(value.rolling_updates) if w.state is not OVER]
+    """Return the steps that are not announced yet, as the fleet is now, by maintenance."""
+    open_updates = {
+        value.number: [
+            (index, update)
+            for index, update in enumerate(value.rolling_updates)
+            if update.state is not model.RollingState.FINISHED
+        ]
         for value in values
     }
-    concerned = roster.walked([walk for walks in going.values() for _, walk in walks])
+    concerned = inventory.walked([u for updates in open_updates.values() for _, u in updates])
     return {
         number: tuple(
-            _further_step(index, step, roster)
-            for index, walk in walks
-            for step in _left(walk, concerned[walk.scope, walk.host])
+            _further_step(index, step, inventory)
+            for index, update in updates
+            for step in _left(update, concerned[update.scope, update.host])
         )
-        for number, walks in going.items()
+        for number, updates in open_updates.items()
     }
 
 
 def _left(
-    walk: model.RollingUpdate, there: list[model.Machine]
+    update: model.RollingUpdate, there: list[model.Machine]
 ) -> Iterator[tuple[model.Machine, ...]]:
-    while step := planner.next_step(walk, there):
+    while step := planner.next_step(update, there):
         yield step
-        walk = planner.after(walk, step)
+        update = planner.after(update, step)
 
 
-def _further_step(walk: int, step: Iterable[model.Machine], roster: Roster) -> schemas.FurtherStep:
+def _further_step(
+    index: int, step: Iterable[model.Machine], inventory: Inventory
+) -> schemas.FurtherStep:
     places: dict[tuple[str, int], list[str]] = {}
     for machine in step:
         places.setdefault((machine.scope, machine.update_domain), []).append(machine.name)
     return schemas.FurtherStep(
-        rolling_update=walk,
+        rolling_update=index,
         places=tuple(
             schemas.FurtherPlace(
-                scope=roster.name_of_scope(scope), update_domain=domain, machines=names(there)
+                scope=inventory.name_of_scope(scope), update_domain=domain, machines=names(there)
             )
             for (scope, domain), there in places.items()
         ),
     )
 
 
-def operation(value: model.Operation, scope_names: ScopeNames, now: datetime) -> schemas.Operation:
+def operations(
+    values: Iterable[model.Operation], scope_names: ScopeNames, now: datetime
+) -> tuple[schemas.OperationView, ...]:
+    """Return operations with their events."""
+    return tuple(operation(value, scope_names, now) for value in values)
+
+
+def operation(
+    value: model.Operation, scope_names: ScopeNames, now: datetime
+) -> schemas.OperationView:
     """Return an operation with its events."""
     took = None
     if value.started_at is not None and value.ended_at is not None:
         took = round((value.ended_at - value.started_at).total_seconds(), 3)
-    return schemas.Operation(
-        id=value.id,
-        maintenance=value.maintenance,
-        event_type=value.event_type,
-        source=value.source,
-        description=value.description,
-        duration_seconds=value.duration_seconds,
-        status=value.status,
-        announced_at=value.announced_at,
-        not_before=value.not_before,
+    return shown(
+        schemas.OperationView,
+        value,
         notice_left_seconds=_notice_left(value, now),
-        start_cause=value.start_cause,
-        started_at=value.started_at,
-        ended_at=value.ended_at,
         took_seconds=took,
-        waits_for=value.waits_for,
-        held_at=value.held_at,
-        hosts=value.hosts,
-        rolling_update=value.rolling_update,
-        outcome_unknown=value.outcome_unknown,
-        outcome=value.outcome,
-        acknowledged_by=value.acknowledged_by,
-        attempt=value.attempt,
-        interventions=_interventions(value.interventions),
         events=tuple(
-            schemas.Event(
-                id=event.id,
-                scope=scope_names(event.scope),
-                update_domain=event.update_domain,
-                machines=event.machines,
-                approval=_approval(event.approval),
-                silent=event.silent,
-            )
+            shown(schemas.EventView, event, scope=scope_names(event.scope))
             for event in value.events
         ),
     )
 
 
-def operations(
-    values: Iterable[model.Operation], scope_names: ScopeNames, now: datetime
-) -> tuple[schemas.Operation, ...]:
-    """Return operations with their events."""
-    return tuple(operation(value, scope_names, now) for value in values)
-
-
-def _interventions(
-    values: Iterable[model.Intervention],
-) -> tuple[schemas.Intervention, ...]:
-    return tuple(
-        schemas.Intervention(action=one.action, by=one.by, at=one.at, detail=one.detail)
-        for one in values
-    )
-
-
 def live_event(
-    of: model.Operation, event: model.Event, roster: Roster, callers: Callers, now: datetime
+    of: model.Operation,
+    event: model.Event,
+    inventory: Inventory,
+    callers: Callers,
+    now: datetime,
 ) -> schemas.LiveEvent:
-    """Return a live event, and how many of its machines can read of it."""
+    """Return a live event, and how many of its machines can read it."""
     seen = [name for name in event.machines if callers.seen(model.key(name))]
     showing = _showing(event.machines, of.event_type, callers)
-    return schemas.LiveEvent(
-        id=event.id,
+    view = shown(schemas.EventView, event, scope=inventory.name_of_scope(event.scope))
+    return shown(
+        schemas.LiveEvent,
+        of,
+        **msgspec.structs.asdict(view),
         operation=of.id,
-        maintenance=of.maintenance,
-        event_type=of.event_type,
-        source=of.source,
-        status=of.status,
-        scope=roster.name_of_scope(event.scope),
-        update_domain=event.update_domain,
-        machines=event.machines,
-        description=of.description,
-        duration_seconds=of.duration_seconds,
-        announced_at=of.announced_at,
-        not_before=of.not_before,
         notice_left_seconds=_notice_left(of, now),
-        started_at=of.started_at,
-        approval=_approval(event.approval),
-        waits_for=of.waits_for,
-        held_at=of.held_at,
-        hosts=of.hosts,
-        outcome_unknown=of.outcome_unknown,
-        silent=event.silent,
         shown_to=schemas.ShownTo(
             machines=len(event.machines), seen=len(seen), showing=len(showing)
         ),
     )
 
 
-def sight(operation: model.Operation, callers: Callers) -> alerts.AlertSources:
-    """Return how many of the machines whose guests are told can read of an operation."""
+def alert_sources(operation: model.Operation, callers: Callers) -> alerts.AlertSources:
+    """Return how many of an operation's machines can read its events."""
     named = [name for event in operation.events if not event.silent for name in event.machines]
     asking = sum(callers.seen(model.key(name)) is not None for name in named)
     seeing = len(_showing(named, operation.event_type, callers))
     return alerts.AlertSources(machines=len(named), asking=asking, seeing=seeing)
 
 
-def held_name(hold: model.Hold, roster: Roster) -> str:
-    """Return the name of what is held as it was written."""
-    match hold.kind:
-        case model.HoldKind.SCOPE:
-            return roster.name_of_scope(hold.name)
-        case model.HoldKind.MACHINE:
-            return roster.name_of_machine(hold.name)
-        case _:
-            return hold.name
+def hold(
+    value: model.Hold, held: Iterable[model.Operation], inventory: Inventory
+) -> schemas.HoldView:
+    """Return a hold with the operations that it keeps from starting.
+
+    Args:
+        value: The hold.
+        held: All operations that are held.
+        inventory: For names as they were written.
+    """
+    name = value.name
+    if value.kind is model.HoldKind.SCOPE:
+        name = inventory.name_of_scope(name)
+    elif value.kind is model.HoldKind.MACHINE:
+        name = inventory.name_of_machine(name)
+    covered = names(operation.id for operation in held if model.covers(value, operation))
+    return shown(schemas.HoldView, value, name=name, operations=covered)
 
 
-def _showing(names: Iterable[str], event_type: EventType, callers: Callers) -> list[str]:
+def _showing(machine_names: Iterable[str], event_type: EventType, callers: Callers) -> list[str]:
     """Return the machines whose last request was by a version that shows events of this type."""
     showing = []
-    for name in names:
+    for name in machine_names:
         seen = callers.seen(model.key(name))
         version = versions.BY_NAME.get(seen[1]) if seen else None
         if version is not None and versions.shows(version, event_type):
@@ -331,13 +339,9 @@ def _showing(names: Iterable[str], event_type: EventType, callers: Callers) -> l
     return showing
 
 
-def _approval(value: model.Approval | None) -> schemas.Approval | None:
-    return None if value is None else schemas.Approval(**msgspec.structs.asdict(value))
-
-
-def _seen(callers: Callers, machine_key: str) -> schemas.Seen | None:
+def _last_seen(callers: Callers, machine_key: str) -> schemas.LastSeen | None:
     found = callers.seen(machine_key)
-    return None if found is None else schemas.Seen(at=found[0], version=found[1])
+    return None if found is None else schemas.LastSeen(at=found[0], version=found[1])
 
 
 def _notice_left(value: model.Operation, now: datetime) -> int | None:

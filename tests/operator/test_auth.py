@@ -134,7 +134,7 @@ def test_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "token"
     auth.token(path)
     path.chmod(0o640)
-    with pytest.raises(TokenUnusable, match="has mode 0640, so others may read it"):
+    with pytest.raises(TokenUnusable, match="0640"):
         auth.token(path)
 
 
@@ -143,12 +143,12 @@ def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"
     path.write_text(text, encoding="utf-8")
     path.chmod(0o600)
-    with pytest.raises(TokenUnusable, match="holds no token"):
+    with pytest.raises(TokenUnusable, match="no token"):
         auth.token(path)
 
 
 def test_a_token_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(TokenUnusable, match="No such file or directory"):
+    with pytest.raises(TokenUnusable, match="gone"):
         auth.token(tmp_path / "gone" / "token")
 
 
@@ -176,39 +176,37 @@ def test_a_socket_that_somebody_answers_on_is_left_alone(tmp_path: Path) -> None
 def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "operator.sock"
     path.write_text("precious", encoding="utf-8")
-    with pytest.raises(SocketUnusable, match="is there and is no socket"):
+    with pytest.raises(SocketUnusable, match="not a socket"):
         sockets.open_unix(path)
     assert path.read_text(encoding="utf-8") == "precious"
 
 
 def test_a_path_that_is_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SocketUnusable, match="longer than 107 bytes"):
+    with pytest.raises(SocketUnusable, match="107"):
         sockets.open_unix(tmp_path / ("x" * 108))
 
 
 def test_a_folder_that_does_not_exist_is_told_in_one_line(tmp_path: Path) -> None:
-    said = f"cannot be opened, there is no folder {tmp_path}/gone: make it, or name another place"
-    with pytest.raises(SocketUnusable, match=said):
+    with pytest.raises(SocketUnusable, match=f"folder {tmp_path}/gone "):
         sockets.open_unix(tmp_path / "gone" / "operator.sock")
 
 
 def test_a_file_in_the_place_of_the_sockets_folder_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SocketUnusable, match=f"there is no folder {tmp_path}/file: make it"):
+    with pytest.raises(SocketUnusable, match=f"folder {tmp_path}/file "):
         sockets.open_unix(tmp_path / "file" / "operator.sock")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_a_place_that_takes_no_socket_is_told_in_one_line() -> None:
-    with pytest.raises(SocketUnusable, match="or name another place as operator"):
+    with pytest.raises(SocketUnusable, match=r"operator\.socket"):
         sockets.open_unix(Path("/proc/self/operator.sock"))
 
 
 def test_a_taken_port_is_told_in_one_line() -> None:
     with sockets.open_tcp("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        said = f"127.0.0.1:{port} cannot be opened: the address is in use: stop what listens there"
-        with pytest.raises(SocketUnusable, match=said):
+        with pytest.raises(SocketUnusable, match=f"127.0.0.1:{port} .*in use"):
             sockets.open_tcp("127.0.0.1", port)
 
 

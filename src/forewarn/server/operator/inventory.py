@@ -14,7 +14,7 @@ UNKNOWN = "unknown"
 """What asks for machines whose host is not known, as after a Redeploy that told no new one."""
 
 
-class Roster:
+class Inventory:
     """Machines, scopes and live operations by key, as of the last change.
 
     Args:

@@ -1,0 +1,280 @@
+"""What the API's handlers are given: the rooms below, and a request's body and query, judged."""
+
+import asyncio
+import base64
+import binascii
+from collections import Counter
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+import msgspec
+from litestar import Request
+from litestar.di import NamedDependency
+from litestar.dto import AbstractDTO
+from litestar.dto.data_structures import DTOFieldDefinition
+from litestar.openapi.spec import Reference, Schema
+from litestar.typing import FieldDefinition
+
+from forewarn import settings
+from forewarn.clock import Clock
+from forewarn.control.plane import Plane
+from forewarn.maintenance import alerts
+from forewarn.maintenance.alerts import ClockDoubt
+from forewarn.maintenance.model import Refused
+from forewarn.server.operator import errors, views
+from forewarn.server.operator.inventory import Inventory
+from forewarn.server.operator.metrics import Measured
+from forewarn.store.port import Reading, Store
+from forewarn.vocabulary import ErrorCode, EventStatus
+
+T = TypeVar("T")
+
+MAX_BODY: Final = 1024 * 1024
+"""The most bytes of a body that is not a fleet: ten thousand names fit."""
+
+MAX_FLEET_BODY: Final = 64 * 1024 * 1024
+"""The most bytes of a fleet: 200,000 machines with most of their fields."""
+
+MAX_CURSOR: Final = 200
+"""The most characters of a cursor; ours have at most 124: a name has 80 characters at most."""
+
+MAX_FAILURES: Final = 1000
+"""The most failures without an acknowledgement that are looked at, latest first."""
+
+
+class Ready(Protocol):
+    """Tells what keeps the service from doing all its work."""
+
+    async def __call__(self) -> tuple[str, ...]:
+        """Return the reasons, for people; none when all is well."""
+        ...
+
+
+class TrustedTime(Protocol):
+    """Tells whether the time of day is trusted, and lets an operator trust it."""
+
+    def doubt(self) -> str:
+        """Return why it is not trusted; `""` when it is."""
+        ...
+
+    def clock_doubt(self) -> ClockDoubt | None:
+        """Return the same as an alert's text and time; None while it is trusted."""
+        ...
+
+    async def believe(self) -> None:
+        """Trust the wall clock; durable when this returns.
+
+        Raises:
+            StoreError: The store is unavailable; nothing starts until it is back.
+        """
+        ...
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    """The rooms below, as the handlers reach them."""
+
+    plane: Plane
+    store: Store
+    inventory: Inventory
+    callers: views.Callers
+    listeners: frozenset[str]
+    """The names of the guests' listeners; `""` is that of one without a name."""
+    clock: Clock
+    up_since: datetime
+    """When the service was started, by its clock."""
+    scale: float
+    ready: Ready
+    time: TrustedTime
+    measured: Measured
+
+    def now(self) -> datetime:
+        """Return the service's time."""
+        return self.clock.now()
+
+    async def done(self, future: "Future[T]") -> T:
+        """Await a change; it is made even if the client goes away meanwhile."""
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    async def read(self, question: Callable[[Reading], T]) -> T:
+        """Ask the store, on another thread, at one instant."""
+
+        def ask() -> T:
+            with self.store.read() as reading:
+                return question(reading)
+
+        return await asyncio.to_thread(ask)
+
+    async def alerts(self, now: datetime) -> list[alerts.Alert]:
+        """Return what needs an operator, oldest first.
+
+        Raises:
+            StoreError: The store is unavailable.
+        """
+        clock = self.time.clock_doubt()
+        live = tuple(self.inventory.operations.values())
+
+        def question(reading: Reading) -> list[alerts.Alert]:
+            failed = reading.unnoted_failures(MAX_FAILURES)
+            sources = {
+                operation.id: views.alert_sources(operation, self.callers)
+                for operation in live
+                if operation.status is EventStatus.SCHEDULED and not operation.silent
+            }
+            return alerts.items(
+                (*live, *failed.values()),
+                reading.open_maintenances().values(),
+                reading.holds(),
+                sources,
+                now,
+                up_since=self.up_since,
+                clock=clock,
+            )
+
+        return await self.read(question)
+
+
+TheBackend: TypeAlias = NamedDependency[Backend]
+"""The backend, as a handler's parameter."""
+
+
+class SchemaCreator(Protocol):
+    """The part of Litestar's schema creator that its documentation publishes."""
+
+    def for_field_definition(self, field_definition: FieldDefinition) -> Reference | Schema:
+        """Return the schema of a type."""
+        ...
+
+
+class StrictBody(AbstractDTO[T]):
+    """Decodes a body straight into its struct, in one pass; errors tell the place."""
+
+    def decode_bytes(self, value: bytes) -> T:
+        """Return the body as the handler's type.
+
+        Raises:
+            Refused: INVALID: it is not UTF-8, not JSON, or of another shape.
+        """
+        try:
+            return msgspec.json.decode(value, type=self.model_type)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise errors.invalid_body(error, self.model_type) from error
+
+    @classmethod
+    def create_for_field_definition(cls, *_: object, **__: object) -> None:
+        """Do nothing: msgspec needs no transfer model."""
+
+    @classmethod
+    def create_openapi_schema(
+        cls, field_definition: FieldDefinition, handler_id: str, schema_creator: SchemaCreator
+    ) -> Reference | Schema:
+        """Return the struct's own schema."""
+        del handler_id
+        return schema_creator.for_field_definition(field_definition)
+
+    @classmethod
+    def generate_field_definitions(
+        cls, model_type: type[Any]
+    ) -> Generator[DTOFieldDefinition, None, None]:
+        """Yield nothing: msgspec knows the fields."""
+        del model_type
+        yield from ()
+
+    @classmethod
+    def detect_nested_field(cls, field_definition: FieldDefinition) -> bool:
+        """Return False: msgspec knows what is nested."""
+        del field_definition
+        return False
+
+
+def judge_query(request: Request[Any, Any, Any]) -> None:
+    """Refuse a parameter that the route does not know, or that is repeated.
+
+    A mistyped `dry_run` must not carry out what it was meant to try.
+
+    Raises:
+        Refused: INVALID.
+    """
+    handler = request.route_handler
+    not_query = {"request", "data", *handler.resolve_dependencies(), *request.path_params}
+    known = {
+        getattr(parameter.kwarg_definition, "name", None) or name: parameter
+        for name, parameter in handler.parsed_fn_signature.parameters.items()
+        if name not in not_query
+    }
+    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
+        if name not in known:
+            message = f"unknown parameter {name[:80]!r}{settings.suggestion(name, known)}"
+            raise Refused(ErrorCode.INVALID, message, parameter=name)
+        if times > 1 and not known[name].is_non_string_sequence:
+            message = f"parameter {name!r} was given {times} times, expected once"
+            raise Refused(ErrorCode.INVALID, message, parameter=name)
+
+
+def one_line(text: str, where: str) -> str:
+    """Return a text if it is one printable line.
+
+    Raises:
+        Refused: INVALID.
+    """
+    if not text.isprintable():
+        message = f"at {where}: {text[:80]!r} has unprintable characters"
+        raise Refused(ErrorCode.INVALID, message, where=where)
+    return text
+
+
+def in_utc(moment: datetime, where: str) -> datetime:
+    """Return an aware time in UTC.
+
+    Raises:
+        Refused: INVALID: it has no zone, or UTC has no date for it.
+    """
+    if moment.tzinfo is None:
+        message = f"at {where}: {moment.isoformat()} has no time zone: add one, such as Z"
+        raise Refused(ErrorCode.INVALID, message, where=where)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        message = f"at {where}: {moment.isoformat()} is before the year 1 or after 9999 in UTC"
+        raise Refused(ErrorCode.INVALID, message, where=where) from error
+
+
+def cursor_after(kind: str, name: str) -> str:
+    """Return the cursor of the page after an entry.
+
+    It carries the entry's key, so pages neither repeat nor skip an entry while others come and go,
+    and the kind of list, so that another list's cursor is refused.
+
+    Args:
+        kind: The list: `machines`, `scopes`, `tombstones`.
+        name: The key of the page's last entry; `""` where nothing comes after it.
+    """
+    return base64.urlsafe_b64encode(f"{kind}/{name}".encode()).decode().rstrip("=") if name else ""
+
+
+def key_before(kind: str, cursor: str) -> str:
+    """Return the key of the entry after which a page begins; `""` for the first page.
+
+    Args:
+        kind: The list.
+        cursor: What `cursor_after` returned, or `""`.
+
+    Raises:
+        Refused: INVALID: it is not a cursor of this list.
+    """
+    if not cursor:
+        return ""
+    try:
+        padded = cursor[:MAX_CURSOR] + "=" * (-len(cursor) % 4)
+        plain = base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
+    except (binascii.Error, ValueError):
+        plain = ""
+    written, _, name = plain.partition("/")
+    if len(cursor) > MAX_CURSOR or written != kind or not name:
+        message = (
+            f"invalid cursor {cursor[:MAX_CURSOR]!r}: expected the 'next' of a page of {kind}, "
+            "or none for the first page"
+        )
+        raise Refused(ErrorCode.INVALID, message, cursor=cursor[:MAX_CURSOR])
+    return name

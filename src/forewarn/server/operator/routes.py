@@ -1,0 +1,504 @@
+"""What the routes of the operators' API do: the fleet, maintenance, the service itself."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+import structlog
+from litestar import Request, Response, delete, get, post, put
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryParameter
+
+from forewarn.maintenance import fleet
+from forewarn.maintenance.model import (
+    Enablement,
+    HoldKind,
+    Maintenance,
+    Operation,
+    Refused,
+    Scope,
+    key,
+)
+from forewarn.server.operator import metrics, requests, schemas, views
+from forewarn.server.operator.errors import RESPONSES, RETRY_SECONDS
+from forewarn.server.operator.requests import Backend, StrictBody, TheBackend, one_line
+from forewarn.store.port import HistoryQuery, Reading, StoreError
+from forewarn.version import __version__
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+
+Limit = Annotated[int, QueryParameter(ge=1, le=schemas.MAX_LIMIT)]
+Who = Annotated[str, QueryParameter(max_length=256)]
+InScope = Annotated[str, QueryParameter(name="scope")]
+Number = Annotated[int | None, QueryParameter(ge=1, le=schemas.MAX_NUMBER)]
+ByNumber = Annotated[int, PathParameter(le=schemas.MAX_NUMBER)]
+
+FLEET: Final = "fleet"
+MAINTENANCE: Final = "maintenance"
+SERVICE: Final = "service"
+
+ANONYMOUS: Final = "operator"
+"""The name in history where a request names nobody."""
+
+STORE_SECONDS: Final = 2.0
+"""How long a scrape waits for the store: scrapers wait ten for all of it."""
+
+Decorator = Callable[[Callable[..., Any]], HTTPRouteHandler]
+
+_log = structlog.get_logger(__name__)
+
+
+def _get(path: str, tag: str) -> Decorator:
+    return get(path, tags=[tag], responses=RESPONSES)
+
+
+def _post(
+    path: str, body: type[msgspec.Struct], tag: str = MAINTENANCE, status: int = 200
+) -> Decorator:
+    dto: Any = StrictBody.__class_getitem__(body)
+    return post(path, tags=[tag], responses=RESPONSES, status_code=status, dto=dto, return_dto=None)
+
+
+# The fleet.
+
+
+@put(
+    "/v1/fleet",
+    tags=[FLEET],
+    responses=RESPONSES,
+    dto=StrictBody[fleet.Fleet],
+    return_dto=None,
+    request_max_body_size=requests.MAX_FLEET_BODY,
+)
+async def apply_fleet(
+    backend: TheBackend,
+    *,
+    data: JSONBody[fleet.Fleet],
+    prune: FromQuery[bool] = False,
+    again: FromQuery[bool] = False,
+    allow_empty: FromQuery[bool] = False,
+    dry_run: FromQuery[bool] = False,
+    by: Who = "",
+) -> schemas.FleetChange:
+    """Make the fleet match the body, all or nothing; only `prune` removes machines.
+
+    A `prune` that would leave no machine is refused without `allow_empty`. Machines that were
+    preempted or terminated are left out unless `again` adds them.
+    """
+    one_line(by, "by")
+    applied = await backend.done(
+        backend.plane.apply_fleet(
+            data, prune=prune, again=again, allow_empty=allow_empty, dry_run=dry_run
+        )
+    )
+    return _changed(backend, applied, by, dry_run=dry_run)
+
+
+@delete("/v1/fleet/machines", tags=[FLEET], responses=RESPONSES, status_code=200)
+async def remove_machines(
+    backend: TheBackend,
+    name: Annotated[tuple[str, ...], QueryParameter(min_items=1, max_items=schemas.MAX_REMOVED)],
+    by: Who = "",
+) -> schemas.FleetChange:
+    """Remove machines, all or none, and the scopes that this leaves empty; repeat `name`."""
+    one_line(by, "by")
+    applied = await backend.done(backend.plane.remove_machines(name))
+    return _changed(backend, applied, by, dry_run=False)
+
+
+def _changed(
+    backend: Backend, applied: fleet.Applied, by: str, *, dry_run: bool
+) -> schemas.FleetChange:
+    """Return and log who changed what: the log is the fleet's only history."""
+    change = views.fleet_change(applied, dry_run=dry_run, listeners=backend.listeners)
+    names = {"added": change.added, "changed": change.changed, "removed": change.removed}
+    told = {what: each.names for what, each in names.items() if each.count}
+    if told and not change.dry_run:
+        _log.info("an operator changed the fleet", by=by, **told)
+    return change
+
+
+@_get("/v1/fleet/machines", FLEET)
+async def list_machines(
+    backend: TheBackend,
+    *,
+    in_scope: InScope = "",
+    host: FromQuery[str] = "",
+    cursor: FromQuery[str] = "",
+    limit: Limit = schemas.DEFAULT_LIMIT,
+) -> schemas.MachinePage:
+    """List machines, of one scope or on one host if given; host `unknown`: without a known host."""
+    if in_scope:
+        _scope(backend, in_scope)
+    inventory = backend.inventory
+    after = requests.key_before("machines", cursor)
+    found, last = inventory.page_of_machines(
+        scope=key(in_scope), host=host, after=after, limit=limit
+    )
+    return schemas.MachinePage(
+        machines=views.machines(found, inventory, backend.callers),
+        next=requests.cursor_after("machines", last),
+    )
+
+
+@_get("/v1/fleet/machines/{name:str}", FLEET)
+async def show_machine(backend: TheBackend, name: FromPath[str]) -> schemas.MachineDetail:
+    """Show all that is known of a machine."""
+    machine = backend.inventory.machines.get(key(name))
+    if machine is None:
+        raise _not_found("machine", name)
+    return views.machine_detail(machine, backend.inventory, backend.callers)
+
+
+@_get("/v1/fleet/tombstones", FLEET)
+async def list_tombstones(
+    backend: TheBackend, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
+) -> schemas.TombstonePage:
+    """List machines that were preempted or terminated, and so left the fleet."""
+    after = requests.key_before("tombstones", cursor)
+    tombstones = await backend.read(lambda reading: reading.lost())
+    left = sorted(name for name in tombstones if name > after)
+    page = left[:limit]
+    return schemas.TombstonePage(
+        tombstones=tuple(tombstones[name] for name in page),
+        next=requests.cursor_after("tombstones", page[-1]) if len(left) > limit else "",
+    )
+
+
+@_get("/v1/fleet/scopes", FLEET)
+async def list_scopes(
+    backend: TheBackend, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
+) -> schemas.ScopePage:
+    """List scopes."""
+    after = requests.key_before("scopes", cursor)
+    found, last = backend.inventory.page_of_scopes(after=after, limit=limit)
+    return schemas.ScopePage(
+        scopes=views.scopes(found, backend.inventory), next=requests.cursor_after("scopes", last)
+    )
+
+
+@_get("/v1/fleet/scopes/{name:str}", FLEET)
+async def show_scope(backend: TheBackend, name: FromPath[str]) -> schemas.ScopeDetail:
+    """Show a scope with its machines by update domain."""
+    return views.scope_detail(_scope(backend, name), backend.inventory)
+
+
+def _scope(backend: Backend, name: str) -> Scope:
+    scope = backend.inventory.scopes.get(key(name))
+    if scope is None:
+        raise _not_found("scope", name)
+    return scope
+
+
+def _not_found(what: str, name: str) -> Refused:
+    message = f"no {what} named {name!r}: see 'forewarn fleet list'"
+    return Refused(ErrorCode.NOT_FOUND, message, what=what, name=name)
+
+
+# Maintenance.
+
+
+@_post("/v1/maintenance", schemas.MaintenanceRequest, status=201)
+async def request_maintenance(
+    backend: TheBackend,
+    *,
+    data: JSONBody[schemas.MaintenanceRequest],
+    dry_run: FromQuery[bool] = False,
+) -> schemas.MaintenancePlan:
+    """Request maintenance; the answer is the operations and events that it became."""
+    request = msgspec.structs.replace(
+        data,
+        not_before=data.not_before and requests.in_utc(data.not_before, "not_before"),
+        requested_by=_who(data.requested_by),
+    )
+    plan = await backend.done(backend.plane.request(request, dry_run=dry_run))
+    further = views.further([plan.maintenance], backend.inventory)[plan.maintenance.number]
+    return schemas.MaintenancePlan(
+        dry_run=dry_run,
+        maintenance=views.maintenance(plan.maintenance, further, backend.inventory),
+        further=further,
+        operations=_shown(backend, plan.operations),
+        superseded=_shown(backend, plan.superseded),
+    )
+
+
+@_get("/v1/maintenance", MAINTENANCE)
+async def list_maintenances(
+    backend: TheBackend, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
+) -> schemas.MaintenancePage:
+    """List what was asked for, newest first."""
+    if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 15):
+        message = f"invalid cursor {cursor[:40]!r}: expected the 'next' of a page of maintenances"
+        raise Refused(ErrorCode.INVALID, message, cursor=cursor[:40])
+    before = int(cursor) if cursor else None
+    found = await backend.read(lambda reading: reading.latest_maintenances(before, limit + 1))
+    page = found[:limit]
+    further = views.further(page, backend.inventory)
+    return schemas.MaintenancePage(
+        maintenances=tuple(
+            views.maintenance(one, further[one.number], backend.inventory) for one in page
+        ),
+        next=str(page[-1].number) if len(found) > limit else "",
+    )
+
+
+@_get("/v1/maintenance/{number:int}", MAINTENANCE)
+async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.MaintenanceDetail:
+    """Show what was asked for and what it became."""
+
+    def question(reading: Reading) -> tuple[Maintenance | None, dict[str, Operation]]:
+        found = reading.maintenances([number]).get(number)
+        return found, reading.operations_of_maintenance(number)
+
+    maintenance, operations = await backend.read(question)
+    if maintenance is None:
+        message = f"no maintenance {number}: see 'forewarn history'"
+        raise Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
+    further = views.further([maintenance], backend.inventory)[number]
+    return schemas.MaintenanceDetail(
+        maintenance=views.maintenance(maintenance, further, backend.inventory),
+        further=further,
+        operations=_shown(backend, operations.values()),
+    )
+
+
+@_get("/v1/events", MAINTENANCE)
+async def list_events(
+    backend: TheBackend, in_scope: InScope = "", machine: FromQuery[str] = ""
+) -> schemas.EventList:
+    """List Scheduled and Started events by NotBefore, also those that no guest sees."""
+    inventory = backend.inventory
+    if in_scope:
+        _scope(backend, in_scope)
+    if machine and key(machine) not in inventory.machines:
+        raise _not_found("machine", machine)
+    now = backend.now()
+    found = [
+        views.live_event(operation, event, inventory, backend.callers, now)
+        for operation, event in inventory.live(scope=key(in_scope), machine=key(machine))
+    ]
+    found.sort(key=lambda event: (event.not_before, event.maintenance, event.operation, event.id))
+    return schemas.EventList(now=now, events=tuple(found))
+
+
+@_get("/v1/history", MAINTENANCE)
+async def read_history(  # noqa: PLR0913 - the filters are the query's parameters
+    backend: TheBackend,
+    *,
+    machine: FromQuery[str] = "",
+    in_scope: InScope = "",
+    maintenance: Number = None,
+    event_type: FromQuery[tuple[EventType, ...]] = (),
+    status: FromQuery[tuple[EventStatus, ...]] = (),
+    since: FromQuery[datetime | None] = None,
+    until: FromQuery[datetime | None] = None,
+    cursor: FromQuery[str] = "",
+    limit: Limit = schemas.DEFAULT_LIMIT,
+) -> schemas.HistoryPage:
+    """List operations, the newest announcement first, with who approved and how they ended."""
+    query = HistoryQuery(
+        machine=key(machine),
+        scope=key(in_scope),
+        maintenance=maintenance,
+        event_types=event_type,
+        statuses=status,
+        since=since and requests.in_utc(since, "since"),
+        until=until and requests.in_utc(until, "until"),
+        cursor=cursor,
+        limit=limit,
+    )
+    page = await backend.read(lambda reading: reading.history(query))
+    return schemas.HistoryPage(operations=_shown(backend, page.operations), next=page.next)
+
+
+# What operators do to pending maintenance.
+
+
+@_post("/v1/approvals", schemas.ApprovalRequest)
+async def approve(
+    backend: TheBackend, request: Request[Any, Any, Any], data: JSONBody[schemas.ApprovalRequest]
+) -> schemas.OperationList:
+    """Approve for the guests: all references or, if one is unknown, none."""
+    address = request.client.host if request.client else ""
+    approved = await backend.done(
+        backend.plane.approve_for_guests(data.references, by=_who(data.by), address=address)
+    )
+    return _listed(backend, approved)
+
+
+@_post("/v1/cancellations", schemas.CancellationRequest)
+async def cancel(
+    backend: TheBackend, data: JSONBody[schemas.CancellationRequest]
+) -> schemas.OperationList:
+    """Cancel what has not started."""
+    why = one_line(data.reason, "reason")
+    reason = f"cancelled by {_who(data.by)}" + (f": {why}" if why else "")
+    return _listed(backend, await backend.done(backend.plane.cancel(data.reference, reason=reason)))
+
+
+@_post("/v1/maintenance/{number:int}/resume", schemas.ResumptionRequest)
+async def resume(
+    backend: TheBackend, number: ByNumber, data: JSONBody[schemas.ResumptionRequest]
+) -> schemas.OperationList:
+    """Resume the paused rolling updates of a maintenance; the answer is what was announced."""
+    return _listed(backend, await backend.done(backend.plane.resume(number, by=_who(data.by))))
+
+
+@_post("/v1/postponements", schemas.PostponementRequest)
+async def postpone(
+    backend: TheBackend, data: JSONBody[schemas.PostponementRequest]
+) -> schemas.OperationList:
+    """Move Scheduled events later, all of them or none."""
+    later = requests.in_utc(data.not_before, "not_before")
+    postponed = backend.plane.postpone(data.reference, later, by=_who(data.by))
+    return _listed(backend, await backend.done(postponed))
+
+
+@_get("/v1/holds", MAINTENANCE)
+async def list_holds(backend: TheBackend) -> schemas.HoldList:
+    """List all holds, oldest first, with the operations that each keeps from starting."""
+    holds = await backend.read(lambda reading: reading.holds())
+    held = [o for o in backend.inventory.operations.values() if o.held_at is not None]
+    return schemas.HoldList(holds=tuple(views.hold(one, held, backend.inventory) for one in holds))
+
+
+@_post("/v1/holds", schemas.HoldRequest, status=201)
+async def hold(backend: TheBackend, data: JSONBody[schemas.HoldRequest]) -> schemas.OperationList:
+    """Block maintenance from starting until released; the answer is what is held now."""
+    _judge_place(data.kind, data.name)
+    reason = one_line(data.reason, "reason")
+    held = backend.plane.hold(data.kind, data.name, reason=reason, by=_who(data.by))
+    return _listed(backend, await backend.done(held))
+
+
+@delete("/v1/holds", tags=[MAINTENANCE], responses=RESPONSES, status_code=200)
+async def release(
+    backend: TheBackend, kind: FromQuery[HoldKind], name: Who = "", by: Who = ""
+) -> schemas.OperationList:
+    """Release a hold; the answer is what it covered."""
+    _judge_place(kind, name)
+    released = backend.plane.release(kind, name, by=_who(by))
+    return _listed(backend, await backend.done(released))
+
+
+@_get("/v1/alerts", MAINTENANCE)
+async def list_alerts(backend: TheBackend) -> schemas.AlertList:
+    """List what needs an operator, oldest first."""
+    now = backend.now()
+    found = await backend.alerts(now)
+    return schemas.AlertList(now=now, count=len(found), items=tuple(found[: schemas.MAX_ITEMS]))
+
+
+@_post("/v1/acknowledgements", schemas.AcknowledgementRequest)
+async def acknowledge(
+    backend: TheBackend, data: JSONBody[schemas.AcknowledgementRequest]
+) -> schemas.OperationList:
+    """Acknowledge failures, so that their alerts end: all of them or none."""
+    noted = backend.plane.note(data.references, _who(data.by))
+    return _listed(backend, await backend.done(noted))
+
+
+@_post("/v1/operations/{operation:str}/resolution", schemas.ResolutionRequest)
+async def resolve(
+    backend: TheBackend, operation: FromPath[str], data: JSONBody[schemas.ResolutionRequest]
+) -> schemas.OperationList:
+    """Record the result of an operation whose outcome is unknown, or run it again."""
+    resolved = backend.plane.resolve(operation, data.verdict, _who(data.by))
+    return _listed(backend, (await backend.done(resolved),))
+
+
+def _judge_place(kind: HoldKind, name: str) -> None:
+    if (kind is HoldKind.EVERYTHING) == bool(name):
+        message = (
+            f"at name: 'everything' takes no name, got {name!r}"
+            if name
+            else f"at name: expected the {kind}'s name"
+        )
+        raise Refused(ErrorCode.INVALID, message, where="name")
+
+
+def _who(by: str) -> str:
+    return one_line(by, "by") or ANONYMOUS
+
+
+def _shown(backend: Backend, operations: Iterable[Operation]) -> tuple[schemas.OperationView, ...]:
+    return views.operations(operations, backend.inventory.name_of_scope, backend.now())
+
+
+def _listed(backend: Backend, operations: tuple[Operation, ...]) -> schemas.OperationList:
+    return schemas.OperationList(operations=_shown(backend, operations))
+
+
+# The service itself.
+
+
+@_get("/v1/clock", SERVICE)
+async def clock(backend: TheBackend) -> schemas.ServiceTime:
+    """Tell the service's own time, which all its times are in."""
+    return schemas.ServiceTime(now=backend.now(), scale=backend.scale, doubt=backend.time.doubt())
+
+
+@_post("/v1/clock", schemas.ClockRequest, SERVICE)
+async def trust_clock(
+    backend: TheBackend, data: JSONBody[schemas.ClockRequest]
+) -> schemas.ServiceTime:
+    """Trust the machine's clock as it is; the time that it is ahead lengthens every notice."""
+    assert data.trust  # the schema takes nothing else
+    _log.warning("an operator trusts the clock", by=one_line(data.by, "by"))
+    await asyncio.shield(backend.time.believe())
+    return schemas.ServiceTime(now=backend.now(), scale=backend.scale, doubt=backend.time.doubt())
+
+
+@get("/healthz", tags=[SERVICE])
+async def health() -> schemas.Health:
+    """Tell that the process is alive."""
+    return schemas.Health(status="alive", version=__version__)
+
+
+@get(
+    "/readyz",
+    tags=[SERVICE],
+    responses={
+        503: ResponseSpec(schemas.Readiness, generate_examples=False, description="Not ready")
+    },
+)
+async def readiness(backend: TheBackend) -> Response[schemas.Readiness]:
+    """Tell whether the service does all its work, and why not."""
+    reasons = await backend.ready()
+    answer = schemas.Readiness(ready=not reasons, reasons=reasons)
+    if not reasons:
+        return Response(answer)
+    return Response(answer, status_code=503, headers={"Retry-After": str(RETRY_SECONDS)})
+
+
+@get("/metrics", tags=[SERVICE], include_in_schema=False)
+async def scrape(backend: TheBackend) -> Response[bytes]:
+    """Return every figure of the service for Prometheus."""
+    now = backend.now()
+    try:
+        async with asyncio.timeout(STORE_SECONDS):
+            alerts = await backend.alerts(now)
+    except (StoreError, TimeoutError):
+        alerts = None
+    inventory, measured = backend.inventory, backend.measured
+    # The policy's own shortcut: where every scope is on, nobody need look at each.
+    on = len(inventory.scopes)
+    if measured.policy.enablement is not Enablement.ALWAYS:
+        on = sum(measured.policy.is_on(scope, now) for scope in inventory.scopes.values())
+    figures = metrics.Scrape(
+        now=now,
+        figures=measured.figures(),
+        machines=len(inventory.machines),
+        scopes_on=on,
+        scopes_off=len(inventory.scopes) - on,
+        operations=tuple(inventory.operations.values()),
+        tasks=measured.tasks(),
+        ready=not await backend.ready(),
+        trusted=not backend.time.doubt(),
+        alerts=alerts,
+        collectors=measured.collectors,
+    )
+    # As a header: the framework would add a second charset to a media type.
+    return Response(await metrics.render(figures), headers={"content-type": metrics.CONTENT_TYPE})
