@@ -24,8 +24,10 @@ serve: $(VENV)/.server ## Run the service with its defaults (ARGS="--config FILE
 test: $(VENV)/.dev ## Run every test but the soaks
 	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
-soak: $(VENV)/.dev ## Run the tests that are long by nature
+soak: $(VENV)/.dev ## Run what is long by nature: the tests marked soak, 100 seeds, 200 kills
 	@$(BIN)/python -m pytest -n auto --dist loadfile -m soak $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m simulation.run --seeds 100
+	@PYTHONPATH=tests $(BIN)/python -m kills
 
 kill: $(VENV)/.dev ## Kill the service 200 times under load and judge what is left (SEED=N KILLS=N FRESH=N BREAK=NAME)
 	@PYTHONPATH=tests $(BIN)/python -m kills $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) \

@@ -2,8 +2,8 @@
 
 Each life of it ends by SIGKILL after a random time, together with the programs that it began, as
 systemd ends a unit's. The judge is the actions' own log, which they sync line by line. The seed is
-printed; AGENT_KILLS and AGENT_SEED in the environment give another number of kills and another
-seed. What a kill meets differs from run to run all the same.
+printed; AGENT_KILLS and AGENT_SEED in the environment set the number of kills and the seed. What
+a kill meets still differs from run to run.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from end_to_end.agents import Agent, Endpoint, event, started
 from end_to_end.interrupted import NAMES, judge
 
 KILLS = int(os.environ.get("AGENT_KILLS", "5"))
+MANY = 20
 SEED = int(os.environ.get("AGENT_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 
 STARTING_SECONDS = 0.6
@@ -124,16 +125,17 @@ def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
     made.close()
 
 
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(MANY, marks=pytest.mark.soak)])
 def test_kills_at_any_instant_leave_the_machine_as_it_should_be(
-    cloud: Endpoint, agent: Agent
+    cloud: Endpoint, agent: Agent, kills: int
 ) -> None:
-    sys.stdout.write(f"AGENT_SEED={SEED} AGENT_KILLS={KILLS} repeats the choices\n")
+    sys.stdout.write(f"AGENT_SEED={SEED} AGENT_KILLS={kills} repeats the choices\n")
     chance = random.Random(SEED)
     lives = Lives(agent, chance)
     approvals: list[tuple[str, list[str]]] = []
     cloud.at_approval = lambda: approvals.append((cloud.approved[-1], agent.done[before:]))
     number = 0
-    while lives.kills < KILLS:
+    while lives.kills < kills:
         number += 1
         event_id, before, words = f"E{number}", len(agent.done), lives.words
         for shown, numbers in zip(([event(event_id)], [started(event_id)], []), LIVES, strict=True):
