@@ -43,7 +43,7 @@ def test_settings_are_taken_as_they_stand(tmp_path: Path, text: str) -> None:
     path = tmp_path / "forewarn.toml"
     path.write_text(text)
     loaded = settings.load(path, {"STATE_DIRECTORY": str(tmp_path)})
-    assert loaded.guest.listener != settings.Guest().listener
+    assert loaded.guest.listener != settings.GuestSettings().listener
 
 
 @pytest.mark.parametrize("text", FLEETS, ids=range(len(FLEETS)))

@@ -168,7 +168,7 @@ def test_a_scrape_does_without_the_store(tmp_path: Path) -> None:
 
 
 def test_scopes_that_are_off_are_counted(tmp_path: Path) -> None:
-    rules = settings.Rules(enablement="first-request")
+    rules = settings.RulesSettings(enablement="first-request")
     wanted = msgspec.structs.replace(settings_in(tmp_path), rules=rules)
     with Running(wanted, sql.in_memory(), ManualClock(NOON)) as running:
         client = running.client()

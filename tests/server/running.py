@@ -79,9 +79,9 @@ def settings_in(folder: Path, **operator: Any) -> settings.Settings:
     """Return settings whose places are all in a folder."""
     wanted = {"socket": str(folder / "operator.sock"), **operator}
     return settings.Settings(
-        store=settings.Store(path=str(folder / "forewarn.db")),
+        store=settings.StoreSettings(path=str(folder / "forewarn.db")),
         operator=msgspec.convert(
-            {"token_file": str(folder / "operator.token"), **wanted}, settings.Operator
+            {"token_file": str(folder / "operator.token"), **wanted}, settings.OperatorSettings
         ),
     )
 

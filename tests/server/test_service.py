@@ -29,9 +29,9 @@ from server.running import NOON, Flaky, Running, fleet, guids, request_reboot, s
 
 def quick(folder: Path) -> settings.Settings:
     """Return settings by which every act is over at once."""
-    at_once = settings.Simulated(reboot_seconds=0.0, preempt_seconds=0.0)
+    at_once = settings.SimulatedSettings(reboot_seconds=0.0, preempt_seconds=0.0)
     return msgspec.structs.replace(
-        settings_in(folder), connector=settings.Connector(simulated=at_once)
+        settings_in(folder), connector=settings.ConnectorSettings(simulated=at_once)
     )
 
 

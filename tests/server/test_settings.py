@@ -278,7 +278,7 @@ def test_the_preset_sets_the_originals_values_and_what_is_given_beside_it_counts
 ) -> None:
     folder = Path(home["STATE_DIRECTORY"])
     folder.mkdir()
-    assert load(folder, '[rules]\npreset = "azure"', home).rules == settings.Rules(
+    assert load(folder, '[rules]\npreset = "azure"', home).rules == settings.RulesSettings(
         preset="azure",
         enablement="first-request",
         disable_after_seconds=86400.0,
@@ -295,8 +295,8 @@ def test_the_preset_sets_the_originals_values_and_what_is_given_beside_it_counts
 
 
 def test_the_rules_make_the_policy() -> None:
-    assert policy_of(settings.Rules()) == Policy()
-    given = settings.Rules(
+    assert policy_of(settings.RulesSettings()) == Policy()
+    given = settings.RulesSettings(
         enablement="first-request", disable_after_seconds=600.0, user_initiated_limit=3
     )
     assert policy_of(given) == Policy(

@@ -100,7 +100,7 @@ class GuestPlane:
 
     def __init__(
         self,
-        wanted: settings.Guest,
+        wanted: settings.GuestSettings,
         plane: Plane,
         clock: Clock,
         mint: Callable[[], str],

@@ -31,7 +31,7 @@ from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import Measured, OperationMetrics
 from forewarn.server.operator.requests import Backend
 from forewarn.server.secret_files import SecretUnusable
-from forewarn.server.settings import OFF, Rules, Settings
+from forewarn.server.settings import OFF, RulesSettings, Settings
 from forewarn.settings import split_address
 from forewarn.store.port import Store, StoreError
 
@@ -254,7 +254,7 @@ class Service:
         self._tasks[asyncio.create_task(running)] = name
 
 
-def policy_of(rules: Rules) -> Policy:
+def policy_of(rules: RulesSettings) -> Policy:
     """Return what the settings decide about the rules."""
     return Policy(
         enablement=Enablement(rules.enablement),

@@ -47,7 +47,7 @@ AZURE: Final[Mapping[str, object]] = MappingProxyType(
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=30 * 24 * 3600)]
 
 
-class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The database."""
 
     path: str = ""
@@ -55,7 +55,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     which is created if needed; any other must exist. Relative to the settings file's folder."""
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HistorySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long operations that have ended are kept."""
 
     retention_days: Annotated[float, msgspec.Meta(gt=0, le=36500)] = 90.0
@@ -63,7 +63,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     days cover a quarter's review."""
 
 
-class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where operators and their tools reach the service."""
 
     socket: str = ""
@@ -89,7 +89,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise FieldError("listen", 'required, as socket is "off"')
 
 
-class Guest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GuestSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The guest plane: its listeners, and the limits of each connection."""
 
     listener: tuple[Listener, ...] = (Listener(),)
@@ -105,7 +105,7 @@ class Guest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise FieldError(field.name, f"must be more than 0 and at most {MAX_LIMIT}")
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RulesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rules that operators can change (protocol.md section 8)."""
 
     preset: Literal["", "azure"] = ""
@@ -130,7 +130,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     start together."""
 
 
-class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SimulatedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long the simulated connector's tasks take: by default about as long as real ones."""
 
     freeze_seconds: Seconds = 9.0
@@ -140,7 +140,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     terminate_seconds: Seconds = 30.0
 
 
-class Connector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The connector, which carries maintenance out."""
 
     kind: Literal["simulated", "command"] = "simulated"
@@ -149,11 +149,11 @@ class Connector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     on_unknown: Literal["ask", "repeat", "fail"] = "ask"
     """What to do with a task whose outcome is unknown after a restart: ask an operator, repeat it,
     or fail it. By default ask: a second reboot is worse than a wait."""
-    simulated: Simulated = Simulated()
+    simulated: SimulatedSettings = SimulatedSettings()
     command: CommandSettings = CommandSettings()
 
 
-class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClockSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The service's time."""
 
     scale: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = 1.0
@@ -164,13 +164,13 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings."""
 
-    store: Store = Store()
-    history: History = History()
-    operator: Operator = Operator()
-    guest: Guest = Guest()
-    rules: Rules = Rules()
-    connector: Connector = Connector()
-    clock: Clock = Clock()
+    store: StoreSettings = StoreSettings()
+    history: HistorySettings = HistorySettings()
+    operator: OperatorSettings = OperatorSettings()
+    guest: GuestSettings = GuestSettings()
+    rules: RulesSettings = RulesSettings()
+    connector: ConnectorSettings = ConnectorSettings()
+    clock: ClockSettings = ClockSettings()
     log: Log = Log()
 
 
@@ -219,7 +219,7 @@ def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Set
     )
     return msgspec.structs.replace(
         loaded,
-        store=Store(path=str(database)),
+        store=StoreSettings(path=str(database)),
         guest=msgspec.structs.replace(loaded.guest, listener=listeners),
         connector=msgspec.structs.replace(
             loaded.connector,
