@@ -278,6 +278,31 @@ def test_silence_is_unreachable_after_its_time(connect: Connect) -> None:
         connect(server.url, name="web-0", pace=pace).document()
 
 
+def test_a_silent_server_keeps_a_document_no_longer_than_one_first_answer(
+    connect: Connect,
+) -> None:
+    pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.4, answer_seconds=0.4)
+    with Silent() as server:
+        began = time.monotonic()
+        with pytest.raises(Unreachable):
+            connect(server.url, name="web-0", pace=pace).document()
+        assert server.connections == 1
+        assert time.monotonic() - began < 5
+
+
+def test_an_answer_in_countless_pieces_does_not_keep_a_processor_busy(connect: Connect) -> None:
+    def script(talk: Talk) -> None:
+        if talk.request() is not None:
+            talk.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            talk.send(b"1\r\nx\r\n" * 700_000)
+
+    with Scripted(script) as server:
+        began = time.process_time()
+        with pytest.raises(BadAnswer):
+            connect(server.url, name="web-0").document()
+        assert time.process_time() - began < 10
+
+
 def test_an_answer_that_trickles_in_has_no_more_time_than_another(connect: Connect) -> None:
     pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.3)
     stop = threading.Event()

@@ -15,12 +15,15 @@ import pytest
 
 import forewarn
 from client import scripted
-from client.scripted import document, message, serving
+from client.scripted import Scripted, Talk, document, message, serving
 from client.shells import QUICK
 from client.test_shells import Silent
 from client.world import listed
+from forewarn.client.discovery import EndpointAddress
 from forewarn.client.errors import Misuse
 from forewarn.client.event import Trouble
+from forewarn.client.responses import FailedAnswer
+from forewarn.client.session import Session
 from forewarn.client.sync import Client
 
 LOOK = """
@@ -128,6 +131,41 @@ def test_a_watch_lives_through_a_time_without_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         client.close()
     assert told == ["no-connection", "over"]
+
+
+def test_no_address_is_skipped_however_many_threads_find_that_one_does_not_answer() -> None:
+    threads = 8
+    together = threading.Barrier(threads)
+
+    def none(talk: Talk) -> None:
+        if talk.request() is not None:
+            together.wait(scripted.WAIT_SECONDS)  # every thread's failure is of this address
+            talk.answer(404)
+
+    def good(talk: Talk) -> None:
+        while talk.request() is not None:
+            talk.answer(200, document(listed()))
+
+    with Scripted(none) as first, Scripted(good) as second, Scripted(none) as third:
+        with Client(first.url, name="web-0", pace=QUICK) as client:
+            places = [EndpointAddress("127.0.0.1", each.port) for each in (first, second, third)]
+            client._session = Session(QUICK, places, "web-0")
+            with ThreadPoolExecutor(threads) as pool:
+                read = list(pool.map(lambda _: len(client.events()), range(threads)))
+            assert read == [1] * threads
+            assert client.endpoint == second.url
+        assert (first.connections, third.connections) == (threads, 0)
+
+
+def test_threads_that_meet_one_refusal_step_down_once() -> None:
+    refusal = FailedAnswer(reason="status-400", message="", answered=True, status=400)
+    session = Session(QUICK, [EndpointAddress("127.0.0.1")])
+    question, name = session.question(), session.name_question()
+    with ThreadPoolExecutor(8) as pool:
+        again = list(pool.map(lambda _: session.asks_again(refusal, question), range(8)))
+        named = list(pool.map(lambda _: session.asks_instance_again(refusal, name), range(8)))
+    assert again == named == [True] * 8
+    assert session.version == "2019-08-01"
 
 
 def open_files() -> int:

@@ -1,13 +1,20 @@
-"""HTTP without the socket: any bytes, in any pieces, are an answer or none."""
+"""HTTP without the socket: any bytes, in any pieces, are an answer or none; and one request."""
 
 import itertools
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.scripted import message
+from client.scripted import Scripted, Talk, message, serving
 from forewarn.client import transport
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.session import Question
@@ -103,3 +110,130 @@ def test_a_connection_that_says_more_than_it_was_asked_is_not_used_again() -> No
     made = exchange()
     assert made.receive(message(200) + b"HTTP/1.1 200 OK\r\n") is not None
     assert not made.reuse()
+
+
+def test_a_body_in_countless_pieces_is_refused_before_it_costs_seconds() -> None:
+    made = exchange()
+    assert made.receive(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n") is None
+    pieces = b"1\r\nx\r\n" * 5000
+    for _ in range(transport.MAX_PIECES // 5000):
+        assert made.receive(pieces) is None
+    with pytest.raises(transport.ConnectionBroken) as broken:
+        made.receive(pieces)
+    assert broken.value.failure.reason == "too-large"
+
+
+def test_a_request_is_sent_as_it_is_asked_for_and_any_status_is_an_answer() -> None:
+    with serving(lambda asked, _: message(418, asked.body, X_Target=asked.target)) as server:
+        url = f"{server.url}/a/b?c=d"
+        reply = transport.request(
+            "PUT", url, seconds=10, headers=[("Authorization", "Bearer x")], body=b"{}"
+        )
+    assert (reply.status, reply.body) == (418, b"{}")
+    assert (b"x-target", b"/a/b?c=d") in reply.headers
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="the system has no unix sockets")
+def test_a_request_may_go_to_a_unix_socket(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+
+        def answer() -> None:
+            talk = Talk(listening.accept()[0], 1)
+            asked = talk.request()
+            assert asked is not None
+            talk.answer(200, asked.headers["host"].encode())
+            talk.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        reply = transport.request("GET", "http://service/", seconds=10, unix_socket=path)
+        thread.join()
+    assert reply.body == b"service"
+
+
+def failed(url: str, **options: object) -> transport.RequestFailed:
+    with pytest.raises(transport.RequestFailed) as caught:
+        transport.request("GET", url, **{"seconds": 10.0, **options})  # type: ignore[arg-type]
+    return caught.value
+
+
+def test_a_request_that_fails_says_why_and_carries_the_systems_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    refused = failed(f"http://127.0.0.1:{port}")
+    assert (refused.reason, type(refused.__cause__)) == ("no-connection", ConnectionRefusedError)
+    absent = failed("http://service/", unix_socket=str(tmp_path / "none"))
+    assert (absent.reason, type(absent.__cause__)) == ("no-connection", FileNotFoundError)
+    with serving(lambda *_: message(200, b"x" * 100)) as server:
+        assert failed(server.url, max_body=99).reason == "too-large"
+        assert transport.request("GET", server.url, seconds=10, max_body=100).status == 200
+    with serving(lambda *_: b"") as server:
+        assert failed(server.url).reason == "cut"
+    for url in ("ftp://x", "http://", "x", "http://a:b"):
+        with pytest.raises(ValueError, match=r"URL|[Pp]ort"):
+            transport.request("GET", url, seconds=1)
+
+
+def test_a_request_has_one_deadline_however_the_answer_trickles_in() -> None:
+    stop = threading.Event()
+
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        while not stop.wait(0.02):
+            talk.send(b" ")
+
+    with Scripted(script) as server:
+        began = time.monotonic()
+        assert failed(server.url, seconds=0.3).reason == "no-answer"
+        assert time.monotonic() - began < 5
+        stop.set()
+
+
+def test_another_thread_may_end_a_request() -> None:
+    opened: list[socket.socket] = []
+    asked = threading.Event()
+
+    def script(talk: Talk) -> None:
+        talk.request()
+        asked.set()
+        talk.request()
+
+    def end() -> None:
+        assert asked.wait(10)
+        opened[-1].shutdown(socket.SHUT_RDWR)
+
+    with Scripted(script) as server:
+        thread = threading.Thread(target=end)
+        thread.start()
+        assert failed(server.url, opened=opened.append).reason == "cut"
+        thread.join()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_request_by_https_checks_the_server(tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key"), str(tmp_path / "certificate")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", key]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    serves = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serves.load_cert_chain(certificate, key)
+
+    def script(talk: Talk) -> None:
+        try:
+            talk.connection = serves.wrap_socket(talk.connection, server_side=True)
+        except OSError:
+            return  # a client that does not trust the certificate hangs up
+        if talk.request() is not None:
+            talk.answer(200, b"secured")
+
+    with Scripted(script) as server:
+        url = f"https://localhost:{server.port}/"
+        trusts = ssl.create_default_context(cafile=certificate)
+        assert transport.request("GET", url, seconds=10, tls=trusts).body == b"secured"
+        distrusted = failed(url)
+    assert isinstance(distrusted.__cause__, ssl.SSLCertVerificationError)

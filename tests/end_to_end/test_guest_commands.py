@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from client.scripted import Asked, document, message, serving
+from client.world import listed
 from end_to_end.running import Running, lasting
+from forewarn.cli import guest
 from forewarn.cli.exits import ExitStatus
 from ports import free_port
 
@@ -132,7 +135,7 @@ def test_a_watch_tells_runs_a_command_that_approves_and_goes_on_from_its_file(
     assert first["not_before"].endswith("Z")
     assert lines[1]["event"]["not_before"] is None
     deadline = time.monotonic() + WAIT_SECONDS
-    while not json.loads(state.read_text())["ended"]:
+    while json.loads(state.read_text())["known"]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     status, stderr = watching.end(signal.SIGTERM)
@@ -224,6 +227,33 @@ def test_trouble_is_told_in_one_line_and_the_watch_goes_on(tmp_path: Path) -> No
     assert all(line.startswith("forewarn: ") for line in more.splitlines())
 
 
+def test_an_event_too_large_for_a_variable_reaches_the_command_whole(tmp_path: Path) -> None:
+    names = [f"machine-{number:04}-{'x' * 60}" for number in range(3000)]
+    large = listed(Resources=[*names, "web-0"])
+
+    def answers(asked: Asked, _: int) -> bytes:
+        return message(404) if "compute" in asked.target else message(200, document(large))
+
+    script = 'cat > "$0"; printf "%s %s" "${FOREWARN_RESOURCES-absent}" "$FOREWARN_CONCERNS_ME"'
+    said = tmp_path / "said"
+    command = f"sh -c '{script}' {tmp_path / 'event'} > {said}"
+    with serving(answers) as server:
+        watching = Watching(
+            "--endpoint", server.url, "--name", "web-0", "--once", "--exec", command
+        )
+        assert watching.line()["event"]["concerns_me"] is True
+        assert watching.over() == (0, "")
+    assert said.read_text() == "absent yes"
+    told = json.loads((tmp_path / "event").read_text())
+    assert told["event"]["resources"] == [*names, "web-0"]
+
+
+def test_a_server_cannot_send_escapes_to_a_terminal() -> None:
+    words = guest.printable("E\x1b]0;title\x07\x9b2J\r\n 1 \u00e9")
+    assert words.isprintable()
+    assert words.endswith(" 1 \u00e9")
+
+
 def test_on_a_terminal_a_change_is_a_line_for_people(service: Running) -> None:
     event_id = scheduled(service, "reboot", "bastion")
     ours, theirs = pty.openpty()
@@ -280,12 +310,12 @@ def test_each_kind_of_failure_has_its_exit_status_and_its_line(
             *(ExitStatus.USAGE, "--scope is for the operator plane"),
         ),
         (("approve", unknown, "--endpoint", place(service)), ExitStatus.REFUSED, "400"),
-        (("watch", "--endpoint", "a b"), ExitStatus.USAGE, "is no"),
+        (("watch", "--endpoint", "a b"), ExitStatus.USAGE, "a b"),
         (("watch", "--since", str(tmp_path / "state")), ExitStatus.USAGE, "since"),
-        (("watch", "--since", str(tmp_path)), ExitStatus.USAGE, "cannot be read"),
+        (("watch", "--since", str(tmp_path)), ExitStatus.USAGE, str(tmp_path)),
         (
             ("watch", "--since", str(tmp_path / "no" / "state"), "--endpoint", place(service)),
-            *(ExitStatus.USAGE, "cannot be kept"),
+            *(ExitStatus.USAGE, str(tmp_path / "no")),
         ),
     ]
     event_id = scheduled(service, "freeze", "web-1")

@@ -1,6 +1,6 @@
-"""The metadata endpoint as `watch`, `events --endpoint` and `approve --endpoint` ask it.
+"""The metadata endpoint for `watch`, `events --endpoint` and `approve --endpoint`.
 
-What goes wrong becomes one `Failed`; events and changes become JSON's own values, or lines.
+A client's error becomes one `Failed`; events and changes become JSON values, or lines.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from forewarn.client.sync import Client
 
 APPROVE_SECONDS: Final = 60.0
-"""How long `approve` tries: someone waits for it, and may type it again."""
+"""How long `approve` tries: somebody waits for it, and may repeat it."""
 
 EndpointOption = Annotated[
     str | None,
@@ -26,45 +26,42 @@ EndpointOption = Annotated[
         "--endpoint",
         metavar="URL",
         show_default=False,
-        help="Ask a metadata endpoint, as a guest, and not the operator plane.",
+        help="Ask a metadata endpoint, as a guest, instead of the operator plane.",
     ),
 ]
 
 
-def connected(endpoint: str | None) -> "Client":
-    """Return a client of an endpoint.
+def connected(endpoint: str | None, name: str | None = None) -> "Client":
+    """Return a client; within `told`.
 
     Args:
-        endpoint: Its address; None for where the library finds it.
-
-    Raises:
-        Failed: The address, or one in the environment, is none.
+        endpoint: The endpoint's address; None to find it.
+        name: This machine's name; None to learn it.
     """
     import logging
 
-    from forewarn.client.errors import Misuse
     from forewarn.client.sync import Client
 
-    logging.getLogger("forewarn.client").addHandler(logging.NullHandler())  # it is told in a line
-    try:
-        return Client(endpoint)
-    except Misuse as error:
-        raise Failed(ExitStatus.USAGE, str(error)) from error
+    logging.getLogger("forewarn.client").addHandler(logging.NullHandler())  # the command says it
+    return Client(endpoint, name=name)
 
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """Turn what the client raises into a command's end."""
+    """Turn a client's error into the command's end."""
     from forewarn.client.errors import ClientError, Misuse, Refused
 
     try:
         yield
-    except Refused as error:
-        raise Failed(ExitStatus.REFUSED, str(error)) from error
-    except Misuse as error:
-        raise Failed(ExitStatus.USAGE, str(error)) from error
     except ClientError as error:
-        raise Failed(ExitStatus.UNREACHABLE, str(error)) from error
+        statuses = {Refused: ExitStatus.REFUSED, Misuse: ExitStatus.USAGE}
+        status = statuses.get(type(error), ExitStatus.UNREACHABLE)
+        raise Failed(status, printable(str(error))) from error
+
+
+def printable(text: str) -> str:
+    """Return a text without what a terminal would obey: a server's words may hold escapes."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def alone(**others: object) -> None:
@@ -75,7 +72,7 @@ def alone(**others: object) -> None:
     """
     for name, given in others.items():
         if given:
-            message = f"--{name} is for the operator plane: it does not go with --endpoint"
+            message = f"--{name} is for the operator plane: leave it out with --endpoint"
             raise Failed(ExitStatus.USAGE, message)
 
 
@@ -83,7 +80,7 @@ def events(endpoint: str, *, as_json: bool) -> None:
     """Print what the endpoint shows now.
 
     Raises:
-        Failed: Nothing that speaks the protocol answers, or it refuses.
+        Failed: No endpoint answers, or it refuses.
     """
     with told(), connected(endpoint) as client:
         document = client.document()
@@ -95,13 +92,13 @@ def events(endpoint: str, *, as_json: bool) -> None:
         ("EVENT", "TYPE", "STATUS", "MACHINES", "NOTICE LEFT", "NOT BEFORE", "SOURCE", "MINE"),
         (
             (
-                event.event_id,
-                event.event_type,
-                event.status,
-                output.listed(event.resources),
+                printable(event.event_id),
+                printable(event.event_type),
+                printable(event.status),
+                printable(output.listed(event.resources)),
                 _span(event),
                 times.shown(event.not_before),
-                event.source or "-",
+                printable(event.source or "-"),
                 {True: "yes", False: "no", None: "unknown"}[event.concerns_me],
             )
             for event in document.events
@@ -114,7 +111,7 @@ def approve(endpoint: str, event_ids: list[str], *, as_json: bool) -> None:
     """Approve events at the endpoint, as a guest does.
 
     Raises:
-        Failed: It was not confirmed.
+        Failed: The approval was not confirmed.
     """
     with told(), connected(endpoint) as client:
         client.approve(*event_ids, within_seconds=APPROVE_SECONDS)
@@ -126,7 +123,7 @@ def approve(endpoint: str, event_ids: list[str], *, as_json: bool) -> None:
 
 
 def tree(event: "Event") -> dict[str, Any]:
-    """Return an event as JSON's own values."""
+    """Return an event as JSON values."""
     left = event.notice_left
     return {
         "event_id": event.event_id,
@@ -143,19 +140,14 @@ def tree(event: "Event") -> dict[str, Any]:
 
 
 def change_tree(change: "Change", at: datetime) -> dict[str, Any]:
-    """Return a change as JSON's own values.
-
-    Args:
-        change: What happened.
-        at: When it was told.
-    """
+    """Return a change as JSON values, and when it was reported."""
     found = {"at": times.precise(at), "change": change.kind, "event": tree(change.event)}
     before = getattr(change, "before", None)
     return found if before is None else {**found, "before": tree(before)}
 
 
 def change_line(change: "Change", at: datetime) -> str:
-    """Return a change as people read it."""
+    """Return a change as a line for people."""
     event = change.event
     parts = [times.hour(at), f"{change.kind:<8}", f"{event.event_type:<9}", f"{event.status:<9}"]
     parts.append(output.listed(event.resources))
@@ -163,7 +155,7 @@ def change_line(change: "Change", at: datetime) -> str:
         parts.append("(this machine)")
     if not change.gone and event.not_before is not None:
         parts.append(f"in {_span(event)}")
-    return "  ".join([*parts, event.event_id])
+    return printable("  ".join([*parts, event.event_id]))
 
 
 def _span(event: "Event") -> str:

@@ -1,4 +1,4 @@
-"""`forewarn watch`: what happens to the events of this machine, as it happens."""
+"""`forewarn watch`: reports changes of this machine's events, as they happen."""
 
 import json
 import os
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from forewarn.client.event import Change, Trouble
 
 MAX_STATE_BYTES: Final = 32 * 1024 * 1024
-"""The most that is read of a state's file: what the largest document can make it."""
+"""The most that is read of a state file: the largest document makes no longer one."""
+
+MAX_VARIABLE: Final = 64 * 1024
+"""The longest variable, in bytes: the kernel refuses 128 KiB. Longer ones are in the JSON only."""
 
 
 def watch(
@@ -34,6 +37,15 @@ def watch(
             help="The metadata endpoint. Left out: FOREWARN_ENDPOINT, else http://169.254.169.254.",
         ),
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            show_default=False,
+            help="This machine's name in events. Left out: the endpoint is asked for it.",
+        ),
+    ] = None,
     mine: Annotated[
         bool, typer.Option("--mine", help="Leave out events that concern other machines only.")
     ] = False,
@@ -43,7 +55,7 @@ def watch(
         typer.Option(
             "--exec",
             metavar="CMD",
-            help="Run this for each change, one after the other: JSON on stdin, FOREWARN_*.",
+            help="Run this for each change, one at a time: JSON on stdin, FOREWARN_* variables.",
         ),
     ] = "",
     since: Annotated[
@@ -52,20 +64,20 @@ def watch(
             "--since",
             metavar="FILE",
             show_default=False,
-            help="Keep what was told in this file, and go on from there the next time.",
+            help="Save the state in this file, and resume from there the next time.",
         ),
     ] = None,
 ) -> None:
-    """Tell what happens to events, until Ctrl-C.
+    """Report changes of events, until Ctrl-C.
 
-    A line for each change on a terminal, a JSON document in a line where it is read by a program.
+    Prints a line for each change on a terminal, and a JSON document in a line into a pipe.
     """
     from forewarn.clock import SystemClock
 
     clock = SystemClock()
-    state = _Kept(since)
+    state = _StateFile(since)
     drawn = sys.stdout.isatty()
-    with _ended_by_sigterm(), guest.told(), guest.connected(endpoint) as client:
+    with _ended_by_sigterm(), guest.told(), guest.connected(endpoint, name) as client:
         watching = client.watch(since=state.text, mine=mine, on_trouble=_trouble)
         for change in watching:
             now = clock.now()
@@ -80,15 +92,11 @@ def watch(
 
 
 def _trouble(trouble: "Trouble") -> None:
-    output.note(f"forewarn: {trouble.message}")
+    output.note(guest.printable(f"forewarn: {trouble.message}"))
 
 
-class _Kept:
-    """The state in its file: what was told, so that it is not told again.
-
-    Args:
-        path: The file; None for none.
-    """
+class _StateFile:
+    """The state of the watch in its file, so that no change is reported twice."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -102,14 +110,14 @@ class _Kept:
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
-            message = f"the state in {path} cannot be read: {error}"
+            message = f"could not read the state in {path}: {error}"
             raise Failed(ExitStatus.USAGE, message) from error
 
     def keep(self, text: str) -> None:
         """Write the state; a crash in the middle leaves the one before.
 
         Raises:
-            Failed: It cannot be written: what follows would be told twice.
+            Failed: It cannot be written: the next watch would report the change again.
         """
         if self._path is None:
             return
@@ -123,13 +131,13 @@ class _Kept:
         except OSError as error:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
-            message = f"the state cannot be kept in {self._path}: {error}"
+            message = f"could not save the state in {self._path}: {error}"
             raise Failed(ExitStatus.USAGE, message) from error
 
 
 def _run(command: str, change: "Change", tree: str, endpoint: str) -> None:
-    """Run the command for one change, to its end; what it prints goes to stderr."""
-    asked: list[int] = []  # a signal while it is being begun must not leave it behind
+    """Run the command for one change, to its end; its output goes to stderr."""
+    asked: list[int] = []  # a signal while it starts must not leave it behind
     before = {
         number: signal.signal(number, lambda number, _: asked.append(number))
         for number in (signal.SIGTERM, signal.SIGINT)
@@ -154,7 +162,7 @@ def _run(command: str, change: "Change", tree: str, endpoint: str) -> None:
         process.terminate()
         raise
     if process.returncode:
-        what = f"{change.kind} of {change.event.event_id}"
+        what = guest.printable(f"{change.kind} of {change.event.event_id}")
         output.note(f"forewarn: the command ended with {process.returncode} for {what}")
 
 
@@ -173,12 +181,13 @@ def _variables(change: "Change", endpoint: str) -> dict[str, str]:
     }
     rest = {f"FOREWARN_{key.upper()}": value for key, value in tree.items()}
     shown = {name: "" if value is None else str(value) for name, value in {**rest, **names}.items()}
-    return {name: value.replace("\0", "") for name, value in shown.items()}
+    kept = {name: value.replace("\0", "") for name, value in shown.items()}
+    return {name: value for name, value in kept.items() if len(value.encode()) <= MAX_VARIABLE}
 
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the command at once, and quietly, wherever it is."""
+    """Let SIGTERM end the command at once, and quietly."""
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         raise SystemExit(ExitStatus.TERMINATED)
