@@ -1,16 +1,15 @@
 """A thread writer that can be kept busy, so that what comes meanwhile waits for certain."""
 
 import threading
-from datetime import datetime
 
 from builders import NOW, mint
 from control.conftest import Counting
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
-from forewarn.control.writer import ThreadWriter, Work
+from forewarn.control.unit_of_work import UnitOfWork, Work
+from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Changes
-from forewarn.store.port import Transaction
 
 
 class Busy:
@@ -29,7 +28,7 @@ class Busy:
     def hold(self) -> None:
         """Return when the writer is in the midst of a job that ends with `release`."""
 
-        def job(_: Transaction, __: datetime) -> Work:
+        def job(_: UnitOfWork) -> Work:
             self._entered.set()
             assert self._go.wait(10)
             return Work(None)

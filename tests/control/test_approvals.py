@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,12 +9,12 @@ import pytest
 from builders import FLEET
 from control.busy import Busy
 from control.conftest import done
-from forewarn.control import turns
-from forewarn.control.writer import Work
+from forewarn.control.unit_of_work import UnitOfWork, Work
+from forewarn.control.writer import MAX_BATCH
 from forewarn.maintenance import fleet
 from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
-from forewarn.store.port import StoreUnavailable, Transaction
+from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import EventStatus, EventType
 
 UNKNOWN = "FFFFFFFF-0000-4000-8000-000000000001"
@@ -80,7 +79,7 @@ def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
 
 
 def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Fleet) -> None:
-    count = turns.MAX_TOGETHER + 7
+    count = MAX_BATCH + 7
     machines = tuple(fleet.Standalone(name=f"m{n}") for n in range(count))
     done(busy.plane.apply_fleet(fleet.Fleet(machine=machines)))
     events = busy.ask(*(machine.name for machine in machines))
@@ -112,7 +111,7 @@ def test_a_store_that_is_away_answers_all_of_them_and_the_next_is_taken(busy: Fl
 
 
 def test_a_defect_beside_them_costs_no_approval(busy: Fleet) -> None:
-    def fail(_: Transaction, __: datetime) -> Work:
+    def fail(_: UnitOfWork) -> Work:
         raise ZeroDivisionError("a defect")
 
     (event_id,) = busy.ask("web-0")

@@ -231,7 +231,7 @@ def test_a_stopped_walk_is_resumed(house: House) -> None:
     with pytest.raises(Refused) as refusal:
         done(house.plane.resume(7, by="ann"))
     assert refusal.value.code is ErrorCode.NOT_FOUND
-    assert [o.acknowledged_by for o in done(house.plane.note(["1.1"], by="ann"))] == ["ann"]
+    assert [o.acknowledged_by for o in done(house.plane.acknowledge(["1.1"], by="ann"))] == ["ann"]
     with house.store.read() as reading:
         assert reading.unnoted_failures(10) == {}
 
@@ -303,7 +303,7 @@ def test_an_outage_moves_all_notice_in_one_transaction(house: House) -> None:
     house.ask(REBOOT, "web-0", "bastion")
     told = len(house.told)
     house.clock.advance(60 * MINUTE)
-    assert done(house.plane.lapse(60 * MINUTE)) == 2
+    assert done(house.plane.extend_notices(60 * MINUTE)) == 2
     assert len(house.told) == told + 1
     assert done(house.plane.advance()) == 0
     assert house.operation("1.2").not_before == NOW + 75 * MINUTE
@@ -329,7 +329,7 @@ def test_a_scope_is_on_from_the_moment_it_asked(house: House) -> None:
     with pytest.raises(Refused) as refusal:
         house.ask(REBOOT, "web-0")
     assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
-    done(house.plane.asked(["web", "no such scope"]))
+    done(house.plane.record_requests(["web", "no such scope"]))
     assert house.ask(REBOOT, "web-0").operations[0].status is EventStatus.SCHEDULED
     silent = house.ask(REBOOT, "bastion", without_notice=True).operations[0]
     assert silent.status is EventStatus.STARTED

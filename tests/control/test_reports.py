@@ -13,7 +13,8 @@ from builders import FLEET, MINUTE, NOW
 from control.busy import Busy
 from control.conftest import done
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import tombstones, turns
+from forewarn.control import tombstones
+from forewarn.control.writer import MAX_BATCH
 from forewarn.maintenance import fleet
 from forewarn.maintenance.model import Parting, Refused
 from forewarn.maintenance.planner import Request
@@ -74,7 +75,7 @@ def test_what_ends_together_shares_one_commit_and_each_has_its_own_answer(busy: 
     fine = busy.finish(acts["1.1"])
     stale = busy.plane.finish("1.2", 7, FINE)
     nothing = busy.plane.finish("9.9", 1, FINE)
-    doubted = busy.plane.doubt("1.2", 1, "lost")
+    doubted = busy.plane.report_unknown("1.2", 1, "lost")
     again = busy.finish(acts["1.1"])
     failed = busy.finish(acts["1.3"], Outcome(succeeded=False, message="no power"))
     busy.release()
@@ -180,7 +181,7 @@ def test_a_machine_that_moved_in_a_turn_is_walked_on_its_new_host_in_the_same_tu
 
 
 def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Fleet) -> None:
-    count = turns.MAX_TOGETHER + 7
+    count = MAX_BATCH + 7
     names = [f"m{n}" for n in range(count)]
     machines = tuple(fleet.Standalone(name=name) for name in names)
     done(busy.plane.apply_fleet(fleet.Fleet(machine=machines)))
@@ -332,7 +333,7 @@ def report(built: Fleet, reports: list[tuple[str, int, Outcome | None]], *, toge
     futures = []
     for operation, attempt, outcome in reports:
         if outcome is None:
-            future: Future[Any] = built.plane.doubt(operation, attempt, "lost")
+            future: Future[Any] = built.plane.report_unknown(operation, attempt, "lost")
         else:
             future = built.plane.finish(operation, attempt, outcome)
         if not together:

@@ -56,12 +56,11 @@ def play(house: House, story: Callable[[Scripted], Awaitable[None]]) -> None:
     """Run a ticker and an executor around a story."""
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
         connector = Scripted()
         ticker = Ticker(house.plane, house.clock, timedelta(days=90))
         executor = Executor(house.plane, connector, house.clock, "here")
-        ticker.follow(house.feed, loop)
-        executor.follow(house.feed, loop)
+        house.feed.subscribe(ticker.learn)
+        house.feed.subscribe(executor.learn)
         tasks = [asyncio.create_task(ticker.run()), asyncio.create_task(executor.run())]
         await settle()
         try:
@@ -185,7 +184,7 @@ def play_with(
         connector = Scripted()
         connector.earlier = earlier
         executor = Executor(house.plane, connector, house.clock, "here", on_unknown=on_unknown)
-        executor.follow(house.feed, asyncio.get_running_loop())
+        house.feed.subscribe(executor.learn)
         task = asyncio.create_task(executor.run())
         await settle()
         await story(connector)

@@ -10,10 +10,9 @@ import pytest
 
 from builders import MINUTE, NOW, SECOND, mint
 from control.conftest import House, done
-from forewarn.control.heartbeat import SETTING, Heartbeat, Served
 from forewarn.control.plane import Plane
+from forewarn.control.service_clock import SETTING, Heartbeat, Served, ServiceClock
 from forewarn.control.ticker import Ticker
-from forewarn.control.watch import Watch
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import HoldKind, Operation
 from forewarn.vocabulary import EventSource, EventStatus, EventType
@@ -27,7 +26,7 @@ class Start:
     def __init__(self, house: House) -> None:
         self.house = house
         self.clock = house.clock
-        self.watch = Watch(house.clock, house.clock)
+        self.watch = ServiceClock(house.clock, house.clock)
         writer = InlineWriter(house.store, self.watch, house.feed)
         self.plane = house.plane = Plane(writer, mint("d"), may_start=self.watch.may_start)
         self.heartbeat = Heartbeat(self.plane, self.watch, house.clock)
@@ -54,7 +53,7 @@ class Start:
         asyncio.run(self.heartbeat.believe())
 
     def served(self) -> Served:
-        return msgspec.json.decode(done(self.plane.kept(SETTING)), type=Served)
+        return msgspec.json.decode(done(self.plane.setting(SETTING)), type=Served)
 
     def operation(self) -> Operation:
         return self.house.operation("1.1")
@@ -132,11 +131,11 @@ def test_a_crash_within_the_lapse_leaves_all_of_it_to_the_next_start(start: Star
             fail()
             return super()._decide(*arguments)
 
-    watch = Watch(start.clock, start.clock)
+    watch = ServiceClock(start.clock, start.clock)
     writer = InlineWriter(start.house.store, watch, start.house.feed)
     with pytest.raises(RuntimeError, match="killed here"):
         asyncio.run(Heartbeat(Dying(writer, mint("f")), watch, start.clock).begin())
-    assert done(start.plane.kept(SETTING)) == before
+    assert done(start.plane.setting(SETTING)) == before
     Start(start.house)
     assert start.not_before() == NOW + HOUR + 15 * MINUTE
 
@@ -167,7 +166,7 @@ def test_a_process_that_stood_still_starts_nothing_before_it_has_given_the_time_
     assert "held up" in start.watch.obstacles()[0]
     start.watch.beat()
     assert start.status() is EventStatus.SCHEDULED
-    assert "still to move later" in start.watch.obstacles()[0]
+    assert "notices are extended" in start.watch.obstacles()[0]
     start.beat()
     assert start.watch.obstacles() == ()
     assert start.not_before() == NOW + 35 * MINUTE
@@ -292,7 +291,7 @@ def test_while_the_store_is_away_what_is_owed_stays_owed(start: Start) -> None:
     start.clock.advance(MINUTE)
     start.watch.beat()
     assert start.watch.owed == MINUTE
-    again = Watch(start.clock, start.clock)
+    again = ServiceClock(start.clock, start.clock)
     assert again.owed == timedelta(0)
     start.beat()
     assert start.watch.owed == timedelta(0)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,22 +11,23 @@ from control.busy import Busy
 from control.conftest import Counting
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.writer import MAX_BATCH, InlineWriter, Job, Work
+from forewarn.control.unit_of_work import UnitOfWork, Work
+from forewarn.control.writer import MAX_BATCH, InlineWriter, Job
 from forewarn.maintenance.model import Changes, Refused, Scope
-from forewarn.store.port import StoreUnavailable, Transaction
+from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import ErrorCode, ScopeKind
 
 
 def save(name: str) -> Job:
     scope = Scope(name=name, kind=ScopeKind.MACHINE, update_domains=1)
-    return lambda _, now: Work((name, now), Changes(scopes=(scope,)))
+    return lambda unit: Work((name, unit.now), Changes(scopes=(scope,)))
 
 
-def refuse(_: Transaction, now: datetime) -> Work:
-    raise Refused(ErrorCode.CONFLICT, f"no, at {now}")
+def refuse(unit: UnitOfWork) -> Work:
+    raise Refused(ErrorCode.CONFLICT, f"no, at {unit.now}")
 
 
-def fail(_: Transaction, __: datetime) -> Work:
+def fail(_: UnitOfWork) -> Work:
     raise ZeroDivisionError("a defect")
 
 
@@ -44,7 +44,7 @@ def test_what_waits_together_shares_a_commit_and_a_now(threaded: Busy) -> None:
     threaded.release()
     assert [future.result(10) for future in futures] == [(f"m{n}", NOW) for n in range(50)]
     assert threaded.store.commits == 2
-    assert len(threaded.told) == 50
+    assert [len(changes.scopes) for changes in threaded.told] == [50]
 
 
 def test_a_batch_has_a_limit(threaded: Busy) -> None:
@@ -80,7 +80,7 @@ def test_a_defect_fails_its_own_job_and_no_other(threaded: Busy) -> None:
     with pytest.raises(ZeroDivisionError):
         failed.result(10)
     assert threaded.store.names() == {"a", "b"}
-    assert [scope.name for changes in threaded.told for scope in changes.scopes] == ["a", "b"]
+    assert [[scope.name for scope in changes.scopes] for changes in threaded.told] == [["a", "b"]]
 
 
 def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: Busy) -> None:
@@ -112,7 +112,7 @@ def test_the_feed_is_told_after_the_commit_and_before_the_answer(threaded: Busy)
     assert seen == [({"a"}, False)]
 
 
-def test_a_listener_that_raises_keeps_nothing_from_the_others(threaded: Busy) -> None:
+def test_a_listener_that_raises_ends_the_feed_and_no_answer(threaded: Busy) -> None:
     def broken(_: Changes) -> None:
         raise ZeroDivisionError
 
@@ -120,7 +120,10 @@ def test_a_listener_that_raises_keeps_nothing_from_the_others(threaded: Busy) ->
     threaded.feed.subscribe(broken)
     threaded.feed.subscribe(heard.append)
     assert threaded.writer.submit(save("a")).result(10)[0] == "a"
-    assert len(heard) == 1
+    assert isinstance(threaded.feed.ended.exception(10), ZeroDivisionError)
+    told = len(threaded.told)
+    assert threaded.writer.submit(save("b")).result(10)[0] == "b"
+    assert (len(threaded.told), heard) == (told, []), "what is half changed is changed no more"
 
 
 def test_closing_finishes_what_was_submitted_and_takes_nothing_more(threaded: Busy) -> None:

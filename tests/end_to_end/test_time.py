@@ -17,7 +17,7 @@ from end_to_end.running import Running
 from end_to_end.test_process import SETTINGS, Process, as_guest
 from forewarn.cli.exits import ExitStatus
 from forewarn.clock import SystemClock
-from forewarn.control import heartbeat
+from forewarn.control import service_clock
 from forewarn.server import service
 from forewarn.store import sql
 from server.running import fleet, request_reboot
@@ -118,10 +118,10 @@ def test_the_command_line_lists_a_doubted_clock_until_an_operator_trusts_it(
     tmp_path: Path,
 ) -> None:
     """A clock that a start finds behind the last time written down, as after a bad battery."""
-    tomorrow = heartbeat.Served(until=SystemClock().now() + timedelta(days=1), doubted=True)
+    tomorrow = service_clock.Served(until=SystemClock().now() + timedelta(days=1), doubted=True)
     store = sql.open_sqlite(tmp_path / "forewarn.db")
     with store.write() as transaction:
-        transaction.put_setting(heartbeat.SETTING, msgspec.json.encode(tomorrow).decode())
+        transaction.put_setting(service_clock.SETTING, msgspec.json.encode(tomorrow).decode())
     store.close()
     running = Running(tmp_path)
     running.start()

@@ -153,7 +153,7 @@ class Turning:
     def __init__(self, approvals: BookedApprovals) -> None:
         self._approvals = approvals
 
-    def asked(self, scopes: Collection[str]) -> Future[None]:
+    def record_requests(self, scopes: Collection[str]) -> Future[None]:
         return self._approvals.answer_turning(scopes)
 
 

@@ -174,7 +174,7 @@ def test_scopes_that_are_off_are_counted(tmp_path: Path) -> None:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
         every = len(client.get("/v1/fleet/scopes")["scopes"])
-        running.plane.asked(["web"]).result(5)
+        running.plane.record_requests(["web"]).result(5)
         told = scraped(client)
     assert told['forewarn_scopes{state="on"}'] == 1
     assert told['forewarn_scopes{state="off"}'] == every - 1

@@ -315,7 +315,7 @@ def test_an_operation_in_doubt_stays_until_an_operator_says_what_became_of_it(
     sure = client.ask("POST", path, {"verdict": "succeeded"})
     assert (sure.status, sure.error["code"]) == (409, "conflict")
     attempt = under_way(client, "1.1")
-    service.plane.doubt("1.1", attempt, "its result was lost").result(5)
+    service.plane.report_unknown("1.1", attempt, "its result was lost").result(5)
     assert kinds(client) == [("unknown", "1.1")]
     assert client.get("/v1/events")["events"][0]["outcome_unknown"] == "its result was lost"
     assert client.ask("POST", path, {"verdict": "perhaps"}).status == 400

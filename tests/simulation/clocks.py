@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from forewarn.clock import ManualClock
-from forewarn.control.heartbeat import Served
+from forewarn.control.service_clock import OUTAGE_TOLERANCE, Served, ServiceClock
 from forewarn.control.trust import TOLERANCE
-from forewarn.control.watch import OUTAGE_TOLERANCE, Watch
 
 NONE = timedelta(0)
 
@@ -116,7 +115,7 @@ class Clocks:
         return self._begin(served.until, doubted=served.doubted)
 
     def _begin(self, until: datetime | None, *, doubted: bool) -> timedelta:
-        self.watch = Watch(self._wall, self._real)
+        self.watch = ServiceClock(self._wall, self._real)
         self._stands, self._told, self._apart = False, doubted, NONE
         self._behind = until is not None and self._wall.now() < until - TOLERANCE
         if until is not None and self._behind:

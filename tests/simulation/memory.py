@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
-from forewarn.control import tombstones
-from forewarn.control.writer import Job, Work
+from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
+from forewarn.control.writer import NO_NEEDS, Job
 from forewarn.maintenance import decide
 from forewarn.maintenance.model import (
     Changes,
@@ -247,20 +247,22 @@ class MemoryWriter:
         self._judge = judge
         self.dying = False
 
-    def submit(self, job: Job) -> Answered:
+    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> Answered:
+        del needs  # there is nothing to read ahead
         now = self._clock()
         number = self._memory.number
         settings = dict(self._memory.all_settings) if self.dying else {}
         try:
-            work: Work = job(self._memory, now)  # type: ignore[arg-type] # all that a plane asks
+            unit = UnitOfWork(self._memory, now)  # type: ignore[arg-type] # all that a plane asks
+            work: Work = job(unit)
             if work.changes:
                 if self.dying:
                     self._memory.number = number
                     self._memory.all_settings = settings
                     return Answered(None, Crashed())
                 self._judge(work.changes, now)
-                tombstones.note(self._memory, work.changes)  # type: ignore[arg-type] # likewise
-                self._memory.save(work.changes)
+                unit.apply(work.changes)
+                unit.save()
         except Exception as error:  # noqa: BLE001 - whoever asked reads it
             return Answered(None, error)
         return Answered(work.result, None)

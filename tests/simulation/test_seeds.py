@@ -15,8 +15,9 @@ import pytest
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control import loading, tombstones, trust
 from forewarn.control.executor import Executor
-from forewarn.control.watch import Watch
-from forewarn.control.writer import Job, Work
+from forewarn.control.service_clock import ServiceClock
+from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
+from forewarn.control.writer import NO_NEEDS, Job
 from forewarn.maintenance import decide, fleet, notice, working_set
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.store import sql
@@ -91,27 +92,29 @@ class Twice(MemoryWriter):
         self._store = store
         self._mint = mint
 
-    def submit(self, job: Job) -> Answered:
+    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> Answered:
         works: list[Work] = []
 
-        def remembered(transaction: Any, now: datetime) -> Work:
-            works.append(job(transaction, now))
+        def remembered(unit: UnitOfWork) -> Work:
+            works.append(job(unit))
             return works[-1]
 
         began = self._mint.last
-        answer = super().submit(remembered)
+        answer = super().submit(remembered, needs)
         if answer.crashed:
             return answer
         ended, self._mint.last = self._mint.last, began
         with self._store.write() as transaction:
+            unit = UnitOfWork(transaction, self._clock())
             try:
-                work = job(transaction, self._clock())
+                work = job(unit)
             except Refused as refusal:
                 assert not works, refusal
                 assert str(refusal) == str(answer.error)
             else:
                 assert comparable(work.changes) == comparable(works[-1].changes)
-                transaction.save(work.changes)
+                unit.apply(work.changes)
+                unit.save()
         assert self._mint.last == ended
         return answer
 
@@ -155,9 +158,9 @@ def forgetful(self: working_set.WorkingSet) -> None:
     return None
 
 
-def short_sighted(reading: Any, operations: Any, *, walking: bool = False) -> Any:
+def short_sighted(unit: Any, operations: Any, *, rolling: bool = False) -> Any:
     """Only the first scope of an operation is looked at."""
-    whole = snapshots_around(reading, operations, walking=walking)
+    whole = snapshots_around(unit, operations, rolling=rolling)
     first = {o.events[0].scope for o in operations.values()}
     seen = {
         i: o
@@ -170,7 +173,7 @@ def short_sighted(reading: Any, operations: Any, *, walking: bool = False) -> An
 snapshots_around = loading.around
 
 
-def at_any_time(self: Watch) -> bool:
+def at_any_time(self: ServiceClock) -> bool:
     return True
 
 
@@ -199,10 +202,10 @@ async def again(self: Executor, act: Task) -> Outcome | None:
 
 
 def untold(operation: Any, machines: Any) -> Task:
-    return msgspec.structs.replace(snapshots_act(operation, machines), repeat_after=0)
+    return msgspec.structs.replace(load_task(operation, machines), repeat_after=0)
 
 
-snapshots_act = loading.act
+load_task = loading.task
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -221,13 +224,13 @@ def play_all() -> None:
         (working_set.WorkingSet, "walk_on", forgetful, "not on the attention list"),
         (loading, "around", short_sighted, "are down|is also in operation"),
         (notice, "later", unjudged, "back to"),
-        (Watch, "may_start", at_any_time, "started while"),
+        (ServiceClock, "may_start", at_any_time, "started while"),
         (decide, "_lapse", not_given_back, "before its guests had their notice"),
         (trust, "believe", believed_for_nothing, "before its guests had their notice"),
-        (Watch, "clock_doubt", unlisted, "the clock is not listed"),
+        (ServiceClock, "clock_doubt", unlisted, "the clock is not listed"),
         (decide, "_ask", as_of_now, "was asked at"),
         (Executor, "outcome", again, "nobody said so|and is again"),
-        (loading, "act", untold, "its connector is not told"),
+        (loading, "task", untold, "its connector is not told"),
         (decide, "_settle", nothing, "is on"),
         (fleet, "_judge_live", nothing, "moves or goes"),
         (fleet, "_forestall", nothing, "was at incarnation"),

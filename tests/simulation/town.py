@@ -15,7 +15,7 @@ import msgspec
 
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import heartbeat
+from forewarn.control import service_clock
 from forewarn.control.executor import UNKNOWN, Executor, OnUnknown
 from forewarn.control.plane import ADVANCE_BATCH, Plane
 from forewarn.maintenance import alerts, planner
@@ -135,11 +135,11 @@ class Town:
         if chance.random() < 0.1:
             step = chance.choice(STEPS) * chance.choice([1, -1])
             self.counts["clock step while away"] += 1
-        kept = self.memory.all_settings.get(heartbeat.SETTING)
+        kept = self.memory.all_settings.get(service_clock.SETTING)
         lapse = self.clocks.restart(kept, away, step)
         if lapse:
-            kept_with = (heartbeat.SETTING, self.clocks.served())
-            self.ask("outage", self.plane.lapse, lapse, kept=kept_with)
+            kept_with = (service_clock.SETTING, self.clocks.served())
+            self.ask("outage", self.plane.extend_notices, lapse, setting=kept_with)
         else:
             self.write_down()
         self.ask("start", self.plane.release_claims)
@@ -190,12 +190,12 @@ class Town:
         if not owed:
             self.write_down()
             return
-        kept = (heartbeat.SETTING, self.clocks.served())
-        if self.ask("owed", self.plane.lapse, owed, kept=kept) is not None:
+        kept = (service_clock.SETTING, self.clocks.served())
+        if self.ask("owed", self.plane.extend_notices, owed, setting=kept) is not None:
             self.clocks.watch.pay(owed)
 
     def write_down(self) -> None:
-        self.plane.keep(heartbeat.SETTING, self.clocks.served()).result()
+        self.plane.put_setting(service_clock.SETTING, self.clocks.served()).result()
 
     def set_clock(self) -> None:
         """Somebody sets the clock, sets it right again, or says that it is right as it is."""
@@ -277,7 +277,7 @@ class Town:
 
     def finish(self, act: Task, outcome: Outcome | None) -> None:
         if outcome is None:
-            if self.ask("doubt", self.plane.doubt, act.operation, act.attempt, UNKNOWN):
+            if self.ask("doubt", self.plane.report_unknown, act.operation, act.attempt, UNKNOWN):
                 self.doubted[act.operation] = act.attempt
             return
         machines = self.memory.machines([key(name) for name in act.machines])
@@ -323,7 +323,7 @@ class Town:
             self.judge.approved.add(event_id)
 
     def ask_for_events(self) -> None:
-        self.ask("asked", self.plane.asked, [self.some(self.memory.all_scopes)])
+        self.ask("asked", self.plane.record_requests, [self.some(self.memory.all_scopes)])
 
     # Choosing.
 

@@ -1,7 +1,20 @@
-"""What changed, told to whoever listens, after the commit and in its order."""
+"""What changed, told to the process's own memory after the commit, in the order of the commits.
+
+Whatever the listeners keep belongs to one thread: the event loop's, once `deliver_on` was called.
+A commit is told in one callback there, to all listeners in the order of their subscription, so a
+handler on the loop meets memory before a commit or after it and never between. Other threads get
+immutable values that were taken on the loop.
+
+A listener that raises has left memory different from the store, and nobody can tell how far it
+came. Reading the store again would run the same code over the same values while handlers answer
+from the rest, so the feed ends instead, and the service with it (`ended`): a start fills all memory
+from the store before a socket opens.
+"""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import structlog
 
@@ -13,32 +26,40 @@ _log = structlog.get_logger(__name__)
 
 
 class Changefeed:
-    """Tells changes to listeners on the writer's thread, before the requests are answered.
+    """Tells changes before the requests that caused them are answered.
 
-    So whoever has an answer finds its effect in every listener's memory that shares the
-    answer's thread or loop.
+    So whoever has an answer on the loop finds its effect in every listener's memory.
     """
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.ended: Future[None] = Future()
+        """Raises what a listener raised; done for no other reason."""
+        self.ended.set_running_or_notify_cancel()
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` with every change from now on, on the thread that publishes."""
+        """Call `listener` with every change from now on, after those that subscribed before."""
         self._listeners.append(listener)
 
-    def subscribe_on_loop(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
-        """Call `listener` with every change from now on, on this loop's thread."""
-        self.subscribe(lambda changes: _hand_over(loop, listener, changes))
+    def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Call listeners on this loop's thread from now on, not on the one that publishes."""
+        self._loop = loop
 
     def publish(self, changes: Changes) -> None:
-        """Tell every listener; one that raises is logged and does not keep it from the others."""
-        for listener in self._listeners:
-            try:
+        """Tell every listener; any thread may."""
+        if self._loop is None:
+            self._deliver(changes)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(self._deliver, changes)
+
+    def _deliver(self, changes: Changes) -> None:
+        if self.ended.done():
+            return
+        try:
+            for listener in self._listeners:
                 listener(changes)
-            except Exception:  # noqa: BLE001 - the other listeners still hear
-                _log.exception("a listener of the feed failed")
-
-
-def _hand_over(loop: asyncio.AbstractEventLoop, listener: Listener, changes: Changes) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(listener, changes)
+        except Exception as error:  # noqa: BLE001 - whatever it is, memory is not to be trusted
+            _log.exception("memory could not follow the store; the service must end")
+            self.ended.set_exception(error)

@@ -1,4 +1,4 @@
-"""Waits for the next wakeup, and asks the plane to advance what is due."""
+"""Waits for the next wake-up, and asks the plane to advance what is due."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import ADVANCE_BATCH, PURGE_BATCH, Plane
 from forewarn.maintenance import decide
 from forewarn.maintenance.model import Changes
@@ -20,16 +19,16 @@ AFTER_TROUBLE = timedelta(seconds=1)
 """How long to wait after the store was away."""
 
 WHILE_HALTED = timedelta(seconds=1)
-"""How long to wait for leave to start anything."""
+"""How long to wait until asking again whether anything may start."""
 
 PURGE_EVERY = timedelta(hours=1)
-"""How often history is looked through for what is too old."""
+"""How often history is searched for what is too old."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Ticker:
-    """Makes time pass for the plane.
+    """Makes time pass for the plane. Lives on the event loop's thread.
 
     Args:
         plane: What is advanced.
@@ -50,18 +49,17 @@ class Ticker:
         self._clock = clock
         self._keep = keep
         self._wake = asyncio.Event()
-        self._next: datetime | None = None
+        self.next_wakeup: datetime | None = None
+        """The earliest time that it knows of at which something is due."""
         self._stopping = False
         self._purged: float | None = None
-
-    def follow(self, feed: Changefeed, loop: asyncio.AbstractEventLoop) -> None:
-        """Learn from the feed what is due earlier than what is waited for."""
-        feed.subscribe_on_loop(loop, self._learn)
 
     async def run(self) -> None:
         """Advance what is due, until `stop`."""
         while not self._stopping:
-            self._wake.clear()
+            # Forgotten before the store is asked, not after: what `learn` hears of while the
+            # answer is on its way may not be in the answer.
+            self.next_wakeup = None
             try:
                 nap = await self._tick()
             except StoreUnavailable as error:
@@ -70,6 +68,7 @@ class Ticker:
             except Exception:  # noqa: BLE001 - time goes on whatever failed
                 _log.exception("advancing what is due failed")
                 nap = AFTER_TROUBLE
+            self._wake.clear()
             if not self._stopping:
                 await self._clock.wait(nap.total_seconds(), self._wake)
 
@@ -78,17 +77,29 @@ class Ticker:
         self._stopping = True
         self._wake.set()
 
+    def learn(self, changes: Changes) -> None:
+        """Wake up for what is due earlier than what was known."""
+        for operation in changes.operations:
+            if self._due(decide.wakeup_at(operation)):
+                self._wake.set()
+
     async def _tick(self) -> timedelta:
         if not self._may_start():
-            self._next = None
             return WHILE_HALTED
         while await asyncio.wrap_future(self._plane.advance()) == ADVANCE_BATCH:
             pass
         await self._purge()
-        self._next = await asyncio.wrap_future(self._plane.next_wakeup())
-        if self._next is None:
+        self._due(await asyncio.wrap_future(self._plane.next_wakeup()))
+        if self.next_wakeup is None:
             return LONGEST_NAP
-        return max(timedelta(0), min(self._next - self._clock.now(), LONGEST_NAP))
+        return max(timedelta(0), min(self.next_wakeup - self._clock.now(), LONGEST_NAP))
+
+    def _due(self, at: datetime | None) -> bool:
+        """Take a time into account; return whether it is the earliest now."""
+        if at is None or (self.next_wakeup is not None and at >= self.next_wakeup):
+            return False
+        self.next_wakeup = at
+        return True
 
     async def _purge(self) -> None:
         passed = self._clock.monotonic()
@@ -97,10 +108,3 @@ class Ticker:
         while await asyncio.wrap_future(self._plane.purge(self._keep)) == PURGE_BATCH:
             pass
         self._purged = passed
-
-    def _learn(self, changes: Changes) -> None:
-        for operation in changes.operations:
-            due = decide.wakeup_at(operation)
-            if due is not None and (self._next is None or due < self._next):
-                self._wake.set()
-                return

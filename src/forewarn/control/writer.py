@@ -1,31 +1,37 @@
 """The one writer: requests that wait together share a transaction, and so its commit.
 
-A job decides on what the transaction shows, checks the invariants and returns new values; the
-writer notes the numbers of what they remove, saves, commits, tells the feed, and only then answers.
-A refusal concerns its own job alone: it is raised before anything is saved. Any other error undoes
-the whole batch, which is then run again job by job, so that only the guilty one fails.
+A job decides on what its unit of work shows and returns new values. The writer saves them, commits,
+tells the changefeed, and only then answers. A refusal, and a defect, concerns its own job alone: it
+is raised before anything of that job is saved. If the saving or the commit fails otherwise, the
+batch is undone and each job runs in a transaction of its own, so that only the guilty one fails.
 """
 
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
-import msgspec
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
 from forewarn.clock import Clock
-from forewarn.control import tombstones
+from forewarn.control import loading
 from forewarn.control.changefeed import Changefeed
-from forewarn.maintenance.model import Changes, Refused
-from forewarn.store.port import Store, StoreUnavailable, Transaction
+from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
+from forewarn.maintenance.model import Refused
+from forewarn.store.port import Store, StoreError, StoreUnavailable
 
-MAX_BATCH = 1000
-"""The most jobs that share a commit: nobody waits for more than about a tenth of a second."""
+MAX_BATCH = 500
+"""The most jobs that share a commit: about a tenth of a second, in which nobody else writes."""
+
+NO_NEEDS = Needs()
+
+Job = Callable[[UnitOfWork], Work]
+"""Decides within a transaction. It may be run twice: it has no effect of its own."""
+
+Waiting: TypeAlias = "tuple[Job, Needs, Future[Any]]"
 
 COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Seconds: from a fast disk's commit of one change to what guests' clients give up on."""
@@ -33,22 +39,15 @@ COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 _log = structlog.get_logger(__name__)
 
 
-class Work(msgspec.Struct, frozen=True):
-    """What a job came to: what to answer and what to save."""
-
-    result: Any
-    changes: Changes = Changes()
-
-
-Job = Callable[[Transaction, datetime], Work]
-"""Decides within a transaction, at one `now`. It may be run twice: it has no effect of its own."""
-
-
 class Writer(Protocol):
     """Takes jobs and answers each after its commit."""
 
-    def submit(self, job: Job) -> "Future[Any]":
+    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> "Future[Any]":
         """Run a job in a transaction.
+
+        Args:
+            job: Decides what is answered and saved.
+            needs: What it is going to ask for, to be read with what others need.
 
         Returns:
             A future that holds the result once it is durable, or raises Refused,
@@ -68,11 +67,11 @@ class InlineWriter:
         self._committer = _Committer(store, clock, feed)
         self._lock = threading.Lock()
 
-    def submit(self, job: Job) -> "Future[Any]":
+    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> "Future[Any]":
         """Run the job before returning."""
         future = _promise()
         with self._lock:
-            self._committer.commit([(job, future)])
+            self._committer.commit([(job, needs, future)])
         return future
 
     def close(self) -> None:
@@ -94,7 +93,9 @@ class ThreadWriter:
     ) -> None:
         self._committer = _Committer(store, clock, feed)
         self._real = real or clock
-        self._queue: queue.SimpleQueue[tuple[Job, Future[Any]] | None] = queue.SimpleQueue()
+        self.ended = _promise()
+        """Done when the thread has ended; raises what ended it before it was closed."""
+        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._commits = Histogram(
             "forewarn_commit_seconds",
             "Seconds from a transaction's begin to the answers of all its jobs.",
@@ -110,55 +111,71 @@ class ThreadWriter:
         waiting.set_function(self._queue.qsize)
         self.collectors: tuple[Collector, ...] = (self._commits, self._jobs, waiting)
         """What Prometheus is told of it."""
-        self._closed = False
+        self._batch: list[Waiting] = []
+        self._closed = ""
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="forewarn-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> "Future[Any]":
+    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> "Future[Any]":
         """Queue the job."""
         future = _promise()
         with self._lock:
             if self._closed:
-                future.set_exception(StoreUnavailable("the service is stopping"))
+                future.set_exception(StoreUnavailable(self._closed))
             else:
-                self._queue.put((job, future))
+                self._queue.put((job, needs, future))
         return future
 
     def close(self) -> None:
         """Finish what is queued and end the thread."""
         with self._lock:
             if not self._closed:
-                self._closed = True
+                self._closed = "the service is stopping"
                 self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while self._commit_next():
-            pass
+        try:
+            while self._commit_next():
+                pass
+        except BaseException as error:  # noqa: BLE001 - a thread that dies unseen leaves all waiting
+            _log.exception("the writer has ended; nothing can be written any more")
+            self._die(error)
+        else:
+            self.ended.set_result(None)
+
+    def _die(self, error: BaseException) -> None:
+        """Answer everybody who waits, and whoever comes from now on."""
+        with self._lock:
+            self._closed = "the writer has ended: nothing can be written until a restart"
+        left = self._batch
+        while not self._queue.empty():
+            if (following := self._queue.get()) is not None:
+                left.append(following)
+        for _, _, future in left:
+            if not future.done():
+                future.set_exception(StoreUnavailable(self._closed))
+        self.ended.set_exception(error)
 
     def _commit_next(self) -> bool:
         """Commit what waits, or wait for it; tell whether more may come.
 
-        A call of its own, so that nothing of a batch (it may hold a whole fleet) is still referred
-        to while the thread waits for the next.
+        Nothing of a batch (it may hold a whole fleet) is referred to while the thread waits.
         """
-        first = self._queue.get()
-        if first is None:
-            return False
-        batch = [first]
-        more = True
-        while more and len(batch) < MAX_BATCH and not self._queue.empty():
+        batch = self._batch = []
+        following = self._queue.get()
+        while following is not None:
+            batch.append(following)
+            if len(batch) == MAX_BATCH or self._queue.empty():
+                break
             following = self._queue.get()
-            if following is None:
-                more = False
-            else:
-                batch.append(following)
-        self._jobs.inc(len(batch))
-        began = self._real.monotonic()
-        self._committer.commit(batch)
-        self._commits.observe(self._real.monotonic() - began)
-        return more
+        if batch:
+            self._jobs.inc(len(batch))
+            began = self._real.monotonic()
+            self._committer.commit(batch)
+            self._commits.observe(self._real.monotonic() - began)
+        return following is not None
 
 
 def _promise() -> "Future[Any]":
@@ -174,43 +191,44 @@ class _Committer:
         self._clock = clock
         self._feed = feed
 
-    def commit(self, batch: Sequence[tuple[Job, "Future[Any]"]]) -> None:
+    def commit(self, batch: Sequence[Waiting]) -> None:
         """Run a batch in one transaction and answer each of its jobs."""
         try:
-            works = self._transact([job for job, _ in batch])
-        except StoreUnavailable as error:
-            for _, future in batch:
-                future.set_exception(error)
-            return
-        except Exception as error:  # noqa: BLE001 - whatever a job raises is its caller's to see
-            if len(batch) == 1:
-                batch[0][1].set_exception(error)
+            unit, results = self._transact(batch)
+        except Exception as error:  # noqa: BLE001 - whatever fails is the callers' to see
+            if len(batch) == 1 or isinstance(error, StoreError):
+                for _, _, future in batch:
+                    future.set_exception(error)
                 return
             _log.warning("a shared transaction failed; its jobs run alone", jobs=len(batch))
             for single in batch:
                 self.commit([single])
             return
-        for work in works:
-            if isinstance(work, Work) and work.changes:
-                self._feed.publish(work.changes)
-        for (_, future), work in zip(batch, works, strict=True):
-            if isinstance(work, Work):
-                future.set_result(work.result)
+        for changes in unit.saved:
+            self._feed.publish(changes)
+        for (_, _, future), result in zip(batch, results, strict=True):
+            if isinstance(result, Work):
+                future.set_result(result.result)
             else:
-                future.set_exception(work)
+                future.set_exception(result)
 
-    def _transact(self, jobs: Sequence[Job]) -> list[Work | Refused]:
-        works: list[Work | Refused] = []
+    def _transact(self, batch: Sequence[Waiting]) -> tuple[UnitOfWork, list[Work | Exception]]:
+        results: list[Work | Exception] = []
         with self._store.write() as transaction:
-            now = self._clock.now()
-            for job in jobs:
+            unit = UnitOfWork(transaction, self._clock.now())
+            if len(batch) > 1:
+                loading.read_ahead(unit, [needs for _, needs, _ in batch])
+            for job, _, _ in batch:
                 try:
-                    work = job(transaction, now)
+                    work = job(unit)
+                except StoreError:
+                    raise
                 except Refused as refusal:
-                    works.append(refusal)
-                    continue
-                if work.changes:
-                    tombstones.note(transaction, work.changes)
-                    transaction.save(work.changes)
-                works.append(work)
-        return works
+                    results.append(refusal)
+                except Exception as error:  # noqa: BLE001 - a defect is its own job's to answer
+                    results.append(error)
+                else:
+                    unit.apply(work.changes)
+                    results.append(work)
+            unit.save()
+        return unit, results

@@ -30,7 +30,7 @@ from forewarn import systemd
 from forewarn.clock import SystemClock
 from forewarn.connectors.command import CommandUnusable
 from forewarn.control.plane import Plane
-from forewarn.control.watch import Watch
+from forewarn.control.service_clock import ServiceClock
 from forewarn.server import logs
 from forewarn.server.guest.asking import Asking
 from forewarn.server.guest.rate import Rate
@@ -220,7 +220,7 @@ def _end(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _guests(settings: Settings, plane: Plane, watch: Watch) -> Guests:
+def _guests(settings: Settings, plane: Plane, watch: ServiceClock) -> Guests:
     return GuestPlane(
         settings.guest,
         plane,

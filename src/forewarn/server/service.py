@@ -1,13 +1,15 @@
 """The rooms below put together, started and stopped in order.
 
-Memory is filled from the store before a socket opens, and listens to the feed before anything can
-change: so nothing is missed between the two, and no guest ever meets an empty document that tells
-it "over, recover" (protocol.md section 9).
+Memory is filled from the store, and then listens to the changefeed, before a socket opens: nothing
+can change between the two, and no guest ever meets an empty document that tells it "over, recover"
+(protocol.md section 9). All that is kept in memory belongs to the event loop's thread; whatever
+ends by itself (a task, the writer's thread, the changefeed) ends the service.
 """
 
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -18,10 +20,9 @@ import structlog
 from forewarn.clock import Clock, ScaledClock, SystemClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
-from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.plane import Plane
+from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.ticker import Ticker
-from forewarn.control.watch import Watch
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.server import carrying
@@ -29,20 +30,23 @@ from forewarn.server.guests import Guests
 from forewarn.server.operator import api, auth, sockets
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import Measured, OperationMetrics
-from forewarn.server.operator.requests import Backend
+from forewarn.server.operator.requests import Backend, ServiceState
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import OFF, RulesSettings, Settings
 from forewarn.settings import split_address
-from forewarn.store.port import Store, StoreError
+from forewarn.store.port import Store, StoreError, StoreUnusable
 
 CLOSE_SECONDS: Final = 9.0
 """The longest that `close` takes: a second is left of the ten that stopping may last."""
 
 PROBE_SECONDS: Final = 2.0
-"""How long the store may take to answer before it counts as away."""
+"""How long a write may take before the store counts as away."""
+
+ENDLESS: Final = ("the writer", "the changefeed")
+"""Parts that nobody stops: whoever watches over them is just let go."""
 
 CLOCK_SETTING: Final = "clock"
-"""Where a scaled clock's origin is kept in the store."""
+"""Where the clock's scale and origin are kept in the store."""
 
 _log = structlog.get_logger(__name__)
 
@@ -80,7 +84,7 @@ class Service:
         settings: Settings,
         store: Store,
         clock: Clock,
-        guests: Callable[[Plane, Watch], Guests],
+        guests: Callable[[Plane, ServiceClock], Guests],
         mint: Callable[[], str],
         real: Clock | None = None,
     ) -> None:
@@ -88,7 +92,7 @@ class Service:
         self._store = store
         self._feed = Changefeed()
         machines_own = real or SystemClock()
-        watch = self._watch = Watch(clock, machines_own, settings.clock.scale)
+        watch = self._watch = ServiceClock(clock, machines_own, settings.clock.scale)
         self._writer = ThreadWriter(store, watch, self._feed, machines_own)
         self._plane = Plane(
             self._writer, mint, policy_of(settings.rules), may_start=watch.may_start
@@ -115,7 +119,7 @@ class Service:
             clock=watch,
             up_since=watch.now(),
             scale=settings.clock.scale,
-            ready=self.reasons,
+            ready=self.readiness,
             time=self._heartbeat,
             measured=Measured(
                 policy=policy_of(settings.rules),
@@ -126,6 +130,7 @@ class Service:
         )
         self._servers: list[sockets.Server] = []
         self._tasks: dict[asyncio.Task[None], str] = {}
+        self._probing: Future[None] | None = None
         self._state = "the service is starting"
 
     async def open(self) -> Opened:
@@ -134,16 +139,23 @@ class Service:
         Raises:
             SocketUnusable, TokenUnusable, StoreError: The service cannot run; `close` it.
         """
-        loop = asyncio.get_running_loop()
-        for learn in (self._guests.learn, self._inventory.learn, self._counted.learn, _tell):
-            self._feed.subscribe_on_loop(loop, learn)
-        self._ticker.follow(self._feed, loop)
-        self._executor.follow(self._feed, loop)
         await self._heartbeat.begin()
         released = await asyncio.wrap_future(self._plane.release_claims())
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
         await self._fill()
+        for learn in (
+            self._guests.learn,
+            self._inventory.learn,
+            self._counted.learn,
+            self._ticker.learn,
+            self._executor.learn,
+            _tell,
+        ):
+            self._feed.subscribe(learn)
+        self._feed.deliver_on(asyncio.get_running_loop())
+        self._start("the writer", self._until(self._writer.ended))
+        self._start("the changefeed", self._until(self._feed.ended))
         operators = self._open_operators()
         guests = await self._guests.open()
         self._watch.open()
@@ -187,6 +199,9 @@ class Service:
             await asyncio.gather(self._guests.close(), *serving, return_exceptions=True)
             self._ticker.stop()
             self._executor.stop()
+            for task, name in self._tasks.items():
+                if name in ENDLESS:
+                    task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await asyncio.to_thread(self._writer.close)
             await asyncio.to_thread(self._store.close)
@@ -202,20 +217,33 @@ class Service:
         else:
             _log.info("the proxies' secrets were read again")
 
-    async def reasons(self) -> tuple[str, ...]:
-        """Return what keeps the service from doing all its work; nothing when all is well."""
+    async def readiness(self) -> ServiceState:
+        """Find out what keeps the service from doing all its work; write something to do so."""
         found = [self._state] if self._state else []
         found += [f"{name} has ended" for task, name in self._tasks.items() if task.done()]
         if not found:
             found += self._watch.obstacles()
+        trouble = await self._probe()
+        if trouble:
+            found.append(trouble)
+        return ServiceState(reasons=tuple(found), store_up=not trouble)
+
+    async def _probe(self) -> str:
+        """Return why nothing can be written, after trying to; `""` when a write was committed."""
+        if self._probing is None or self._probing.done():
+            self._probing = self._plane.probe()  # one at a time: a writer that is stuck keeps it
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                await self._backend.read(lambda reading: reading.setting(CLOCK_SETTING))
+                await asyncio.wrap_future(self._probing)
         except StoreError as error:
-            found.append(str(error))
+            return str(error)
         except TimeoutError:
-            found.append(f"the store has not answered within {PROBE_SECONDS:.0f} s")
-        return tuple(found)
+            return f"a write to the store has not ended within {PROBE_SECONDS:.0f} s"
+        return ""
+
+    @staticmethod
+    async def _until(ended: "Future[None]") -> None:
+        await asyncio.wrap_future(ended)
 
     async def _fill(self) -> None:
         """Fill memory; nothing else is asked of the plane until that is done."""
@@ -264,35 +292,41 @@ def policy_of(rules: RulesSettings) -> Policy:
 
 
 def clock_of(store: Store, scale: float, real: Clock) -> Clock:
-    """Return the service's clock: the machine's own, unless it is or ever was scaled here.
+    """Return the service's clock: the machine's own, or one that runs `scale` times as fast.
 
-    A store that has run scaled has times in it that the machine's clock has not reached; its
-    clock goes on from where it would be by now, at the new scale, and never back.
+    The database remembers the scale that it was first served with. A scaled clock's times lie
+    beside the machine's for ever, so another scale is refused; the same goes on from where the
+    clock would be by now.
 
     Args:
         store: Where the clock's origin is kept.
         scale: The service's seconds in a real one.
         real: The machine's clock.
+
+    Raises:
+        StoreUnusable: The database was served with another scale.
     """
     with store.read() as reading:
         kept = reading.setting(CLOCK_SETTING)
-    if kept is None and scale == 1.0:
+    if kept is None:
+        origin = _Origin(scale=scale, origin=real.now(), real_origin=real.now())
+        with store.write() as transaction:
+            transaction.put_setting(CLOCK_SETTING, msgspec.json.encode(origin).decode())
+    else:
+        origin = msgspec.json.decode(kept, type=_Origin)
+        if origin.scale != scale:
+            raise StoreUnusable(
+                f"this database was served with clock.scale = {origin.scale:g}, so its times are "
+                f"not those of {scale:g}: set clock.scale = {origin.scale:g}, or name another "
+                "file at store.path"
+            )
+    if scale == 1.0:
         return real
-    now = real.now()
-    origin = now
-    if kept is not None:
-        before = msgspec.json.decode(kept, type=_Origin)
-        if before.scale == scale:
-            return ScaledClock(scale, before.origin, before.real_origin)
-        origin = ScaledClock(before.scale, before.origin, before.real_origin).now()
-    wanted = _Origin(scale=scale, origin=origin, real_origin=now)
-    with store.write() as transaction:
-        transaction.put_setting(CLOCK_SETTING, msgspec.json.encode(wanted).decode())
-    return ScaledClock(scale, origin, now)
+    return ScaledClock(scale, origin.origin, origin.real_origin)
 
 
 class _Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scaled clock showed, and when."""
+    """What the service's clock showed when the database was new, and the machine's time then."""
 
     scale: float
     origin: datetime

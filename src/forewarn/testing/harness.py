@@ -16,9 +16,8 @@ from typing import Final, TypeVar
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Task
 from forewarn.control.changefeed import Changefeed
-from forewarn.control.heartbeat import Heartbeat
 from forewarn.control.plane import Plane
-from forewarn.control.watch import Watch
+from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import alerts, model
 from forewarn.maintenance.fleet import Fleet
@@ -110,7 +109,7 @@ class Harness:
             raise ServerDown(message)
         feed = Changefeed()
         loop_time = ManualClock(BEGINNING)  # it stands still: the event loop is never held up
-        self._watch = Watch(self.clock, loop_time)
+        self._watch = ServiceClock(self.clock, loop_time)
         writer = InlineWriter(self._store, self._watch, feed)
         plane = Plane(writer, self._mint, self._policy, may_start=self._watch.may_start)
         self._heartbeat = Heartbeat(plane, self._watch, loop_time)

@@ -142,7 +142,7 @@ class _Play:
                 self._report(statement)
             case parser.Asks():
                 scope = self._scope_of(statement.machine)
-                harness.ask(lambda plane: plane.asked([scope]))
+                harness.ask(lambda plane: plane.record_requests([scope]))
             case (
                 parser.Schedules()
                 | parser.Steers()
@@ -258,7 +258,7 @@ def _operator_request(statement: parser.OperatorStatement) -> Callable[[Plane], 
         case parser.Steers(verb="approves", reference=reference, by=by):
             return lambda plane: plane.approve_for_guests([reference], by=by)
         case parser.Steers(verb="acknowledges", reference=reference, by=by):
-            return lambda plane: plane.note([reference], by)
+            return lambda plane: plane.acknowledge([reference], by)
         case parser.Steers(verb="resumes", reference=reference, by=by):
             return lambda plane: plane.resume(int(reference), by=by)
         case parser.Steers(reference=reference, by=by):

@@ -61,7 +61,7 @@ class Held(Future[Any]):
 class Enabling(Protocol):
     """What the guest plane asks of the control plane."""
 
-    def asked(self, scopes: Collection[str]) -> "Future[None]":
+    def record_requests(self, scopes: Collection[str]) -> "Future[None]":
         """Write down that machines of these scopes (keys) asked for their events."""
         ...
 
@@ -111,7 +111,7 @@ class Askings:
         turning = self._turning.get(key)
         if turning is None:
             # The plane is asked now, while the request arrives: not at the loop's next turn.
-            saved = self._plane.asked((key,))
+            saved = self._plane.record_requests((key,))
             turning = self._turning[key] = self._loop.create_task(self._turn_on(key, saved))
         return turning
 
@@ -150,7 +150,7 @@ class Askings:
             await self._clock.wait(GATHER_SECONDS, asyncio.Event())
             noted = tuple(self._noted)
             try:
-                await asyncio.wrap_future(self._plane.asked(noted), loop=self._loop)
+                await asyncio.wrap_future(self._plane.record_requests(noted), loop=self._loop)
             except StoreError as error:
                 _log.warning("who asked was not written down; they ask again", why=str(error))
             except Exception:  # noqa: BLE001 - they ask again

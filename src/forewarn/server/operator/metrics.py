@@ -130,6 +130,8 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     """Those that are Scheduled or Started."""
     tasks: int
     ready: bool
+    store_up: bool
+    """Whether the store was read and written just now."""
     trusted: bool
     """Whether the time of day is trusted."""
     alerts: Sequence[alerts.Alert] | None
@@ -181,7 +183,7 @@ def _service(scrape: Scrape) -> Families:
             "1 while the time of day is trusted; else nothing starts.",
             scrape.trusted,
         ),
-        ("store_up", "1 if the store answered this scrape.", scrape.alerts is not None),
+        ("store_up", "1 if the store could be read and written for this scrape.", scrape.store_up),
     ):
         yield GaugeMetricFamily(f"forewarn_{name}", documentation, int(value))
     family = GaugeMetricFamily(

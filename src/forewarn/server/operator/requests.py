@@ -44,11 +44,20 @@ MAX_FAILURES: Final = 1000
 """The most failures without an acknowledgement that are looked at, latest first."""
 
 
-class Ready(Protocol):
-    """Tells what keeps the service from doing all its work."""
+class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps the service from doing all its work."""
 
-    async def __call__(self) -> tuple[str, ...]:
-        """Return the reasons, for people; none when all is well."""
+    reasons: tuple[str, ...]
+    """For people; empty when all is well."""
+    store_up: bool
+    """Whether a write was just committed."""
+
+
+class Ready(Protocol):
+    """Finds out what keeps the service from doing all its work."""
+
+    async def __call__(self) -> ServiceState:
+        """Write something, and return what is missing."""
         ...
 
 

@@ -396,7 +396,7 @@ async def acknowledge(
     backend: TheBackend, data: JSONBody[schemas.AcknowledgementRequest]
 ) -> schemas.OperationList:
     """Acknowledge failures, so that their alerts end: all of them or none."""
-    noted = backend.plane.note(data.references, _who(data.by))
+    noted = backend.plane.acknowledge(data.references, _who(data.by))
     return _listed(backend, await backend.done(noted))
 
 
@@ -466,7 +466,7 @@ async def health() -> schemas.Health:
 )
 async def readiness(backend: TheBackend) -> Response[schemas.Readiness]:
     """Tell whether the service does all its work, and why not."""
-    reasons = await backend.ready()
+    reasons = (await backend.ready()).reasons
     answer = schemas.Readiness(ready=not reasons, reasons=reasons)
     if not reasons:
         return Response(answer)
@@ -482,6 +482,7 @@ async def scrape(backend: TheBackend) -> Response[bytes]:
             alerts = await backend.alerts(now)
     except (StoreError, TimeoutError):
         alerts = None
+    state = await backend.ready()
     inventory, measured = backend.inventory, backend.measured
     # The policy's own shortcut: where every scope is on, nobody need look at each.
     on = len(inventory.scopes)
@@ -495,7 +496,8 @@ async def scrape(backend: TheBackend) -> Response[bytes]:
         scopes_off=len(inventory.scopes) - on,
         operations=tuple(inventory.operations.values()),
         tasks=measured.tasks(),
-        ready=not await backend.ready(),
+        ready=not state.reasons,
+        store_up=state.store_up and alerts is not None,
         trusted=not backend.time.doubt(),
         alerts=alerts,
         collectors=measured.collectors,

@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
-from builders import MINUTE
+from builders import MINUTE, NOW
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
 from forewarn.control import loading
+from forewarn.control.unit_of_work import UnitOfWork
 from forewarn.maintenance import fleet
 from forewarn.vocabulary import EventStatus, EventType
 
@@ -45,8 +46,9 @@ def waiting(house: House) -> House:
 @pytest.mark.parametrize("look", [loading.around, loading.ending])
 def test_what_waits_here_is_loaded_with_all_its_scopes(waiting: House, look: object) -> None:
     assert callable(look)
-    with waiting.store.read() as reading:
-        seen = look(reading, reading.operations(["1.1"]))
+    with waiting.store.write() as transaction:
+        unit = UnitOfWork(transaction, NOW)
+        seen = look(unit, unit.operations(["1.1"]))
     assert seen.scopes.keys() == {"red", "blue"}
     assert seen.operations.keys() == {"1.1", "2.1", "3.1"}
 

@@ -1,0 +1,266 @@
+"""What one transaction has read, and what it is going to save.
+
+The requests of a batch share one. Each is decided by itself, in the order of arrival, on what the
+ones before it led to; a value is read from the store once, and the last value of each is saved
+once, at the end. What cannot be answered from memory is asked of the store after a save.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from forewarn.control import tombstones
+from forewarn.maintenance.model import (
+    Changes,
+    Hold,
+    Lost,
+    Machine,
+    Maintenance,
+    Operation,
+    Scope,
+)
+from forewarn.store.port import Transaction
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What a job came to: what to answer, and what to save."""
+
+    result: Any
+    changes: Changes = Changes()
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is going to ask for, so that a whole batch is read at once. Only ever a hint."""
+
+    events: tuple[str, ...] = ()
+    """Ids, in upper case."""
+    operations: tuple[str, ...] = ()
+    ending: bool = False
+    """Whether these operations may end, which lets rolling updates go on."""
+
+
+class UnitOfWork:
+    """One transaction of the writer: the store as it will be if this is committed.
+
+    Args:
+        transaction: Where values are read and saved.
+        now: The one time of it.
+    """
+
+    def __init__(self, transaction: Transaction, now: datetime) -> None:
+        self.now = now
+        self.saved: list[Changes] = []
+        """What was saved so far; to be told once it is committed."""
+        self._transaction = transaction
+        # A key that leads to None is known not to be there.
+        self._scopes: dict[str, Scope | None] = {}
+        self._machines: dict[str, Machine | None] = {}
+        self._operations: dict[str, Operation | None] = {}
+        self._by_event: dict[str, str | None] = {}
+        # Known operations and machines by place; whole for the places that are in `_whole`.
+        self._in_scope: dict[str, dict[str, None]] = {}
+        self._members: dict[str, dict[str, None]] = {}
+        self._on_host: dict[str, dict[str, None]] = {}
+        self._whole: dict[str, set[str]] = {"live": set(), "members": set(), "on host": set()}
+        self._open: dict[int, Maintenance] | None = None
+        self._holds: tuple[Hold, ...] | None = None
+        self._begin()
+
+    # Answered from memory, as far as it goes.
+
+    def scopes(self, keys: Collection[str] | None = None) -> dict[str, Scope]:
+        """Return these scopes by key, or all of them."""
+        if keys is None:
+            return self.store.scopes()
+        return _known(self._scopes, keys, self._transaction.scopes)
+
+    def machines(self, keys: Collection[str] | None = None) -> dict[str, Machine]:
+        """Return these machines by key, or all of them."""
+        if keys is None:
+            return self.store.machines()
+        if missing := _missing(self._machines, keys):
+            self._learn_machines(missing, self._transaction.machines(missing))
+        return {key: machine for key in keys if (machine := self._machines[key]) is not None}
+
+    def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
+        """Return the machines of these scopes, by key."""
+        return self._machines_at("members", self._members, scopes, self._transaction.machines_of)
+
+    def machines_on(self, hosts: Collection[str]) -> dict[str, Machine]:
+        """Return the machines on these hosts, by key."""
+        return self._machines_at("on host", self._on_host, hosts, self._transaction.machines_on)
+
+    def operations(self, ids: Collection[str]) -> dict[str, Operation]:
+        """Return these operations, live or over, by id."""
+        if missing := _missing(self._operations, ids):
+            self._learn_operations(missing, self._transaction.operations(missing))
+        return {id_: found for id_ in ids if (found := self._operations[id_]) is not None}
+
+    def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
+        """Return the operations, live or over, that these events (upper-case ids) belong to."""
+        if missing := _missing(self._by_event, event_ids):
+            self._learn_operations((), self._transaction.operations_of_events(missing))
+            for event_id in missing:
+                self._by_event.setdefault(event_id, None)
+        return self.operations([i for e in event_ids if (i := self._by_event[e]) is not None])
+
+    def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
+        """Return what is Scheduled or Started in these scopes, or anywhere, by id."""
+        if scopes is None:
+            return self.store.live_operations()
+        if missing := [scope for scope in scopes if scope not in self._whole["live"]]:
+            self._learn_operations((), self._transaction.live_operations(missing))
+            self._whole["live"].update(missing)
+        ids = dict.fromkeys(id_ for scope in scopes for id_ in self._in_scope.get(scope, ()))
+        found = self.operations(ids)
+        return {id_: operation for id_, operation in found.items() if operation.status.visible}
+
+    def open_maintenances(self) -> dict[int, Maintenance]:
+        """Return the maintenances that are open, by number, the oldest first."""
+        if self._open is None:
+            self._open = dict(self.store.open_maintenances())
+        return self._open
+
+    def holds(self) -> tuple[Hold, ...]:
+        """Return all holds."""
+        if self._holds is None:
+            self._holds = self._transaction.holds()
+        return self._holds
+
+    # Everything else.
+
+    def next_maintenance_number(self) -> int:
+        """Return a number that no maintenance has had before, from 1."""
+        return self._transaction.next_maintenance_number()
+
+    @property
+    def store(self) -> Transaction:
+        """The store, with all that was decided so far saved: for any other question."""
+        self.save()
+        return self._transaction
+
+    def apply(self, changes: Changes) -> None:
+        """Take over what a job came to."""
+        # Of these only one change is saved at a time: a hold may be put and released in one batch.
+        alone = changes.removed_scopes or changes.holds or changes.released or changes.found
+        if alone:
+            self.save()
+        for scope in changes.scopes:
+            self._scopes[scope.key] = self._new_scopes[scope.key] = scope
+        for key in changes.removed_scopes:
+            self._scopes[key] = None
+        operations = {operation.id: operation for operation in changes.operations}
+        for operation_id in operations:
+            self._operations.pop(operation_id, None)
+        self._learn_operations((), operations)
+        self._new_operations |= operations
+        self._replace_machines({machine.key: machine for machine in changes.machines})
+        self._replace_machines(dict.fromkeys(changes.removed_machines))
+        for lost in changes.lost:
+            self._new_lost[lost.key] = lost
+        for one in changes.maintenances:
+            self._new_maintenances[one.number] = one
+            if self._open is not None:
+                self._open.pop(one.number, None)
+                if one.open:
+                    self._open[one.number] = one
+                    self._open = dict(sorted(self._open.items()))
+        if alone:
+            self._save(
+                msgspec.structs.replace(
+                    self._changes(),
+                    removed_scopes=changes.removed_scopes,
+                    holds=changes.holds,
+                    released=changes.released,
+                    found=changes.found,
+                )
+            )
+            self._holds = None
+
+    def save(self) -> None:
+        """Save what is not saved yet."""
+        if changes := self._changes():
+            self._save(changes)
+
+    def _save(self, changes: Changes) -> None:
+        tombstones.note(self._transaction, changes)
+        self._transaction.save(changes)
+        self.saved.append(changes)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._new_scopes: dict[str, Scope] = {}
+        self._new_machines: dict[str, Machine | None] = {}
+        self._new_operations: dict[str, Operation] = {}
+        self._new_maintenances: dict[int, Maintenance] = {}
+        self._new_lost: dict[str, Lost] = {}
+
+    def _changes(self) -> Changes:
+        machines = self._new_machines
+        return Changes(
+            maintenances=tuple(self._new_maintenances.values()),
+            operations=tuple(self._new_operations.values()),
+            scopes=tuple(self._new_scopes.values()),
+            machines=tuple(machine for machine in machines.values() if machine is not None),
+            removed_machines=tuple(key for key, machine in machines.items() if machine is None),
+            lost=tuple(self._new_lost.values()),
+        )
+
+    def _learn_operations(self, ids: Iterable[str], found: dict[str, Operation]) -> None:
+        """Remember operations; what is known already is newer than what the store has."""
+        for id_, operation in found.items():
+            if id_ not in self._operations:
+                self._operations[id_] = operation
+                for event in operation.events:
+                    self._by_event[event.id] = id_
+                    self._in_scope.setdefault(event.scope, {})[id_] = None
+        for id_ in ids:
+            self._operations.setdefault(id_, None)
+
+    def _learn_machines(self, keys: Iterable[str], found: dict[str, Machine]) -> None:
+        for key, machine in found.items():
+            if key not in self._machines:
+                self._machines[key] = machine
+                self._members.setdefault(machine.scope, {})[key] = None
+                self._on_host.setdefault(machine.host, {})[key] = None
+        for key in keys:
+            self._machines.setdefault(key, None)
+
+    def _replace_machines(self, new: dict[str, Machine] | dict[str, None]) -> None:
+        for key, machine in new.items():
+            old = self._machines.pop(key, None)
+            if old is not None:
+                self._members[old.scope].pop(key, None)
+                self._on_host[old.host].pop(key, None)
+            self._new_machines[key] = machine
+            self._learn_machines((key,), {} if machine is None else {key: machine})
+
+    def _machines_at(
+        self,
+        what: str,
+        known: dict[str, dict[str, None]],
+        places: Collection[str],
+        read: Callable[[list[str]], dict[str, Machine]],
+    ) -> dict[str, Machine]:
+        if missing := [place for place in places if place not in self._whole[what]]:
+            self._learn_machines((), read(missing))
+            self._whole[what].update(missing)
+        return self.machines([key for place in places for key in known.get(place, ())])
+
+
+def _missing(known: dict[K, V], keys: Iterable[K]) -> list[K]:
+    return [key for key in dict.fromkeys(keys) if key not in known]
+
+
+def _known(
+    known: dict[K, V | None], keys: Collection[K], read: Callable[[list[K]], dict[K, V]]
+) -> dict[K, V]:
+    if missing := _missing(known, keys):
+        found = read(missing)
+        known.update((key, found.get(key)) for key in missing)
+    return {key: value for key in keys if (value := known[key]) is not None}
