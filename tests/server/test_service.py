@@ -20,9 +20,9 @@ from forewarn.maintenance.fleet import Fleet
 from forewarn.maintenance.planner import Request
 from forewarn.server import settings
 from forewarn.server.operator.sockets import SocketUnusable
-from forewarn.server.service import Crashed, clock_of
+from forewarn.server.service import CLOCK_SETTING, Crashed, clock_of
 from forewarn.store import sql
-from forewarn.store.port import Transaction
+from forewarn.store.port import StoreUnusable, Transaction
 from forewarn.vocabulary import EventType
 from server.running import NOON, Flaky, Running, fleet, guids, request_reboot, settings_in
 
@@ -198,14 +198,19 @@ def test_a_scaled_clock_goes_on_after_a_restart_as_if_it_had_run() -> None:
     store.close()
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.5, 200.0])
-def test_another_scale_goes_on_from_where_the_clock_is_and_never_back(scale: float) -> None:
+@pytest.mark.parametrize(("first", "then"), [(100.0, 1.0), (100.0, 200.0), (1.0, 100.0)])
+def test_a_database_keeps_its_scale_and_another_is_refused(first: float, then: float) -> None:
     store = sql.in_memory()
-    before = clock_of(store, 100.0, ManualClock(real_time() - timedelta(hours=1))).now()
-    after = clock_of(store, scale, SystemClock())
-    assert before <= after.now() < before + timedelta(hours=1)
-    again = clock_of(store, scale, SystemClock())
-    assert after.now() <= again.now() < before + timedelta(hours=1)
+    clock_of(store, first, SystemClock())
+    with store.read() as reading:
+        kept = reading.setting(CLOCK_SETTING)
+    with pytest.raises(StoreUnusable) as refusal:
+        clock_of(store, then, SystemClock())
+    assert f"clock.scale = {first:g}" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    with store.read() as reading:
+        assert reading.setting(CLOCK_SETTING) == kept
+    clock_of(store, first, SystemClock())
     store.close()
 
 

@@ -61,6 +61,8 @@ class UnitOfWork:
         self._scopes: dict[str, Scope | None] = {}
         self._machines: dict[str, Machine | None] = {}
         self._operations: dict[str, Operation | None] = {}
+        self._order: dict[str, int] = {}
+        """Of operations, as they were met."""
         self._by_event: dict[str, str | None] = {}
         # Known operations and machines by place; whole for the places that are in `_whole`.
         self._in_scope: dict[str, dict[str, None]] = {}
@@ -116,7 +118,9 @@ class UnitOfWork:
         if missing := [scope for scope in scopes if scope not in self._whole["live"]]:
             self._learn_operations((), self._transaction.live_operations(missing))
             self._whole["live"].update(missing)
-        ids = dict.fromkeys(id_ for scope in scopes for id_ in self._in_scope.get(scope, ()))
+        ids: Collection[str] = [id_ for scope in scopes for id_ in self._in_scope.get(scope, ())]
+        if len(scopes) > 1:  # in the order of reading: a set of scopes has none
+            ids = sorted(set(ids), key=self._order.__getitem__)
         found = self.operations(ids)
         return {id_: operation for id_, operation in found.items() if operation.status.visible}
 
@@ -216,6 +220,7 @@ class UnitOfWork:
         for id_, operation in found.items():
             if id_ not in self._operations:
                 self._operations[id_] = operation
+                self._order.setdefault(id_, len(self._order))
                 for event in operation.events:
                     self._by_event[event.id] = id_
                     self._in_scope.setdefault(event.scope, {})[id_] = None
