@@ -51,10 +51,12 @@ class Counting:
         self.inner: Store = sql.in_memory()
         self.commits = 0
         self.away = False
+        self.refused = 0
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
         if self.away:
+            self.refused += 1
             raise StoreUnavailable("the disk is full")
         with self.inner.write() as transaction:
             yield transaction

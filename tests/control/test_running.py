@@ -1,14 +1,14 @@
 """The ticker and the executor, run on a clock that is advanced by hand."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from builders import MINUTE, NOW, SECOND
 from control.conftest import House, done
+from control.scripted import Scripted
 from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.simulated import DURATIONS, Simulated
 from forewarn.control.executor import LEASE, MAX_REPEATS, RENEW_EVERY, Executor, OnUnknown
@@ -20,31 +20,6 @@ from forewarn.vocabulary import EventSource, EventStatus, EventType
 REBOOT = EventType.REBOOT
 TURNS = 200
 """Turns of the loop after which everything that can happen without time has happened."""
-
-
-class Scripted:
-    """A connector that does what the test tells it, and writes down what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str, int]] = []
-        self.outcomes: dict[str, asyncio.Future[Any]] = {}
-        self.earlier: Outcome | Found = Found.NOT_DONE
-        self.swept: list[Collection[str]] = []
-
-    async def perform(self, act: Task) -> Any:
-        self.asked.append(("perform", act.operation, act.attempt))
-        self.outcomes[act.operation] = asyncio.get_running_loop().create_future()
-        return await self.outcomes[act.operation]
-
-    async def check(self, act: Task) -> Outcome | Found:
-        self.asked.append(("check", act.operation, act.attempt))
-        return self.earlier
-
-    async def forget(self, act: Task) -> None:
-        self.asked.append(("forget", act.operation, act.attempt))
-
-    async def sweep(self, live: Collection[str]) -> None:
-        self.swept.append(live)
 
 
 async def settle() -> None:

@@ -137,6 +137,10 @@ class Running:
         self._loop.call_soon_threadsafe(cancel)
         self._thread.join(WAIT_SECONDS)
 
+    def wait(self) -> None:
+        """Wait for an end that comes by itself."""
+        self._thread.join(WAIT_SECONDS)
+
     def client(self) -> "Client":
         return Client(Path(self.settings.operator.socket))
 

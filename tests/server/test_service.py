@@ -22,9 +22,9 @@ from forewarn.server import settings
 from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.server.service import CLOCK_SETTING, Crashed, clock_of
 from forewarn.store import sql
-from forewarn.store.port import StoreUnusable, Transaction
+from forewarn.store.port import Store, StoreUnavailable, StoreUnusable, Transaction
 from forewarn.vocabulary import EventType
-from server.running import NOON, Flaky, Running, fleet, guids, request_reboot, settings_in
+from server.running import NOON, Client, Flaky, Running, fleet, guids, request_reboot, settings_in
 
 
 def quick(folder: Path) -> settings.Settings:
@@ -107,6 +107,100 @@ def test_while_the_store_is_away_lists_are_answered_and_changes_are_not(tmp_path
         store.away = False
         assert client.ask("POST", "/v1/approvals", {"references": ["1"]}).status == 200
         assert client.get("/readyz")["ready"]
+
+
+class WriteOnlyAway(Flaky):
+    """A store as a full disk leaves it: it can be read, and every write fails or never ends."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.trouble: Callable[[], object] = lambda: None
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        self.trouble()
+        with super().write() as transaction:
+            yield transaction
+
+
+def full() -> None:
+    raise StoreUnavailable("the disk is full: make room")
+
+
+def health(client: Client) -> tuple[int, Any, Any]:
+    """Return what `/readyz`, `forewarn_ready` and `forewarn_store_up` say."""
+    ready = client.ask("GET", "/readyz")
+    lines = client.ask("GET", "/metrics").body.decode().splitlines()
+    told = dict(line.split() for line in lines if line.startswith("forewarn_") and "{" not in line)
+    assert ready.json["ready"] == (ready.json["reasons"] == [])
+    return ready.status, told["forewarn_ready"], told["forewarn_store_up"]
+
+
+def test_a_store_that_can_only_be_read_is_not_ready(tmp_path: Path) -> None:
+    store = WriteOnlyAway(sql.in_memory())
+    with Running(settings_in(tmp_path), store) as running:
+        client = running.client()
+        assert health(client) == (200, "1.0", "1.0")
+        store.trouble = full
+        assert health(client) == (503, "0.0", "0.0")
+        assert client.ask("GET", "/v1/history").status == 200
+        store.trouble = lambda: None
+        eventually(lambda: health(client), (200, "1.0", "1.0"))
+
+
+def test_a_writer_that_is_stuck_is_not_ready(tmp_path: Path) -> None:
+    store = WriteOnlyAway(sql.in_memory())
+    go_on = threading.Event()
+    with Running(settings_in(tmp_path), store) as running:
+        client = running.client()
+        store.trouble = lambda: go_on.wait(60)
+        try:
+            assert health(client) == (503, "0.0", "0.0")
+            assert client.get("/healthz")["status"] == "alive"
+        finally:
+            go_on.set()
+        eventually(lambda: health(client), (200, "1.0", "1.0"))
+
+
+def crashes(running: Running, act: Callable[[Running], None], part: str) -> None:
+    """Hold that the whole service ends when something is done that ends a part of it."""
+
+    def story() -> None:
+        with running:
+            act(running)
+            running.wait()
+
+    with pytest.raises(Crashed, match=part):
+        story()
+    assert running.guests.closed
+
+
+def test_a_writer_that_died_ends_the_service(tmp_path: Path) -> None:
+    def die() -> None:
+        raise SystemExit
+
+    store = WriteOnlyAway(sql.in_memory())
+
+    def act(running: Running) -> None:
+        store.trouble = die
+        with pytest.raises(StoreUnavailable):
+            running.plane.next_wakeup().result(10)
+
+    crashes(Running(settings_in(tmp_path), store), act, "the writer")
+
+
+def test_memory_that_cannot_follow_the_store_ends_the_service(tmp_path: Path) -> None:
+    """A start fills it again, before a socket opens: nobody reads what is neither old nor new."""
+
+    def fail(_: object) -> None:
+        raise KeyError("web-0")
+
+    def act(running: Running) -> None:
+        running.plane.apply_fleet(msgspec.convert(fleet(), Fleet)).result(10)
+
+    running = Running(settings_in(tmp_path), sql.in_memory())
+    running.guests.learn = fail  # type: ignore[method-assign] # a defect of ours
+    crashes(running, act, "the changefeed")
 
 
 def test_our_own_fault_shows_no_details(tmp_path: Path) -> None:

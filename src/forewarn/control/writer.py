@@ -94,7 +94,7 @@ class ThreadWriter:
         self._committer = _Committer(store, clock, feed)
         self._real = real or clock
         self.ended = _promise()
-        """Done when the thread has ended; raises what ended it before it was closed."""
+        """Done when the thread has ended; raises StoreUnavailable if it was not closed."""
         self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._commits = Histogram(
             "forewarn_commit_seconds",
@@ -156,7 +156,9 @@ class ThreadWriter:
         for _, _, future in left:
             if not future.done():
                 future.set_exception(StoreUnavailable(self._closed))
-        self.ended.set_exception(error)
+        ended = StoreUnavailable(self._closed)
+        ended.__cause__ = error  # not itself: a SystemExit would end whoever waits, too
+        self.ended.set_exception(ended)
 
     def _commit_next(self) -> bool:
         """Commit what waits, or wait for it; tell whether more may come.

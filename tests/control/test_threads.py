@@ -1,0 +1,298 @@
+"""Where a thread, the loop and the disk meet: real threads and a real loop, one order at a time.
+
+`test_stress` lets chance choose the order.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import FLEET, NOW, SECOND, mint
+from control.conftest import Counting, done
+from control.scripted import Scripted
+from forewarn.clock import ManualClock
+from forewarn.connectors.port import Outcome
+from forewarn.control.changefeed import Changefeed
+from forewarn.control.executor import LEASE, Executor
+from forewarn.control.plane import Plane
+from forewarn.control.service_clock import OUTAGE_TOLERANCE, ServiceClock
+from forewarn.control.ticker import Ticker
+from forewarn.control.writer import ThreadWriter
+from forewarn.maintenance.fleet import Fleet
+from forewarn.maintenance.model import Operation
+from forewarn.maintenance.planner import Request
+from forewarn.store.port import StoreUnavailable, Transaction
+from forewarn.vocabulary import EventStatus, EventType
+
+WAIT_SECONDS = 20
+
+
+class Slow(Plane):
+    """A plane whose answer about the next wake-up can be held back, as a slow disk holds it."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.hold_back = False
+        self.held: list[tuple[Future[Any], datetime | None]] = []
+
+    def next_wakeup(self) -> "Future[datetime | None]":
+        future = super().next_wakeup()
+        if not self.hold_back:
+            return future
+        late: Future[Any] = Future()
+        self.held.append((late, future.result(WAIT_SECONDS)))
+        return late
+
+
+class Room:
+    """A control plane with its writer's own thread, on a clock that is advanced by hand."""
+
+    def __init__(self) -> None:
+        self.store = Counting()
+        self.clock = ManualClock(NOW)
+        self.feed = Changefeed()
+        self.writer = ThreadWriter(self.store, self.clock, self.feed)
+        self.plane = Slow(self.writer, mint("a"))
+        done(self.plane.apply_fleet(FLEET))
+
+    def ask(self, event_type: EventType, *machines: str, **more: Any) -> None:
+        request = Request(event_type=event_type, machines=machines, **more)
+        done(self.plane.request(request))
+
+    def operation(self, operation_id: str) -> Operation:
+        with self.store.read() as reading:
+            return reading.operations([operation_id])[operation_id]
+
+    @property
+    def sleepers(self) -> int:
+        """How many wait for the clock: a ticker or an executor that has nothing to do."""
+        return len(self.clock._sleepers)
+
+    def close(self) -> None:
+        self.writer.close()
+        self.store.close()
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    built = Room()
+    yield built
+    built.close()
+
+
+async def until(question: Callable[[], object]) -> None:
+    """Let the loop and the threads go on until the answer is true."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not question():  # noqa: ASYNC110 - what is waited for is told by nobody
+            await asyncio.sleep(0)
+
+
+# The ticker.
+
+
+def test_what_is_announced_while_the_ticker_waits_for_the_store_starts_in_time(room: Room) -> None:
+    async def story() -> None:
+        ticker = Ticker(room.plane, room.clock, timedelta(days=90))
+        room.feed.subscribe(ticker.learn)
+        room.feed.deliver_on(asyncio.get_running_loop())
+        running = asyncio.create_task(ticker.run())
+        room.ask(EventType.PREEMPT, "batch_0")
+        await until(lambda: ticker.next_wakeup == NOW + 30 * SECOND)
+        await until(lambda: room.sleepers == 1)
+        room.plane.hold_back = True
+        room.clock.advance(30 * SECOND)
+        await until(lambda: room.plane.held)
+        room.plane.hold_back = False
+        assert room.operation("1.1").status is EventStatus.STARTED
+        room.ask(EventType.PREEMPT, "batch_1")
+        for _ in range(100):  # it is told of that, and still waits for the answer to its question
+            await asyncio.sleep(0)
+        room.clock.advance(25 * SECOND)
+        ((late, answer),) = room.plane.held
+        assert answer is None
+        late.set_result(answer)
+        await until(lambda: room.sleepers == 1)
+        room.clock.advance(5 * SECOND)
+        await until(lambda: room.operation("2.1").status is EventStatus.STARTED)
+        ticker.stop()
+        await running
+
+    asyncio.run(story())
+
+
+# The executor.
+
+
+def test_after_an_outage_longer_than_its_lease_an_executor_keeps_what_it_runs(room: Room) -> None:
+    async def story() -> None:
+        connector = Scripted()
+        executor = Executor(room.plane, connector, room.clock, "here")
+        room.feed.subscribe(executor.learn)
+        room.feed.deliver_on(asyncio.get_running_loop())
+        running = asyncio.create_task(executor.run())
+        room.ask(EventType.REBOOT, "web-0", no_notice=True)
+        await until(lambda: connector.asked)
+        await until(lambda: room.sleepers == 1)
+        room.store.away = True
+        room.clock.advance(2 * LEASE)
+        await until(lambda: room.store.refused > 0)
+        room.store.away = False
+        for _ in range(3):
+            await until(lambda: room.sleepers == 1)
+            room.clock.advance(2 * SECOND)
+        await until(lambda: room.sleepers == 1)
+        assert connector.asked == [("perform", "1.1", 1)]
+        assert room.operation("1.1").lease_until > room.clock.now()
+        connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
+        await until(lambda: room.operation("1.1").status is EventStatus.COMPLETED)
+        assert room.operation("1.1").attempt == 1
+        await until(lambda: executor.running == 0)
+        executor.stop()
+        await running
+
+    asyncio.run(story())
+
+
+def test_an_older_attempt_lets_go_before_the_newer_one_begins_and_takes_nothing_of_it(
+    room: Room,
+) -> None:
+    """A claim can still run out under an executor, where its process stands still at that point."""
+
+    async def story() -> None:
+        connector = Scripted()
+        executor = Executor(room.plane, connector, room.clock, "here")
+        room.feed.subscribe(executor.learn)
+        room.feed.deliver_on(asyncio.get_running_loop())
+        running = asyncio.create_task(executor.run())
+        room.ask(EventType.REBOOT, "web-0", no_notice=True)
+        await until(lambda: connector.asked)
+        done(room.plane.release_claims())
+        await until(lambda: ("perform", "1.1", 2) in connector.asked)
+        assert connector.asked == [
+            ("perform", "1.1", 1),
+            ("check", "1.1", 2),
+            ("perform", "1.1", 2),
+        ]
+        assert (connector.at_once, executor.running) == (1, 1)
+        connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
+        await until(lambda: room.operation("1.1").status is EventStatus.COMPLETED)
+        assert room.operation("1.1").attempt == 2
+        executor.stop()
+        await running
+
+    asyncio.run(story())
+
+
+# The changefeed.
+
+
+class Stalled(asyncio.SelectorEventLoop):
+    """A loop whose callers on other threads are put aside for a few turns after each call."""
+
+    def call_soon_threadsafe(self, *given: Any, **more: Any) -> asyncio.Handle:
+        handle = super().call_soon_threadsafe(*given, **more)
+        if threading.current_thread().name == "forewarn-writer":
+            turns = threading.Event()
+            super().call_soon_threadsafe(super().call_soon_threadsafe, turns.set)
+            turns.wait(1)
+        return handle
+
+
+def test_a_handler_meets_memory_before_a_change_or_after_it_and_never_between(room: Room) -> None:
+    first: list[str] = []
+    second: list[str] = []
+    between = 0
+
+    async def story() -> None:
+        nonlocal between
+        for memory in (first, second):
+            room.feed.subscribe(lambda c, known=memory: known.extend(m.name for m in c.machines))
+        room.feed.deliver_on(asyncio.get_running_loop())
+        for n in range(20):
+            again = {"machine": [{"name": f"m{n}"}]}
+            future = room.plane.apply_fleet(msgspec.convert(again, Fleet))
+            while not future.done() or len(second) <= n:
+                between += len(first) != len(second)
+                await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=Stalled) as runner:
+        runner.run(story())
+    assert (len(first), between) == (20, 0)
+
+
+# The writer.
+
+
+def test_a_writer_that_dies_answers_whoever_waits_and_says_so(room: Room) -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    @contextmanager
+    def write() -> Iterator[Transaction]:
+        entered.set()
+        assert go.wait(WAIT_SECONDS)
+        raise SystemExit
+        yield
+
+    room.store.write = write  # type: ignore[method-assign] # a thread can die of anything
+    waiting = [room.plane.next_wakeup()]
+    assert entered.wait(WAIT_SECONDS)
+    waiting += [room.plane.next_wakeup() for _ in range(3)]
+    go.set()
+    for future in waiting:
+        with pytest.raises(StoreUnavailable):
+            future.result(WAIT_SECONDS)
+    ended = room.writer.ended.exception(WAIT_SECONDS)
+    assert isinstance(ended, StoreUnavailable)
+    assert isinstance(ended.__cause__, SystemExit)
+    with pytest.raises(StoreUnavailable):
+        room.plane.next_wakeup().result(WAIT_SECONDS)
+
+
+# The clock.
+
+
+class Interrupted(ManualClock):
+    """A machine's clock that lets somebody else act while one thread reads it."""
+
+    def __init__(self) -> None:
+        super().__init__(NOW)
+        self.interrupt: Callable[[], None] | None = None
+
+    def monotonic(self) -> float:
+        now = super().monotonic()
+        if self.interrupt is not None:
+            interrupt, self.interrupt = self.interrupt, None
+            interrupt()
+        return now
+
+
+def test_nothing_starts_between_the_end_of_an_outage_and_what_is_owed_for_it() -> None:
+    """A transaction asks whether it may start something while the late beat is on its way."""
+    real = Interrupted()
+    watch = ServiceClock(ManualClock(NOW), real)
+    watch.open()
+    assert watch.may_start()
+    real.advance(2 * OUTAGE_TOLERANCE)
+    beat = threading.Thread(target=watch.beat)
+
+    def beats() -> None:
+        beat.start()
+        beat.join(0.2)  # it waits for the one who asks, or is through already
+
+    original = watch._held_up
+
+    def held_up() -> bool:
+        real.interrupt = beats
+        return original()
+
+    watch._held_up = held_up  # type: ignore[method-assign] # the instant between two looks
+    assert not watch.may_start()
+    beat.join(WAIT_SECONDS)
+    assert not beat.is_alive()
