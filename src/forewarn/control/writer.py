@@ -139,7 +139,7 @@ class ThreadWriter:
         try:
             while self._commit_next():
                 pass
-        except BaseException as error:  # noqa: BLE001 - a thread that dies unseen leaves all waiting
+        except BaseException as error:  # noqa: BLE001 - dying unseen leaves all waiting
             _log.exception("the writer has ended; nothing can be written any more")
             self._die(error)
         else:
