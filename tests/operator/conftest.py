@@ -26,3 +26,12 @@ def client(service: Running) -> Client:
     applied = service.client().ask("PUT", "/v1/fleet", fleet())
     assert applied.status == 200, applied.body
     return service.client()
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of a service that whatever is refused leaves as it was."""
+    folder = tmp_path_factory.mktemp("service")
+    with Running(settings_in(folder), sql.in_memory(), ManualClock(NOON)) as running:
+        assert running.client().ask("PUT", "/v1/fleet", fleet()).status == 200
+        yield running.client()

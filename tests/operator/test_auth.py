@@ -16,9 +16,11 @@ from forewarn.store import sql
 from server.running import Client, Running, settings_in
 
 
-@pytest.fixture
-def on_tcp(tmp_path: Path) -> Iterator[Running]:
-    wanted = settings_in(tmp_path, listen="127.0.0.1:0", hosts=["ops.example"])
+@pytest.fixture(scope="module")
+def on_tcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    wanted = settings_in(
+        tmp_path_factory.mktemp("service"), listen="127.0.0.1:0", hosts=["ops.example"]
+    )
     with Running(wanted, sql.in_memory()) as running:
         yield running
 

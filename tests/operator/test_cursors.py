@@ -23,15 +23,15 @@ def test_a_page_goes_on_after_the_entry_that_it_ended_with_though_that_is_gone(
     ["junk", "web-0", "b\u00fcro", "0", "=", "x" * 300, "bWFjaGluZXM", "bWFjaGluZXMv"],
     ids=["junk", "name", "letters", "number", "padding", "long", "kind alone", "no name"],
 )
-def test_a_cursor_that_is_none_is_refused(client: Client, kind: str, cursor: str) -> None:
-    refused = client.ask("GET", f"/v1/fleet/{kind}?cursor={quote(cursor)}")
+def test_a_cursor_that_is_none_is_refused(unchanged: Client, kind: str, cursor: str) -> None:
+    refused = unchanged.ask("GET", f"/v1/fleet/{kind}?cursor={quote(cursor)}")
     assert (refused.status, refused.error["code"]) == (400, "invalid")
     assert kind in refused.error["message"]
 
 
-def test_a_cursor_of_another_list_is_refused(client: Client) -> None:
-    of_machines = client.get("/v1/fleet/machines?limit=2")["next"]
-    of_scopes = client.get("/v1/fleet/scopes?limit=2")["next"]
-    assert client.ask("GET", f"/v1/fleet/machines?cursor={of_scopes}").status == 400
-    assert client.ask("GET", f"/v1/fleet/scopes?cursor={of_machines}").status == 400
-    assert client.ask("GET", f"/v1/fleet/tombstones?cursor={of_machines}").status == 400
+def test_a_cursor_of_another_list_is_refused(unchanged: Client) -> None:
+    of_machines = unchanged.get("/v1/fleet/machines?limit=2")["next"]
+    of_scopes = unchanged.get("/v1/fleet/scopes?limit=2")["next"]
+    assert unchanged.ask("GET", f"/v1/fleet/machines?cursor={of_scopes}").status == 400
+    assert unchanged.ask("GET", f"/v1/fleet/scopes?cursor={of_machines}").status == 400
+    assert unchanged.ask("GET", f"/v1/fleet/tombstones?cursor={of_machines}").status == 400

@@ -1,27 +1,15 @@
 """What the operators' API refuses: with which status and code, where, and that nothing changes."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from forewarn.clock import ManualClock
 from forewarn.server.operator import errors
-from forewarn.store import sql
 from forewarn.vocabulary import ErrorCode
-from server.running import NOON, Client, Running, fleet, request_reboot, settings_in
+from server.running import Client, Running, request_reboot
 
 INVALID = (400, "invalid")
 NOT_FOUND = (404, "not-found")
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of a service that whatever is refused leaves as it was."""
-    folder = tmp_path_factory.mktemp("service")
-    with Running(settings_in(folder), sql.in_memory(), ManualClock(NOON)) as running:
-        assert running.client().ask("PUT", "/v1/fleet", fleet()).status == 200
-        yield running.client()
 
 
 def everything(client: Client) -> dict[str, Any]:

@@ -22,10 +22,3 @@ def test_every_route_has_its_heading() -> None:
 def test_every_code_is_told_with_its_status() -> None:
     told = re.findall(r"^\| `([a-z-]+)` \| (\d+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert dict(told) == {str(code): str(status) for code, status in errors.STATUS.items()}
-
-
-def test_the_routes_are_listed_where_they_are_put_together() -> None:
-    assert api.__doc__ is not None
-    listed = re.findall(r"(GET|PUT|POST|DELETE) +(/[\w/{}]+)", api.__doc__)
-    headings = re.findall(r"^### `(\w+) (\S+)`$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(headings) <= set(listed)

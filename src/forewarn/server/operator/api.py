@@ -1,36 +1,6 @@
 """The operators' API: its routes put together, and their OpenAPI schema.
 
-The routes, and what each takes and answers (`schemas`):
-
-    PUT    /v1/fleet?prune=&allow_empty=&again=&dry_run=&by=  fleet.Fleet  -> FleetChange
-    GET    /v1/fleet/machines?scope=&host=&cursor=&limit=              -> MachinePage
-    GET    /v1/fleet/machines/{name}                                   -> MachineDetail
-    DELETE /v1/fleet/machines?name=&name=&by=                          -> FleetChange
-    GET    /v1/fleet/tombstones?cursor=&limit=                         -> TombstonePage
-    GET    /v1/fleet/scopes?cursor=&limit=                             -> ScopePage
-    GET    /v1/fleet/scopes/{name}                                     -> ScopeDetail
-    POST   /v1/maintenance?dry_run=             MaintenanceRequest     -> MaintenancePlan
-    GET    /v1/maintenance?cursor=&limit=                              -> MaintenancePage
-    GET    /v1/maintenance/{number}                                    -> MaintenanceDetail
-    POST   /v1/maintenance/{number}/resume      ResumptionRequest      -> OperationList
-    GET    /v1/events?scope=&machine=                                  -> EventList
-    POST   /v1/approvals                        ApprovalRequest        -> OperationList
-    POST   /v1/cancellations                    CancellationRequest    -> OperationList
-    POST   /v1/postponements                    PostponementRequest    -> OperationList
-    GET    /v1/holds                                                   -> HoldList
-    POST   /v1/holds                            HoldRequest            -> OperationList
-    DELETE /v1/holds?kind=&name=&by=                                   -> OperationList
-    GET    /v1/alerts                                                  -> AlertList
-    POST   /v1/acknowledgements                 AcknowledgementRequest -> OperationList
-    POST   /v1/operations/{operation}/resolution  ResolutionRequest    -> OperationList
-    GET    /v1/history?machine=&scope=&maintenance=&event_type=&status=&since=&until=&cursor=&limit=
-                                                                       -> HistoryPage
-    GET    /v1/clock                                                   -> ServiceTime
-    POST   /v1/clock                            ClockRequest           -> ServiceTime
-    GET    /v1/schema                           OpenAPI of all this, as JSON
-    GET    /metrics                             for Prometheus         text
-    GET    /healthz                             the process is alive   -> Health
-    GET    /readyz                              503 with the reasons   -> Readiness
+docs/reference/api.md describes each route; a test compares.
 """
 
 from typing import Any, Final
@@ -39,6 +9,7 @@ import msgspec
 from litestar import Litestar, MediaType, Request, Response, get
 from litestar.datastructures import State
 from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, OpenAPIType, Schema, SecurityScheme, Tag
 from litestar.plugins import OpenAPISchemaPlugin
@@ -57,33 +28,7 @@ async def schema(request: Request[Any, Any, State]) -> Response[bytes]:
 
 
 ROUTES: Final = (
-    routes.apply_fleet,
-    routes.remove_machines,
-    routes.list_machines,
-    routes.show_machine,
-    routes.list_tombstones,
-    routes.list_scopes,
-    routes.show_scope,
-    routes.request_maintenance,
-    routes.list_maintenances,
-    routes.show_maintenance,
-    routes.list_events,
-    routes.read_history,
-    routes.approve,
-    routes.cancel,
-    routes.resume,
-    routes.postpone,
-    routes.list_holds,
-    routes.hold,
-    routes.release,
-    routes.list_alerts,
-    routes.acknowledge,
-    routes.resolve,
-    routes.clock,
-    routes.trust_clock,
-    routes.health,
-    routes.readiness,
-    routes.scrape,
+    *(found for found in vars(routes).values() if isinstance(found, HTTPRouteHandler)),
     schema,
 )
 

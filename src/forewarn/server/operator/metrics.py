@@ -24,7 +24,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from forewarn.maintenance import alerts, decide
-from forewarn.maintenance.model import Changes, Operation, Policy, StartCause
+from forewarn.maintenance.model import Changes, Enablement, Operation, Policy, Scope, StartCause
 from forewarn.server.guest.tally import Figures
 from forewarn.version import __version__
 from forewarn.vocabulary import EventStatus
@@ -124,8 +124,8 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
     figures: Figures
     machines: int
-    scopes_on: int
-    scopes_off: int
+    scopes: Sequence[Scope]
+    policy: Policy
     operations: Sequence[Operation]
     """Those that are Scheduled or Started."""
     tasks: int
@@ -235,8 +235,11 @@ def _fleet(scrape: Scrape) -> Families:
     scopes = GaugeMetricFamily(
         "forewarn_scopes", "Scopes, by whether their guests get events.", labels=("state",)
     )
-    scopes.add_metric(("on",), scrape.scopes_on)
-    scopes.add_metric(("off",), scrape.scopes_off)
+    on = len(scrape.scopes)
+    if scrape.policy.enablement is not Enablement.ALWAYS:
+        on = sum(scrape.policy.is_on(scope, scrape.now) for scope in scrape.scopes)
+    scopes.add_metric(("on",), on)
+    scopes.add_metric(("off",), len(scrape.scopes) - on)
     yield scopes
 
 

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import binascii
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -12,8 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 import msgspec
 from litestar import Request
 from litestar.di import NamedDependency
-from litestar.dto import AbstractDTO
-from litestar.dto.data_structures import DTOFieldDefinition
+from litestar.dto import MsgspecDTO
 from litestar.openapi.spec import Reference, Schema
 from litestar.typing import FieldDefinition
 
@@ -30,6 +29,7 @@ from forewarn.store.port import Reading, Store
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 T = TypeVar("T")
+Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 MAX_BODY: Final = 1024 * 1024
 """The most bytes of a body that is not a fleet: ten thousand names fit."""
@@ -156,10 +156,10 @@ class SchemaCreator(Protocol):
         ...
 
 
-class StrictBody(AbstractDTO[T]):
+class StrictBody(MsgspecDTO[Shape]):
     """Decodes a body straight into its struct, in one pass; errors tell the place."""
 
-    def decode_bytes(self, value: bytes) -> T:
+    def decode_bytes(self, value: bytes) -> Shape:
         """Return the body as the handler's type.
 
         Raises:
@@ -181,20 +181,6 @@ class StrictBody(AbstractDTO[T]):
         """Return the struct's own schema."""
         del handler_id
         return schema_creator.for_field_definition(field_definition)
-
-    @classmethod
-    def generate_field_definitions(
-        cls, model_type: type[Any]
-    ) -> Generator[DTOFieldDefinition, None, None]:
-        """Yield nothing: msgspec knows the fields."""
-        del model_type
-        yield from ()
-
-    @classmethod
-    def detect_nested_field(cls, field_definition: FieldDefinition) -> bool:
-        """Return False: msgspec knows what is nested."""
-        del field_definition
-        return False
 
 
 def judge_query(request: Request[Any, Any, Any]) -> None:

@@ -14,7 +14,6 @@ from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryP
 
 from forewarn.maintenance import fleet
 from forewarn.maintenance.model import (
-    Enablement,
     HoldKind,
     Maintenance,
     Operation,
@@ -484,16 +483,12 @@ async def scrape(backend: TheBackend) -> Response[bytes]:
         alerts = None
     state = await backend.ready()
     inventory, measured = backend.inventory, backend.measured
-    # The policy's own shortcut: where every scope is on, nobody need look at each.
-    on = len(inventory.scopes)
-    if measured.policy.enablement is not Enablement.ALWAYS:
-        on = sum(measured.policy.is_on(scope, now) for scope in inventory.scopes.values())
     figures = metrics.Scrape(
         now=now,
         figures=measured.figures(),
         machines=len(inventory.machines),
-        scopes_on=on,
-        scopes_off=len(inventory.scopes) - on,
+        scopes=tuple(inventory.scopes.values()),
+        policy=measured.policy,
         operations=tuple(inventory.operations.values()),
         tasks=measured.tasks(),
         ready=not state.reasons,
