@@ -85,7 +85,8 @@ def forget_fencing() -> None:
         self._latest.clear()
         return whole_make(self, act, subject, check=check)
 
-    whole_claim, decide._claim = decide._claim, claim
+    whole_claim = decide._RULES[commands.ClaimTasks]
+    decide._RULES = {**decide._RULES, commands.ClaimTasks: claim}  # type: ignore[misc] # the break
     whole_make, runs.Runs._make = runs.Runs._make, make  # type: ignore[method-assign]
     reading.SqlReading.claimable = claimable  # type: ignore[method-assign]
     working_set.WorkingSet.claimed = claimed  # type: ignore[method-assign]
@@ -148,10 +149,10 @@ def forget_walks() -> None:
     """Walk on after a step that did not end well, without an operator's word."""
     from forewarn.maintenance import working_set
 
-    def stop_walk(_: working_set.WorkingSet, __: object, ___: str) -> None:
+    def pause(_: working_set.WorkingSet, __: object, ___: str) -> None:
         pass
 
-    working_set.WorkingSet.stop_walk = stop_walk  # type: ignore[assignment]  # that is the break
+    working_set.WorkingSet.pause_rolling_update = pause  # type: ignore[assignment]  # that is the break
 
 
 def forget_domains() -> None:

@@ -18,7 +18,7 @@ from forewarn.control.executor import Executor
 from forewarn.control.service_clock import ServiceClock
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import NO_NEEDS, Job
-from forewarn.maintenance import decide, fleet, notice, working_set
+from forewarn.maintenance import commands, decide, fleet, notice, working_set
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.store import sql
 from forewarn.store.port import Store
@@ -221,19 +221,29 @@ def play_all() -> None:
     ("place", "name", "other", "told"),
     [
         (working_set.WorkingSet, "_obstacle", never_in_the_way, "are down"),
-        (working_set.WorkingSet, "walk_on", forgetful, "not on the attention list"),
+        (
+            working_set.WorkingSet,
+            "continue_rolling_updates",
+            forgetful,
+            "not on the attention list",
+        ),
         (loading, "around", short_sighted, "are down|is also in operation"),
         (notice, "later", unjudged, "back to"),
         (ServiceClock, "may_start", at_any_time, "started while"),
-        (decide, "_lapse", not_given_back, "before its guests had their notice"),
+        (
+            decide,
+            "_RULES",
+            {**decide._RULES, commands.ExtendNotices: not_given_back},
+            "before its guests had their notice",
+        ),
         (trust, "believe", believed_for_nothing, "before its guests had their notice"),
         (ServiceClock, "clock_doubt", unlisted, "the clock is not listed"),
-        (decide, "_ask", as_of_now, "was asked at"),
+        (decide, "_RULES", {**decide._RULES, commands.RecordRequests: as_of_now}, "was asked at"),
         (Executor, "outcome", again, "nobody said so|and is again"),
         (loading, "task", untold, "its connector is not told"),
-        (decide, "_settle", nothing, "is on"),
-        (fleet, "_judge_live", nothing, "moves or goes"),
-        (fleet, "_forestall", nothing, "was at incarnation"),
+        (decide, "_record_hosts", nothing, "is on"),
+        (fleet, "_check_live", nothing, "moves or goes"),
+        (fleet, "_skip_incarnations", nothing, "was at incarnation"),
         (tombstones, "note", nothing, "is new at"),
     ],
     ids=[

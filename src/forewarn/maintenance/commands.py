@@ -1,4 +1,7 @@
-"""What can happen to a fleet's maintenance: the causes that `schedule.decide` takes."""
+"""What can be asked for or reported: the commands that `decide.decide` takes.
+
+Each docstring names what its snapshot holds.
+"""
 
 from datetime import datetime, timedelta
 
@@ -20,21 +23,20 @@ class RequestMaintenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApproveEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody says that events may start; all of them or, if one is unknown, none.
+    """A guest or an operator approves events: all of them or, if one is unknown, none.
 
     The snapshot holds the operations of these events, live or over.
     """
 
     event_ids: tuple[str, ...]
-    """Without regard to case; one named twice counts once."""
+    """In any case; an id named twice counts once."""
     approval: Approval
     scope: str | None
-    """The key of the scope that the approver belongs to; None for an operator, who may approve
-    anywhere."""
+    """The key of the approver's scope; None for an operator, who may approve in every scope."""
 
 
 class CancelOperations(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator withdraws operations that have not started.
+    """An operator cancels operations that have not started.
 
     The snapshot holds these operations, live or over.
     """
@@ -42,21 +44,22 @@ class CancelOperations(msgspec.Struct, frozen=True, kw_only=True):
     operations: tuple[str, ...]
     reason: str
     maintenance: int | None = None
-    """The whole maintenance: what has started or is over is left alone, and its walks end."""
+    """Set to cancel all of a maintenance: what has started or ended is left alone, and its rolling
+    updates finish."""
 
 
 class AdvanceTime(msgspec.Struct, frozen=True):
-    """Time has passed: whatever is due starts.
+    """Time has passed: start whatever is due.
 
     The snapshot holds all that is live in the scopes of these operations.
     """
 
     operations: tuple[str, ...] | None = None
-    """What is looked at; None for all that the snapshot holds."""
+    """The ids to look at; None for all of the snapshot."""
 
 
 class ClaimTasks(msgspec.Struct, frozen=True, kw_only=True):
-    """An executor takes Started operations on, for the length of a lease."""
+    """An executor claims Started operations for the length of a lease."""
 
     operations: tuple[str, ...]
     executor: str
@@ -64,7 +67,7 @@ class ClaimTasks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenewLease(msgspec.Struct, frozen=True, kw_only=True):
-    """An executor is still at it: its lease is lengthened."""
+    """An executor is still at work and extends its lease."""
 
     operation: str
     attempt: int
@@ -72,7 +75,7 @@ class RenewLease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReleaseLeases(msgspec.Struct, frozen=True, kw_only=True):
-    """Whoever held these operations is known to be gone: anybody may claim them at once."""
+    """The executors of these operations are known to be gone: anyone may claim them at once."""
 
     operations: tuple[str, ...]
 
@@ -89,7 +92,7 @@ class FinishTask(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: bool
     message: str
     hosts: dict[str, str] = {}
-    """The new hosts of its machines, by name, as far as they are known."""
+    """The new hosts of its machines by name, as far as the connector knows them."""
 
 
 class ReportUnknownOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +105,7 @@ class ReportUnknownOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResolveOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator says what became of an operation in doubt.
+    """An operator records the result of an operation whose outcome is unknown.
 
     The snapshot holds the operation, its machines, and what is live in its scopes.
     """
@@ -113,9 +116,9 @@ class ResolveOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResumeRolling(msgspec.Struct, frozen=True):
-    """An operator lets the stopped walks of a maintenance go on with their next step.
+    """An operator resumes the paused rolling updates of a maintenance.
 
-    The snapshot holds the maintenance, the machines that it walks, and what is live there.
+    The snapshot holds the maintenance, the machines of its rolling updates, and what is live there.
     """
 
     maintenance: int
@@ -123,7 +126,7 @@ class ResumeRolling(msgspec.Struct, frozen=True):
 
 
 class PlaceHold(msgspec.Struct, frozen=True):
-    """An operator holds something; the snapshot has what is live in all that it covers."""
+    """An operator places a hold; the snapshot has what is live in all that it covers."""
 
     hold: Hold
 
@@ -132,7 +135,7 @@ class ReleaseHold(msgspec.Struct, frozen=True):
     """An operator releases a hold; the snapshot has what is live in all that it covers."""
 
     hold: Hold
-    """Its place; and `by` is who releases it."""
+    """Its kind and name; `by` is who releases it."""
 
 
 class PostponeOperations(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +153,7 @@ class RecordRequests(msgspec.Struct, frozen=True):
 
 
 class ExtendNotices(msgspec.Struct, frozen=True):
-    """Guests could not read for so long: what is Scheduled moves later by that.
+    """Guests could not read their documents for some time: what is Scheduled moves later by it.
 
     The snapshot holds all that is live.
     """
@@ -159,7 +162,7 @@ class ExtendNotices(msgspec.Struct, frozen=True):
 
 
 class AcknowledgeFailures(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator took note of failed operations, all or none."""
+    """An operator acknowledges failed operations, all or none."""
 
     operations: tuple[str, ...]
     by: str

@@ -1,15 +1,22 @@
-"""What follows from a cause: `decide(snapshot, cause, now, mint)`, and `wakeup_at(operation)`.
+"""What follows from a command: `decide(snapshot, command, now, mint)`, and `wakeup_at(operation)`.
 
-Both are pure. A decision is made of new values for what changed; the snapshot stays as it was,
-and a refusal leaves nothing behind. An operation starts when it is ready (approved in each of its
-events, or its NotBefore has come), nothing holds it, and nothing is in its way: one update domain
-of a scope is down at a time. What is ready and must wait says for what, and is looked at again when
-that has ended.
+Both are pure. A decision consists of new values for what changed; the snapshot stays as it was, and
+a refused command changes nothing.
+
+This is where an event may start. An operation is ready when each of its events is approved or its
+NotBefore has come. A ready operation starts unless a hold covers it or another update domain of one
+of its scopes is down. Then it records which operation it waits for, and is looked at again when
+that one ends.
+
+An executor's claim is a lease with a fencing number: a report under an older number is refused. An
+operation whose outcome is unknown stays Started, and nobody may claim it, until an operator
+resolves it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import assert_never
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
@@ -46,14 +53,20 @@ from forewarn.maintenance.model import (
     Verdict,
     key,
 )
-from forewarn.maintenance.working_set import EXEMPT, MAX_OUTCOME, Decision, WorkingSet, in_turn
+from forewarn.maintenance.working_set import EXEMPT, MAX_OUTCOME, Decision, WorkingSet, start_order
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 ALWAYS_ON = Policy()
 """The rules where the settings say nothing."""
 
 AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
-"""The wakeup of what is approved and needs no time: no clock that was set back comes before it."""
+"""The wakeup of an approved operation: it is due whatever the clock says, even one set back."""
+
+MAX_NAMES_QUOTED = 10
+"""How many unknown machine names of a connector's result are quoted in the outcome."""
+
+NO_REASON = "nobody knows whether it was carried out"
+"""Stands in `Operation.outcome_unknown`, which is never empty there, where no reason was given."""
 
 replace = msgspec.structs.replace
 
@@ -61,8 +74,8 @@ replace = msgspec.structs.replace
 def wakeup_at(operation: Operation) -> datetime | None:
     """Return when time alone makes this operation do something; None if it never does.
 
-    One that is ready and waits for another is woken by that one's end, not by time. The NotBefore
-    of a held one moves on when it comes, unless no guest reads it.
+    An operation that is ready and waits for another wakes at that one's end, not by time. A held
+    one wakes at its NotBefore, which then moves on, unless no guest reads it.
     """
     if operation.status is not EventStatus.SCHEDULED or operation.waits_for:
         return None
@@ -75,295 +88,372 @@ def wakeup_at(operation: Operation) -> datetime | None:
 
 def decide(
     snapshot: Snapshot,
-    cause: Command,
+    command: Command,
     now: datetime,
     mint: Callable[[], str],
     policy: Policy = ALWAYS_ON,
 ) -> Decision:
-    """Return what follows from a cause.
+    """Return what follows from a command.
 
     Args:
-        snapshot: The scopes that it touches and all that is live in them, and what the cause
-            itself asks for (see `causes`).
-        cause: What happened.
+        snapshot: The scopes that it touches, all that is live in them, and whatever the command's
+            own docstring names.
+        command: What was asked or reported.
         now: When; aware.
-        mint: Gives a new GUID at each call, for events that are announced.
+        mint: Returns a new GUID at each call, for events that are announced.
         policy: What the settings say.
 
     Raises:
-        Refused: The rules do not allow it; nothing follows.
+        Refused: The rules do not allow it; nothing changes.
     """
-    bench = WorkingSet(snapshot, now, mint, policy)
-    match cause:
-        case RequestMaintenance():
-            return _request(bench, cause)
-        case ResumeRolling():
-            return _resume(bench, cause)
-        case ApproveEvents():
-            about = _approve(bench, cause)
-        case CancelOperations():
-            about = _cancel(bench, cause)
-        case (
-            ClaimTasks()
-            | RenewLease()
-            | ReleaseLeases()
-            | FinishTask()
-            | ReportUnknownOutcome()
-            | ResolveOutcome()
-        ):
-            about = follow(bench, cause)
-        case PlaceHold() | ReleaseHold() | PostponeOperations() | AcknowledgeFailures():
-            about = _steer(bench, cause)
-        case AdvanceTime() | ExtendNotices() | RecordRequests():
-            about = _go_by(bench, cause)
-        case _:
-            assert_never(cause)
-    return bench.decision(about)
+    working = WorkingSet(snapshot, now, mint, policy)
+    if isinstance(command, RequestMaintenance):
+        return _request(working, command)
+    if isinstance(command, ResumeRolling):
+        return _resume(working, command)
+    return working.decision(_RULES[type(command)](working, command))
 
 
-def _steer(
-    bench: WorkingSet, cause: PlaceHold | ReleaseHold | PostponeOperations | AcknowledgeFailures
-) -> list[str]:
-    match cause:
-        case PlaceHold():
-            return _hold(bench, cause.hold)
-        case ReleaseHold():
-            return _unhold(bench, cause.hold)
-        case PostponeOperations():
-            return _postpone(bench, cause)
-        case AcknowledgeFailures():
-            return _note(bench, cause)
-
-
-def _go_by(bench: WorkingSet, cause: AdvanceTime | ExtendNotices | RecordRequests) -> list[str]:
-    match cause:
-        case AdvanceTime():
-            return _pass(bench, cause)
-        case ExtendNotices():
-            return _lapse(bench, cause)
-        case RecordRequests():
-            return _ask(bench, cause)
-
-
-def _request(bench: WorkingSet, cause: RequestMaintenance) -> Decision:
-    request = cause.request
-    maintenance, steps = planner.plan(bench.snapshot, request, number=cause.number, now=bench.now)
+def _request(working: WorkingSet, command: RequestMaintenance) -> Decision:
+    request = command.request
+    maintenance, steps = planner.plan(
+        working.snapshot, request, number=command.number, now=working.now
+    )
     for ordinal, step in enumerate(steps, 1):
-        _make_way(bench, step, request, f"{cause.number}.{ordinal}")
-    _judge_enablement(bench, steps, request)
-    _judge_user_limit(bench, steps, request)
-    bench.maintenances[maintenance.number] = maintenance
+        _make_way(working, step, request, f"{command.number}.{ordinal}")
+    _check_enablement(working, steps, request)
+    _check_user_limit(working, steps, request)
+    working.maintenances[maintenance.number] = maintenance
     about = [
-        bench.announce(maintenance.number, step, request.not_before, no_notice=request.no_notice)
+        working.announce(maintenance.number, step, request.not_before, no_notice=request.no_notice)
         for step in steps
     ]
-    return bench.decision(about, maintenance.number)
+    return working.decision(about, maintenance.number)
 
 
-def _judge_enablement(
-    bench: WorkingSet, steps: list[planner.PlannedOperation], request: planner.Request
+def _check_enablement(
+    working: WorkingSet, steps: list[planner.PlannedOperation], request: planner.Request
 ) -> None:
-    off = {scope for step in steps for scope in bench.off(step)}
+    off = {scope for step in steps for scope in working.off(step)}
     if off and not (request.without_notice or request.no_notice):
-        name = bench.scopes[min(off)].name
+        name = working.scopes[min(off)].name
         message = (
-            f"{name} is off: none of its machines has asked for events lately, so they would be "
-            "stopped without notice; say --without-notice if that is meant"
+            f"scope {name} is off: none of its machines has asked for events lately, so they would "
+            "stop without notice; add --without-notice to do it anyway"
         )
         raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=name)
 
 
-def _judge_user_limit(
-    bench: WorkingSet, steps: list[planner.PlannedOperation], request: planner.Request
+def _check_user_limit(
+    working: WorkingSet, steps: list[planner.PlannedOperation], request: planner.Request
 ) -> None:
-    limit = bench.policy.user_initiated_limit
+    limit = working.policy.user_initiated_limit
     if not limit or request.source is not EventSource.USER:
         return
     more = sum(len({machine.scope for machine in step.machines}) for step in steps)
-    pending = bench.snapshot.user_events_pending
+    pending = working.snapshot.user_events_pending
     if pending + more > limit:
         message = (
-            f"{pending} events of users' own maintenance are pending and {more} would be added; "
-            f"at most {limit} (user_initiated_limit): wait until some have started"
+            f"too many pending events of user-initiated maintenance: {pending} now, {more} more "
+            f"asked for, at most {limit} allowed (user_initiated_limit); wait until some start"
         )
         raise Refused(ErrorCode.LIMIT, message, pending=pending, limit=limit)
 
 
 def _make_way(
-    bench: WorkingSet, step: planner.PlannedOperation, request: planner.Request, successor: str
+    working: WorkingSet, step: planner.PlannedOperation, request: planner.Request, successor: str
 ) -> None:
-    """Cancel what is pending for the same machines, or refuse where that must not be.
+    """Cancel what is pending for the same machines, or refuse the request.
 
-    A failure, a preemption and a deletion supersede; any other overlap is refused by name.
+    A failure, a preemption and a deletion supersede pending operations; nothing else does.
     """
     supersedes = request.no_notice or request.event_type in EXEMPT
-    while (found := bench.in_the_way(step)) is not None:
+    while (found := working.conflicting(step)) is not None:
         other, event, name = found
         scheduled = other.status is EventStatus.SCHEDULED
         if not (supersedes and scheduled):
             message = (
-                f"{name} has a live event already: {other.event_type} {event.id} of operation "
+                f"{name} already has a live event: {other.event_type} {event.id} of operation "
                 f"{other.id} is {other.status}; "
                 + ("cancel it first" if scheduled else "wait until it is over")
             )
             raise Refused(
                 ErrorCode.CONFLICT, message, machine=name, event_id=event.id, operation=other.id
             )
-        bench.end(other, Trigger.CANCEL, f"superseded by {successor}")
+        working.end(other, Trigger.CANCEL, f"superseded by {successor}")
 
 
-def _approve(bench: WorkingSet, cause: ApproveEvents) -> list[str]:
+def _resume(working: WorkingSet, command: ResumeRolling) -> Decision:
+    known = command.maintenance in working.maintenances
+    if not known or not working.resume_rolling_updates(command.maintenance, command.by):
+        message = f"maintenance {command.maintenance} is not paused"
+        raise Refused(ErrorCode.TOO_LATE, message, maintenance=command.maintenance)
+    announced = [o for o in working.operations if o not in working.snapshot.operations]
+    return working.decision(announced, command.maintenance)
+
+
+def _approve(working: WorkingSet, command: ApproveEvents) -> list[str]:
     by_event = {
         event.id: operation
-        for operation in bench.operations.values()
+        for operation in working.operations.values()
         for event in operation.events
-        if cause.scope is None or (event.scope == cause.scope and not event.silent)
+        if command.scope is None or (event.scope == command.scope and not event.silent)
     }
-    wanted = dict.fromkeys(event_id.upper() for event_id in cause.event_ids)
-    for event_id in wanted:
+    named = dict.fromkeys(event_id.upper() for event_id in command.event_ids)
+    for event_id in named:
         if event_id not in by_event:
-            message = f"no event {event_id} was published here, or history no longer holds it"
+            message = f"event {event_id} was never published here, or its history has been purged"
             raise Refused(ErrorCode.NOT_FOUND, message, event_id=event_id)
-    about = list(dict.fromkeys(by_event[event_id].id for event_id in wanted))
+    about = list(dict.fromkeys(by_event[event_id].id for event_id in named))
     for operation_id in about:
-        operation = bench.operations[operation_id]
+        operation = working.operations[operation_id]
         if operation.status is not EventStatus.SCHEDULED:
             continue
         events = tuple(
-            replace(event, approval=cause.approval)
-            if event.id in wanted and event.approval is None
+            replace(event, approval=command.approval)
+            if event.id in named and event.approval is None
             else event
             for event in operation.events
         )
         if events != operation.events:
-            bench.put(replace(operation, events=events))
-            bench.start_if_ready(bench.operations[operation_id])
+            working.put(replace(operation, events=events))
+            working.start_if_ready(working.operations[operation_id])
     return about
 
 
-def _cancel(bench: WorkingSet, cause: CancelOperations) -> list[str]:
-    whole = cause.maintenance is not None
+def _cancel(working: WorkingSet, command: CancelOperations) -> list[str]:
+    whole = command.maintenance is not None
     cancelled = 0
-    if cause.maintenance is not None and cause.maintenance in bench.maintenances:
-        cancelled += bench.end_walks(cause.maintenance, cause.reason)
-    for operation_id in cause.operations:
-        operation = bench.named(operation_id)
+    if command.maintenance is not None and command.maintenance in working.maintenances:
+        cancelled += working.finish_rolling_updates(command.maintenance, command.reason)
+    for operation_id in command.operations:
+        operation = working.named(operation_id)
         if whole and operation.status is not EventStatus.SCHEDULED:
             continue
-        bench.end(operation, Trigger.CANCEL, cause.reason)
+        working.end(operation, Trigger.CANCEL, command.reason)
         cancelled += 1
     if not cancelled:
-        message = "nothing of this is still to come: what has started or is over stays so"
+        message = "nothing left to cancel: everything has started or finished"
         raise Refused(ErrorCode.TOO_LATE, message)
-    return list(cause.operations)
+    return list(command.operations)
 
 
-def _resume(bench: WorkingSet, cause: ResumeRolling) -> Decision:
-    known = cause.maintenance in bench.maintenances
-    if not known or not bench.resume_walks(cause.maintenance, cause.by):
-        message = f"nothing of maintenance {cause.maintenance} has stopped: nothing to resume"
-        raise Refused(ErrorCode.TOO_LATE, message, maintenance=cause.maintenance)
-    fresh = [o for o in bench.operations if o not in bench.snapshot.operations]
-    return bench.decision(fresh, cause.maintenance)
-
-
-def _pass(bench: WorkingSet, cause: AdvanceTime) -> list[str]:
-    known = bench.operations
-    looked_at = known if cause.operations is None else cause.operations
+def _advance(working: WorkingSet, command: AdvanceTime) -> list[str]:
+    operations = working.operations
     due = [
         operation
-        for operation in map(known.__getitem__, looked_at)
-        if (at := wakeup_at(operation)) is not None and at <= bench.now
+        for operation in map(
+            operations.__getitem__,
+            operations if command.operations is None else command.operations,
+        )
+        if (at := wakeup_at(operation)) is not None and at <= working.now
     ]
-    for operation in sorted(due, key=in_turn):
+    for operation in sorted(due, key=start_order):
         if operation.held_at is not None:
-            bench.move_on(operation)
+            working.push_back(operation)
         else:
-            bench.start_if_ready(operation)
+            working.start_if_ready(operation)
     return [operation.id for operation in due]
 
 
-def _hold(bench: WorkingSet, hold: Hold) -> list[str]:
-    for other in bench.holds:
+def _place_hold(working: WorkingSet, command: PlaceHold) -> list[str]:
+    hold = command.hold
+    for other in working.holds:
         if (other.kind, other.name) == (hold.kind, hold.name):
             message = (
-                f"{_spoken(hold)} is held already, by {other.by or 'somebody'} since "
-                f"{notice.spoken(other.at)}: release it first to give another reason"
+                f"{_spoken(hold)} is already on hold, by {other.by or 'somebody'} since "
+                f"{notice.spoken(other.at)}: release it first to change the reason"
             )
             raise Refused(ErrorCode.CONFLICT, message)
-    bench.holds.append(hold)
-    about = [o for o in bench.operations.values() if model.covers(hold, o) and _pending(o)]
-    note = _spoken(hold) + (f": {hold.reason}" if hold.reason else "")
-    for operation in about:
-        bench.intervene(operation, AuditAction.HOLD, hold.by, note)
-        bench.hold(bench.operations[operation.id])
-    return [operation.id for operation in about]
+    working.holds.append(hold)
+    covered = [o for o in working.operations.values() if _pending(o) and model.covers(hold, o)]
+    detail = _spoken(hold) + (f": {hold.reason}" if hold.reason else "")
+    for operation in covered:
+        working.record_intervention(operation, AuditAction.HOLD, hold.by, detail)
+        working.hold(working.operations[operation.id])
+    return [operation.id for operation in covered]
 
 
-def _unhold(bench: WorkingSet, hold: Hold) -> list[str]:
-    found = [h for h in bench.holds if (h.kind, h.name) == (hold.kind, hold.name)]
+def _release_hold(working: WorkingSet, command: ReleaseHold) -> list[str]:
+    hold = command.hold
+    found = [h for h in working.holds if (h.kind, h.name) == (hold.kind, hold.name)]
     if not found:
-        message = f"nothing holds {_spoken(hold)}: see 'forewarn hold list'"
+        message = f"{_spoken(hold)} is not on hold: see 'forewarn hold list'"
         raise Refused(ErrorCode.NOT_FOUND, message)
-    bench.holds.remove(found[0])
-    about = [o for o in bench.operations.values() if model.covers(hold, o) and _pending(o)]
-    for operation in sorted(about, key=in_turn):
-        bench.intervene(operation, AuditAction.RELEASE, hold.by, _spoken(hold))
-        bench.release(bench.operations[operation.id])
-    return [operation.id for operation in about]
+    working.holds.remove(found[0])
+    covered = [o for o in working.operations.values() if _pending(o) and model.covers(hold, o)]
+    for operation in sorted(covered, key=start_order):
+        working.record_intervention(operation, AuditAction.RELEASE, hold.by, _spoken(hold))
+        working.release(working.operations[operation.id])
+    return [operation.id for operation in covered]
 
 
-def _postpone(bench: WorkingSet, cause: PostponeOperations) -> list[str]:
-    for operation_id in cause.operations:
-        operation = bench.named(operation_id)
+def _postpone(working: WorkingSet, command: PostponeOperations) -> list[str]:
+    for operation_id in command.operations:
+        operation = working.named(operation_id)
         if not _pending(operation) or operation.approved:
             state = "approved" if _pending(operation) else str(operation.status)
             message = (
-                f"operation {operation_id} is {state}: only what is Scheduled and not approved "
-                "can be postponed; hold it to keep an approved one from starting"
+                f"operation {operation_id} is {state}: only a Scheduled operation that is not "
+                "approved can be postponed; place a hold to keep an approved one from starting"
             )
             raise Refused(ErrorCode.TOO_LATE, message, operation=operation_id)
-        not_before = notice.later(cause.not_before, operation.not_before, bench.now)
+        not_before = notice.later(command.not_before, operation.not_before, working.now)
         later = replace(operation, not_before=not_before, waits_for="")
         if operation.held_at is not None:
-            left = -(-(not_before - bench.now).total_seconds() // 1)
+            left = -(-(not_before - working.now).total_seconds() // 1)
             later = replace(later, notice_left_seconds=int(left))
-        bench.intervene(
-            later, AuditAction.POSTPONE, cause.by, f"not before {notice.spoken(not_before)}"
+        working.record_intervention(
+            later, AuditAction.POSTPONE, command.by, f"not before {notice.spoken(not_before)}"
         )
-    return list(cause.operations)
+    return list(command.operations)
 
 
-def _note(bench: WorkingSet, cause: AcknowledgeFailures) -> list[str]:
-    for operation_id in cause.operations:
-        operation = bench.named(operation_id)
+def _acknowledge(working: WorkingSet, command: AcknowledgeFailures) -> list[str]:
+    for operation_id in command.operations:
+        operation = working.named(operation_id)
         if operation.status is not EventStatus.FAILED:
-            message = f"operation {operation_id} is {operation.status}: only a failure is noted"
+            message = (
+                f"operation {operation_id} is {operation.status}: only a failed operation can be "
+                "acknowledged"
+            )
             raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
-        bench.put(replace(operation, acknowledged_by=operation.acknowledged_by or cause.by))
-    return list(cause.operations)
+        working.put(replace(operation, acknowledged_by=operation.acknowledged_by or command.by))
+    return list(command.operations)
 
 
-def _lapse(bench: WorkingSet, cause: ExtendNotices) -> list[str]:
-    about = [o for o in bench.operations.values() if _pending(o) and not o.silent]
+def _extend_notices(working: WorkingSet, command: ExtendNotices) -> list[str]:
+    about = [o for o in working.operations.values() if _pending(o) and not o.silent]
     for operation in about:
-        later = notice.whole_seconds(operation.not_before + cause.length)
-        due = operation.approved or later <= bench.now
-        waits_for = operation.waits_for if due else ""
-        bench.put(replace(operation, not_before=later, waits_for=waits_for))
-    for name, scope in bench.scopes.items():
+        later = notice.whole_seconds(operation.not_before + command.length)
+        ready = operation.approved or later <= working.now
+        waits_for = operation.waits_for if ready else ""
+        working.put(replace(operation, not_before=later, waits_for=waits_for))
+    for name, scope in working.scopes.items():
         if scope.asked_at is not None:
-            bench.scopes[name] = replace(scope, asked_at=scope.asked_at + cause.length)
+            working.scopes[name] = replace(scope, asked_at=scope.asked_at + command.length)
     return [operation.id for operation in about]
 
 
-def _ask(bench: WorkingSet, cause: RecordRequests) -> list[str]:
-    """Write down when scopes were asked; a clock that was set back makes it no earlier."""
-    for name in cause.scopes:
-        scope = bench.scopes[name]
-        if scope.asked_at is None or scope.asked_at < bench.now:
-            bench.scopes[name] = replace(scope, asked_at=bench.now)
+def _record_requests(working: WorkingSet, command: RecordRequests) -> list[str]:
+    """Record when scopes were asked for; a clock that was set back makes it no earlier."""
+    for name in command.scopes:
+        scope = working.scopes[name]
+        if scope.asked_at is None or scope.asked_at < working.now:
+            working.scopes[name] = replace(scope, asked_at=working.now)
     return []
+
+
+def _claim(working: WorkingSet, command: ClaimTasks) -> list[str]:
+    for operation_id in command.operations:
+        operation = working.named(operation_id)
+        leased = operation.lease_until is not None and operation.lease_until > working.now
+        if operation.status is not EventStatus.STARTED or leased or operation.outcome_unknown:
+            message = (
+                f"operation {operation_id} cannot be claimed: it is {operation.status}"
+                + (f", leased to {operation.executor}" if leased else "")
+                + (", and its outcome is unknown" if operation.outcome_unknown else "")
+            )
+            raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
+        working.put(
+            replace(
+                operation,
+                attempt=operation.attempt + 1,
+                executor=command.executor,
+                lease_until=working.now + command.lease,
+            )
+        )
+    return list(command.operations)
+
+
+def _renew(working: WorkingSet, command: RenewLease) -> list[str]:
+    operation = working.claimed(command.operation, command.attempt)
+    working.put(replace(operation, lease_until=working.now + command.lease))
+    return [operation.id]
+
+
+def _release_leases(working: WorkingSet, command: ReleaseLeases) -> list[str]:
+    for operation_id in command.operations:
+        working.put(replace(working.named(operation_id), lease_until=None))
+    return list(command.operations)
+
+
+def _finish(working: WorkingSet, command: FinishTask) -> list[str]:
+    operation = working.claimed(command.operation, command.attempt)
+    own = {key(name) for name in operation.machines}
+    others = [name for name in command.hosts if key(name) not in own]
+    message = command.message
+    if others:
+        more = ", ..." * (len(others) > MAX_NAMES_QUOTED)
+        quoted = ", ".join(others[:MAX_NAMES_QUOTED]) + more
+        message = f"{message}\nignored hosts of {quoted}: not a machine of this operation".strip()
+    _record_end(working, operation, command.hosts, message, succeeded=command.succeeded)
+    return [operation.id]
+
+
+def _report_unknown_outcome(working: WorkingSet, command: ReportUnknownOutcome) -> list[str]:
+    operation = working.claimed(command.operation, command.attempt)
+    why = command.message[-MAX_OUTCOME:] or NO_REASON
+    working.put(replace(operation, outcome_unknown=why, lease_until=None))
+    return [operation.id]
+
+
+def _resolve(working: WorkingSet, command: ResolveOutcome) -> list[str]:
+    operation = working.named(command.operation)
+    if not operation.outcome_unknown:
+        message = (
+            f"the outcome of operation {operation.id} is not unknown: it is {operation.status}"
+        )
+        raise Refused(ErrorCode.CONFLICT, message, operation=operation.id)
+    if command.verdict is Verdict.REPEAT:
+        repeated = replace(
+            operation, outcome_unknown="", lease_until=None, repeat_after=operation.attempt
+        )
+        working.record_intervention(
+            repeated, AuditAction.REPEAT, command.by, operation.outcome_unknown
+        )
+        return [operation.id]
+    who = command.by or "an operator"
+    outcome = f"{command.verdict}, says {who}; before that: {operation.outcome_unknown}"
+    succeeded = command.verdict is Verdict.SUCCEEDED
+    _record_end(working, operation, {}, outcome[:MAX_OUTCOME], succeeded=succeeded)
+    return [operation.id]
+
+
+def _record_end(
+    working: WorkingSet,
+    operation: Operation,
+    hosts: dict[str, str],
+    outcome: str,
+    *,
+    succeeded: bool,
+) -> None:
+    deleted = succeeded and operation.event_type in EXEMPT
+    if not deleted:
+        _record_hosts(working, operation, hosts, succeeded=succeeded)
+    working.end(operation, Trigger.SUCCEED if succeeded else Trigger.FAIL, outcome)
+    if deleted:
+        working.lost.extend(
+            Lost(name=name, event_type=operation.event_type, operation=operation.id, at=working.now)
+            for name in operation.machines
+        )
+
+
+def _record_hosts(
+    working: WorkingSet, operation: Operation, hosts: dict[str, str], *, succeeded: bool
+) -> None:
+    """Record which hosts an operation left its machines on.
+
+    A host that is named counts even after a failure: some machines may have moved before it. After
+    a successful Redeploy, a machine whose host is not named is on an unknown one.
+    """
+    named = {key(name): host for name, host in hosts.items()}
+    moved = succeeded and operation.event_type is EventType.REDEPLOY
+    for name in {key(name) for name in operation.machines} & working.machines.keys():
+        machine = working.machines[name]
+        host = named.get(name, "" if moved else machine.host)
+        if host != machine.host:
+            working.machines[name] = replace(machine, host=host)
 
 
 def _pending(operation: Operation) -> bool:
@@ -374,134 +464,24 @@ def _spoken(hold: Hold) -> str:
     return f"{hold.kind} {hold.name}".rstrip()
 
 
-MAX_STRANGERS = 10
-"""How many names are quoted of what an outcome speaks of and the operation does not have."""
-
-NO_REASON = "nobody knows whether it was carried out"
-"""A doubt whose reason was not given: `Operation.doubt` is never empty where there is one."""
-
-
-def follow(
-    bench: WorkingSet,
-    cause: ClaimTasks
-    | RenewLease
-    | ReleaseLeases
-    | FinishTask
-    | ReportUnknownOutcome
-    | ResolveOutcome,
-) -> list[str]:
-    """Let a cause take its effect on the bench; return the operations that it is about.
-
-    Raises:
-        Refused: The attempt is stale, the operation cannot be claimed, or there is no doubt.
-    """
-    match cause:
-        case ClaimTasks():
-            return _claim(bench, cause)
-        case RenewLease():
-            operation = bench.claimed(cause.operation, cause.attempt)
-            bench.put(replace(operation, lease_until=bench.now + cause.lease))
-            return [operation.id]
-        case ReleaseLeases():
-            for operation_id in cause.operations:
-                bench.put(replace(bench.named(operation_id), lease_until=None))
-            return list(cause.operations)
-        case FinishTask():
-            return _finish(bench, cause)
-        case ReportUnknownOutcome():
-            operation = bench.claimed(cause.operation, cause.attempt)
-            doubt = cause.message[-MAX_OUTCOME:] or NO_REASON
-            bench.put(replace(operation, outcome_unknown=doubt, lease_until=None))
-            return [operation.id]
-        case ResolveOutcome():
-            return _resolve(bench, cause)
-        case _:
-            assert_never(cause)
-
-
-def _claim(bench: WorkingSet, cause: ClaimTasks) -> list[str]:
-    for operation_id in cause.operations:
-        operation = bench.named(operation_id)
-        held = operation.lease_until is not None and operation.lease_until > bench.now
-        if operation.status is not EventStatus.STARTED or held or operation.outcome_unknown:
-            message = (
-                f"operation {operation_id} is {operation.status}"
-                + (f" and held by {operation.executor}" if held else "")
-                + (" and in doubt" if operation.outcome_unknown else "")
-                + ": only a Started one that nobody holds can be claimed"
-            )
-            raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
-        bench.put(
-            replace(
-                operation,
-                attempt=operation.attempt + 1,
-                executor=cause.executor,
-                lease_until=bench.now + cause.lease,
-            )
-        )
-    return list(cause.operations)
-
-
-def _finish(bench: WorkingSet, cause: FinishTask) -> list[str]:
-    operation = bench.claimed(cause.operation, cause.attempt)
-    own = {key(name) for name in operation.machines}
-    strangers = [name for name in cause.hosts if key(name) not in own]
-    message = cause.message
-    if strangers:
-        named = ", ".join(strangers[:MAX_STRANGERS]) + ", ..." * (len(strangers) > MAX_STRANGERS)
-        message = f"{message}\nhosts were named for {named}: no machine of this operation".strip()
-    _settle(bench, operation, cause.hosts, succeeded=cause.succeeded)
-    bench.end(operation, Trigger.SUCCEED if cause.succeeded else Trigger.FAIL, message)
-    _lose(bench, operation, succeeded=cause.succeeded)
-    return [operation.id]
-
-
-def _resolve(bench: WorkingSet, cause: ResolveOutcome) -> list[str]:
-    operation = bench.named(cause.operation)
-    if not operation.outcome_unknown:
-        message = (
-            f"there is no doubt about operation {operation.id}, which is {operation.status}: "
-            "only one in doubt can be resolved"
-        )
-        raise Refused(ErrorCode.CONFLICT, message, operation=operation.id)
-    if cause.verdict is Verdict.REPEAT:
-        repeated = replace(
-            operation, outcome_unknown="", lease_until=None, repeat_after=operation.attempt
-        )
-        bench.intervene(repeated, AuditAction.REPEAT, cause.by, operation.outcome_unknown)
-        return [operation.id]
-    succeeded = cause.verdict is Verdict.SUCCEEDED
-    who = cause.by or "an operator"
-    outcome = f"{cause.verdict}, says {who}; before that: {operation.outcome_unknown}"
-    _settle(bench, operation, {}, succeeded=succeeded)
-    bench.end(operation, Trigger.SUCCEED if succeeded else Trigger.FAIL, outcome[:MAX_OUTCOME])
-    _lose(bench, operation, succeeded=succeeded)
-    return [operation.id]
-
-
-def _settle(
-    bench: WorkingSet, operation: Operation, hosts: dict[str, str], *, succeeded: bool
-) -> None:
-    """Let an operation's machines be on the hosts where it left them.
-
-    A host that is named is taken even from a failure: some machines may have moved before it. After
-    a Redeploy that succeeded a machine whose host is not named is on an unknown one.
-    """
-    if succeeded and operation.event_type in EXEMPT:
-        return
-    named = {key(name): host for name, host in hosts.items()}
-    moved = succeeded and operation.event_type is EventType.REDEPLOY
-    for name in {key(name) for name in operation.machines} & bench.machines.keys():
-        machine = bench.machines[name]
-        host = named.get(name, "" if moved else machine.host)
-        if host != machine.host:
-            bench.machines[name] = replace(machine, host=host)
-
-
-def _lose(bench: WorkingSet, operation: Operation, *, succeeded: bool) -> None:
-    """Take the machines that an operation deleted out of the fleet."""
-    if succeeded and operation.event_type in EXEMPT:
-        bench.lost.extend(
-            Lost(name=name, event_type=operation.event_type, operation=operation.id, at=bench.now)
-            for name in operation.machines
-        )
+_RULES: Final[Mapping[type, Callable[[WorkingSet, Any], list[str]]]] = MappingProxyType(
+    {
+        ApproveEvents: _approve,
+        CancelOperations: _cancel,
+        AdvanceTime: _advance,
+        PlaceHold: _place_hold,
+        ReleaseHold: _release_hold,
+        PostponeOperations: _postpone,
+        AcknowledgeFailures: _acknowledge,
+        ExtendNotices: _extend_notices,
+        RecordRequests: _record_requests,
+        ClaimTasks: _claim,
+        RenewLease: _renew,
+        ReleaseLeases: _release_leases,
+        FinishTask: _finish,
+        ReportUnknownOutcome: _report_unknown_outcome,
+        ResolveOutcome: _resolve,
+    }
+)
+"""By the command: takes effect on the working set, and returns the ids of the operations it is
+about. A request and a resumption answer with their maintenance too, and are called by name."""

@@ -1,8 +1,9 @@
-"""The fleet as an operator writes it down: the fleet file's tables as values, and their judging.
+"""The fleet file: its tables as values, its validation, and what applying it changes.
 
 The shape is that of the file: `availability_set`, `scale_set`, `cloud_service` and `machine`.
-`flatten` judges it whole and returns it as scopes and machines; nothing is known here of what the
-fleet was before.
+`flatten` validates a file and returns it as scopes and machines. `apply` and `remove` compare it
+with the machines there are and return the changes; they also choose update domains and fault
+domains for machines that the file gives none.
 """
 
 import functools
@@ -31,27 +32,27 @@ from forewarn.maintenance.planner import AUTOMATIC_TYPES
 from forewarn.vocabulary import ErrorCode, EventType, Priority, ScopeKind
 
 NAME = re.compile(r"[A-Za-z0-9.-][A-Za-z0-9._-]{0,79}", re.ASCII)
-"""1 to 80 of letters, digits, `.`, `_` and `-`, not starting with `_`, which is the mark that the
-preview version puts before names."""
+"""1 to 80 letters, digits, `.`, `_` and `-`, not starting with `_`, which the preview version puts
+before names."""
 
 LISTENER = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}", re.ASCII)
-"""A listener's name: lower case alone, so that the fleet's and the settings' spelling is one."""
+"""A listener's name, in lower case only, so that fleet file and settings spell it alike."""
 
 VM_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 ZONE = re.compile(r"[A-Za-z0-9._-]{1,15}", re.ASCII)
-"""An interface's name, as the kernel takes it."""
+"""The name of a network interface, as the kernel allows it."""
 
 MAX_UPDATE_DOMAINS = 20
 DEFAULT_UPDATE_DOMAINS = 5
 MAX_FAULT_DOMAINS = 3
-"""As many as the original has."""
+"""As many as Azure has."""
 
 MAX_MACHINES = 200_000
-"""The most machines of one fleet: twice what one process is measured with."""
+"""Machines of one fleet: twice the number that one process is measured with."""
 
 MAX_TAGS = 50
 MAX_TEXT = 256
-"""The most characters of a tag, a host's name or another text: the original's own limit of tags."""
+"""Characters of a tag, a host's name or another text: Azure's limit for tags."""
 
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 Domain = Annotated[int, msgspec.Meta(ge=0, lt=MAX_UPDATE_DOMAINS)]
@@ -62,7 +63,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every machine of the file may say of itself."""
+    """The fields that every machine of the file may have."""
 
     host: Text = ""
     address: Text = ""
@@ -92,7 +93,7 @@ class Named(Placed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Standalone(Named, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A machine that shares its document with nobody."""
+    """A machine in a scope of its own."""
 
     priority: Priority = Priority.REGULAR
     automatically_approve: tuple[EventType, ...] = ()
@@ -105,7 +106,7 @@ class Indexed(Placed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Grouped(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every group of machines may say of itself."""
+    """The fields that every group of machines may have."""
 
     name: str
     update_domains: Domains = DEFAULT_UPDATE_DOMAINS
@@ -114,13 +115,13 @@ class Grouped(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class AvailabilitySet(Grouped, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Machines with names of their own that share update domains."""
+    """Machines with names of their own."""
 
     machines: tuple[Named, ...] = ()
 
 
 class ScaleSet(Grouped, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Machines with an index each; the one kind that knows Terminate."""
+    """Machines named by an index; the only kind with Terminate events."""
 
     priority: Priority = Priority.REGULAR
     terminate_notice_minutes: int | None = None
@@ -150,7 +151,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A machine as the file wants it; a domain that is not given is None."""
+    """A machine of the file."""
 
     name: str
     role: str
@@ -162,7 +163,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A scope as the file wants it, with its machines."""
+    """A scope of the file, with its machines."""
 
     name: str
     kind: ScopeKind
@@ -175,7 +176,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def flatten(fleet: Fleet) -> list[Group]:
-    """Return the fleet as scopes and their machines, judged whole.
+    """Validate a fleet file and return it as scopes with their machines.
 
     Raises:
         Refused: INVALID or LIMIT: what is wrong, and where in the file.
@@ -185,10 +186,10 @@ def flatten(fleet: Fleet) -> list[Group]:
     names: dict[str, str] = {}
     addresses: dict[tuple[str, str], str] = {}
     for group in groups:
-        _judge_group(group)
+        _check_group(group)
         _claim(scopes, key(group.name), group.where, f"the name {group.name} of a scope")
         for member in group.members:
-            _judge_member(member, group)
+            _check_member(member, group)
             _claim(names, key(member.name), member.where, f"the machine name {member.name}")
             if member.placed.vm_id:
                 vm_id = member.placed.vm_id.lower()
@@ -200,27 +201,27 @@ def flatten(fleet: Fleet) -> list[Group]:
                 _claim(addresses, place, member.where, f"the address {address}{at}")
     machines = sum(len(group.members) for group in groups)
     if machines > MAX_MACHINES:
-        message = f"{machines} machines in the fleet; at most {MAX_MACHINES}"
+        message = f"{machines} machines, at most {MAX_MACHINES} allowed"
         raise Refused(ErrorCode.LIMIT, message, machines=machines, most=MAX_MACHINES)
     return groups
 
 
 def normal_address(text: str, where: str) -> str:
-    """Return an IP address as `ipaddress` writes it, so that two spellings are one.
+    """Return an IP address as `ipaddress` writes it, so that each has one spelling.
 
     Raises:
-        Refused: It is none (INVALID).
+        Refused: It is not an IP address (INVALID).
     """
     try:
         address = ipaddress.ip_address(text)
     except ValueError as error:
-        message = f"at {where}.address: {text!r} is no IP address: give one such as 10.0.0.10"
+        message = f"at {where}.address: invalid IP address {text!r}: expected one such as 10.0.0.10"
         raise Refused(ErrorCode.INVALID, message, where=where) from error
     zone = text.partition("%")[2]
     if zone and not (address.is_link_local and ZONE.fullmatch(zone)):
         message = (
             f"at {where}.address: {text!r} names an interface: only a link-local address may, "
-            "as fe80::10%br0"
+            "such as fe80::10%br0"
         )
         raise Refused(ErrorCode.INVALID, message, where=where)
     mapped = getattr(address, "ipv4_mapped", None)
@@ -228,13 +229,13 @@ def normal_address(text: str, where: str) -> str:
 
 
 def profile_of(placed: Placed) -> Profile:
-    """Return what the instance tree says of a machine beside its place."""
+    """Return the profile of a machine of the file."""
     return _profile(*(getattr(placed, name) for name in Profile.__struct_fields__))
 
 
 @functools.lru_cache(maxsize=4096)
 def _profile(*values: str) -> Profile:
-    """Return one Profile for equal values: a fleet's machines mostly share theirs."""
+    """Return one Profile for equal values: most machines share theirs."""
     return Profile(**dict(zip(Profile.__struct_fields__, values, strict=True)))
 
 
@@ -288,7 +289,7 @@ def _groups(fleet: Fleet) -> Iterator[Group]:
 
 
 def _heard(placed: Placed, group: Grouped) -> str:
-    """Return the listener of a machine: its own word, else its group's."""
+    """Return the listener of a machine: its own, else its group's."""
     return group.listener if placed.listener is None else placed.listener
 
 
@@ -311,27 +312,27 @@ def _group(
     )
 
 
-def _judge_group(group: Group) -> None:
-    judge_name(group.name, f"{group.where}.name")
+def _check_group(group: Group) -> None:
+    check_name(group.name, f"{group.where}.name")
     wrong = [t for t in group.automatically_approve if t not in AUTOMATIC_TYPES]
     if wrong:
         message = (
             f"at {group.where}.automatically_approve: {wrong[0]} cannot be approved "
-            "automatically; only Reboot and Redeploy can"
+            "automatically: only Reboot and Redeploy can"
         )
         raise Refused(ErrorCode.INVALID, message, where=group.where)
     minutes = group.terminate_notice_minutes
     least, most = TERMINATE_MINUTES
     if minutes is not None and not least <= minutes <= most:
         message = (
-            f"at {group.where}.terminate_notice_minutes: {minutes} is not {least} to {most} "
-            "minutes; leave it out for deletions without an event"
+            f"at {group.where}.terminate_notice_minutes: expected {least} to {most} "
+            f"minutes, not {minutes}; leave it out for deletions without an event"
         )
         raise Refused(ErrorCode.INVALID, message, where=group.where)
 
 
-def judge_name(name: str, where: str) -> None:
-    """Refuse what is no name of a machine, a scope or a role.
+def check_name(name: str, where: str) -> None:
+    """Refuse an invalid name of a machine, a scope or a role.
 
     Raises:
         Refused: INVALID, with its place.
@@ -339,45 +340,45 @@ def judge_name(name: str, where: str) -> None:
     if not NAME.fullmatch(name):
         shown = name if len(name) <= 80 else f"{name[:80]}..."
         message = (
-            f"at {where}: {shown!r} is no name: give 1 to 80 letters, digits, '.', '_' or '-', "
-            "not starting with '_'"
+            f"at {where}: invalid name {shown!r}: expected 1 to 80 letters, digits, '.', '_' or "
+            "'-', not starting with '_'"
         )
         raise Refused(ErrorCode.INVALID, message, where=where)
 
 
-def _judge_member(member: Member, group: Group) -> None:
-    judge_name(member.name, member.where)
+def _check_member(member: Member, group: Group) -> None:
+    check_name(member.name, member.where)
     placed = member.placed
     if placed.update_domain is not None and placed.update_domain >= group.update_domains:
         message = (
-            f"at {member.where}.update_domain: {placed.update_domain}, but {group.name} has "
-            f"domains 0 to {group.update_domains - 1}"
+            f"at {member.where}.update_domain: {group.name} has domains 0 to "
+            f"{group.update_domains - 1}, not {placed.update_domain}"
         )
         raise Refused(ErrorCode.INVALID, message, where=member.where)
     if len(placed.tags) > MAX_TAGS:
-        message = f"at {member.where}.tags: {len(placed.tags)} tags; at most {MAX_TAGS}"
+        message = f"at {member.where}.tags: {len(placed.tags)} tags, at most {MAX_TAGS} allowed"
         raise Refused(ErrorCode.LIMIT, message, where=member.where)
     if member.listener and not LISTENER.fullmatch(member.listener):
         message = (
-            f"at {member.where}: {member.listener!r} is no listener's name: give 1 to 80 "
+            f"at {member.where}: invalid listener name {member.listener!r}: expected 1 to 80 "
             "lower-case letters, digits, '.', '_' or '-', beginning with a letter or a digit"
         )
         raise Refused(ErrorCode.INVALID, message, where=member.where)
     if placed.vm_id and not VM_ID.fullmatch(placed.vm_id.lower()):
         message = (
-            f"at {member.where}.vm_id: {placed.vm_id!r} is no GUID: give one such as "
-            "02aab8a4-74ef-476e-8182-f6d2ba4166a6, or leave it out to be given one"
+            f"at {member.where}.vm_id: invalid GUID {placed.vm_id!r}: expected one such as "
+            "02aab8a4-74ef-476e-8182-f6d2ba4166a6; leave it out to have one generated"
         )
         raise Refused(ErrorCode.INVALID, message, where=member.where)
     for field in ("subnet", "public_address", "ipv6_address"):
-        _judge_network(field, getattr(placed, field), member.where)
+        _check_network(field, getattr(placed, field), member.where)
     for text in (placed.host, *placed.tags, *placed.tags.values()):
         if not text.isprintable():
-            message = f"at {member.where}: {text!r} holds characters that cannot be printed"
+            message = f"at {member.where}: {text!r} has characters that cannot be printed"
             raise Refused(ErrorCode.INVALID, message, where=member.where)
 
 
-def _judge_network(field: str, text: str, where: str) -> None:
+def _check_network(field: str, text: str, where: str) -> None:
     if not text:
         return
     try:
@@ -393,7 +394,7 @@ def _judge_network(field: str, text: str, where: str) -> None:
 def _claim(taken: dict[T, str], name: T, where: str, what: str) -> None:
     other = taken.setdefault(name, where)
     if other != where:
-        message = f"at {where}: {what} is taken by {other}; each must be given once"
+        message = f"at {where}: {what} is already used at {other}"
         raise Refused(ErrorCode.INVALID, message, where=where, other=other)
 
 
@@ -409,11 +410,11 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     """Machines of the fleet that the file does not name; only pruning removes them."""
     lost: tuple[str, ...] = ()
-    """Machines of the file that were preempted or terminated, and so were left out."""
+    """Machines of the file that were left out: the machines were preempted or terminated."""
     placed: tuple[Machine, ...] = ()
     """The machines of the file, as they are from then on."""
     held: tuple[Hold, ...] = ()
-    """The holds of machines and scopes that this removes: a hold is by name, and stays."""
+    """Holds of machines and scopes that this removes: a hold goes by name, and stays."""
 
 
 def apply(
@@ -425,22 +426,21 @@ def apply(
     again: bool = False,
     allow_empty: bool = False,
 ) -> Applied:
-    """Return what makes the fleet be as wanted.
+    """Return the changes that make the fleet as the file says.
 
     Args:
-        snapshot: The whole fleet: all scopes, machines, live operations and holds, and what was
-            lost.
+        snapshot: The whole fleet: all scopes, machines, live operations, holds and tombstones.
         wanted: The fleet file.
         prune: Whether to remove what the file does not name.
-        mint: Gives a new GUID at each call, for machines that are new.
-        again: Whether machines that were preempted or terminated are added again; else they are
+        mint: Returns a new GUID at each call, for new machines.
+        again: Whether to add machines again that were preempted or terminated; else they are
             left out.
-        allow_empty: Whether pruning may leave no machine at all, as a file would that was cut
-            short.
+        allow_empty: Whether pruning may remove every machine; refused by default, since a file
+            that was cut short would do that.
 
     Raises:
         Refused: INVALID or LIMIT for the file itself; CONFLICT for a change under a live event,
-            an address that a machine outside the file has, or a fleet that would be empty.
+            an address of a machine outside the file, or a fleet that would be empty.
     """
     before = snapshot.machines
     groups, lost = _without_lost(flatten(wanted), snapshot, again=again)
@@ -450,19 +450,21 @@ def apply(
     after: dict[str, Machine] = {}
     scopes: dict[str, Scope] = {}
     for group in groups:
-        scope = _scope(snapshot.scopes.get(name := key(group.name)), group, _anew(snapshot, name))
+        scope = _scope(
+            snapshot.scopes.get(name := key(group.name)), group, _first_incarnation(snapshot, name)
+        )
         scopes[scope.key] = scope
-        after.update(_deal(members.get(scope.key, ()), before, group, mint))
+        after.update(_place(members.get(scope.key, ()), before, group, mint))
     missing = [machine for name, machine in before.items() if name not in after]
     gone = missing if prune else []
     kept = [] if prune else missing
     if gone and not after and not allow_empty:
-        raise _emptied(len(gone))
-    _judge_kept(kept, after, scopes)
-    _judge_ids((*after.values(), *kept))
+        raise _would_empty(len(gone))
+    _check_kept(kept, after, scopes)
+    _check_ids((*after.values(), *kept))
     moved = [(before[m.key], m) for m in after.values() if m.key in before and before[m.key] != m]
-    _judge_live(snapshot.operations.values(), gone, moved)
-    _forestall(scopes, snapshot, after.values())
+    _check_live(snapshot.operations.values(), gone, moved)
+    _skip_incarnations(scopes, snapshot, after.values())
     populated = {m.scope for m in after.values()} | {m.scope for m in kept} | scopes.keys()
     emptied = snapshot.scopes if prune else {old.scope: None for old, _ in moved}
     changes = Changes(
@@ -486,22 +488,22 @@ def apply(
 
 
 def remove(snapshot: Snapshot, names: Collection[str]) -> Applied:
-    """Return what takes these machines, and scopes that they leave empty, out of the fleet.
+    """Return the changes that remove these machines, and the scopes that they leave empty.
 
     Args:
         snapshot: These machines, their scopes with all their machines and live operations, and
             the holds.
-        names: Of machines, without regard to case.
+        names: Of machines, in any case.
 
     Raises:
         Refused: NOT_FOUND for an unknown name; CONFLICT for one with a live event.
     """
     missing = sorted(name for name in names if key(name) not in snapshot.machines)
     if missing:
-        message = f"no machine of the fleet is called {missing[0]!r}: see 'forewarn fleet list'"
+        message = f"no machine named {missing[0]!r}: see 'forewarn fleet list'"
         raise Refused(ErrorCode.NOT_FOUND, message, name=missing[0])
     gone = [snapshot.machines[name] for name in dict.fromkeys(map(key, names))]
-    _judge_live(snapshot.operations.values(), gone, [])
+    _check_live(snapshot.operations.values(), gone, [])
     gone_keys = {machine.key for machine in gone}
     left = {m.scope for m in snapshot.machines.values() if m.key not in gone_keys}
     emptied = dict.fromkeys(machine.scope for machine in gone if machine.scope not in left)
@@ -515,10 +517,10 @@ def remove(snapshot: Snapshot, names: Collection[str]) -> Applied:
     )
 
 
-def _emptied(machines: int) -> Refused:
+def _would_empty(machines: int) -> Refused:
     message = (
-        f"pruning would remove every machine of the fleet, all {machines}, and the file has none "
-        "in their place: see whether the file is whole; if that is meant, apply with --allow-empty"
+        f"pruning would remove all {machines} machines and the file adds none: check whether the "
+        "file is complete; add --allow-empty to remove them all"
     )
     return Refused(ErrorCode.CONFLICT, message, machines=machines)
 
@@ -547,16 +549,16 @@ def _without_lost(
     return kept, tuple(names)
 
 
-def _anew(snapshot: Snapshot, name: str) -> int:
-    """Return where a new scope's incarnation begins: above what a removed one of its name had."""
+def _first_incarnation(snapshot: Snapshot, name: str) -> int:
+    """Return where a new scope's incarnation begins: above that of a removed one of its name."""
     return snapshot.retired[name] + 1 if name in snapshot.retired else 0
 
 
 def _scope(before: Scope | None, group: Group, retired: int) -> Scope:
     if before is not None and before.kind is not group.kind:
         message = (
-            f"at {group.where}: {group.name} is of the kind {before.kind}, not "
-            f"{group.kind}: remove it first, or give the new one another name"
+            f"at {group.where}: {group.name} is already a scope of kind {before.kind}, not "
+            f"{group.kind}: remove it first, or choose another name"
         )
         raise Refused(ErrorCode.CONFLICT, message, where=group.where)
     return Scope(
@@ -571,18 +573,18 @@ def _scope(before: Scope | None, group: Group, retired: int) -> Scope:
     )
 
 
-def _deal(
+def _place(
     present: Collection[Machine],
     before: dict[str, Machine],
     group: Group,
     mint: Callable[[], str],
 ) -> dict[str, Machine]:
-    """Return the group's machines, each with its domains: given, kept or dealt, in this order."""
+    """Return the group's machines with their domains: given, else kept, else chosen."""
     scope = key(group.name)
     named = {key(member.name) for member in group.members}
-    update = _Dealer(group.update_domains)
-    fault = _Dealer(MAX_FAULT_DOMAINS)
-    for machine in present:  # those that the file does not name keep their places
+    update = _DomainChooser(group.update_domains)
+    fault = _DomainChooser(MAX_FAULT_DOMAINS)
+    for machine in present:  # machines that the file does not name keep theirs
         if machine.key not in named:
             update.place(machine.update_domain, machine.host)
             fault.place(machine.fault_domain, machine.host)
@@ -594,8 +596,8 @@ def _deal(
         domain = _first(member.placed.update_domain, kept.update_domain if kept else None)
         if domain is not None and domain >= group.update_domains:
             message = (
-                f"at {member.where}: {member.name} is in update domain {domain}, and "
-                f"{group.name} would have {group.update_domains}: give it another update_domain"
+                f"at {member.where}: {member.name} is in update domain {domain}, but {group.name} "
+                f"would have only {group.update_domains}: give it another update_domain"
             )
             raise Refused(ErrorCode.CONFLICT, message, where=member.where)
         fault_domain = _first(member.placed.fault_domain, kept.fault_domain if kept else None)
@@ -608,8 +610,8 @@ def _deal(
         placed[member.name] = (domain or 0, fault_domain or 0)
     for member, domain, fault_domain in waiting:
         placed[member.name] = (
-            update.deal(member.placed.host) if domain is None else domain,
-            fault.deal(member.placed.host) if fault_domain is None else fault_domain,
+            update.choose(member.placed.host) if domain is None else domain,
+            fault.choose(member.placed.host) if fault_domain is None else fault_domain,
         )
     return {
         key(member.name): _machine(member, scope, before.get(key(member.name)), placed, mint)
@@ -643,8 +645,8 @@ def _machine(
     )
 
 
-class _Dealer:
-    """Deals the domains of one scope: a host's own first, then the emptiest."""
+class _DomainChooser:
+    """Chooses domains of one scope: that of the same host first, else the emptiest."""
 
     def __init__(self, domains: int) -> None:
         self._sizes = Counter(dict.fromkeys(range(domains), 0))
@@ -655,7 +657,7 @@ class _Dealer:
         if host:
             self._hosts.setdefault(host, domain)
 
-    def deal(self, host: str) -> int:
+    def choose(self, host: str) -> int:
         domain = self._hosts.get(host) if host else None
         if domain is None:
             domain = min(self._sizes, key=lambda d: (self._sizes[d], d))
@@ -663,17 +665,17 @@ class _Dealer:
         return domain
 
 
-def _judge_kept(
+def _check_kept(
     kept: Collection[Machine], after: dict[str, Machine], scopes: dict[str, Scope]
 ) -> None:
-    """Refuse what collides with machines that the file does not name and that stay."""
+    """Refuse what conflicts with machines that the file does not name and that stay."""
     addresses = {(m.listener, m.address): m.name for m in after.values() if m.address}
     for machine in kept:
         other = addresses.get((machine.listener, machine.address)) if machine.address else None
         if other is not None:
             message = (
                 f"the address {machine.address} of {other} belongs to {machine.name}, which the "
-                "file does not name: remove that one, or apply with --prune"
+                "file does not name: remove that machine, or apply with --prune"
             )
             raise Refused(ErrorCode.CONFLICT, message, machine=machine.name, other=other)
         scope = scopes.get(machine.scope)
@@ -682,17 +684,14 @@ def _judge_kept(
         if scope.kind is ScopeKind.MACHINE or machine.update_domain >= scope.update_domains:
             message = (
                 f"{machine.name}, which the file does not name, is in update domain "
-                f"{machine.update_domain} of {scope.name}, and that would have "
+                f"{machine.update_domain} of {scope.name}, which would have only "
                 f"{scope.update_domains}: name it with another update_domain, or apply with --prune"
             )
             raise Refused(ErrorCode.CONFLICT, message, machine=machine.name)
 
 
-def _judge_ids(machines: Collection[Machine]) -> None:
-    """Refuse a vm_id that another machine has, as its vm_id or as its name.
-
-    A proxy may name a machine by either.
-    """
+def _check_ids(machines: Collection[Machine]) -> None:
+    """Refuse a vm_id that is another machine's vm_id or name: a proxy may use either."""
     owners: dict[str, Machine] = {}
     for machine in machines:
         other = owners.setdefault(machine.vm_id, machine)
@@ -703,16 +702,18 @@ def _judge_ids(machines: Collection[Machine]) -> None:
     for machine in machines:
         owner = owners.get(machine.key, machine)
         if owner is not machine:
-            message = f"{owner.name} would have the vm_id {owner.vm_id}, which is a machine's name"
+            message = (
+                f"{owner.name} would have the vm_id {owner.vm_id}, which is another machine's name"
+            )
             raise Refused(ErrorCode.CONFLICT, message, machine=owner.name, other=machine.name)
 
 
-def _judge_live(
+def _check_live(
     operations: Collection[Operation],
     gone: Collection[Machine],
     moved: Collection[tuple[Machine, Machine]],
 ) -> None:
-    """Refuse to remove or move what a live event names."""
+    """Refuse to remove, rename or move a machine with a live event."""
     busy = {
         key(name): event.id
         for operation in operations
@@ -730,18 +731,20 @@ def _judge_live(
         machine = torn[0]
         event_id = busy[machine.key]
         message = (
-            f"{machine.name} has the live event {event_id}: it cannot be removed, renamed or "
-            "moved until that is over; wait, or cancel the event"
+            f"{machine.name} has the live event {event_id} and cannot be removed, renamed or moved "
+            "until it is over: wait, or cancel the event"
         )
         raise Refused(ErrorCode.CONFLICT, message, machine=machine.name, event_id=event_id)
 
 
-def _forestall(scopes: dict[str, Scope], snapshot: Snapshot, machines: Collection[Machine]) -> None:
+def _skip_incarnations(
+    scopes: dict[str, Scope], snapshot: Snapshot, machines: Collection[Machine]
+) -> None:
     """Raise a scope's incarnation above what a machine that enters it may have read elsewhere.
 
     A machine that moves, or is removed and added again, must never meet an equal incarnation with
-    other content (protocol.md section 7). In the scope that it left it can not: that one only
-    counts up.
+    other content (protocol.md section 7). In the scope that it left it cannot: incarnations only
+    go up.
     """
     for machine in machines:
         if (old := snapshot.machines.get(machine.key)) is not None:

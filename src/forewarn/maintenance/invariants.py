@@ -1,7 +1,7 @@
-"""What must hold of any snapshot, whatever happened: checked after each decision.
+"""What must hold of every snapshot, whatever happened: checked after each decision.
 
-A breach is our own fault and never the user's: the transaction that would have saved it is
-rolled back, and the request is answered as an internal error.
+A breach is a defect of Forewarn and never the user's fault: the transaction is rolled back, and the
+request is answered with an internal error.
 """
 
 from collections.abc import Iterable
@@ -12,17 +12,17 @@ from forewarn.maintenance.working_set import EXEMPT
 from forewarn.vocabulary import EventStatus
 
 
-class InvariantBroken(AssertionError):  # noqa: N818 - the state is broken, that is the error
-    """A decision would have broken what must always hold."""
+class InvariantBroken(AssertionError):  # noqa: N818 - reads as what happened
+    """A decision would break what must always hold."""
 
 
 def check(snapshot: Snapshot, changed: Iterable[Operation] | None = None) -> None:
     """Check the operations of a snapshot, and the scopes that they share.
 
     Args:
-        snapshot: What is to be saved, with all that is live in the scopes that it is about.
-        changed: What a decision changed of it: what it left alone was checked when it was
-            saved. None for all of it.
+        snapshot: What will be saved, with all that is live in its scopes.
+        changed: What a decision changed of it; the rest was checked when it was saved. None to
+            check all of it.
 
     Raises:
         InvariantBroken: Something does not hold; the message says what, and of which operation.
@@ -46,7 +46,7 @@ def check(snapshot: Snapshot, changed: Iterable[Operation] | None = None) -> Non
         for event in operation.events:
             scope = snapshot.scopes.get(event.scope)
             if scope is not None and operation.status.visible:
-                # What is over may be of an earlier scope of this name, with numbers of its own.
+                # An operation that is over may belong to an earlier scope of this name.
                 _hold(
                     (event.published == 0)
                     if event.silent
@@ -82,7 +82,7 @@ def check_operation(operation: Operation) -> None:
     _hold(
         started == (operation.started_at is not None) == (operation.start_cause is not None),
         operation,
-        "its status, its start and the cause of it disagree",
+        "its status, its start and its start cause disagree",
     )
     _hold(
         operation.status.over == (operation.ended_at is not None),
@@ -99,7 +99,7 @@ def check_operation(operation: Operation) -> None:
     _hold(
         not operation.outcome_unknown or operation.status is EventStatus.STARTED,
         operation,
-        "it is in doubt although it is not Started",
+        "its outcome is unknown although it is not Started",
     )
     if operation.started_at is not None:
         _check_never_early(operation, operation.started_at)
@@ -109,9 +109,9 @@ def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None 
     """Check what one decision changed: never backwards, and incarnations only up.
 
     Args:
-        before: What there was.
-        after: What there is to be.
-        changes: What leads from one to the other: nothing else is looked at. None to look at all.
+        before: The state before it.
+        after: The state after it.
+        changes: What the decision changed; nothing else is checked. None to check everything.
 
     Raises:
         InvariantBroken: Something does not hold.
@@ -133,7 +133,7 @@ def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None 
             new,
             f"its NotBefore went from {old.not_before} back to {new.not_before}",
         )
-        _hold(_fixed(old) == _fixed(new), new, "its events or their machines are others")
+        _hold(_fixed(old) == _fixed(new), new, "its events or their machines changed")
         kept = zip(old.events, new.events, strict=True)
         _hold(
             all(e.approval is None or f.approval == e.approval for e, f in kept),
@@ -156,11 +156,11 @@ def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None 
 
 def _check_never_early(operation: Operation, started_at: datetime) -> None:
     if operation.start_cause is StartCause.APPROVED:
-        _hold(operation.approved, operation, "it started as approved and is not")
+        _hold(operation.approved, operation, "it started as approved without an approval")
     elif operation.start_cause is StartCause.NOTICE_OVER:
         _hold(started_at >= operation.not_before, operation, "it started before its NotBefore")
     elif operation.start_cause is StartCause.SILENT:
-        _hold(operation.silent, operation, "it started as silent, and guests see it")
+        _hold(operation.silent, operation, "it started as silent although guests see it")
 
 
 def _check_domains(operations: Iterable[Operation]) -> None:
@@ -187,19 +187,19 @@ def _check_machines(operations: Iterable[Operation]) -> None:
 
 
 def _fixed(operation: Operation) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Return what of an operation's events never changes, in their order."""
+    """Return what never changes of an operation's events, in their order."""
     return [(event.id, event.scope, event.machines) for event in operation.events]
 
 
 def _scopes_changed(old: Operation | None, new: Operation) -> set[str]:
-    """Return the scopes whose guests read otherwise since an operation became so."""
+    """Return the scopes whose guests see a change between two values of an operation."""
     if _read(old) == _read(new):
         return set()
     return {event.scope for event in new.events if not event.silent}
 
 
 def _read(operation: Operation | None) -> tuple[EventStatus, datetime | None] | None:
-    """Return what of an operation guests can see change; None where they see nothing of it."""
+    """Return what guests can see change of an operation; None where they see nothing of it."""
     if operation is None or not operation.status.visible:
         return None
     scheduled = operation.status is EventStatus.SCHEDULED

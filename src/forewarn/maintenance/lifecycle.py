@@ -5,9 +5,9 @@ r"""The life of an operation, as one table (protocol.md section 6).
                              \------cancel------> Canceled
     (new) --strike--> Started
 
-What is not in the table raises and changes nothing: nothing runs backwards, nothing leaves an
-end, and what has started can no longer be cancelled. `docs/lifecycle.md` is drawn from this
-table, and a test compares the two.
+What is not in the table raises and changes nothing: nothing runs backwards, nothing leaves a final
+status, and nothing that has started can be cancelled. `docs/lifecycle.md` is drawn from this table,
+and a test compares the two.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ from forewarn.vocabulary import ErrorCode, EventStatus
 
 
 class Trigger(StrEnum):
-    """What moves an operation on."""
+    """What changes an operation's status."""
 
     ANNOUNCE = "announce"
     """It enters with notice."""
     STRIKE = "strike"
-    """It enters without notice: an unforeseen failure, or automatically approved."""
+    """It enters without notice: an unforeseen failure, or an automatic approval."""
     START = "start"
     """Each of its events is approved, or its NotBefore has come."""
     SUCCEED = "succeed"
@@ -33,7 +33,7 @@ class Trigger(StrEnum):
     FAIL = "fail"
     """The connector could not carry it out."""
     CANCEL = "cancel"
-    """An operator withdraws it, or something stronger supersedes it."""
+    """An operator cancels it, or a stronger operation supersedes it."""
 
 
 TRANSITIONS: Final[Mapping[tuple[EventStatus | None, Trigger], EventStatus]] = MappingProxyType(
@@ -59,26 +59,25 @@ _SPOKEN: Final[Mapping[Trigger, str]] = MappingProxyType(
         Trigger.CANCEL: "be cancelled",
     }
 )
-"""What an operation does by each, after "it can"."""
+"""Each trigger as a verb, for messages."""
 
 
 def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventStatus:
-    """Return the status that follows.
+    """Return the next status.
 
     Args:
         operation: Its id, for the message.
-        status: Where it is, None before it exists.
+        status: Its status; None before it exists.
         trigger: What happens to it.
 
     Raises:
-        Refused: The table has no such step (TOO_LATE); it stays where it is.
+        Refused: The table has no such transition (TOO_LATE).
     """
     following = TRANSITIONS.get((status, trigger))
     if following is None:
         possible = " or ".join(_SPOKEN[t] for s, t in TRANSITIONS if s is status)
-        message = (
-            f"operation {operation} is {status or 'new'}, so it cannot {_SPOKEN[trigger]}: "
-            + (f"it can {possible}" if possible else "nothing more happens to it")
+        message = f"operation {operation} is {status or 'new'} and cannot {_SPOKEN[trigger]}: " + (
+            f"it can only {possible}" if possible else "this status is final"
         )
         raise Refused(
             ErrorCode.TOO_LATE, message, operation=operation, status=str(status), trigger=trigger

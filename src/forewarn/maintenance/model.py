@@ -1,14 +1,13 @@
-"""The values that the rules speak of, all frozen.
+"""The values that the rules work on, all frozen.
 
-Machines and scopes are referred to by their key, the name in lower case: names are unique
-without regard to case. What people and guests read is the name as it was written.
+Machines and scopes are looked up by their key, the name in lower case: names are unique without
+regard to case. People and guests read the name as it was written.
 
-They are made of texts, numbers, times and one another, never in a circle, so the garbage collector
-need not look at them (`gc=False`): a service that keeps hundreds of thousands of them would stop
-for that.
+The values consist of strings, numbers, times and one another, never in a cycle, so the garbage
+collector can skip them (`gc=False`): with hundreds of thousands of them it would pause the service.
 
-An event has no status of its own. An operation is atomic, so its status is the status of each
-of its events, and the two cannot disagree.
+An event has no status of its own. An operation is atomic, so its status is that of each of its
+events, and the two cannot disagree.
 """
 
 from datetime import datetime, timedelta
@@ -27,13 +26,13 @@ from forewarn.vocabulary import (
 )
 
 
-class Refused(Exception):  # noqa: N818 - it is a refusal, the field's word, and no fault of ours
+class Refused(Exception):  # noqa: N818 - a refusal is the answer to a request, not an error of the service
     """A request that the rules do not allow; nothing was changed.
 
     Args:
         code: The reason, from the closed list.
-        message: What is wrong, what was expected, and what to do, for people.
-        facts: What the message speaks of, by name, for programs.
+        message: What is wrong, what was expected and what to do, for people.
+        facts: The values in the message by name, for programs.
     """
 
     def __init__(self, code: ErrorCode, message: str, **facts: str | int) -> None:
@@ -44,15 +43,14 @@ class Refused(Exception):  # noqa: N818 - it is a refusal, the field's word, and
 
 
 def key(name: str) -> str:
-    """Return what a name is compared and looked up by: itself in lower case."""
+    """Return what a name is compared and looked up by: the name in lower case."""
     return name.lower()
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a machine's instance tree says beside its place in the fleet; `""` where unknown.
+    """What a machine's instance metadata says beside its place in the fleet; `""` where unknown.
 
-    The names are those of the instance metadata (protocol.md section 1) in the fleet file's
-    spelling.
+    The fields are those of protocol.md section 1, in the fleet file's spelling.
     """
 
     azure_environment: str = "AzurePublicCloud"
@@ -80,22 +78,22 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     update_domain: int
     fault_domain: int
     vm_id: str
-    """A GUID of its own, lower case: the fleet file's, or one that was given once."""
+    """A GUID, lower case: the fleet file's, or one that was generated once."""
     host: str = ""
     """The physical machine below; `""` where unknown."""
     address: str = ""
     """Its source address at the metadata endpoint, as `ipaddress` writes it; `""` for none."""
     listener: str = ""
-    """The name of the listener that it asks at: addresses are unique for each; `""` for those that
-    have no name."""
+    """The name of the listener that it asks, within which its address is unique; `""` for a
+    listener without a name."""
     role: str = ""
-    """The cloud service's role that it is an instance of; `""` elsewhere."""
+    """The cloud service's role that it is an instance of; `""` in other scopes."""
     tags: tuple[tuple[str, str], ...] = ()
     profile: Profile = Profile()
 
     @property
     def key(self) -> str:
-        """Return what it is referred to by."""
+        """The name in lower case."""
         return key(self.name)
 
 
@@ -110,27 +108,27 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The number of its document; moves when, and only when, its visible events change."""
     priority: Priority = Priority.REGULAR
     automatically_approve: tuple[EventType, ...] = ()
-    """Types that start without notice when a user asks: Reboot and Redeploy at most."""
+    """Types that start without notice when a user asks; only Reboot and Redeploy may be."""
     terminate_notice_minutes: int | None = None
     """The notice of a Terminate, 5 to 15; None where a deletion has no event."""
     asked_at: datetime | None = None
-    """When one of its machines last asked for events, as far as that was written down; None if
-    none ever did. Whether the scope is on follows from it (protocol.md section 8)."""
+    """When one of its machines last asked for events, to about a minute; None if none ever did. It
+    decides whether the scope is on (protocol.md section 8)."""
 
     @property
     def key(self) -> str:
-        """Return what it is referred to by."""
+        """The name in lower case."""
         return key(self.name)
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The first word that let an event start."""
+    """The first approval of an event."""
 
     kind: ApproverKind
     by: str
     """The machine's name, the operator's, or the scope's for an automatic one."""
     address: str = ""
-    """Where the word came from; `""` where there is no address."""
+    """The source address; `""` where there is none."""
     at: datetime
 
 
@@ -144,45 +142,45 @@ class HoldKind(StrEnum):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An operator's word that nothing of this starts until it is released."""
+    """An operator's order that nothing of this starts until it is released."""
 
     kind: HoldKind
     name: str
-    """The key of the scope or machine, the host as it is written; `""` for everything."""
+    """The key of a scope or machine, a host as it is written, `""` for everything."""
     reason: str
     by: str
     at: datetime
 
 
 class AuditAction(StrEnum):
-    """What an operator did with what was under way."""
+    """What an operator did to an operation or a maintenance."""
 
     HOLD = "hold"
     RELEASE = "release"
     POSTPONE = "postpone"
     RESUME = "resume"
     REPEAT = "repeat"
-    """Let what was in doubt be carried out again."""
+    """Let an operation whose outcome was unknown be carried out again."""
 
 
 class Intervention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An operator's word that changed the course of an operation or a maintenance."""
+    """The record of an operator's action on an operation or a maintenance."""
 
     action: AuditAction
     by: str
     at: datetime
     detail: str = ""
-    """What was held or released and why, or until when it was postponed."""
+    """What was held or released and why, or the NotBefore it was postponed to."""
 
 
 MAX_INTERVENTIONS = 20
-"""The most that are kept of one operation or maintenance, the latest: more is a script's doing."""
+"""Interventions kept of one operation or maintenance, the latest: more come from a script."""
 
 
-def intervened(
+def add_intervention(
     before: tuple[Intervention, ...], action: AuditAction, by: str, at: datetime, detail: str = ""
 ) -> tuple[Intervention, ...]:
-    """Return the interventions with one more."""
+    """Return the interventions with one more, the oldest dropped past the limit."""
     return (*before, Intervention(action=action, by=by, at=at, detail=detail))[-MAX_INTERVENTIONS:]
 
 
@@ -195,12 +193,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The key of its scope."""
     update_domain: int
     machines: tuple[str, ...]
-    """Names as guests read them; one order for the event's whole life."""
+    """Names as guests read them, in one order for the event's whole life."""
     published: int
-    """The scope's incarnation that first showed it: what the document is ordered by."""
+    """The scope's incarnation that first showed it; it orders the document."""
     approval: Approval | None = None
     silent: bool = False
-    """Its scope was off when it was made: no guest sees it, and it needs no approval."""
+    """Its scope was off when it was announced: no guest sees it, and it needs no approval."""
 
 
 class StartCause(StrEnum):
@@ -211,11 +209,11 @@ class StartCause(StrEnum):
     NO_NOTICE = "no-notice"
     """An unforeseen failure."""
     SILENT = "silent"
-    """Every scope of it was off: there was nobody to be told."""
+    """Every scope of it was off: there was nobody to tell."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is carried out as one: all of it starts at one instant."""
+    """What is carried out as one: all of it starts at the same instant."""
 
     id: str
     """`<maintenance>.<n>`, such as `12.1`."""
@@ -234,34 +232,34 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     hosts: tuple[str, ...] = ()
-    """The hosts that its machines were on when it was announced, as far as they are known."""
+    """The known hosts of its machines when it was announced."""
     rolling_update: int | None = None
-    """Which of its maintenance's walks it is a step of; None where there is nothing to walk."""
+    """The index of its maintenance's rolling update that it belongs to; None where it has none."""
     held_at: datetime | None = None
-    """Since when a hold keeps it from starting; None while none does."""
+    """When a hold began to keep it from starting; None while none does."""
     notice_left_seconds: int = 0
-    """What was left of its notice when it was held; it begins again with the release."""
+    """What was left of its notice when it was held; it continues at the release."""
     waits_for: str = ""
-    """The operation that must end before this one may start, once it is ready; `""` for none."""
+    """The operation that must end before this one, which is ready, may start; `""` for none."""
     outcome: str = ""
-    """What the connector said at its end, or why it was cancelled."""
+    """What the connector said at the end, or why it was cancelled."""
     acknowledged_by: str = ""
-    """The operator who took note of its failure; `""` while nobody has."""
+    """The operator who acknowledged its failure; `""` while nobody has."""
     attempt: int = 0
     """The fencing number: each claim by an executor raises it."""
     executor: str = ""
     """Who claimed it last."""
     lease_until: datetime | None = None
-    """When that claim is void."""
+    """When that claim expires."""
     outcome_unknown: str = ""
-    """Why nobody knows whether it was carried out: it stays Started until an operator says; `""`
-    where there is no doubt."""
+    """Why nobody knows whether it was carried out; it then stays Started until an operator resolves
+    it. `""` otherwise."""
     repeat_after: int = 0
-    """The attempt after which an operator said that it is to be repeated: what that attempt, or one
-    before it, left in doubt is done again without asking."""
+    """The attempt after which an operator ordered a repetition: what that attempt or an earlier one
+    left unknown is done again without asking."""
     interventions: tuple[Intervention, ...] = ()
-    """What operators did with it, the first first; approvals, cancels and notes have fields of
-    their own."""
+    """What operators did to it, oldest first; approvals, cancellations and acknowledgements have
+    fields of their own."""
 
     @property
     def approved(self) -> bool:
@@ -275,49 +273,49 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def silent(self) -> bool:
-        """Whether no guest sees anything of it."""
+        """Whether no guest sees any of its events."""
         return all(event.silent for event in self.events)
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """Return the names of all its machines, event by event."""
+        """The names of all its machines, event by event."""
         return tuple(name for event in self.events for name in event.machines)
 
 
 class Verdict(StrEnum):
-    """What an operator says of an operation in doubt."""
+    """How an operator resolves an operation whose outcome is unknown."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     REPEAT = "repeat"
-    """It is to be carried out again, as far as nobody knows that it was."""
+    """Carry it out again on the machines whose result is unknown."""
 
 
 class RollingState(StrEnum):
-    """How a walk stands."""
+    """The state of a rolling update."""
 
     RUNNING = "running"
     PAUSED = "paused"
-    """A step did not end well: an operator resumes or cancels it."""
+    """An operation of it did not complete: an operator resumes or cancels it."""
     FINISHED = "finished"
 
 
 class RollingUpdate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A scope, or a host, taken one update domain after another.
 
-    The next step is found when it is announced, in the fleet as it is then.
+    An operation's machines are chosen when it is announced, from the fleet as it is then.
     """
 
     scope: str = ""
-    """The key of the scope that is walked; `""` where a host is."""
+    """The key of the scope; `""` for a host."""
     host: str = ""
     machines: tuple[str, ...] = ()
-    """Keys; empty for all that there are when a step is announced."""
+    """Keys; empty for all machines there are when an operation is announced."""
     done: tuple[str, ...] = ()
-    """The keys of machines that had their turn."""
+    """Keys of the machines that have had their turn."""
     state: RollingState = RollingState.RUNNING
     reason: str = ""
-    """Why it stopped."""
+    """Why it is paused."""
 
 
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -327,7 +325,7 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     event_type: EventType
     source: EventSource
     targets: tuple[str, ...]
-    """The machines' names, or the one scope's, as they were asked for."""
+    """The names of the machines, or of the scope or host, that were asked for."""
     requested_by: str
     requested_at: datetime
     description: str
@@ -335,16 +333,16 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     without_notice: bool = False
     """The operator accepts that scopes which are off get no event and no notice."""
     rolling_updates: tuple[RollingUpdate, ...] = ()
-    """Only for what takes more than one step."""
+    """Empty where one operation is enough."""
     announced: int = 0
-    """How many operations it has had so far: the last one's ordinal."""
+    """How many operations it has announced: the last one's ordinal."""
     interventions: tuple[Intervention, ...] = ()
-    """What operators did with its walks, the first first."""
+    """What operators did to its rolling updates, oldest first."""
 
     @property
     def open(self) -> bool:
-        """Whether a step of it is still to be announced, or an operator must say so."""
-        return any(walk.state is not RollingState.FINISHED for walk in self.rolling_updates)
+        """Whether a rolling update of it is running or paused."""
+        return any(rolling.state is not RollingState.FINISHED for rolling in self.rolling_updates)
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -357,7 +355,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def key(self) -> str:
-        """Return what it is referred to by."""
+        """The name in lower case."""
         return key(self.name)
 
 
@@ -373,17 +371,17 @@ class Parting(msgspec.Struct, frozen=True, array_like=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision may look at.
 
-    It holds every scope that the cause touches, every live operation of those scopes, and the
-    machines of a walk that goes on there; other machines only where the cause names them.
+    It holds every scope that the command touches, every live operation of those scopes, and the
+    machines of their rolling updates; other machines only where the command names them.
     """
 
     scopes: dict[str, Scope] = {}
     machines: dict[str, Machine] = {}
     operations: dict[str, Operation] = {}
     maintenances: dict[int, Maintenance] = {}
-    """Those that are open and touch one of the scopes."""
+    """The open ones that touch one of the scopes."""
     holds: tuple[Hold, ...] = ()
-    """All that there are."""
+    """All of them."""
     lost: dict[str, Lost] = {}
     """Only where a fleet is applied."""
     retired: dict[str, int] = {}
@@ -391,12 +389,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     parted: dict[str, Parting] = {}
     """What machines that were removed may have read last, by key; only where a fleet is applied."""
     user_events_pending: int = 0
-    """How many events of users' own maintenance are Scheduled anywhere; only where that has a
-    limit."""
+    """How many events of user-initiated maintenance are Scheduled anywhere; only where a limit is
+    set."""
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """New values for what a decision changed; the store saves them and the feed tells them."""
+    """What a decision changed: the store saves it, and the changefeed publishes it."""
 
     maintenances: tuple[Maintenance, ...] = ()
     operations: tuple[Operation, ...] = ()
@@ -415,7 +413,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of lost machines that were added again."""
 
     def __bool__(self) -> bool:
-        """Tell whether anything changed."""
+        """Whether anything changed."""
         return any(getattr(self, field) for field in self.__struct_fields__)
 
 
@@ -433,28 +431,28 @@ def covers(hold: Hold, operation: Operation) -> bool:
 
 
 class Enablement(StrEnum):
-    """When a scope has events at all."""
+    """When a scope has events at all (protocol.md section 8)."""
 
     ALWAYS = "always"
     FIRST_REQUEST = "first-request"
-    """Off until one of its machines asks, and off again when none has asked for long."""
+    """Off until one of its machines asks, and off again when none has asked for a long time."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What rules look at beside the snapshot: the settings, and whether anything may start."""
+    """What the rules consider beside the snapshot: the settings, and whether anything may start."""
 
     enablement: Enablement = Enablement.ALWAYS
     disable_after: timedelta = timedelta(hours=24)
-    """With FIRST_REQUEST: how long a scope stays on without being asked for."""
+    """With FIRST_REQUEST: how long a scope stays on while nobody asks."""
     user_initiated_limit: int = 0
-    """The most events that users' own maintenance may have pending; 0 is no limit."""
+    """How many events of user-initiated maintenance may be pending; 0 for no limit."""
     starts: bool = True
-    """Whether anything may start now; not while the time of day is doubted, or guests cannot read.
-    What gets ready meanwhile is due as soon as it may. A failure without notice has happened, and
-    enters all the same."""
+    """Whether anything may start now: not while the time of day is doubted, or guests cannot read.
+    What becomes ready meanwhile starts afterwards. A failure without notice has already happened
+    and enters all the same."""
 
     def is_on(self, scope: Scope, now: datetime) -> bool:
-        """Tell whether the scope's guests are told of what is announced now."""
+        """Tell whether the scope's guests see what is announced now."""
         if self.enablement is Enablement.ALWAYS:
             return True
         return scope.asked_at is not None and now - scope.asked_at < self.disable_after

@@ -1,4 +1,4 @@
-"""How long guests are told ahead (protocol.md section 6)."""
+"""How long before an event guests are told (protocol.md section 6)."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -19,11 +19,11 @@ LEAST: Final[Mapping[EventType, timedelta]] = MappingProxyType(
 """The least notice by type. A Terminate's is its scale set's own."""
 
 TERMINATE_MINUTES: Final = (5, 15)
-"""The least and the most that a scale set may give a machine before its deletion."""
+"""The least and the most notice that a scale set may give before a deletion."""
 
 FURTHEST: Final = timedelta(days=366)
-"""The furthest NotBefore: a predicted hardware failure is announced days ahead, not years, and a
-mistyped year is better refused than kept."""
+"""The latest NotBefore: a predicted hardware failure is announced days ahead, not years, and a
+mistyped year is refused."""
 
 
 def minimum(event_type: EventType, terminate_notice_minutes: int | None) -> timedelta:
@@ -31,8 +31,7 @@ def minimum(event_type: EventType, terminate_notice_minutes: int | None) -> time
 
     Args:
         event_type: What is going to happen.
-        terminate_notice_minutes: The scope's own notice of a deletion; it decides a Terminate and
-            nothing else.
+        terminate_notice_minutes: The scope's notice of a deletion; only a Terminate uses it.
 
     Raises:
         Refused: A Terminate where no notification is turned on (NOT_ELIGIBLE).
@@ -43,7 +42,7 @@ def minimum(event_type: EventType, terminate_notice_minutes: int | None) -> time
         raise Refused(
             ErrorCode.NOT_ELIGIBLE,
             "a Terminate needs a scale set with terminate_notice_minutes (5 to 15); "
-            "without it a deletion has no event",
+            "without it, a deletion has no event",
         )
     return timedelta(minutes=terminate_notice_minutes)
 
@@ -52,7 +51,7 @@ def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datet
     """Return when an event that is announced now may start without approval.
 
     Args:
-        asked: What the operator wants, None for as soon as the notice allows.
+        asked: What the operator asked for; None for as soon as the notice allows.
         least: The least notice.
         now: The time of the announcement.
 
@@ -68,17 +67,17 @@ def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datet
     if asked < earliest:
         first = whole_seconds(earliest)
         if not least:
-            message = f"NotBefore {spoken(asked)} is in the past: leave it out to start at once"
+            message = f"NotBefore {spoken(asked)} is in the past: leave it out to start immediately"
             raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=first.isoformat())
         message = (
-            f"NotBefore {spoken(asked)} would leave the guests less than their notice of "
-            f"{_spoken(least)}: the earliest is {spoken(first)}; leave it out to get that"
+            f"NotBefore {spoken(asked)} gives guests less than their notice of {_spoken(least)}: "
+            f"the earliest is {spoken(first)}; leave it out to get that"
         )
         raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=first.isoformat())
     if asked > now + FURTHEST:
         message = (
-            f"NotBefore {spoken(asked)} is more than {FURTHEST.days} days off: "
-            "give a nearer time and schedule the rest later"
+            f"NotBefore {spoken(asked)} is more than {FURTHEST.days} days ahead: "
+            "expected an earlier time"
         )
         raise Refused(ErrorCode.INVALID, message, days=FURTHEST.days)
     return whole_seconds(asked)
@@ -88,7 +87,7 @@ def later(asked: datetime, shown: datetime, now: datetime) -> datetime:
     """Return when a postponed event may start.
 
     Args:
-        asked: What the operator wants.
+        asked: What the operator asked for.
         shown: What guests have read so far.
         now: The time of the postponement.
 
@@ -100,19 +99,19 @@ def later(asked: datetime, shown: datetime, now: datetime) -> datetime:
     if asked <= earliest:
         message = (
             f"NotBefore {spoken(asked)} is not later than {spoken(earliest)}: an event "
-            "can be postponed, never brought forward"
+            "can be moved later, never earlier"
         )
         raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=earliest.isoformat())
     return not_before(asked, timedelta(0), now)
 
 
 def spoken(moment: datetime) -> str:
-    """Return an aware time as people read it, in UTC to the second."""
+    """Format an aware time for people: UTC, to the second."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def whole_seconds(moment: datetime) -> datetime:
-    """Return the moment, rounded up to a whole second (protocol.md section 4)."""
+    """Round a moment up to a whole second (protocol.md section 4)."""
     if not moment.microsecond:
         return moment
     return moment.replace(microsecond=0) + timedelta(seconds=1)

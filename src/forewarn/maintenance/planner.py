@@ -1,9 +1,9 @@
-"""A request for maintenance becomes steps, and a step an operation with its events.
+"""Turns a request for maintenance into planned operations, and those into operations with events.
 
 An event holds machines of one scope and one update domain (protocol.md section 4), and one domain
-of a scope is down at a time. So a request for several domains is walked, one after the other; what
-a walk's next step is, is found in the fleet as it is when the step is announced. What a request may
-ask for is judged here; when an operation may start is `schedule`'s business.
+of a scope is down at a time. So a request for several domains becomes a rolling update: one domain
+after another, each found in the fleet as it is when it is announced. This module checks what a
+request may ask for; `decide` says when an operation may start.
 """
 
 import re
@@ -36,10 +36,10 @@ from forewarn.vocabulary import (
 )
 
 MAX_TARGETS = 10_000
-"""The most machines of one request: its one transaction stays under a second."""
+"""Machines of one request: its one transaction stays under a second."""
 
 MAX_DESCRIPTION = 500
-"""The most characters of a description: clients read it into fixed fields and log lines."""
+"""Characters of a description: clients read it into fixed fields and log lines."""
 
 MAX_DURATION_SECONDS = 30 * 24 * 3600
 """The longest expected interruption, 30 days: more is a mistake in the unit."""
@@ -65,45 +65,45 @@ DESCRIPTIONS = {
     (EventType.TERMINATE, EventSource.USER): "Virtual machine is going to be deleted as requested "
     "by authorized user.",
 }
-"""What an event says where nobody gives another text. Clients match on those of protocol.md
-section 4; Freeze/User, Reboot/Platform and the two of Terminate are open there and our choice."""
+"""The default descriptions. Clients match on those of protocol.md section 4; it leaves Freeze/User,
+Reboot/Platform and both of Terminate open, and they are our choice."""
 
 NO_NOTICE_TYPES = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY})
 """What an unforeseen failure can do to a machine; a deletion is never unforeseen."""
 
-UNWALKED = frozenset({EventType.PREEMPT, EventType.TERMINATE})
-"""What takes every update domain at once: the machines are lost in any case."""
+ALL_DOMAINS_AT_ONCE = frozenset({EventType.PREEMPT, EventType.TERMINATE})
+"""Types that take every update domain at once: the machines go away in any case."""
 
 AUTOMATIC_TYPES = frozenset({EventType.REBOOT, EventType.REDEPLOY})
-"""What a scope may approve by itself when a user asks (protocol.md section 6)."""
+"""Types that a scope may approve automatically when a user asks (protocol.md section 6)."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator asks for. One of `machines`, `scope` and `host`."""
+    """What an operator asks for: `machines`, `scope` or `host`, exactly one of them."""
 
     event_type: EventType
     machines: tuple[str, ...] = ()
-    """Names, without regard to case; a name given twice counts once."""
+    """Names in any case; a name given twice counts once."""
     scope: str = ""
     """A scope's name: all of its machines."""
     host: str = ""
-    """A host, as the fleet spells it: all machines on it."""
+    """A host, as the fleet file spells it: all machines on it."""
     source: EventSource = EventSource.PLATFORM
     not_before: datetime | None = None
-    """Aware; None for as soon as the least notice allows."""
+    """Aware; None for as soon as the least notice allows. What needs no notice waits for it too."""
     duration_seconds: int = -1
     """The expected interruption; 0 none, -1 unknown."""
     description: str | None = None
-    """None for the text that the type and source have by custom."""
+    """None for the default of the type and source."""
     live_migration: bool = False
-    """A Freeze that moves the machine: only chooses the description."""
+    """A Freeze that moves the machine; only changes the default description."""
     no_notice: bool = False
     """It has happened already: an unforeseen failure."""
     without_notice: bool = False
-    """Whether machines whose scope is off may be stopped without any notice."""
+    """Whether machines whose scope is off may stop without any notice."""
     indivisible: bool = False
-    """Whether the host's machines can only go down all at once, as for a patch of the host itself:
-    refused where that would take two update domains of a scope."""
+    """Whether the host's machines can only go down all at once, as when the host itself is patched:
+    refused where that would take down two update domains of a scope."""
     requested_by: str = ""
 
 
@@ -113,7 +113,7 @@ class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):
     machines: tuple[Machine, ...]
     """In the order of their names; of one update domain in each scope."""
     rolling_update: int | None
-    """Which walk of the maintenance it is a step of."""
+    """The index of its rolling update in the maintenance; None where there is none."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,33 +121,32 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     maintenance: Maintenance
     operations: tuple[Operation, ...]
-    """New; Scheduled where they are announced, Started where they struck. Of a walk, the first."""
+    """New ones, Scheduled or already Started; the first of each rolling update."""
     superseded: tuple[Operation, ...] = ()
     """Pending operations that it cancelled."""
 
 
 def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
-    """Return the machines that a request means, in the order of their names.
+    """Return the machines that a request names, ordered by name.
 
     Raises:
         Refused: INVALID, LIMIT or NOT_FOUND, naming what is wrong.
     """
     if sum(map(bool, (request.machines, request.scope, request.host))) != 1:
-        raise Refused(ErrorCode.INVALID, "name machines, or one scope, or one host: one of them")
+        message = "expected machines, a scope or a host, and only one of these"
+        raise Refused(ErrorCode.INVALID, message)
     if request.scope:
         scope = snapshot.scopes.get(key(request.scope))
         if scope is None:
             raise _unknown("scope", [request.scope])
         found = [m for m in snapshot.machines.values() if m.scope == scope.key]
         if not found:
-            message = f"scope {scope.name} has no machines: there is nothing to maintain"
+            message = f"scope {scope.name} has no machines"
             raise Refused(ErrorCode.INVALID, message, scope=scope.name)
     elif request.host:
         found = [m for m in snapshot.machines.values() if m.host == request.host]
         if not found:
-            message = (
-                f"no machine of the fleet is on host {request.host!r}: see 'forewarn fleet list'"
-            )
+            message = f"no machine is on host {request.host!r}: see 'forewarn fleet list'"
             raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=request.host)
     else:
         missing = [name for name in request.machines if key(name) not in snapshot.machines]
@@ -156,7 +155,7 @@ def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
         wanted = {key(name) for name in request.machines}
         found = [snapshot.machines[name] for name in wanted]
     if len(found) > MAX_TARGETS:
-        message = f"{len(found)} machines at once; at most {MAX_TARGETS}: split the request"
+        message = f"{len(found)} machines in one request, at most {MAX_TARGETS}: split the request"
         raise Refused(ErrorCode.LIMIT, message, machines=len(found), most=MAX_TARGETS)
     return sorted(found, key=natural)
 
@@ -164,11 +163,11 @@ def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
 def plan(
     snapshot: Snapshot, request: Request, *, number: int, now: datetime
 ) -> tuple[Maintenance, list[PlannedOperation]]:
-    """Turn a request into a maintenance and the steps that are announced at once.
+    """Turn a request into a maintenance and the operations that are announced now.
 
-    A scope of which several update domains are meant is walked, and so is a host that holds
-    several domains of one scope: the first step is announced, and each other when the one before
-    has ended well. A failure without notice, a preemption and a deletion are not walked.
+    Several update domains of a scope become a rolling update, and so does a host that holds
+    several domains of one scope: the first is announced now, each next one when the one before has
+    completed. A failure without notice, a preemption and a deletion take all domains at once.
 
     Args:
         snapshot: The machines asked for, their scopes, and all that is live there.
@@ -183,27 +182,27 @@ def plan(
     machines = targets(snapshot, request)
     for scope_key in dict.fromkeys(machine.scope for machine in machines):
         _judge_eligible(request, snapshot.scopes[scope_key])
-    all_at_once = request.no_notice or request.event_type in UNWALKED
+    all_at_once = request.no_notice or request.event_type in ALL_DOMAINS_AT_ONCE
     steps: list[PlannedOperation] = []
-    walks: list[RollingUpdate] = []
+    rolling_updates: list[RollingUpdate] = []
     members: dict[str, list[Machine]] = {}
     for machine in machines:
         members.setdefault(machine.scope, []).append(machine)
-    for walk in _walks(request, members):
-        concerned = machines if walk.host else members[walk.scope]
-        first = next_step(walk, concerned)
-        following = after(walk, first)
+    for rolling in _rolling_updates(request, members):
+        concerned = machines if rolling.host else members[rolling.scope]
+        first = next_step(rolling, concerned)
+        following = after(rolling, first)
         rest = next_step(following, concerned)
         if rest and request.indivisible and not request.no_notice:
             raise _torn(request.host, rest[0], snapshot.scopes[rest[0].scope])
         if rest and not all_at_once:
-            steps.append(PlannedOperation(machines=first, rolling_update=len(walks)))
-            walks.append(following)
+            steps.append(PlannedOperation(machines=first, rolling_update=len(rolling_updates)))
+            rolling_updates.append(following)
             continue
         while first:
             steps.append(PlannedOperation(machines=first, rolling_update=None))
-            walk = after(walk, first)  # noqa: PLW2901 - each step leaves less to walk
-            first = next_step(walk, concerned)
+            rolling = after(rolling, first)  # noqa: PLW2901 - each step leaves fewer machines
+            first = next_step(rolling, concerned)
     named = request.scope or request.host
     maintenance = Maintenance(
         number=number,
@@ -215,25 +214,25 @@ def plan(
         description=_description(request),
         duration_seconds=request.duration_seconds,
         without_notice=request.without_notice,
-        rolling_updates=tuple(walks),
+        rolling_updates=tuple(rolling_updates),
     )
     return maintenance, steps
 
 
-def next_step(walk: RollingUpdate, machines: Iterable[Machine]) -> tuple[Machine, ...]:
-    """Return who has the next turn of a walk: the lowest domain of each scope that is left.
+def next_step(rolling: RollingUpdate, machines: Iterable[Machine]) -> tuple[Machine, ...]:
+    """Return a rolling update's next machines: the lowest domain that is left of each scope.
 
     Args:
-        walk: How far it is.
-        machines: The fleet as it is now, as far as the walk may concern it.
+        rolling: How far it has come.
+        machines: The machines as they are now; those that are not its own are ignored.
 
     Returns:
-        In the order of their names; empty where nobody is left.
+        Ordered by name; empty where none is left.
     """
-    named, done = frozenset(walk.machines), frozenset(walk.done)
+    named, done = frozenset(rolling.machines), frozenset(rolling.done)
     left: dict[str, list[Machine]] = {}
     for machine in machines:
-        meant = machine.host == walk.host if walk.host else machine.scope == walk.scope
+        meant = machine.host == rolling.host if rolling.host else machine.scope == rolling.scope
         if meant and machine.key not in done and (not named or machine.key in named):
             left.setdefault(machine.scope, []).append(machine)
     turn: list[Machine] = []
@@ -243,10 +242,10 @@ def next_step(walk: RollingUpdate, machines: Iterable[Machine]) -> tuple[Machine
     return tuple(sorted(turn, key=natural))
 
 
-def after(walk: RollingUpdate, step: Iterable[Machine]) -> RollingUpdate:
-    """Return the walk when these have had their turn."""
-    done = (*walk.done, *(machine.key for machine in step))
-    return msgspec.structs.replace(walk, done=done)
+def after(rolling: RollingUpdate, step: Iterable[Machine]) -> RollingUpdate:
+    """Return the rolling update after these machines have had their turn."""
+    done = (*rolling.done, *(machine.key for machine in step))
+    return msgspec.structs.replace(rolling, done=done)
 
 
 def operation(
@@ -260,10 +259,10 @@ def operation(
     mint: Callable[[], str],
     now: datetime,
 ) -> Operation:
-    """Return a step as an operation that is about to be announced.
+    """Return a planned operation as one that is about to be announced.
 
-    Its events carry `published` 0 until the document's incarnation is known; those in the `silent`
-    scopes (keys) always do. `automatic` lets scopes approve it by their own setting.
+    Its events have `published` 0 until the document's incarnation is known; those in the `silent`
+    scopes (keys) keep it. `automatic` applies the scopes' own automatic approval.
     """
     groups: dict[str, list[Machine]] = {}
     for machine in step.machines:
@@ -298,7 +297,7 @@ def operation(
 def least_notice(
     event_type: EventType, step: PlannedOperation, scopes: Mapping[str, Scope]
 ) -> timedelta:
-    """Return the least notice that every scope of a step has."""
+    """Return the least notice that suits every scope of a planned operation."""
     return max(
         notice.minimum(event_type, scopes[machine.scope].terminate_notice_minutes)
         for machine in step.machines
@@ -306,7 +305,7 @@ def least_notice(
 
 
 def approves_itself(event_type: EventType, source: EventSource, scope: Scope) -> bool:
-    """Tell whether the scope approves this by its own setting (protocol.md section 6)."""
+    """Tell whether the scope approves this automatically (protocol.md section 6)."""
     return (
         source is EventSource.USER
         and event_type in AUTOMATIC_TYPES
@@ -320,7 +319,7 @@ def _own_approval(maintenance: Maintenance, scope: Scope, now: datetime) -> Appr
     return Approval(kind=ApproverKind.AUTOMATIC, by=scope.name, at=now)
 
 
-def _walks(request: Request, members: Mapping[str, list[Machine]]) -> list[RollingUpdate]:
+def _rolling_updates(request: Request, members: Mapping[str, list[Machine]]) -> list[RollingUpdate]:
     if request.host:
         return [RollingUpdate(host=request.host)]
     if request.scope:
@@ -332,7 +331,7 @@ def _walks(request: Request, members: Mapping[str, list[Machine]]) -> list[Rolli
 
 
 def natural(machine: Machine) -> tuple[tuple[int, int, str], ...]:
-    """Return what machines are ordered by: names, with their numbers as numbers."""
+    """Sort key: the name, with its numbers as numbers."""
     parts = re.findall(r"\d+|\D+", machine.key)
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
 
@@ -340,21 +339,24 @@ def natural(machine: Machine) -> tuple[tuple[int, int, str], ...]:
 def _judge(request: Request) -> None:
     if request.duration_seconds < -1 or request.duration_seconds > MAX_DURATION_SECONDS:
         message = (
-            f"a duration of {request.duration_seconds} s: give 0 for none, -1 for unknown, "
-            f"or 1 to {MAX_DURATION_SECONDS} seconds"
+            f"invalid duration {request.duration_seconds}: expected 1 to {MAX_DURATION_SECONDS} s, "
+            "0 for none or -1 for unknown"
         )
         raise Refused(ErrorCode.INVALID, message, duration_seconds=request.duration_seconds)
     text = request.description or ""
     if len(text) > MAX_DESCRIPTION or not text.isprintable():
-        message = f"a description is one line of at most {MAX_DESCRIPTION} printable characters"
+        message = (
+            f"invalid description: expected one line of at most {MAX_DESCRIPTION} printable "
+            "characters"
+        )
         raise Refused(ErrorCode.INVALID, message, length=len(text))
     if request.live_migration and request.event_type is not EventType.FREEZE:
         raise Refused(ErrorCode.INVALID, "only a Freeze can be a live migration")
     if request.not_before is not None and request.not_before.tzinfo is None:
-        message = f"NotBefore {request.not_before.isoformat()} names no time zone: add one, as Z"
+        message = f"NotBefore {request.not_before.isoformat()} has no time zone: add one, such as Z"
         raise Refused(ErrorCode.INVALID, message)
     if request.indivisible and not request.host:
-        raise Refused(ErrorCode.INVALID, "only a host's machines can be indivisible: name a host")
+        raise Refused(ErrorCode.INVALID, "indivisible needs a host")
     if request.no_notice:
         _judge_no_notice(request)
 
@@ -362,33 +364,31 @@ def _judge(request: Request) -> None:
 def _judge_no_notice(request: Request) -> None:
     if request.source is not EventSource.PLATFORM or request.event_type not in NO_NOTICE_TYPES:
         kinds = ", ".join(sorted(NO_NOTICE_TYPES))
-        message = f"only the platform's own {kinds} can strike without notice"
+        message = f"only {kinds} of the platform can happen without notice"
         raise Refused(ErrorCode.NOT_ELIGIBLE, message)
     if request.not_before is not None:
-        message = "what strikes without notice has happened already: leave NotBefore out"
+        message = "a failure without notice has already happened: leave NotBefore out"
         raise Refused(ErrorCode.INVALID, message)
 
 
 def _judge_eligible(request: Request, scope: Scope) -> None:
     if request.event_type is EventType.PREEMPT and scope.priority is not Priority.LOW:
-        message = (
-            f"{scope.name} is of regular priority: only low-priority machines can be preempted"
-        )
+        message = f"{scope.name} has regular priority: only low-priority machines can be preempted"
         raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name)
     if request.event_type is EventType.TERMINATE and (
         scope.kind is not ScopeKind.SCALE_SET or scope.terminate_notice_minutes is None
     ):
         message = (
-            f"{scope.name} is no scale set with terminate_notice_minutes: "
-            "without that a deletion has no event"
+            f"{scope.name} is not a scale set with terminate_notice_minutes: "
+            "without it, a deletion has no event"
         )
         raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name)
 
 
 def _torn(host: str, machine: Machine, scope: Scope) -> Refused:
     message = (
-        f"host {host} holds several update domains of {scope.name}, {machine.name} among them: "
-        "all at once would take them down together; move machines away, or ask without indivisible"
+        f"host {host} holds several update domains of {scope.name} ({machine.name} is in another), "
+        "and indivisible would take them down together; move machines away, or leave it out"
     )
     return Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name, machine=machine.name)
 
@@ -405,5 +405,5 @@ def _unknown(what: str, names: Iterable[str]) -> Refused:
     listed = sorted(set(names))
     more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
     shown = ", ".join(map(repr, listed[:5])) + more
-    message = f"no {what} of the fleet is called {shown}: see 'forewarn fleet list'"
+    message = f"no {what} named {shown}: see 'forewarn fleet list'"
     return Refused(ErrorCode.NOT_FOUND, message, what=what, name=listed[0])

@@ -1,8 +1,8 @@
-"""The working copy of one decision: the snapshot's values, and what became of them.
+"""The working set of one decision: the snapshot's values, and what became of them.
 
-`schedule` says what follows from a cause; the bench does the steps that several causes share, each
-by the table of transitions: announce, start or wait, hold, end, and walk on. It changes nothing
-but itself, and `decision` returns what is new.
+`decide` says what follows from a command; the working set does the steps that several commands
+share, each by the table of transitions: announce, start or wait, hold, end, and continue a rolling
+update. It changes nothing but itself, and `decision` returns what is new.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +27,7 @@ from forewarn.maintenance.model import (
     Scope,
     Snapshot,
     StartCause,
-    intervened,
+    add_intervention,
     key,
 )
 from forewarn.vocabulary import ErrorCode, EventStatus
@@ -37,7 +37,10 @@ V = TypeVar("V")
 
 
 class TrackedDict(dict[K, V]):
-    """A copy that knows what was written to it: what it came to costs what changed, not all."""
+    """A copy of a mapping that tracks what was written to it.
+
+    Finding what changed costs as much as what changed, not as much as all there is.
+    """
 
     def __init__(self, of: Mapping[K, V]) -> None:
         super().__init__(of)
@@ -45,12 +48,12 @@ class TrackedDict(dict[K, V]):
         self._written: dict[K, None] = {}
 
     def __setitem__(self, name: K, value: V) -> None:
-        """Write a value down."""
+        """Set a value."""
         super().__setitem__(name, value)
         self._written[name] = None
 
     def changed(self) -> tuple[V, ...]:
-        """Return the values that are other than they were, in the order of their writing."""
+        """Return the values that differ from the original's, in the order they were set."""
         before = self._of
         return tuple(
             self[name]
@@ -59,37 +62,37 @@ class TrackedDict(dict[K, V]):
         )
 
 
-EXEMPT = planner.UNWALKED
-"""What waits for no other update domain: the machine is lost in any case."""
+EXEMPT = planner.ALL_DOMAINS_AT_ONCE
+"""What waits for no other update domain: the machines go away in any case."""
 
 HELD_ON = timedelta(minutes=15)
-"""How far NotBefore moves on when it comes while a hold is on: guests go on reading a time that
-lies ahead, and not too often another."""
+"""How far NotBefore moves on when it comes during a hold: guests keep reading a time that lies
+ahead, and it does not change too often."""
 
 MAX_OUTCOME = 2000
-"""The most characters of an outcome that are kept: the end of a program's complaint."""
+"""Characters of an outcome that are kept, from its end, where programs say what went wrong."""
 
 replace = msgspec.structs.replace
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from a cause."""
+    """What follows from a command."""
 
     changes: Changes
-    """New values for what changed; nothing where the cause changed nothing."""
+    """New values for what changed; empty where the command changed nothing."""
     operations: tuple[Operation, ...] = ()
-    """The operations that the cause was about, as they are now, changed or not."""
+    """The operations that the command was about, changed or not."""
     maintenance: Maintenance | None = None
     """What was requested or resumed."""
 
 
 class WorkingSet:
-    """One decision under way.
+    """One decision in progress.
 
     Args:
         snapshot: What it may look at; left as it is.
-        now: The one time of it.
-        mint: Gives a new GUID at each call.
+        now: The time of the decision.
+        mint: Returns a new GUID at each call.
         policy: What the settings say.
     """
 
@@ -108,7 +111,7 @@ class WorkingSet:
         self.lost: list[Lost] = []
         self._changed: dict[str, None] = {}
         self._by_scope: dict[str, dict[str, None]] | None = None
-        """The ids of operations by scope; None until somebody looks: many causes never do."""
+        """Ids of operations by scope; None until somebody looks, which many commands never do."""
 
     def live_in(self, scope: str) -> list[Operation]:
         """Return what is Scheduled or Started in a scope."""
@@ -120,34 +123,44 @@ class WorkingSet:
         return [o for o in map(self.operations.__getitem__, ids) if o.status.visible]
 
     def named(self, operation_id: str) -> Operation:
-        """Return an operation of the snapshot, refusing one that there is not."""
+        """Return an operation of the snapshot.
+
+        Raises:
+            Refused: There is no such operation (NOT_FOUND).
+        """
         operation = self.operations.get(operation_id)
         if operation is None:
-            message = f"there is no operation {operation_id!r}: see 'forewarn history'"
+            message = f"no operation {operation_id!r}: see 'forewarn history'"
             raise Refused(ErrorCode.NOT_FOUND, message, operation=operation_id)
         return operation
 
     def claimed(self, operation_id: str, attempt: int) -> Operation:
-        """Return a Started operation that this attempt has; a later claim refuses the older."""
+        """Return a Started operation that was claimed under this attempt number.
+
+        Raises:
+            Refused: It is not Started, or a later attempt has claimed it (STALE).
+        """
         operation = self.named(operation_id)
         if operation.status is not EventStatus.STARTED or operation.attempt != attempt:
             message = (
-                f"attempt {attempt} at operation {operation_id} is stale: it is "
-                f"{operation.status} at attempt {operation.attempt}"
+                f"attempt {attempt} at operation {operation_id} is stale: the operation is "
+                f"{operation.status}, at attempt {operation.attempt}"
             )
             raise Refused(ErrorCode.STALE, message, operation=operation_id, attempt=attempt)
         return operation
 
     def put(self, operation: Operation) -> None:
-        """Let an operation be so from now on."""
+        """Set the new value of an operation."""
         if self._by_scope is not None and operation.id not in self.operations:
             self._index(self._by_scope, operation)
         self.operations[operation.id] = operation
         self._changed[operation.id] = None
 
-    def intervene(self, operation: Operation, deed: AuditAction, by: str, note: str) -> None:
-        """Let an operation be so from now on, by an operator's word that is written down."""
-        interventions = intervened(operation.interventions, deed, by, self.now, note)
+    def record_intervention(
+        self, operation: Operation, action: AuditAction, by: str, detail: str
+    ) -> None:
+        """Set the new value of an operation, and record the operator who changed it."""
+        interventions = add_intervention(operation.interventions, action, by, self.now, detail)
         self.put(replace(operation, interventions=interventions))
 
     def announce(
@@ -158,7 +171,7 @@ class WorkingSet:
         *,
         no_notice: bool = False,
     ) -> str:
-        """Let a step of a maintenance enter as its next operation; return its id.
+        """Add a planned operation as the next one of its maintenance; return its id.
 
         It starts at once where there is no notice, or where every scope is off or approves it
         automatically, unless a later NotBefore is asked for; otherwise it is Scheduled.
@@ -200,16 +213,16 @@ class WorkingSet:
         return operation.id
 
     def start_if_ready(self, operation: Operation) -> None:
-        """Start it if it may, else write down what it waits for; nothing while it is held."""
+        """Start a ready operation, or record what it waits for; do nothing while it is held."""
         if operation.held_at is not None:
             return
         if operation.approved or operation.not_before <= self.now:
             self.start_if_free(operation, Trigger.START)
 
     def start_if_free(self, operation: Operation, trigger: Trigger) -> None:
-        """Start what is ready, or write down what it waits for; neither if nothing may start."""
+        """Start a ready operation, or record what it waits for; neither while starts are paused."""
         if not self.policy.starts:
-            self._leave_due(operation, trigger)
+            self._leave_ready(operation, trigger)
             return
         obstacle = self._obstacle(operation)
         if obstacle is None:
@@ -221,25 +234,25 @@ class WorkingSet:
         else:
             self.put(waiting)
 
-    def _go_on(self, operation: Operation) -> None:
-        """Start what waits for nothing any more, if it is still ready.
+    def _start_if_still_ready(self, operation: Operation) -> None:
+        """Start an operation that no longer waits for another, if it is still ready.
 
-        A clock that was set back makes a NotBefore lie ahead again: then time wakes it.
+        A clock that was set back puts its NotBefore ahead again; then time wakes it.
         """
         if operation.approved or operation.not_before <= self.now:
             self.start_if_free(operation, Trigger.START)
         else:
             self.put(operation)
 
-    def _leave_due(self, operation: Operation, trigger: Trigger) -> None:
-        """Let what is ready be found by the next look at what is due."""
+    def _leave_ready(self, operation: Operation, trigger: Trigger) -> None:
+        """Leave a ready operation for the next AdvanceTime."""
         if trigger is Trigger.STRIKE:
             self._enter(operation)
         elif operation != self.operations.get(operation.id):
             self.put(operation)
 
     def end(self, operation: Operation, trigger: Trigger, outcome: str) -> None:
-        """End it; look again at what waited for it, and walk on."""
+        """End an operation, start what waited for it, and continue the rolling updates."""
         status = lifecycle.step(operation.id, operation.status, trigger)
         self.put(
             replace(
@@ -254,19 +267,21 @@ class WorkingSet:
             )
         )
         if operation.rolling_update is not None and status is not EventStatus.COMPLETED:
-            self.stop_walk(operation, f"{operation.id} is {status}: {outcome}".rstrip(": "))
+            self.pause_rolling_update(
+                operation, f"{operation.id} is {status}: {outcome}".rstrip(": ")
+            )
         waiting = [o for o in self.operations.values() if o.waits_for == operation.id]
-        for other in sorted(waiting, key=in_turn):
-            self._go_on(replace(other, waits_for=""))
-        self.walk_on()
+        for other in sorted(waiting, key=start_order):
+            self._start_if_still_ready(replace(other, waits_for=""))
+        self.continue_rolling_updates()
 
     def hold(self, operation: Operation) -> None:
-        """Keep what is Scheduled from starting; what is left of its notice is written down."""
+        """Keep a Scheduled operation from starting, and record what is left of its notice."""
         if operation.status is EventStatus.SCHEDULED and operation.held_at is None:
             self.put(self._held(replace(operation, waits_for="")))
 
     def release(self, operation: Operation) -> None:
-        """Let it go on with the notice that it had left, unless another hold covers it.
+        """Give a held operation the notice that it had left, unless another hold covers it.
 
         NotBefore never moves to before what guests have read.
         """
@@ -279,13 +294,13 @@ class WorkingSet:
         self.put(replace(operation, held_at=None, notice_left_seconds=0, not_before=not_before))
         self.start_if_ready(self.operations[operation.id])
 
-    def move_on(self, operation: Operation) -> None:
-        """Move the NotBefore of a held one ahead, so that guests go on reading a future time."""
+    def push_back(self, operation: Operation) -> None:
+        """Move a held operation's NotBefore ahead, so that guests keep reading a future time."""
         not_before = notice.whole_seconds(self.now + HELD_ON)
         self.put(replace(operation, not_before=not_before))
 
-    def stop_walk(self, operation: Operation, reason: str) -> None:
-        """Stop the walk that an operation is a step of, unless it is over."""
+    def pause_rolling_update(self, operation: Operation, reason: str) -> None:
+        """Pause the rolling update that an operation belongs to, unless it is finished."""
         assert operation.rolling_update is not None
         maintenance = self.maintenances.get(operation.maintenance)
         if (
@@ -293,53 +308,53 @@ class WorkingSet:
             or maintenance.rolling_updates[operation.rolling_update].state is RollingState.FINISHED
         ):
             return
-        stopped = {"state": RollingState.PAUSED, "reason": reason[-MAX_OUTCOME:]}
-        self._put_walk(maintenance, operation.rolling_update, **stopped)
+        paused = {"state": RollingState.PAUSED, "reason": reason[-MAX_OUTCOME:]}
+        self._put_rolling_update(maintenance, operation.rolling_update, **paused)
 
-    def end_walks(self, number: int, reason: str) -> bool:
-        """Let nothing more of a maintenance be announced; return whether anything was left."""
+    def finish_rolling_updates(self, number: int, reason: str) -> bool:
+        """Announce nothing more of a maintenance; return whether anything was left."""
         maintenance = self.maintenances[number]
         left = maintenance.open
         for index in range(len(maintenance.rolling_updates)):
             changes = {"state": RollingState.FINISHED, "reason": reason}
-            self._put_walk(self.maintenances[number], index, **changes)
+            self._put_rolling_update(self.maintenances[number], index, **changes)
         return left
 
-    def resume_walks(self, number: int, by: str) -> bool:
-        """Let stopped walks go on with their next step; return whether one was stopped.
+    def resume_rolling_updates(self, number: int, by: str) -> bool:
+        """Continue the paused rolling updates of a maintenance; return whether one was paused.
 
         Args:
-            number: Of the maintenance.
-            by: The operator who says so.
+            number: The maintenance's.
+            by: The operator who resumes it.
         """
-        stopped = [
+        paused = [
             index
-            for index, walk in enumerate(self.maintenances[number].rolling_updates)
-            if walk.state is RollingState.PAUSED
+            for index, rolling in enumerate(self.maintenances[number].rolling_updates)
+            if rolling.state is RollingState.PAUSED
         ]
-        for index in stopped:
+        for index in paused:
             maintenance = self.maintenances[number]
-            words = intervened(
+            interventions = add_intervention(
                 maintenance.interventions,
                 AuditAction.RESUME,
                 by,
                 self.now,
                 maintenance.rolling_updates[index].reason,
             )
-            self._put_walk(
-                replace(maintenance, interventions=words),
+            self._put_rolling_update(
+                replace(maintenance, interventions=interventions),
                 index,
                 state=RollingState.RUNNING,
                 reason="",
             )
-        if stopped:
-            self.walk_on()
-        return bool(stopped)
+        if paused:
+            self.continue_rolling_updates()
+        return bool(paused)
 
-    def walk_on(self) -> None:
-        """Announce the next step of each walk whose step before is over; or find it at its end.
+    def continue_rolling_updates(self) -> None:
+        """Announce the next operation of each rolling update whose last one is over.
 
-        A step that would touch a machine with a live event is left until that is over.
+        One that would touch a machine with a live event is left until that event is over.
         """
         if not self.maintenances:
             return
@@ -347,19 +362,20 @@ class WorkingSet:
             (o.maintenance, o.rolling_update) for o in self.operations.values() if o.status.visible
         }
         for number in sorted(self.maintenances):
-            for index, walk in enumerate(self.maintenances[number].rolling_updates):
-                if walk.state is RollingState.RUNNING and (number, index) not in under_way:
-                    self._walk_on(number, index, walk)
+            for index, rolling in enumerate(self.maintenances[number].rolling_updates):
+                if rolling.state is RollingState.RUNNING and (number, index) not in under_way:
+                    self._continue(number, index, rolling)
 
     def off(self, step: planner.PlannedOperation) -> set[str]:
-        """Return the scopes of a step whose guests are not told (protocol.md section 8)."""
+        """Return the scopes of a step that are off (protocol.md section 8)."""
         scopes = {machine.scope for machine in step.machines}
         return {key for key in scopes if not self.policy.is_on(self.scopes[key], self.now)}
 
-    def in_the_way(self, step: planner.PlannedOperation) -> tuple[Operation, Event, str] | None:
+    def conflicting(self, step: planner.PlannedOperation) -> tuple[Operation, Event, str] | None:
         """Return a live operation that shares a machine with a step, its event, and the name.
 
-        Of several in the first scope, the first in turn, so that no store's order decides.
+        Of several in the first scope it is the first by start order, so that the store's order
+        does not decide.
         """
         names = {machine.key for machine in step.machines}
         for scope in dict.fromkeys(machine.scope for machine in step.machines):
@@ -371,11 +387,11 @@ class WorkingSet:
                 if key(name) in names
             ]
             if found:
-                return min(found, key=lambda one: in_turn(one[0]))
+                return min(found, key=lambda one: start_order(one[0]))
         return None
 
     def decision(self, about: Iterable[str], number: int | None = None) -> Decision:
-        """Return the result, each scope moved on whose visible events changed, and no other."""
+        """Return the result; only scopes whose visible events changed get a new incarnation."""
         moved = self._moved()
         changed = []
         for operation_id in self._changed:
@@ -406,26 +422,26 @@ class WorkingSet:
             maintenance=None if number is None else self.maintenances[number],
         )
 
-    def _walk_on(self, number: int, index: int, walk: RollingUpdate) -> None:
+    def _continue(self, number: int, index: int, rolling: RollingUpdate) -> None:
         maintenance = self.maintenances[number]
-        machines = planner.next_step(walk, self.machines.values())
+        machines = planner.next_step(rolling, self.machines.values())
         if not machines:
-            self._put_walk(maintenance, index, state=RollingState.FINISHED)
+            self._put_rolling_update(maintenance, index, state=RollingState.FINISHED)
             return
         step = planner.PlannedOperation(machines=machines, rolling_update=index)
-        if self.in_the_way(step) is not None:
+        if self.conflicting(step) is not None:
             return
         if self.off(step) and not maintenance.without_notice:
-            reason = f"{min(self.off(step))} is off by now: its guests would get no notice"
-            self._put_walk(maintenance, index, state=RollingState.PAUSED, reason=reason)
+            reason = f"{min(self.off(step))} is off now: its guests would get no notice"
+            self._put_rolling_update(maintenance, index, state=RollingState.PAUSED, reason=reason)
             return
-        self._put_walk(maintenance, index, done=planner.after(walk, machines).done)
+        self._put_rolling_update(maintenance, index, done=planner.after(rolling, machines).done)
         self.announce(number, step)
 
-    def _put_walk(self, maintenance: Maintenance, index: int, **changes: object) -> None:
-        walks = list(maintenance.rolling_updates)
-        walks[index] = replace(walks[index], **changes)
-        self.maintenances[maintenance.number] = replace(maintenance, rolling_updates=tuple(walks))
+    def _put_rolling_update(self, maintenance: Maintenance, index: int, **changes: object) -> None:
+        updates = list(maintenance.rolling_updates)
+        updates[index] = replace(updates[index], **changes)
+        self.maintenances[maintenance.number] = replace(maintenance, rolling_updates=tuple(updates))
 
     def _enter(self, operation: Operation) -> None:
         status = lifecycle.step(operation.id, None, Trigger.ANNOUNCE)
@@ -439,9 +455,9 @@ class WorkingSet:
         )
 
     def _obstacle(self, operation: Operation) -> Operation | None:
-        """Return what is down in another update domain of one of its scopes.
+        """Return an operation that has another update domain of one of its scopes down.
 
-        Of several, the first in turn, so that no store's order decides.
+        Of several it is the first by start order, so that the store's order does not decide.
         """
         if operation.event_type in EXEMPT:
             return None
@@ -455,7 +471,7 @@ class WorkingSet:
                 for theirs in other.events
             )
         ]
-        return min(down, key=in_turn, default=None)
+        return min(down, key=start_order, default=None)
 
     def _covered(self, operation: Operation) -> bool:
         return any(model.covers(hold, operation) for hold in self.holds)
@@ -486,8 +502,8 @@ class WorkingSet:
             by_scope.setdefault(event.scope, {})[operation.id] = None
 
 
-def in_turn(operation: Operation) -> tuple[datetime, int, str]:
-    """Return what operations that are ready at once start in the order of."""
+def start_order(operation: Operation) -> tuple[datetime, int, str]:
+    """Sort key: NotBefore, then maintenance, then id."""
     return operation.not_before, operation.maintenance, operation.id
 
 
@@ -498,7 +514,7 @@ def _why(operation: Operation) -> StartCause:
 
 
 def _shown(operation: Operation | None) -> tuple[EventStatus, datetime | None] | None:
-    """Return what of an operation a guest can see change: the rest is fixed for its life."""
+    """Return what a guest can see change of an operation; the rest is fixed for its life."""
     if operation is None or operation.status.over:
         return None
     scheduled = operation.status is EventStatus.SCHEDULED

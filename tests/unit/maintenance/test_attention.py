@@ -1,5 +1,6 @@
 """What an operator must know: each kind, when it appears and when it is gone."""
 
+import re
 from datetime import timedelta
 
 import msgspec
@@ -7,18 +8,18 @@ import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
 from forewarn.maintenance import alerts, commands
-from forewarn.maintenance.alerts import AlertKind, AlertSources
+from forewarn.maintenance.alerts import AlertKind, Audience
 from forewarn.maintenance.model import HoldKind
 from forewarn.vocabulary import EventType
 
 REBOOT = EventType.REBOOT
 
 
-def listed(bench: Bench, **sights: AlertSources) -> list[tuple[AlertKind, str]]:
+def listed(bench: Bench, **sights: Audience) -> list[tuple[AlertKind, str]]:
     return [(item.kind, item.about) for item in items(bench, **sights)]
 
 
-def items(bench: Bench, **sights: AlertSources) -> list[alerts.Alert]:
+def items(bench: Bench, **sights: Audience) -> list[alerts.Alert]:
     snapshot = bench.snapshot
     return alerts.items(
         snapshot.operations.values(),
@@ -55,10 +56,8 @@ def test_a_stopped_walk_is_listed_until_it_is_resumed_or_cancelled() -> None:
     bench.ask(REBOOT, scope="web")
     bench.cancel("1.1")
     (item,) = items(bench)
-    assert (item.kind, item.about, item.since) == (AlertKind.STOPPED, "1", NOW)
-    assert item.message == (
-        "the walk of web has stopped: 1.1 is Canceled: not now; resume or cancel maintenance 1"
-    )
+    assert (item.kind, item.about, item.since) == (AlertKind.PAUSED, "1", NOW)
+    assert "1.1 is Canceled: not now" in item.message
     bench.decide(commands.ResumeRolling(1))
     assert listed(bench) == []
     bench.ask(REBOOT, host="h0")
@@ -71,7 +70,7 @@ def test_a_stopped_walk_of_a_host_names_it() -> None:
     bench.snapshot = bench.with_hosts({"web-1": "h0"})
     bench.ask(REBOOT, host="h0")
     bench.cancel("1.1")
-    assert items(bench)[0].message.startswith("the walk of host h0 has stopped: ")
+    assert "host h0" in items(bench)[0].message
 
 
 def test_a_hold_is_listed_with_who_and_why() -> None:
@@ -79,12 +78,12 @@ def test_a_hold_is_listed_with_who_and_why() -> None:
     bench.hold(HoldKind.SCOPE, "web")
     (item,) = items(bench)
     assert (item.kind, item.about, item.since) == (AlertKind.HELD, "scope web", NOW)
-    assert item.message == "held by ann: storm; nothing of it starts until released"
+    assert "ann: storm" in item.message
     hold = msgspec.structs.replace(bench.snapshot.holds[0], by="", reason="", name="")
     bench.snapshot = msgspec.structs.replace(bench.snapshot, holds=(hold,))
     (item,) = items(bench)
     assert item.about == "scope"
-    assert item.message == "held by somebody; nothing of it starts until released"
+    assert "somebody" in item.message
 
 
 def test_what_is_not_approved_is_listed_when_its_notice_is_nearly_over() -> None:
@@ -94,12 +93,10 @@ def test_what_is_not_approved_is_listed_when_its_notice_is_nearly_over() -> None
     assert listed(bench) == []
     bench.now += SECOND
     assert listed(bench) == [(AlertKind.UNAPPROVED, f"{n}.1") for n in (1, 2, 3)]
-    assert items(bench)[0].message == "not approved, and its notice is nearly over"
     assert items(bench)[0].since == NOW
     bench.approve(bench.event("1.1").id)
     assert listed(bench) == [(AlertKind.UNAPPROVED, f"{n}.1") for n in (2, 3)]
     bench.let_pass(2 * MINUTE)
-    assert items(bench)[0].message == "not approved, and its notice is over"
     bench.hold(HoldKind.EVERYTHING)
     assert listed(bench) == [(AlertKind.HELD, "everything")]
 
@@ -118,7 +115,7 @@ def test_an_act_that_lasts_far_too_long_is_stuck(duration: int, patience: timede
     bench.now += SECOND
     (item,) = items(bench)
     assert (item.kind, item.about, item.since) == (AlertKind.STUCK, "1.1", NOW)
-    assert item.message == "Reboot has not ended since 12:00:00Z"
+    assert "12:00:00Z" in item.message
 
 
 def test_a_doubt_is_listed_instead_of_a_stuck_act() -> None:
@@ -164,14 +161,14 @@ def test_an_event_that_machines_cannot_see_is_listed_until_they_can() -> None:
     bench = Bench()
     bench.ask(EventType.PREEMPT, "batch_0", "batch_2")
     bench.ask(REBOOT, "web-0")
-    (item,) = items(bench, **{"1_1": AlertSources(2, 2, 1), "2_1": AlertSources(1, 1, 1)})[1:]
+    (item,) = items(bench, **{"1_1": Audience(2, 2, 1), "2_1": Audience(1, 1, 1)})[1:]
     assert (item.kind, item.about, item.since) == (AlertKind.UNSEEN, "1.1", NOW)
-    assert item.message == "1 of its 2 machines ask by a version that does not show it"
+    assert "1 of 2 machines" in item.message
     bench.approve(bench.event("1.1").id)
-    assert listed(bench, **{"1_1": AlertSources(2, 2, 0)}) == []
+    assert listed(bench, **{"1_1": Audience(2, 2, 0)}) == []
 
 
-@pytest.mark.parametrize(("up", "silent"), [(119, ""), (120, "2 of its 3 machines have not asked")])
+@pytest.mark.parametrize(("up", "silent"), [(119, ""), (120, "2 of 3 machines")])
 def test_machines_that_do_not_ask_are_listed_once_they_have_had_the_time_to(
     up: int, silent: str
 ) -> None:
@@ -179,11 +176,13 @@ def test_machines_that_do_not_ask_are_listed_once_they_have_had_the_time_to(
     bench.ask(EventType.PREEMPT, "batch_0", "batch_2")
     (operation,) = bench.snapshot.operations.values()
     found = alerts.items(
-        [operation], (), (), {"1.1": AlertSources(3, 1, 0)}, NOW, up_since=NOW - up * SECOND
+        [operation], (), (), {"1.1": Audience(3, 1, 0)}, NOW, up_since=NOW - up * SECOND
     )
-    said = "1 of its 3 machines ask by a version that does not show it"
-    message = f"{silent} since the service's start; {said}" if silent else said
-    assert [item.message for item in found if item.kind is AlertKind.UNSEEN] == [message]
+    (message,) = [item.message for item in found if item.kind is AlertKind.UNSEEN]
+    assert re.findall(r"\d of \d machines", message) == [
+        *([silent] if silent else ()),
+        "1 of 3 machines",
+    ]
 
 
 def test_the_oldest_is_first() -> None:

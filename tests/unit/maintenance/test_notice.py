@@ -38,10 +38,6 @@ def test_a_deletion_without_notification_is_refused() -> None:
     with pytest.raises(Refused) as refusal:
         notice.minimum(EventType.TERMINATE, None)
     assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
-    assert refusal.value.message == (
-        "a Terminate needs a scale set with terminate_notice_minutes (5 to 15); "
-        "without it a deletion has no event"
-    )
 
 
 @given(MOMENTS)
@@ -78,10 +74,6 @@ def test_an_earlier_not_before_is_refused_with_the_earliest(least: timedelta, sp
         notice.not_before(early, least, NOW)
     assert refusal.value.code is ErrorCode.NOTICE_TOO_SHORT
     assert refusal.value.facts == {"earliest": (NOW + least).isoformat()}
-    assert refusal.value.message == (
-        f"NotBefore {early:%Y-%m-%d %H:%M:%SZ} would leave the guests less than their notice of "
-        f"{spoken}: the earliest is {NOW + least:%Y-%m-%d %H:%M:%SZ}; leave it out to get that"
-    )
 
 
 def test_a_time_in_another_zone_is_compared_as_the_instant_it_is() -> None:
@@ -98,6 +90,5 @@ def test_a_year_ahead_is_the_furthest() -> None:
         notice.not_before(furthest + SECOND, MINUTE, NOW)
     assert refusal.value.code is ErrorCode.INVALID
     assert refusal.value.facts == {"days": 366}
-    assert "more than 366 days off: give a nearer time" in refusal.value.message
     with pytest.raises(Refused):
         notice.not_before(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), MINUTE, NOW)

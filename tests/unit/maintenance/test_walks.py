@@ -80,8 +80,8 @@ def test_named_machines_of_several_domains_are_walked_too() -> None:
     assert shown(bench)["1.3"] == ("web-1", "web-4")
     carry_out(bench, "1.3")
     assert len(bench.snapshot.operations) == 3
-    assert bench.operation("1.1").walk is None
-    assert bench.operation("1.3").walk == 0
+    assert bench.operation("1.1").rolling_update is None
+    assert bench.operation("1.3").rolling_update == 0
 
 
 def test_what_takes_one_step_is_no_walk() -> None:
@@ -151,9 +151,6 @@ def test_a_stopped_walk_is_resumed_with_the_next_domain() -> None:
             bench.decide(commands.ResumeRolling(nothing))
         assert refusal.value.code is ErrorCode.TOO_LATE
         assert refusal.value.facts == {"maintenance": nothing}
-        assert refusal.value.message == (
-            f"nothing of maintenance {nothing} has stopped: nothing to resume"
-        )
 
 
 def test_who_resumed_a_walk_and_why_it_had_stopped_is_written_down() -> None:
@@ -368,10 +365,6 @@ def test_an_act_that_can_not_be_split_over_two_domains_is_refused_by_name() -> N
         bench.ask(REBOOT, host="h1", indivisible=True)
     assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
     assert refusal.value.facts == {"scope": "web", "machine": "web-1"}
-    assert refusal.value.message == (
-        "host h1 holds several update domains of web, web-1 among them: all at once would take "
-        "them down together; move machines away, or ask without indivisible"
-    )
     assert bench.ask(REBOOT, host="h2", indivisible=True).operations
     failed = Bench(HOSTS)  # what has happened already is not refused
     assert len(failed.ask(REBOOT, host="h1", indivisible=True, no_notice=True).operations) == 2
@@ -381,7 +374,6 @@ def test_only_a_host_is_indivisible() -> None:
     with pytest.raises(Refused) as refusal:
         Bench().ask(REBOOT, "web-0", indivisible=True)
     assert refusal.value.code is ErrorCode.INVALID
-    assert refusal.value.message == "only a host's machines can be indivisible: name a host"
 
 
 def test_two_hosts_with_two_domains_of_one_scope_are_not_down_together() -> None:
@@ -419,9 +411,6 @@ def test_a_host_that_nobody_is_on_is_named() -> None:
         bench.ask(REBOOT, host="h9")
     assert refusal.value.code is ErrorCode.NOT_FOUND
     assert refusal.value.facts == {"what": "host", "name": "h9"}
-    assert refusal.value.message == (
-        "no machine of the fleet is on host 'h9': see 'forewarn fleet list'"
-    )
     with pytest.raises(Refused) as refusal:
         bench.ask(REBOOT, "web-0", host="h1")
     assert refusal.value.code is ErrorCode.INVALID

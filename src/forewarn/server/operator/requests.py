@@ -127,7 +127,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         def question(reading: Reading) -> list[alerts.Alert]:
             failed = reading.unnoted_failures(MAX_FAILURES)
             sources = {
-                operation.id: views.alert_sources(operation, self.callers)
+                operation.id: views.audience(operation, self.callers)
                 for operation in live
                 if operation.status is EventStatus.SCHEDULED and not operation.silent
             }

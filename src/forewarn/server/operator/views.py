@@ -301,12 +301,12 @@ def live_event(
     )
 
 
-def alert_sources(operation: model.Operation, callers: Callers) -> alerts.AlertSources:
+def audience(operation: model.Operation, callers: Callers) -> alerts.Audience:
     """Return how many of an operation's machines can read its events."""
     named = [name for event in operation.events if not event.silent for name in event.machines]
     asking = sum(callers.seen(model.key(name)) is not None for name in named)
     seeing = len(_showing(named, operation.event_type, callers))
-    return alerts.AlertSources(machines=len(named), asking=asking, seeing=seeing)
+    return alerts.Audience(machines=len(named), asking=asking, seeing=seeing)
 
 
 def hold(
