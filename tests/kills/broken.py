@@ -52,7 +52,7 @@ def skip_check() -> None:
     def of(_: runs.Runs, __: Task) -> list[runs.Run]:
         return []
 
-    command.Command.check = check  # type: ignore[assignment]  # that is the break
+    command.Command.check = check  # type: ignore[assignment]  # the break
     runs.Runs.of = of  # type: ignore[method-assign]  # that is the break
 
 
@@ -136,7 +136,7 @@ def forget(verb: str, only: str = "") -> None:
         if only and not kwargs.get(only):
             return whole(self, *args, **kwargs)
         inner = self._writer
-        self._writer = Forgetful(inner)  # type: ignore[assignment]  # that is the break
+        self._writer = Forgetful(inner)  # type: ignore[assignment]  # the break
         try:
             return whole(self, *args, **kwargs)
         finally:
@@ -152,7 +152,7 @@ def forget_walks() -> None:
     def pause(_: working_set.WorkingSet, __: object, ___: str) -> None:
         pass
 
-    working_set.WorkingSet.pause_rolling_update = pause  # type: ignore[assignment]  # that is the break
+    working_set.WorkingSet.pause_rolling_update = pause  # type: ignore[assignment]  # the break
 
 
 def forget_domains() -> None:
@@ -165,7 +165,7 @@ def forget_domains() -> None:
     def unchecked(_: object) -> None:
         pass
 
-    working_set.WorkingSet._obstacle = obstacle  # type: ignore[assignment]  # that is the break
+    working_set.WorkingSet._obstacle = obstacle  # type: ignore[assignment]  # the break
     invariants._check_domains = unchecked
 
 

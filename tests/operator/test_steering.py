@@ -237,7 +237,7 @@ def test_what_is_held_stopped_or_not_approved_in_time_needs_attention(
     reboot_of_web(client)
     assert kinds(client) == []
     client.ask("POST", "/v1/cancellations", {"reference": "1.1", "reason": "wrong day"})
-    assert kinds(client) == [("stopped", "1")]
+    assert kinds(client) == [("paused", "1")]
     client.ask("POST", "/v1/cancellations", {"reference": "1"})
     request_reboot(client)
     client.ask("POST", "/v1/holds", {"kind": "machine", "name": "bastion", "reason": "why not"})

@@ -26,7 +26,7 @@ from forewarn.vocabulary import (
 )
 
 
-class Refused(Exception):  # noqa: N818 - a refusal is the answer to a request, not an error of the service
+class Refused(Exception):  # noqa: N818 - an answer to a request, not an error of the service
     """A request that the rules do not allow; nothing was changed.
 
     Args:
