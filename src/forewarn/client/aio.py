@@ -5,7 +5,6 @@ import contextlib
 import weakref
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterable
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from forewarn.client import event, session, transport, watch
@@ -106,12 +105,7 @@ class AsyncClient:
         """Return the client."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close it."""
         await self.close()
 
@@ -182,12 +176,7 @@ class _Answers(AsyncIterator[T]):
         """Return it."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close it."""
         self.close()
         await asyncio.sleep(0)  # in the loop's next turn the transport closes its socket

@@ -1,21 +1,19 @@
-"""Where the metadata endpoint is: addresses in the order in which they are tried.
+"""Where the metadata endpoint is: addresses in the order in which to try them.
 
-An address that was given, or FOREWARN_ENDPOINT, is the only one: whoever names a place wants no
-other. Without either, the link-local address comes first, then SCHEDULEDEVENTSIP, which
-Microsoft's own discovery script leaves behind, then option 245 of the machine's DHCP leases, as
-it is on machines of the classic cloud that are in no virtual network. The next is tried where
-one does not answer as a metadata endpoint.
+An address that was given, or FOREWARN_ENDPOINT, is the only one. Without either, the link-local
+address comes first, then SCHEDULEDEVENTSIP, which Microsoft's own discovery script sets, then
+option 245 of the machine's DHCP leases, as on machines of the classic cloud outside virtual
+networks. The next is tried where one does not answer as a metadata endpoint.
 
-`candidates` decides, over texts; `find` reads the environment and the lease files for it. The
-DHCP server itself is never asked: that takes root and a raw socket, disturbs the machine's own
+The DHCP server itself is never asked: that takes root and a raw socket, disturbs the machine's own
 client, and tells nothing that the leases do not hold.
 """
 
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final, Literal
 
 import msgspec
@@ -24,19 +22,15 @@ LINK_LOCAL: Final = "169.254.169.254"
 """Where the endpoint is on every machine in a virtual network (protocol.md section 1)."""
 
 ENDPOINT_VARIABLE: Final = "FOREWARN_ENDPOINT"
-"""The environment's word on the address; what the caller gives goes before it."""
-
 ADDRESS_VARIABLE: Final = "SCHEDULEDEVENTSIP"
-"""What Microsoft's discovery script calls the address that it has found."""
-
 PORT: Final = 80
 
 MAX_ADDRESS: Final = 2048
 """The most characters of an address: no URL that anybody types is longer."""
 
 MAX_LEASE_BYTES: Final = 1024 * 1024
-"""The most that is read of one lease file, from its end: the newest leases stand there. dhclient
-appends to it at each renewal, and some hundred bytes a lease make this months."""
+"""The most that is read of one lease file, from its end, where the newest leases are. dhclient
+appends some hundred bytes at each renewal, so this is months."""
 
 MAX_LEASE_FILES: Final = 64
 """The most lease files that are read: one for each network card and each client."""
@@ -56,12 +50,12 @@ NETWORKD: Final = ("/run/systemd/netif/leases/*",)
 Format = Literal["dhclient", "networkd"]
 
 
-class BadAddress(ValueError):  # noqa: N818 - what was given is bad, and no fault of ours
-    """What was given as an address is none; the message says why, and what is wanted."""
+class BadAddress(ValueError):  # noqa: N818 - the caller's mistake, and no fault of ours
+    """An invalid address; the message says what is wrong, and what is expected."""
 
 
 class EndpointAddress(msgspec.Struct, frozen=True):
-    """A server of the protocol, as an address names it."""
+    """A server of the protocol."""
 
     host: str
     """A name or an IP address, an IPv6 one without its brackets."""
@@ -70,64 +64,21 @@ class EndpointAddress(msgspec.Struct, frozen=True):
     """What stands before `/metadata/...`, such as `/vm/web-0`; `""` for nothing."""
 
     def __str__(self) -> str:
-        """Return it as a URL, without the port where that is HTTP's own."""
+        """Return it as a URL, without the port if it is HTTP's own."""
         return f"http://{self.authority}{self.prefix}"
 
     @property
     def authority(self) -> str:
-        """The host and its port as a Host header names them."""
+        """The host and its port as in a Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORT else f"{host}:{self.port}"
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """An endpoint to try."""
-
-    endpoint: EndpointAddress
-    origin: str
-    """Who named it, for messages: `the address given`, or such as `FOREWARN_ENDPOINT`."""
-
-
 class LeaseFile(msgspec.Struct, frozen=True):
-    """What stands in a file of DHCP leases."""
+    """A file of DHCP leases."""
 
-    path: str
     text: str
     format: Format
-
-
-def candidates(
-    given: str | None,
-    environment: Mapping[str, str],
-    leases: Iterable[LeaseFile],
-    now: datetime,
-) -> tuple[Candidate, ...]:
-    """Return where the endpoint may be, in the order in which to try.
-
-    Args:
-        given: The caller's address; None or `""` where the caller names none.
-        environment: The process's variables.
-        leases: The lease files, the one that was written last at the end.
-        now: The time of day, aware, by which a lease has expired or not.
-
-    Returns:
-        One where an address was given or FOREWARN_ENDPOINT is set; else one to three, each
-        endpoint once.
-
-    Raises:
-        BadAddress: What was given, or a variable, is no address.
-    """
-    if given:
-        return (Candidate(parse(given), "the address given"),)
-    if named := environment.get(ENDPOINT_VARIABLE):
-        return (Candidate(_variable(ENDPOINT_VARIABLE, named), ENDPOINT_VARIABLE),)
-    found = {EndpointAddress(LINK_LOCAL): "the link-local address"}
-    if named := environment.get(ADDRESS_VARIABLE):
-        found.setdefault(_variable(ADDRESS_VARIABLE, named), ADDRESS_VARIABLE)
-    if lease := _newest(leases, now):
-        address, path = lease
-        found.setdefault(EndpointAddress(address), f"option 245 in {path}")
-    return tuple(Candidate(endpoint, origin) for endpoint, origin in found.items())
 
 
 def find(
@@ -135,21 +86,36 @@ def find(
     environment: Mapping[str, str],
     now: datetime,
     read: Callable[[], Iterable[LeaseFile]] | None = None,
-) -> tuple[Candidate, ...]:
-    """Return where the endpoint may be, with the lease files of this machine.
+) -> tuple[EndpointAddress, ...]:
+    """Return where the endpoint may be, in the order in which to try.
 
     Args:
-        given: As `candidates` takes it.
-        environment: As `candidates` takes it.
-        now: As `candidates` takes it.
-        read: Reads the lease files, and is not called where an address is named; None for
-            `lease_files`.
+        given: The caller's address; None or `""` for none.
+        environment: The process's variables.
+        now: The time of day, aware: leases expire.
+        read: Reads the lease files, the one that was written last at the end; None for
+            `lease_files`. It is not called where an address is given.
+
+    Returns:
+        One where an address was given or FOREWARN_ENDPOINT is set; else one to three.
 
     Raises:
-        BadAddress: What was given, or a variable, is no address.
+        BadAddress: What was given, or a variable, is invalid.
     """
-    named = given or environment.get(ENDPOINT_VARIABLE)
-    return candidates(given, environment, () if named else (read or lease_files)(), now)
+    if given:
+        return (parse(given),)
+    if named := environment.get(ENDPOINT_VARIABLE):
+        return (_variable(ENDPOINT_VARIABLE, named),)
+    found = {EndpointAddress(LINK_LOCAL): True}  # a dict keeps the order, and each only once
+    if named := environment.get(ADDRESS_VARIABLE):
+        found[_variable(ADDRESS_VARIABLE, named)] = True
+    leased = ""
+    for file in (read or lease_files)():
+        option = _dhclient(file.text, now) if file.format == "dhclient" else _networkd(file.text)
+        leased = option or leased
+    if leased:
+        found[EndpointAddress(leased)] = True
+    return tuple(found)
 
 
 def parse(address: str) -> EndpointAddress:
@@ -204,52 +170,36 @@ def _variable(name: str, address: str) -> EndpointAddress:
         raise BadAddress(message) from error
 
 
-def _newest(leases: Iterable[LeaseFile], now: datetime) -> tuple[str, str] | None:
-    """Return the address and the path of the last lease that has not expired."""
-    found = None
-    for file in leases:
-        read = _dhclient(file.text, now) if file.format == "dhclient" else _networkd(file.text)
-        found = (read, file.path) if read else found
-    return found
-
-
-_TEXT: Final = r'"(?P<text>(?:[^"\\]|\\.){0,2048}+)"'
-"""Quoted text: an option has 255 bytes at most, and each takes four characters at most."""
-
-_TOKEN: Final = _TEXT + r'|(?P<comment>#[^\n]*)|(?P<mark>[{};])|(?P<word>[^\s{};"#]+)'
-
-
-def _statements(text: str) -> Iterator[list[str]]:
-    """Give dhclient's statements as words; a block's end is `}`, quoted texts keep a `"`."""
-    words: list[str] = []
-    for token in re.finditer(_TOKEN, text, re.DOTALL):
-        if token["comment"] is not None:
-            continue
-        if token["mark"] is None:
-            words.append(token["word"] or f'"{token["text"]}')
-            continue
-        yield [*words, token["mark"]] if token["mark"] != ";" else words
-        words = []
+_LEXEME: Final = (
+    r'"(?P<text>(?:[^"\\]|\\.){0,2048}+)"'  # an option has 255 bytes, of four characters each
+    r'|(?P<comment>#[^\n]*)|(?P<mark>[{};])|(?P<word>[^\s{};"#]+)'
+)
 
 
 def _dhclient(text: str, now: datetime) -> str | None:
     """Return option 245 of the last lease of a dhclient file that has not expired.
 
-    The file is a log: its last lease is the newest. A lease that is not whole does not count,
-    nor does one that tells no expiry.
+    The file is a log: its last lease is the newest. A lease that is not whole does not count, nor
+    does one without an expiry.
     """
-    found: str | None = None
-    address: str | None = None
+    found = address = None
     inside = live = False
-    for statement in _statements(text):
-        match statement:
-            case ["lease", "{"]:
+    words: list[str] = []
+    for token in re.finditer(_LEXEME, text, re.DOTALL):
+        if token["comment"] is not None:
+            continue
+        if token["mark"] is None:
+            words.append(token["word"] or f'"{token["text"]}')  # a quoted text keeps one `"`
+            continue
+        statement, words = words, []
+        match statement, token["mark"]:
+            case ["lease"], "{":
                 inside, live, address = True, False, None
-            case ["option", "unknown-245" | "option-245", value]:
+            case ["option", "unknown-245" | "option-245", value], ";":
                 address = _option(value)
-            case ["expire", *when]:
+            case ["expire", *when], ";":
                 live = _is_ahead(when, now)
-            case [*_, "}"]:
+            case _, "}":
                 found = address if inside and live and address else found
                 inside = False
     return found
@@ -258,48 +208,40 @@ def _dhclient(text: str, now: datetime) -> str | None:
 def _option(value: str) -> str | None:
     """Return the address in an option as dhclient writes it.
 
-    Either one or two hex digits a byte, `a8:3f:81:10`, or, where every byte happens to be a
-    printable character, the four as quoted text.
+    Either one or two hex digits a byte, `a8:3f:81:10`, or, where every byte happens to be
+    printable, the four as quoted text, in which a backslash quotes a character or begins three
+    octal digits.
     """
     if value.startswith('"'):
-        return _address(_unescaped(value[1:]))
+        read = re.findall(r"\\([0-7]{3})|\\?(.)", value[1:], re.DOTALL)
+        return _address([int(octal, 8) if octal else ord(sign) for octal, sign in read])
     pairs = value.split(":")
     if not all(re.fullmatch(r"[0-9A-Fa-f]{1,2}", pair) for pair in pairs):
         return None
     return _address([int(pair, 16) for pair in pairs])
 
 
-def _unescaped(text: str) -> list[int]:
-    """Return the bytes of quoted text: a backslash quotes a character, or begins three digits."""
-    read = re.findall(r"\\([0-7]{3})|\\?(.)", text, re.DOTALL)
-    return [int(octal, 8) if octal else ord(character) for octal, character in read]
-
-
 def _address(octets: Sequence[int]) -> str | None:
-    """Return an IPv4 address that a host may have; None for what is none."""
+    """Return an IPv4 address that a host may have; None for anything else."""
     if len(octets) != 4 or not 0 < octets[0] < 224 or max(octets) > 255:
         return None
     return ".".join(map(str, octets))
 
 
-_WHEN: Final = r"(\d{4})/(\d\d?)/(\d\d?) (\d\d?):(\d\d):(\d\d)(?: UTC)?"
-
-
 def _is_ahead(when: Sequence[str], now: datetime) -> bool:
     """Tell whether an expiry is still to come: `6 2017/11/25 01:48:29`, `epoch 1511574509`."""
-    match list(when):
+    match when:
         case ["never"]:
             return True
         case ["epoch", seconds] if re.fullmatch(r"[0-9]{1,12}", seconds):
-            return timedelta(seconds=int(seconds)) > now - datetime(1970, 1, 1, tzinfo=UTC)
-        case [_, *date] if date_match := re.fullmatch(_WHEN, " ".join(date), re.ASCII):
-            year, month, day, hour, minute, second = map(int, date_match.groups())
+            return int(seconds) > now.timestamp()
+        case [_, date, time] | [_, date, time, "UTC"]:
             try:
-                return datetime(year, month, day, hour, minute, second, tzinfo=UTC) > now
+                ends = datetime.strptime(f"{date} {time}+0000", "%Y/%m/%d %H:%M:%S%z")
             except ValueError:
                 return False
-        case _:
-            return False
+            return ends > now
+    return False
 
 
 def _networkd(text: str) -> str | None:
@@ -314,14 +256,9 @@ def _networkd(text: str) -> str | None:
 def lease_files(
     dhclient: Sequence[str] = DHCLIENT, networkd: Sequence[str] = NETWORKD
 ) -> tuple[LeaseFile, ...]:
-    """Read the machine's lease files, the one that was written last at the end.
+    """Read the machine's lease files by patterns, the one that was written last at the end.
 
-    What this user may not read, or what goes away meanwhile, is left out: leases are a hint, and
-    an unprivileged process is never told them on some systems.
-
-    Args:
-        dhclient: Patterns of paths of dhclient's files.
-        networkd: Patterns of paths of systemd-networkd's files.
+    What this user may not read, or what goes away meanwhile, is left out: leases are a hint.
     """
     found: list[tuple[float, str, LeaseFile]] = []
     formats: tuple[tuple[Format, Sequence[str]], ...] = (
@@ -342,5 +279,5 @@ def lease_files(
                 text = file.read(MAX_LEASE_BYTES).decode("ascii", "replace")
         except OSError:
             continue
-        found.append((status.st_mtime, path, LeaseFile(path, text, form)))
+        found.append((status.st_mtime, path, LeaseFile(text, form)))
     return tuple(file for _, _, file in sorted(found, key=lambda each: each[:2]))

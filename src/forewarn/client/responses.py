@@ -1,7 +1,8 @@
 """What a response means: a document, a name, or a failure with its likely cause."""
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -23,6 +24,9 @@ REFUSALS: Final = frozenset({400, 401, 403})
 
 NAME_PREFIX: Final = "/vm"
 """What stands before a machine's name in an address that asks as one (protocol.md section 10)."""
+
+
+T = TypeVar("T")
 
 
 class ClockReading(msgspec.Struct, frozen=True):
@@ -116,32 +120,19 @@ def no_document(message: str) -> FailedAnswer:
 
 def listing_of(reply: Reply, endpoint: EndpointAddress) -> Listing | FailedAnswer:
     """Return the document in a response, or why there is none."""
-    if reply.status != 200:
-        return failure_of(reply, endpoint)
-    try:
-        return tolerant.listing(reply.body)
-    except codec.Malformed as error:
-        return no_document(f"the answer {error}")
+    return _content(reply, endpoint, tolerant.listing, of_name=False)
 
 
 def name_in(reply: Reply, endpoint: EndpointAddress) -> str | FailedAnswer:
     """Return the machine's name in a response for its leaf, or why there is none."""
-    if reply.status != 200:
-        return failure_of(reply, endpoint, of_name=True)
-    try:
-        return tolerant.machine_name(reply.body)
-    except codec.Malformed as error:
-        return no_document(f"the answer {error}")
+    return _content(reply, endpoint, tolerant.machine_name, of_name=True)
 
 
 def machine_in(reply: Reply, endpoint: EndpointAddress) -> event.Machine | FailedAnswer:
     """Return what a response for `compute` says of this machine, or why it says nothing."""
-    if reply.status != 200:
-        return failure_of(reply, endpoint, of_name=True)
-    try:
-        values = tolerant.compute(reply.body)
-    except codec.Malformed as error:
-        return no_document(f"the answer {text.shown(str(error))}")
+    values = _content(reply, endpoint, tolerant.compute, of_name=True)
+    if isinstance(values, FailedAnswer):
+        return values
     return event.Machine(
         name=values["name"],
         vm_id=values.get("vmId", ""),
@@ -152,6 +143,17 @@ def machine_in(reply: Reply, endpoint: EndpointAddress) -> event.Machine | Faile
         location=values.get("location", ""),
         zone=values.get("zone", ""),
     )
+
+
+def _content(
+    reply: Reply, endpoint: EndpointAddress, read: Callable[[bytes], T], *, of_name: bool
+) -> T | FailedAnswer:
+    if reply.status != 200:
+        return failure_of(reply, endpoint, of_name=of_name)
+    try:
+        return read(reply.body)
+    except codec.Malformed as error:
+        return no_document(f"the answer {text.shown(str(error))}")
 
 
 def header(reply: Reply, name: bytes) -> bytes | None:

@@ -4,7 +4,6 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from forewarn.client import event, session, transport, watch
@@ -157,12 +156,7 @@ class Client:
         """Return the client."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 
@@ -237,12 +231,7 @@ class _Answers(Iterator[T]):
         """Return it."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 

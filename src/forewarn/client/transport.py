@@ -253,7 +253,7 @@ def open_session(pace: Pace | None, address: str | None, name: str | None) -> Se
         found = discovery.find(address, os.environ, _clock.now())
     except discovery.BadAddress as error:
         raise Misuse(str(error)) from error
-    return Session(pace or Pace(), [candidate.endpoint for candidate in found], name)
+    return Session(pace or Pace(), found, name)
 
 
 def clock_reading() -> ClockReading:
