@@ -18,7 +18,7 @@ from end_to_end.production import EXAMPLES, ROOT, TEXT, by_this_python, example,
 from end_to_end.running import Running
 from forewarn.maintenance import alerts, fleet
 from forewarn.server import settings
-from forewarn.server.guest.tally import Reason
+from forewarn.server.guest.limits import Reason
 
 METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 SETTINGS = examples("toml", "[[guest.listener]]")

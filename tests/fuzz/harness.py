@@ -24,16 +24,16 @@ from typing import Any, Final
 import msgspec
 
 from forewarn.maintenance.model import Changes, Enablement, Policy
-from forewarn.server.guest.asking import ALWAYS_ON, Asking
-from forewarn.server.guest.limits import Limits
-from forewarn.server.guest.listener import Listener, source_of
-from forewarn.server.guest.proxies import Proxies
-from forewarn.server.guest.wire import UNREAD_BYTES, Connection, Stage
+from forewarn.server.guest.connection import UNREAD_BYTES, Connection, Stage
+from forewarn.server.guest.http import _Chunks
+from forewarn.server.guest.limits import Account, Limits
+from forewarn.server.guest.listener import Listener
+from forewarn.server.guest.machines import Proxies
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import EventStatus
 from fuzz.programs import SECONDS, SECRET, Do, Step, read
 from guest import room
-from guest.room import Answer
+from guest.room import ALWAYS_ON, Answer, Behind, Enabling
 
 TIGHT: Final = Limits(
     head_bytes=300,
@@ -61,19 +61,19 @@ MAX_PEERS: Final = 10
 STATUSES: Final = {
     *(100, 200, 304, 400, 403, 404, 405, 408, 413, 417, 429, 431, 501, 503, 505),
 }
-FIRST_REQUEST: Final = Asking(
+FIRST_REQUEST: Final = Enabling(
     policy=Policy(enablement=Enablement.FIRST_REQUEST), first_response_delay=2.0
 )
 PROXIES: Final = Proxies([ipaddress.ip_network("192.0.2.7/32")])
 PROXIES.secrets = (SECRET,)
-GUESTS: Final = Listener(host="169.254.169.254", proxies=PROXIES)
+GUESTS: Final = Behind(Listener(address="169.254.169.254"), PROXIES)
 PEERS: Final = (
     ("10.0.0.10", GUESTS),
     ("10.0.0.11", GUESTS),
     ("10.9.9.9", GUESTS),
     ("192.0.2.7", GUESTS),
-    ("127.0.0.1", Listener(host="127.0.0.1", loopback=True)),
-    ("127.0.0.7", Listener(host="127.0.0.1", loopback=True, default_vm="web-1")),
+    ("127.0.0.1", Listener(address="127.0.0.1")),
+    ("127.0.0.7", Listener(address="127.0.0.1", default_vm="web-1")),
 )
 """Who connects: two machines, a stranger, a trusted proxy, and two by loopback."""
 
@@ -161,8 +161,8 @@ class Play:
         self.limits = TIGHT if tight else Limits()
         self.raised: list[dict[str, Any]] = []
         loop.set_exception_handler(lambda _, context: self.raised.append(context))
-        asking = FIRST_REQUEST if first_request else ALWAYS_ON
-        self.plane = room.Room(loop, self.limits, asking)
+        enabling = FIRST_REQUEST if first_request else ALWAYS_ON
+        self.plane = room.Room(loop, self.limits, enabling)
         self.peers: list[Peer] = []
         self.cut = 0
         self.sent = 0
@@ -175,7 +175,7 @@ class Play:
         """Let another peer connect, or one go on that has."""
         if len(self.peers) < MAX_PEERS:
             address, listener = PEERS[kind % len(PEERS)]
-            connection = Connection(self.plane.connections, source_of(listener))
+            connection = Connection(self.plane.connections, room.source_of(listener))
             self.peers.append(Peer(connection, address, self.loop))
         else:
             self.peers.append(self.peers.pop(kind % MAX_PEERS))
@@ -278,15 +278,17 @@ class Play:
         """Judge what must hold at any time."""
         assert not self.raised, self.raised
         connections = self.plane.connections
-        of_address: Counter[tuple[str, str]] = Counter()
+        counted: Counter[Account] = Counter()
         for peer in self.peers:
             self.judge_connection(peer)
-            source = peer.connection._source
-            if peer.connection in connections._all and not source.is_shared:
-                of_address[source.listener, source.address] += 1
-        assert connections._of_address == of_address
+            if peer.connection in connections._all:
+                counted[peer.connection.account] += 1
+                assert peer.connection.account.waiters <= len(connections.long_polls)
+        assert all(account.connections == count for account, count in counted.items())
+        unused = [each for each in connections._accounts.values() if each not in counted]
+        assert not any(each.connections or each.waiters for each in unused)
         assert len(connections) <= self.limits.connections
-        assert max(of_address.values(), default=0) <= self.limits.connections_per_address
+        assert connections._strangers <= self.limits.stranger_connections
 
     def judge_connection(self, peer: Peer) -> None:
         connection = peer.connection
@@ -297,15 +299,18 @@ class Play:
         assert len(connection._unread) <= peer.largest_part + UNREAD_BYTES
         assert peer.buffered <= limits.write_buffer_bytes + LARGEST_ANSWER
         reader = connection._reader
-        kept = len(reader.target) + sum(len(name) + len(value) for name, value in reader._headers)
+        head = reader.head
+        kept = len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
         assert kept <= limits.head_bytes
-        assert len(reader._body or b"") <= limits.body_bytes
+        body = reader._body
+        assert len(body.body if isinstance(body, _Chunks) else body or b"") <= limits.body_bytes
+        assert (connection._admitted is not None) <= reader.in_body
         if stage >= Stage.CLOSING:
             assert not connection._unread
             return
         assert connection in self.plane.connections._all
         held = connection._held()
-        waiting = connection._waiting
+        waiting = connection._long_poll
         assert (stage is Stage.WAITING) == (waiting is not None)
         if waiting is None:
             assert held == peer.paused, (stage, held)
@@ -313,7 +318,7 @@ class Play:
             assert (len(connection._unread) > UNREAD_BYTES) == peer.paused
         assert held or not connection._unread
         assert (stage is Stage.CHOKED) <= connection._choked
-        assert (stage is Stage.APPROVING) == (connection._approval is not None)
+        assert (stage is Stage.APPROVING) == (connection._pending is not None)
         assert (stage is Stage.QUEUED) == connection._yielded
         nobody_waits = connection._yielded or (waiting is not None and waiting.is_over)
         assert nobody_waits or math.isfinite(connection.deadline), stage
@@ -346,7 +351,7 @@ class Play:
             self.judge()
         assert all(peer.lost for peer in self.peers), [p.connection._stage for p in self.peers]
         assert not len(plane.connections)
-        assert not len(plane.connections.waiting)
+        assert not len(plane.connections.long_polls)
         left = asyncio.all_tasks(self.loop)
         assert not left, left
         given = [answers(peer.got) for peer in self.peers]
@@ -355,7 +360,7 @@ class Play:
         return sum(map(len, given))
 
     def judge_answers(self, given: list[Answer]) -> None:
-        refused = self.plane.tally.total() > 0
+        refused = self.plane.counters.refusals.total() > 0
         for number, answer in enumerate(given, 1):
             assert answer.status in STATUSES, answer
             if answer.status == 503:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from forewarn.server.guest.connections import NEVER
-from forewarn.server.guest.reading import Reader
-from forewarn.server.guest.wire import Connection
-from forewarn.server.guest.writing import Writer
+from forewarn.server.guest.connection import NEVER, Connection
+from forewarn.server.guest.endpoint import GuestEndpoint
+from forewarn.server.guest.http import AnswerWriter
 from fuzz import harness, programs
 from fuzz.programs import Do
 
@@ -73,7 +72,7 @@ def forgetting(self: Connection) -> None:
     self.deadline = NEVER
 
 
-def write_garbage(self: Writer, *_: object, **__: object) -> bytes:
+def write_garbage(self: AnswerWriter, *_: object, **__: object) -> bytes:
     return b"HTTP/1.1 200\r\n\r\n"
 
 
@@ -83,8 +82,8 @@ def write_garbage(self: Writer, *_: object, **__: object) -> bytes:
         (Connection, "retire", raising),
         (Connection, "expire", forgetting),
         (Connection, "_read_on", lambda *_, **__: None),
-        (Writer, "render", write_garbage),
-        (Reader, "head", property(lambda _: 1 / 0)),
+        (AnswerWriter, "render", write_garbage),
+        (GuestEndpoint, "admit", lambda *_: 1 / 0),
     ],
     ids=["raises", "lets a deadline pass", "does not pause", "answers badly", "cannot refuse"],
 )

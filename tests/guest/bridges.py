@@ -85,16 +85,19 @@ def machines() -> list[Machine]:
 async def play(guests: dict[str, int]) -> dict[str, Any]:
     plane = room.Room(asyncio.get_running_loop())
     fleet = machines()
-    plane.registry.fill((), fleet)
+    plane.registry.fill(fleet)
     plane.documents.fill([Scope(**facts(machine)) for machine in fleet])
-    listeners = Listeners(plane.connections)
-    wanted = [Listener(host=f"{HOST}%{name}", port=0, name=name) for name in BRIDGES]
-    opened = await listeners.open([*wanted, Listener(host="::", port=0)])
+    listeners = Listeners(asyncio.get_running_loop(), plane.connections.factory)
+    wanted = [Listener(address=f"{HOST}%{name}", port=0, name=name) for name in BRIDGES]
+    opened = await listeners.open(
+        [(each, None) for each in (*wanted, Listener(address="::", port=0))]
+    )
     found = {
         name: [await ask(guests[name], name, at.port) for at in (opened[number], opened[-1])]
         for number, name in enumerate(BRIDGES)
     }
-    await listeners.stop(0)
+    listeners.close()
+    await plane.connections.retire(0)
     return found
 
 

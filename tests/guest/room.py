@@ -5,25 +5,33 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from forewarn.clock import ManualClock
-from forewarn.maintenance.model import Changes, Event, Machine, Operation, Refused, Scope
+from forewarn.maintenance.model import (
+    Changes,
+    Enablement,
+    Event,
+    Machine,
+    Operation,
+    Policy,
+    Refused,
+    Scope,
+)
 from forewarn.protocol.exchange import Rules
-from forewarn.server.guest import tally
-from forewarn.server.guest.asking import ALWAYS_ON, Asking, askings_of
-from forewarn.server.guest.callers import Registry
-from forewarn.server.guest.connections import Connections
+from forewarn.server.guest import listener
+from forewarn.server.guest.connection import Connection, Connections
+from forewarn.server.guest.counters import Counters
 from forewarn.server.guest.documents import Documents
-from forewarn.server.guest.endpoint import Endpoint
-from forewarn.server.guest.limits import Limits
-from forewarn.server.guest.listener import Listener, source_of
-from forewarn.server.guest.rate import UNLIMITED, Limiter, Rate
-from forewarn.server.guest.repeats import Repeats
-from forewarn.server.guest.wire import Connection
-from forewarn.server.guest.writing import Writer
+from forewarn.server.guest.enablement import Enabler
+from forewarn.server.guest.endpoint import GuestEndpoint
+from forewarn.server.guest.http import AnswerWriter
+from forewarn.server.guest.limits import UNLIMITED, Limiter, Limits, Rate
+from forewarn.server.guest.listener import Listener, SourceOf
+from forewarn.server.guest.machines import Proxies, Registry
+from forewarn.server.guest.polls import Polls
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, ScopeKind
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -147,14 +155,28 @@ class BookedApprovals:
             decide()
 
 
-class Turning:
-    """Turns scopes on in the book of approvals."""
+BRIDGE = Listener(address="169.254.169.254")
 
-    def __init__(self, approvals: BookedApprovals) -> None:
-        self._approvals = approvals
 
-    def record_requests(self, scopes: Collection[str]) -> Future[None]:
-        return self._approvals.answer_turning(scopes)
+class Enabling(NamedTuple):
+    """What the settings say of turning scopes on."""
+
+    policy: Policy = Policy()
+    first_response_delay: float = 0.0
+
+
+ALWAYS_ON = Enabling()
+
+
+class Behind(NamedTuple):
+    """A listener, and the proxies that it trusts."""
+
+    listener: Listener
+    proxies: Proxies
+
+
+def source_of(place: Listener | Behind) -> SourceOf:
+    return listener.source_of(*place) if isinstance(place, Behind) else listener.source_of(place)
 
 
 class Room:
@@ -164,25 +186,32 @@ class Room:
         self,
         loop: asyncio.AbstractEventLoop,
         limits: Limits | None = None,
-        asking: Asking = ALWAYS_ON,
+        enabling: Enabling = ALWAYS_ON,
         rate: Rate = UNLIMITED,
-        repeats: type[Repeats] = Repeats,
+        polls: type[Polls] = Polls,
     ) -> None:
         self.connection = Connection
         self.clock = ManualClock(START)
-        self.tally = tally.Tally()
-        self.registry = Registry(self.tally, proxied=True)
+        self.counters = Counters()
+        self.registry = Registry(proxied=True)
         self.documents = Documents()
         self.approvals = BookedApprovals()
         operations = [operation(event())]
-        self.registry.fill(SCOPES, MACHINES, operations)
-        self.documents.fill(SCOPES, MACHINES, operations)
+        self.registry.fill(MACHINES)
+        self.documents.fill(SCOPES, operations)
         self.approvals.learn = self.turn_on
-        limiter = Limiter(rate, self.tally)
-        askings = askings_of(
-            asking, self.documents, Turning(self.approvals), clock=self.clock, loop=loop
-        )
-        self.endpoint = Endpoint(
+        limiter = Limiter(rate)
+        enabler = None
+        if enabling.policy.enablement is not Enablement.ALWAYS:
+            enabler = Enabler(
+                self.documents,
+                self.approvals.answer_turning,
+                enabling.policy,
+                delay_seconds=enabling.first_response_delay,
+                clock=self.clock,
+                loop=loop,
+            )
+        self.endpoint = GuestEndpoint(
             self.registry,
             self.documents,
             self.approvals,
@@ -190,19 +219,20 @@ class Room:
             clock=self.clock,
             limiter=limiter,
             monotonic=self.clock.monotonic,
-            askings=askings,
+            counters=self.counters,
+            enabler=enabler,
         )
-        writer = Writer(self.clock, "00000000-0000-4000-8000-a3c5e7091b2d")
-        self.repeats = repeats(
-            self.registry, self.documents, limiter=limiter, writer=writer, askings=askings
+        writer = AnswerWriter(self.clock, "00000000-0000-4000-8000-a3c5e7091b2d")
+        self.polls = polls(
+            self.registry, self.documents, limiter=limiter, writer=writer, enabler=enabler
         )
         self.connections = Connections(
             self.endpoint,
             writer,
             limits=limits or Limits(),
-            tally=self.tally,
+            counters=self.counters,
             loop=loop,
-            repeats=self.repeats,
+            polls=self.polls,
             monotonic=self.clock.monotonic,
         )
 
@@ -215,8 +245,8 @@ class Room:
     def learn(self, changes: Changes) -> None:
         self.registry.learn(changes)
         self.documents.learn(changes)
-        self.repeats.learn()
-        self.connections.waiting.learn(changes)
+        self.polls.learn()
+        self.connections.long_polls.learn(changes)
 
     def publish(self, incarnation: int, key: str = "web", *operations: Operation) -> None:
         """Let a scope have a new document."""
@@ -227,10 +257,8 @@ class Room:
         self.clock.advance(timedelta(seconds=seconds))
         self.connections.sweep(self.clock.monotonic())
 
-    def connect(self, address: str = "10.0.0.10", listener: Listener | None = None) -> "Peer":
-        connection = self.connection(
-            self.connections, source_of(listener or Listener(host="169.254.169.254"))
-        )
+    def connect(self, address: str = "10.0.0.10", place: Listener | Behind = BRIDGE) -> "Peer":
+        connection = self.connection(self.connections, source_of(place))
         return Peer(connection, address)
 
 
@@ -371,9 +399,9 @@ def chunked(body: bytes, size: int) -> bytes:
 @contextmanager
 def opened(
     limits: Limits | None = None,
-    asking: Asking = ALWAYS_ON,
+    enabling: Enabling = ALWAYS_ON,
     rate: Rate = UNLIMITED,
-    repeats: type[Repeats] = Repeats,
+    polls: type[Polls] = Polls,
 ) -> Iterator[tuple[Room, Callable[[], None]]]:
     """A room on an event loop of its own, and what lets that loop do all that it has to."""
     loop = asyncio.new_event_loop()
@@ -384,7 +412,7 @@ def opened(
             loop.run_forever()
 
     try:
-        yield Room(loop, limits, asking, rate, repeats), turn
+        yield Room(loop, limits, enabling, rate, polls), turn
     finally:
         for task in asyncio.all_tasks(loop):
             task.cancel()

@@ -12,8 +12,9 @@ from forewarn.server.guest.listener import Listener, Listeners
 from guest import room
 from guest.room import answers
 
-HERE = Listener(host="127.0.0.1", port=0, loopback=True, default_vm="web-0")
-GUESTS = Listener(host="127.0.0.1", port=0)
+HERE = Listener(address="127.0.0.1", port=0, default_vm="web-0")
+GUESTS = Listener(address="0.0.0.0", port=0)
+"""No loopback listener, so that its limits are those of a bridge; the peer is at 127.0.0.1."""
 Reading = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Play = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -47,7 +48,10 @@ class Served:
         self.at = at
 
     async def connect(self, which: int = 0) -> Reading:
-        return await asyncio.open_connection(self.at[which].host, self.at[which].port)
+        return await asyncio.open_connection(self.at[which].address, self.at[which].port)
+
+    async def stop(self, seconds: float) -> int:
+        return await stop(self.plane, self.listeners, seconds)
 
     async def ask(self, data: bytes, which: int = 0) -> list[room.Answer]:
         """Send, close the sending side, and read all that comes."""
@@ -59,15 +63,23 @@ class Served:
         return answers(got)
 
 
+async def stop(plane: room.Room, listeners: Listeners, seconds: float) -> int:
+    listeners.close()
+    return await plane.connections.retire(seconds)
+
+
 @asynccontextmanager
 async def serving(*at: Listener, limits: Limits | None = None) -> AsyncIterator[Served]:
-    plane = room.Room(asyncio.get_running_loop(), limits)
-    listeners = Listeners(plane.connections)
-    served = Served(plane, listeners, await listeners.open(at or (HERE,)))
+    loop = asyncio.get_running_loop()
+    plane = room.Room(loop, limits)
+    listeners = Listeners(loop, plane.connections.factory)
+    opened = await listeners.open([(listener, None) for listener in at or (HERE,)])
+    plane.connections.sweep_from_now_on()
+    served = Served(plane, listeners, opened)
     try:
         yield served
     finally:
-        await listeners.stop(0)
+        await served.stop(0)
 
 
 async def until(condition: Callable[[], bool]) -> None:

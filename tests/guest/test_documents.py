@@ -21,12 +21,13 @@ NEWEST = versions.NEWEST
 def filled(*operations: Any, **facts: Any) -> Documents:
     kept = Documents()
     scope = room.scope("web", kind=ScopeKind.AVAILABILITY_SET, incarnation=2)
-    kept.fill([msgspec.structs.replace(scope, **facts), room.scope("bastion")], (), operations)
+    kept.fill([msgspec.structs.replace(scope, **facts), room.scope("bastion")], operations)
     return kept
 
 
 def read(kept: Documents, version: versions.Version = NEWEST, scope: str = "web") -> Any:
-    incarnation, body = kept.read(scope, version)
+    page = kept.page(scope, version)
+    incarnation, body = page.incarnation, page.body
     content = json.loads(body)
     assert content["DocumentIncarnation"] == incarnation
     return content["Events"]
@@ -56,7 +57,8 @@ def test_an_event_that_is_over_is_gone(status: EventStatus) -> None:
     scope = room.scope("web", kind=ScopeKind.AVAILABILITY_SET, incarnation=3)
     over = msgspec.structs.replace(scheduled, status=status)
     kept.learn(Changes(operations=(over,), scopes=(scope,)))
-    assert kept.read("web", NEWEST) == (3, b'{"DocumentIncarnation":3,"Events":[]}')
+    assert kept.page("web", NEWEST).incarnation == 3
+    assert kept.page("web", NEWEST).body == b'{"DocumentIncarnation":3,"Events":[]}'
 
 
 def test_events_stand_in_the_order_of_publication_and_then_of_their_ids() -> None:
@@ -82,11 +84,12 @@ def test_a_version_shows_what_it_knows_and_cloud_services_have_no_prefix_in_the_
 
 def test_a_document_is_rendered_once_until_it_changes() -> None:
     kept = filled(room.operation(room.event()))
-    before = kept.read("web", NEWEST)
-    assert kept.read("web", NEWEST)[1] is before[1]
+    before = kept.page("web", NEWEST)
+    assert kept.page("web", NEWEST) is before
     moved = room.scope("web", kind=ScopeKind.AVAILABILITY_SET, incarnation=7)
     kept.learn(Changes(scopes=(moved,)))
-    assert kept.read("web", NEWEST) == (7, before[1].replace(b'ation":2', b'ation":7'))
+    assert kept.page("web", NEWEST).incarnation == 7
+    assert kept.page("web", NEWEST).body == before.body.replace(b'ation":2', b'ation":7')
 
 
 def test_an_operation_shows_in_each_of_its_scopes_its_own_event() -> None:
@@ -101,7 +104,7 @@ def test_an_operation_shows_in_each_of_its_scopes_its_own_event() -> None:
 def test_scopes_without_events_share_their_bytes_and_keep_none_of_their_own() -> None:
     kept = Documents()
     kept.fill([room.scope("a"), room.scope("b")])
-    assert kept.read("a", NEWEST)[1] is kept.read("b", NEWEST)[1]
+    assert kept.page("a", NEWEST) is kept.page("b", NEWEST)
     for incarnation in range(documents.MAX_EMPTY + 10):
         kept.learn(Changes(scopes=(room.scope("a", incarnation=incarnation),)))
         assert read(kept, scope="a") == []
@@ -113,7 +116,7 @@ def test_a_removed_scope_is_forgotten() -> None:
     kept = filled(room.operation(room.event()))
     kept.learn(Changes(removed_scopes=("web", "never-there")))
     with pytest.raises(KeyError):
-        kept.read("web", NEWEST)
+        kept.page("web", NEWEST)
     kept.learn(Changes(scopes=(room.scope("web", incarnation=9),)))
     assert read(kept) == []
 

@@ -9,14 +9,15 @@ import pytest
 
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.protocol.exchange import Reply, Request
-from forewarn.server.guest.callers import Source
+from forewarn.server.guest.endpoint import ApprovalRequest
 from forewarn.server.guest.listener import Listener, source_of
+from forewarn.server.guest.machines import Source
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import ErrorCode
 from guest import room
 
 METADATA = (b"Metadata", b"true")
-LOOPBACK = source_of(Listener(host="127.0.0.1", loopback=True))("127.0.0.1")
+LOOPBACK = source_of(Listener(address="127.0.0.1"))("127.0.0.1")
 WEB = Source(address="10.0.0.11")
 
 
@@ -34,9 +35,14 @@ def ask(
     body: bytes = b"",
 ) -> Reply:
     request = Request(method, target.encode(), (METADATA,), body)
-    wanted = plane.endpoint.judge(request, source)
-    outcome = plane.endpoint.answer(wanted, body, source)
-    return outcome if isinstance(outcome, Reply) else plane.endpoint.settle(outcome)
+    admitted = plane.endpoint.admit(request, source)
+    if isinstance(admitted, Reply):
+        return admitted
+    outcome = plane.endpoint.answer(admitted, body)
+    if isinstance(outcome, ApprovalRequest):
+        return plane.endpoint.settle(plane.endpoint.approve(outcome))
+    assert isinstance(outcome, Reply)
+    return outcome
 
 
 def approve(plane: room.Room, *event_ids: object, source: Source = WEB) -> Reply:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from forewarn.maintenance.model import Changes
-from forewarn.server.guest.rate import UNLIMITED, Bucket, Limiter, Rate
-from forewarn.server.guest.tally import Reason, Tally
+from forewarn.server.guest.limits import UNLIMITED, Bucket, Limiter, Rate, Reason
 from guest import room
 from guest.room import Peer, Room, answers, get, post
 
@@ -34,7 +33,7 @@ def test_a_burst_is_answered_and_one_more_is_told_when_to_come_back(opened: Open
     assert refused.headers["retry-after"] == "1"
     assert refused.body == b'{"error":"Too many requests"}'
     assert "connection" not in refused.headers
-    assert plane.tally[Reason.RATE] == 1
+    assert plane.counters.refusals[Reason.RATE] == 1
 
 
 def test_who_comes_back_in_time_is_answered(opened: Opened) -> None:
@@ -95,7 +94,7 @@ def test_a_machine_that_is_removed_is_forgotten(opened: Opened) -> None:
     turn()
     machine = plane.registry.machines["web-0"]
     plane.learn(Changes(removed_machines=("web-0",)))
-    assert plane.registry._asked == {}
+    assert plane.registry._callers == {}
     plane.learn(Changes(machines=(machine,)))
     peer.send(get())
     assert statuses(peer)[-1] == 200
@@ -120,8 +119,8 @@ def test_without_a_limit_nobody_is_refused() -> None:
     ],
 )
 def test_the_seconds_to_stay_away_are_whole_ones(rate: Rate, seconds: int) -> None:
-    tally = Tally()
-    limiter, bucket = Limiter(rate, tally), Bucket()
-    assert [limiter.take(bucket, 7.0) for _ in range(rate.burst)] == [0] * rate.burst
-    assert limiter.take(bucket, 7.0) == seconds
-    assert limiter.take(bucket, 7.0 + seconds) == 0
+    limiter, bucket = Limiter(rate), Bucket()
+    assert all(limiter.allows(bucket, 7.0) for _ in range(rate.burst))
+    assert not limiter.allows(bucket, 7.0)
+    assert limiter.retry_after_seconds(bucket, 7.0) == seconds
+    assert limiter.allows(bucket, 7.0 + seconds)

@@ -12,14 +12,14 @@ from forewarn.server.guest.listener import Listener
 from guest import room
 from guest.room import answers
 from guest.served import HERE, Play, Served, serving, until
-from guest.test_waiting import waits
+from guest.test_long_poll import waits
 
 ALL = 9_000
 """As many as `Limits.waiters` lets wait."""
 
 
 async def wait_for(served: Served, count: int) -> None:
-    await until(lambda: len(served.plane.connections.waiting) == count)
+    await until(lambda: len(served.plane.connections.long_polls) == count)
 
 
 def test_a_change_reaches_a_waiting_client(play: Play) -> None:
@@ -50,7 +50,7 @@ def test_a_client_that_goes_frees_its_place_at_once(play: Play, by_reset: bool) 
             writer.close()
             await wait_for(served, 0)
             await until(lambda: len(served.plane.connections) == 0)
-            assert len(served.plane.connections.waiting) == 0
+            assert len(served.plane.connections.long_polls) == 0
 
     play(body())
 
@@ -85,7 +85,7 @@ async def connect_all(at: Listener) -> list[socket.socket]:
         client = socket.socket()
         client.setblocking(False)
         clients.append(client)
-        await loop.sock_connect(client, (at.host, at.port))
+        await loop.sock_connect(client, (at.address, at.port))
         await loop.sock_sendall(client, waits("0", 120))
     return clients
 
@@ -107,7 +107,7 @@ def test_9_000_cost_no_task_are_all_woken_and_all_answered_at_the_stop(play: Pla
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
 
     async def body() -> None:
-        async with serving(HERE) as served:
+        async with serving(HERE, limits=Limits(connections_per_address=ALL)) as served:
             without = len(asyncio.all_tasks())
             clients = await connect_all(served.at[0])
             try:
@@ -119,7 +119,7 @@ def test_9_000_cost_no_task_are_all_woken_and_all_answered_at_the_stop(play: Pla
                 for client in clients:
                     await loop.sock_sendall(client, waits("1", 120))
                 await wait_for(served, ALL)
-                stopping = asyncio.ensure_future(served.listeners.stop(20))
+                stopping = asyncio.ensure_future(served.stop(20))
                 assert await read_all(clients) == {304}
             finally:
                 for client in clients:

@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from forewarn.clock import ManualClock
 from forewarn.maintenance import alerts
 from forewarn.server import settings
-from forewarn.server.guest.tally import RESOURCES, Figures, Reason
+from forewarn.server.guest.counters import RESOURCES, Figures
+from forewarn.server.guest.limits import Reason
 from forewarn.store import sql
 from server.running import NOON, Client, Flaky, Running, fleet, request_reboot, settings_in
 

@@ -5,7 +5,6 @@ Requests are answered by the endpoint that the service itself answers them with.
 
 import asyncio
 import functools
-from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,10 +14,10 @@ from forewarn.maintenance.model import Changes, Operation
 from forewarn.protocol import codec, identity
 from forewarn.protocol.document import Document
 from forewarn.protocol.exchange import Peer, Reply, Request, Rules
-from forewarn.server.guest.callers import Source
-from forewarn.server.guest.proxies import Proxies
-from forewarn.server.guest.rate import UNLIMITED, Rate
-from forewarn.server.guest.waiting import Wait
+from forewarn.server.guest.endpoint import ApprovalRequest
+from forewarn.server.guest.limits import UNLIMITED, Rate
+from forewarn.server.guest.long_poll import LongPoll
+from forewarn.server.guest.machines import Proxies, Source
 from forewarn.store.port import StoreUnavailable
 from forewarn.vocabulary import EventStatus, ScopeKind
 from guest import room
@@ -91,10 +90,13 @@ class World:
         endpoint = self.room.endpoint
         if rules is not None:
             endpoint._rules = rules
-        outcome: Any = endpoint.answer(endpoint.judge(request, source), request.body, source)
-        if isinstance(outcome, Future):
-            outcome = endpoint.settle(outcome)
-        return endpoint.refuse_to_wait(outcome) if isinstance(outcome, Wait) else outcome
+        admitted = endpoint.admit(request, source)
+        if isinstance(admitted, Reply):
+            return admitted
+        outcome: Any = endpoint.answer(admitted, request.body)
+        if isinstance(outcome, ApprovalRequest):
+            return endpoint.settle(endpoint.approve(outcome))
+        return endpoint.refuse_to_wait(outcome) if isinstance(outcome, LongPoll) else outcome
 
 
 @functools.cache

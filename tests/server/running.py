@@ -20,7 +20,7 @@ from forewarn.clock import Clock, SystemClock
 from forewarn.control.plane import Plane
 from forewarn.maintenance.model import Changes, Machine, Operation, Scope
 from forewarn.server import settings
-from forewarn.server.guest.tally import Figures
+from forewarn.server.guest.counters import Figures
 from forewarn.server.service import Opened, Service
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 

@@ -9,8 +9,9 @@ import pytest
 
 from forewarn import settings as files
 from forewarn.maintenance.model import Enablement, Policy
-from forewarn.server import listening, settings
+from forewarn.server import settings
 from forewarn.server.guest.limits import Limits
+from forewarn.server.guest.listener import networks
 from forewarn.server.service import policy_of
 from forewarn.settings import SettingsError
 from house.documented import each_setting
@@ -336,4 +337,4 @@ def test_a_secrets_file_is_looked_for_from_the_settings_folder(
     )
     (listener,) = loaded.guest.listener
     assert listener.proxy_secret_files == (str(tmp_path / "proxy.secret"), "/run/secret")
-    assert [str(one) for one in listening.networks(listener)] == ["192.0.2.7/32", "fd00::/64"]
+    assert [str(one) for one in networks(listener)] == ["192.0.2.7/32", "fd00::/64"]

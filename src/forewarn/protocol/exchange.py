@@ -86,10 +86,13 @@ REASONS: Final[dict[int, bytes]] = {
     405: b"Method Not Allowed",
     408: b"Request Timeout",
     413: b"Content Too Large",
+    417: b"Expectation Failed",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
+    501: b"Not Implemented",
     503: b"Service Unavailable",
+    505: b"HTTP Version Not Supported",
 }
 """The reason phrase of every status that a Reply can have."""
 
@@ -493,6 +496,44 @@ def head_too_large(limit_bytes: int = refusals.MAX_HEAD_BYTES) -> Reply:
 def body_too_large(limit_bytes: int = refusals.MAX_BODY_BYTES) -> Reply:
     """Refuse a body over the limit."""
     return _refusal(refusals.BODY_TOO_LARGE, limit_bytes=limit_bytes)
+
+
+def too_many_headers() -> Reply:
+    """Refuse a head with more headers than are read."""
+    return _refusal(refusals.TOO_MANY_HEADERS, limit=refusals.MAX_HEADERS)
+
+
+def too_many_chunks() -> Reply:
+    """Refuse a body in more chunks than are read."""
+    return _refusal(refusals.TOO_MANY_CHUNKS, limit=refusals.MAX_CHUNKS)
+
+
+def unknown_expectation() -> Reply:
+    """Refuse any Expect but `100-continue` (RFC 9110 section 10.1.1)."""
+    return _refusal(refusals.EXPECTATION)
+
+
+def unknown_coding() -> Reply:
+    """Refuse a transfer coding that is not read here (RFC 9112 section 6.1)."""
+    return _refusal(refusals.CODING)
+
+
+def unknown_http_version(version: str) -> Reply:
+    """Refuse another major version of HTTP (RFC 9110 section 15.6.6)."""
+    return _refusal(refusals.HTTP_VERSION, version=version)
+
+
+def too_many_connections(limit: int, whose: str, retry_after_seconds: int) -> Reply:
+    """Refuse one connection more than the limit.
+
+    Args:
+        limit: How many there may be.
+        whose: `This address` or `This service`.
+        retry_after_seconds: When to come back.
+    """
+    return _refusal(
+        refusals.CONNECTIONS, _retry_after(retry_after_seconds), limit=limit, whose=whose
+    )
 
 
 def malformed(what: str) -> Reply:

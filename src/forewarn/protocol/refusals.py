@@ -35,6 +35,12 @@ MAX_BODY_BYTES: Final = 64 * 1024
 MAX_HEAD_BYTES: Final = 16 * 1024
 """A head's limit by default [O], the usual one of servers."""
 
+MAX_HEADERS: Final = 100
+"""Headers of one request [O], the usual limit of servers; clients send ten."""
+
+MAX_CHUNKS: Final = 1000
+"""Chunks and trailers of one body [O]: client libraries send some kilobytes in each."""
+
 NEWEST_NAMED: Final = 3
 """How many of the newest versions an error names [C]."""
 
@@ -116,6 +122,22 @@ BODY_TOO_LARGE: Final = Refusal(
 TOO_MANY_REQUESTS: Final = Refusal(429, "Too many requests", "D")
 HEAD_TOO_LARGE: Final = Refusal(
     431, "Request header fields too large. A request's head may have {limit_bytes} bytes at most"
+)
+TOO_MANY_HEADERS: Final = Refusal(
+    431, "Request header fields too large. A request may have {limit} headers at most"
+)
+TOO_MANY_CHUNKS: Final = Refusal(
+    413,
+    "Content too large. A body may have {limit} chunks at most: send larger ones. "
+    "Nothing was approved",
+)
+EXPECTATION: Final = Refusal(417, "Expectation failed. The only one that is met is 100-continue")
+CODING: Final = Refusal(501, "Not implemented. The only Transfer-Encoding that is read is chunked")
+HTTP_VERSION: Final = Refusal(
+    505, "HTTP version {version} is not served: ask by HTTP/1.1 or HTTP/1.0"
+)
+CONNECTIONS: Final = Refusal(
+    503, "Service unavailable. {whose} has {limit} connections open: close some"
 )
 INTERNAL: Final = Refusal(
     500, "Internal error. The fault is the service's own; its log has the details"

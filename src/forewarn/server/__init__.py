@@ -3,10 +3,8 @@
     guest     what machines reach: the metadata endpoint
     operator  what people and their tools reach: the API
     settings  one TOML file, checked whole before anything starts
-    listening  what one address that guests ask at may be set to
-    binding   why an address cannot be listened on, in words
+    binding   why an address cannot be listened on, in words, for both planes
     secret_files  secrets in files of their own
-    guests    the guest plane put together
     logs      what the service says, and in which form
     service   puts the rooms below together, starts and stops them in order
     carrying  which connector the settings choose

@@ -32,9 +32,7 @@ from forewarn.connectors.command import CommandUnusable
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.server import logs
-from forewarn.server.guest.asking import Asking
-from forewarn.server.guest.rate import Rate
-from forewarn.server.guests import GuestPlane, Guests
+from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator.auth import TokenUnusable
 from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.server.secret_files import SecretUnusable
@@ -220,20 +218,8 @@ def _end(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _guests(settings: Settings, plane: Plane, watch: ServiceClock) -> Guests:
-    return GuestPlane(
-        settings.guest,
-        plane,
-        watch.wall,
-        _mint,
-        watch=watch,
-        asking=Asking(
-            policy=policy_of(settings.rules),
-            first_response_delay=settings.rules.first_response_delay_seconds,
-        ),
-        rate=Rate(per_second=settings.rules.rate_per_second, burst=settings.rules.rate_burst),
-        scale=settings.clock.scale,
-    )
+def _guests(settings: Settings, plane: Plane, watch: ServiceClock) -> GuestPlane:
+    return GuestPlane(settings, plane, watch, policy_of(settings.rules), _mint)
 
 
 def _mint() -> str:

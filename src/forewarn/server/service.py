@@ -26,7 +26,7 @@ from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.server import carrying
-from forewarn.server.guests import Guests
+from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import api, auth, sockets
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import Measured, OperationMetrics
@@ -84,7 +84,7 @@ class Service:
         settings: Settings,
         store: Store,
         clock: Clock,
-        guests: Callable[[Plane, ServiceClock], Guests],
+        guests: Callable[[Plane, ServiceClock], GuestPlane],
         mint: Callable[[], str],
         real: Clock | None = None,
     ) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from forewarn import settings
 from forewarn.connectors.program import CommandSettings
 from forewarn.server.guest.limits import Limits
-from forewarn.server.listening import Listener
+from forewarn.server.guest.listener import Listener
 from forewarn.settings import FieldError, Log
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_SET_"

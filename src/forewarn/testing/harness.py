@@ -117,7 +117,7 @@ class Harness:
         plane.release_claims().result()
         self._documents = Documents()
         with self._store.read() as reading:
-            self._documents.fill(reading.scopes().values(), (), reading.live_operations().values())
+            self._documents.fill(reading.scopes().values(), reading.live_operations().values())
         feed.subscribe(self._documents.learn)
         self._watch.open()
         self._plane = plane
@@ -206,7 +206,7 @@ class Harness:
             KeyError: There is no such scope.
         """
         self._need_server()
-        _, body = self._documents.read(scope, version)
+        body = self._documents.page(scope, version).body
         return codec.decode_document(body, version)
 
     def scopes(self) -> dict[str, Scope]:

@@ -1,4 +1,4 @@
-"""The document of each scope as bytes, kept by the feed.
+"""The document of each scope as bytes, kept by the changefeed.
 
 A scope without events, as most are at any time, costs its `Scope` alone: what it reads depends
 only on its incarnation and is rendered once for all such scopes.
@@ -8,15 +8,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from forewarn.maintenance import model
-from forewarn.maintenance.model import Changes, Machine, Operation, Scope
+from forewarn.maintenance.model import Changes, Operation, Scope
 from forewarn.protocol import codec, document
 from forewarn.protocol.versions import Version
-from forewarn.server.guest.writing import Ending
 from forewarn.vocabulary import EventStatus, ScopeKind
 
 MAX_EMPTY: Final = 1024
 """How many empty documents are kept rendered: incarnations times versions, of which a fleet has
-few. They are rendered anew when there are more."""
+few. When there are more, all are rendered again."""
 
 
 def shown(operation: Operation, event: model.Event) -> document.Event:
@@ -34,7 +33,7 @@ def shown(operation: Operation, event: model.Event) -> document.Event:
     )
 
 
-class Page:
+class RenderedDocument:
     """A document as a version shows it.
 
     Args:
@@ -42,15 +41,14 @@ class Page:
         body: Its bytes.
     """
 
-    __slots__ = ("body", "incarnation", "news", "unchanged")
+    __slots__ = ("body", "endings", "incarnation")
 
     def __init__(self, incarnation: int, body: bytes) -> None:
         self.incarnation = incarnation
         self.body = body
-        self.news: Ending | None = None
-        """What ends the answer that shows it, once it was written."""
-        self.unchanged: Ending | None = None
-        """What ends the answer to a client that holds it, once it was written."""
+        self.endings: dict[tuple[bool, bool], bytes] = {}
+        """What ends the answers to polls, once it was written: by whether the client holds the
+        document, and whether its connection ends."""
 
 
 class _Live:
@@ -61,7 +59,7 @@ class _Live:
     def __init__(self) -> None:
         self.events: dict[str, tuple[int, document.Event]] = {}
         """By id: the incarnation that first showed it, and what guests read."""
-        self.rendered: dict[str, Page] = {}
+        self.rendered: dict[str, RenderedDocument] = {}
         """By version's name."""
 
 
@@ -71,22 +69,15 @@ class Documents:
     def __init__(self) -> None:
         self._scopes: dict[str, Scope] = {}
         self._live: dict[str, _Live] = {}
-        self._empty: dict[tuple[int, str], Page] = {}
+        self._empty: dict[tuple[int, str], RenderedDocument] = {}
 
-    def fill(
-        self,
-        scopes: Iterable[Scope],
-        machines: Iterable[Machine] = (),
-        operations: Iterable[Operation] = (),
-    ) -> None:
+    def fill(self, scopes: Iterable[Scope], operations: Iterable[Operation] = ()) -> None:
         """Take the documents as the store has them, before the first request.
 
         Args:
             scopes: All of them.
-            machines: Not looked at: an event names its machines itself.
             operations: All that are Scheduled or Started; others show nothing.
         """
-        del machines
         for scope in scopes:
             self._scopes[_key(scope)] = scope
         for operation in operations:
@@ -129,21 +120,13 @@ class Documents:
         """
         return self._scopes[key]
 
-    def read(self, key: str, version: Version) -> tuple[int, bytes]:
-        """Return a scope's incarnation and its document as this version shows it.
+    def page(self, key: str, version: Version) -> RenderedDocument:
+        """Return a scope's document as this version shows it.
 
         Raises:
             KeyError: There is no scope of this key.
         """
-        page = self._page(self._scopes[key], key, version)
-        return page.incarnation, page.body
-
-    def page(self, key: str, version: Version) -> Page | None:
-        """Return a scope's document as this version shows it, None where there is no such scope."""
-        scope = self._scopes.get(key)
-        return None if scope is None else self._page(scope, key, version)
-
-    def _page(self, scope: Scope, key: str, version: Version) -> Page:
+        scope = self._scopes[key]
         live = self._live.get(key)
         if live is None:
             return self._empty_page(scope.incarnation, version)
@@ -152,13 +135,13 @@ class Documents:
             page = live.rendered[version.name] = _render(scope, live, version)
         return page
 
-    def _empty_page(self, incarnation: int, version: Version) -> Page:
+    def _empty_page(self, incarnation: int, version: Version) -> RenderedDocument:
         page = self._empty.get((incarnation, version.name))
         if page is None:
             if len(self._empty) >= MAX_EMPTY:
                 self._empty.clear()
             body = codec.encode_document(document.Document(incarnation=incarnation), version)
-            page = self._empty[incarnation, version.name] = Page(incarnation, body)
+            page = self._empty[incarnation, version.name] = RenderedDocument(incarnation, body)
         return page
 
 
@@ -168,7 +151,7 @@ def _key(scope: Scope) -> str:
     return scope.name if key == scope.name else key
 
 
-def _render(scope: Scope, live: _Live, version: Version) -> Page:
+def _render(scope: Scope, live: _Live, version: Version) -> RenderedDocument:
     """Render by publication, then by EventId (protocol.md section 4)."""
     order = sorted(live.events, key=lambda event_id: (live.events[event_id][0], event_id))
     body = codec.encode_document(
@@ -179,4 +162,4 @@ def _render(scope: Scope, live: _Live, version: Version) -> Page:
         ),
         version,
     )
-    return Page(scope.incarnation, body)
+    return RenderedDocument(scope.incarnation, body)

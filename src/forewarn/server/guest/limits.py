@@ -1,4 +1,13 @@
-"""Every limit and every time of a connection, by name, with its default and why."""
+"""Every limit of the guest plane by name, with its default and why; rates, and fair shares.
+
+Nothing heavy is imported here: the settings are made of these.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final, Protocol
 
 import msgspec
 
@@ -22,11 +31,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     connections: int = 10_000
     """Connections in all: 100,000 machines that poll by short connections have far fewer open at
-    once, and 10,000 idle ones take under 50 MB. One more is told 503 and closed."""
+    once, and 10,000 idle ones take under 50 MB. One more is answered 503 and closed. Addresses of
+    no registered machine have a quarter of them together."""
 
     connections_per_address: int = 64
-    """Connections from one address, so that one guest cannot take everybody's: three agents on
-    one machine need three. Not counted on a loopback listener, where all share an address."""
+    """Connections from one address (IPv6: from one /64), so that one guest cannot take everybody's:
+    three agents on one machine need three. Where machines share an address, on a loopback listener
+    and behind a proxy, it counts for each machine, and so it does for requests that wait."""
 
     waiters: int = 9_000
     """Requests that wait for their document to change (protocol.md section 10); one more is
@@ -67,3 +78,242 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     sweep_seconds: float = 1.0
     """How often all connections are looked over for those whose time is up; every time above is
     kept to this exactness, late and never early."""
+
+    @property
+    def stranger_connections(self) -> int:
+        """Return how many connections addresses of no registered machine may have together.
+
+        A machine that is being registered retries; a network full of strangers must not keep the
+        fleet out.
+        """
+        return max(1, self.connections // 4)
+
+
+class Reason(StrEnum):
+    """Why a guest was turned away: a closed list, for metrics."""
+
+    UNKNOWN_ADDRESS = "unknown-address"
+    """A request from an address that no machine has."""
+    UNKNOWN_NAME = "unknown-name"
+    """A request as `/vm/NAME` with a name that no machine has."""
+    UNKNOWN_INSTANCE = "unknown-instance"
+    """A request that a trusted proxy signed, for a machine that there is not."""
+    WRONG_SIGNATURE = "wrong-signature"
+    """A request from a trusted proxy's address that none of the secrets has signed."""
+    CONNECTIONS = "connections"
+    """A connection above the limit in all."""
+    CONNECTIONS_OF_ADDRESS = "connections-of-address"
+    """A connection above the limit of its address, or of its machine behind a proxy."""
+    CONNECTIONS_OF_STRANGERS = "connections-of-strangers"
+    """A connection above what addresses of no registered machine may have together."""
+    FAULTY_REQUEST = "faulty-request"
+    """A request over a limit, or no HTTP."""
+    SLOW_REQUEST = "slow-request"
+    """A request that did not arrive in its time."""
+    SLOW_READER = "slow-reader"
+    """A peer that did not take its answers in time."""
+    RATE = "rate"
+    """A request over its machine's rate."""
+    WAITERS = "waiters"
+    """A request that was not let wait, for too many do; it was answered at once."""
+    LOOP_SHARE = "loop-share"
+    """Requests that had to wait for their turn, for their guest had used its share of the loop."""
+    APPROVAL_TIMEOUT = "approval-timeout"
+    """An approval that the plane did not answer in time."""
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a machine may ask (protocol.md section 9)."""
+
+    per_second: float = 0.0
+    """How many requests a second it gains; 0 is no limit."""
+    burst: int = 1
+    """How many it may make at once."""
+
+
+UNLIMITED: Final = Rate()
+
+SLACK: Final = 0.001
+"""Of a request: more than sums of fractions are ever wrong by, so that the last of a burst, and who
+keeps to the rate to the millisecond, is not refused."""
+
+
+class Bucket:
+    """A machine's token bucket as one number: no timer, and no bucket before the first request."""
+
+    __slots__ = ("full_at",)
+
+    def __init__(self) -> None:
+        self.full_at = -math.inf
+        """When it will be full, in monotonic seconds."""
+
+
+class Limiter:
+    """Takes requests out of buckets.
+
+    Args:
+        rate: What the settings say.
+    """
+
+    __slots__ = ("_interval", "_tolerance")
+
+    def __init__(self, rate: Rate) -> None:
+        self._interval = 1 / rate.per_second if rate.per_second else 0.0
+        most = rate.burst - 1 + SLACK
+        self._tolerance = most * self._interval if rate.per_second else math.inf
+
+    def allows(self, bucket: Bucket, now: float) -> bool:
+        """Take one request out, if there is one; return whether there was."""
+        full_at = bucket.full_at
+        if full_at <= now:
+            full_at = now
+        elif full_at - now > self._tolerance:
+            return False
+        bucket.full_at = full_at + self._interval
+        return True
+
+    def retry_after_seconds(self, bucket: Bucket, now: float) -> int:
+        """Return the whole seconds until a bucket that is empty has a request."""
+        return math.ceil(bucket.full_at - now - self._tolerance)
+
+
+LOOP_SHARE: Final = 0.05
+"""Of the loop's time: what one guest may use before its requests wait for turns. A machine that
+polls 50 times a second uses 0.003."""
+
+BURST_SECONDS: Final = 0.2
+"""How far a guest may be ahead of its share: 10 ms of the loop at once."""
+
+ACCEPT_SECONDS: Final = 50e-6
+"""What a new connection costs the loop, about: most of it is spent before we are asked."""
+
+MAX_APPROVALS_IN_FLIGHT: Final = 2000
+"""EventIds of approvals that the control plane has at a time: 1,000 take it some milliseconds, so a
+neighbour's single one waits for two such bodies at most."""
+
+
+class Queued(Protocol):
+    """A connection, as `FairQueue` sees it."""
+
+    account: "Account"
+
+    def have_turn(self) -> None:
+        """Answer some more of what has come."""
+        ...
+
+
+class Account:
+    """What one guest uses: an address, an IPv6 /64, or a machine where machines share an address.
+
+    Its queues are dictionaries for their order: there may be as many of these as machines, and an
+    empty dictionary is a tenth of an empty deque.
+    """
+
+    __slots__ = ("approvals", "connections", "free_at", "is_approving", "queue", "waiters")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.waiters = 0
+        self.free_at = -math.inf
+        """When it will have paid for the loop's time that it used, in monotonic seconds."""
+        self.queue: dict[Queued, None] = {}
+        """Its connections that wait for a turn."""
+        self.is_approving = False
+        """Whether the control plane has an approval of it."""
+        self.approvals: dict[Queued, tuple[int, Callable[[], None]]] = {}
+        """Its approvals that wait for a turn: how many EventIds, and what submits them."""
+
+    def is_over(self, now: float) -> bool:
+        """Return whether it has used its share of the loop."""
+        return self.free_at - now > BURST_SECONDS
+
+    def charge(self, seconds: float, now: float) -> None:
+        """Take the loop's time that it used out of its share."""
+        self.free_at = max(self.free_at, now) + seconds / LOOP_SHARE
+
+    def is_unused(self, now: float) -> bool:
+        """Return whether nothing need be kept of it."""
+        return not self.connections and not self.is_approving and self.free_at <= now
+
+
+class FairQueue:
+    """Gives guests their turns of the loop, and of the control plane; used on the loop alone.
+
+    Args:
+        call_soon: The loop's own.
+    """
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._ring: deque[Account] = deque()
+        """Accounts whose connections wait for a turn."""
+        self._in_flight = 0
+        self._approving: dict[Account, None] = {}
+        """Accounts whose approvals wait for a turn."""
+
+    def queue(self, connection: Queued) -> None:
+        """Let a connection have a turn when its account's turn comes.
+
+        There is one turn in each of the loop's rounds, and each account has one before any has
+        two. So whoever asks for one thing is answered within a round or two, however many others
+        pipeline, and over however many connections.
+        """
+        account = connection.account
+        if not account.queue:
+            self._ring.append(account)
+            if len(self._ring) == 1:
+                self._call_soon(self._next)
+        account.queue[connection] = None
+
+    def _next(self) -> None:
+        account = self._ring.popleft()
+        connection = next(iter(account.queue))
+        del account.queue[connection]
+        if account.queue:
+            self._ring.append(account)
+        if self._ring:
+            self._call_soon(self._next)
+        connection.have_turn()
+
+    def approve(self, connection: Queued, entries: int, submit: Callable[[], None]) -> None:
+        """Submit a connection's approval, at once or when its guest's turn comes.
+
+        A guest has one in flight at a time; of those that wait, the guest goes first that has used
+        least of the loop.
+
+        Args:
+            connection: Where it came from; it has one at a time.
+            entries: How many EventIds it names.
+            submit: Submits it; `approved` must follow.
+        """
+        account = connection.account
+        account.approvals[connection] = (entries, submit)
+        self._approving[account] = None
+        self._submit()
+
+    def approved(self, account: Account, entries: int) -> None:
+        """Note that the control plane has answered, and submit what waited for that."""
+        account.is_approving = False
+        self._in_flight -= entries
+        self._submit()
+
+    def forget(self, connection: Queued) -> None:
+        """Drop a connection's approval that was not submitted yet: nobody hears of it any more."""
+        account = connection.account
+        account.approvals.pop(connection, None)
+        if not account.approvals:
+            self._approving.pop(account, None)
+
+    def _submit(self) -> None:
+        while self._in_flight < MAX_APPROVALS_IN_FLIGHT:
+            ready = [account for account in self._approving if not account.is_approving]
+            if not ready:
+                return
+            account = min(ready, key=lambda each: each.free_at)
+            connection = next(iter(account.approvals))
+            entries, submit = account.approvals.pop(connection)
+            if not account.approvals:
+                del self._approving[account]
+            account.is_approving = True
+            self._in_flight += entries
+            submit()

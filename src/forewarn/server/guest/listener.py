@@ -1,21 +1,23 @@
-"""Listeners: where guests reach the plane, and how it opens, sweeps and stops."""
+"""The addresses that guests ask at: their settings, and the sockets.
 
-import asyncio
+The command line reads the settings too, so nothing heavy is imported here.
+"""
+
 import functools
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
-import structlog
 
-from forewarn.maintenance import model
+from forewarn.maintenance import fleet, model
 from forewarn.server import binding
-from forewarn.server.guest.callers import Source, normalised
-from forewarn.server.guest.connections import Connections
-from forewarn.server.guest.proxies import Proxies
-from forewarn.server.guest.wire import Connection, SourceOf
+from forewarn.server.guest.machines import Network, Proxies, Source, network_of, normalised
+from forewarn.settings import FieldError, Port
+
+if TYPE_CHECKING:
+    import asyncio
 
 BACKLOG: Final = 1024
 """Connections that wait to be accepted: a whole fleet's poll in one second gets through."""
@@ -27,47 +29,127 @@ MAX_SOURCES: Final = 4096
 """Addresses of one listener that are kept as they were judged, a few hundred bytes each: machines
 that poll by a new connection each time come from the same ones again and again."""
 
-_log = structlog.get_logger(__name__)
+MAX_NETWORKS: Final = 64
+"""Networks of one listener: a proxy on each of a rack's hosts, one by one, and some to spare."""
+
+MAX_SECRETS: Final = 4
+"""Secrets of one listener: the new one and the old one while they are changed, for two kinds of
+proxies. A signature is tried with each of them."""
+
+MAX_PATH: Final = 4096
+"""The longest path of a file: the system's own limit."""
 
 
-class Listener(msgspec.Struct, frozen=True, kw_only=True):
+class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One address that guests ask at."""
 
-    host: str
-    """An IP address of this machine, IPv4 or IPv6; `0.0.0.0` or `::` for all of a family."""
-    port: int = 80
-    """0 takes a free one."""
-    loopback: bool = False
-    """Whether only this machine reaches it: then `/vm/NAME/metadata/...` and `default_vm` are
-    served, by which any caller may be any machine (protocol.md section 10)."""
+    address: str = "127.0.0.1"
+    """An IP address of this machine. On a loopback address a guest may also name itself by the
+    path `/vm/NAME/metadata/...`; on any other only its source address tells who asks."""
+    port: Port = 8170
+    """8170 because ports below 1024 want privileges; the real endpoint is at 80. 0 is any free
+    one."""
     default_vm: str = ""
-    """On a loopback listener, the machine that asks where no path tells; `""` for none."""
+    """On a loopback address: the machine that a request without a name comes from. `""`: none."""
     name: str = ""
-    """Whose machines are looked up: those that the fleet places at this name."""
-    proxies: Proxies | None = None
-    """The proxies that are trusted here; None for none."""
+    """Whose machines are looked up here: those that the fleet places at a `listener` of this name.
+    `""`: those that it places at none. Several listeners may have one name."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks, such as `192.0.2.7/32`, from which proxies ask for machines: each of their requests
+    must be signed. By default there are none, and whoever sends a proxy's headers is refused."""
+    proxy_secret_files: tuple[str, ...] = ()
+    """Files that hold one secret each, any of which a trusted proxy may sign with: two while they
+    are changed. Mode 0640 at most. Read at the start and again at SIGHUP."""
+    proxy_without_header: bool = False
+    """Whether a trusted proxy's requests are taken without `Metadata: true`, for those that drop
+    it, as OpenStack's agent does. Off: the header keeps a guest's own servers from being made to
+    ask for others."""
 
     def __str__(self) -> str:
         """Return it as an address is written in a URL."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{address}:{self.port}"
+
+    def __post_init__(self) -> None:
+        """Refuse what no type expresses."""
+        try:
+            address = ipaddress.ip_address(self.address)
+        except ValueError:
+            message = f"invalid IP address {self.address!r}: expected one such as '169.254.169.254'"
+            raise FieldError("address", message) from None
+        if self.default_vm and not address.is_loopback:
+            message = (
+                f"not allowed on {self.address}, where any machine may connect: only a listener "
+                "on a loopback address may have one"
+            )
+            raise FieldError("default_vm", message)
+        if self.name and not fleet.LISTENER.fullmatch(self.name):
+            message = (
+                f"invalid name {self.name!r}: expected lower-case letters, digits, '.', '_' or "
+                "'-', such as 'blue'"
+            )
+            raise FieldError("name", message)
+        self._check_proxies()
+
+    def _check_proxies(self) -> None:
+        for text in self.trusted_proxies:
+            try:
+                ipaddress.ip_network(text)
+            except ValueError as error:
+                message = f"{error}; expected a network such as '192.0.2.7/32'"
+                raise FieldError("trusted_proxies", message) from None
+        if len(self.trusted_proxies) > MAX_NETWORKS:
+            raise FieldError("trusted_proxies", f"expected at most {MAX_NETWORKS} networks")
+        if len(self.proxy_secret_files) > MAX_SECRETS:
+            raise FieldError("proxy_secret_files", f"expected at most {MAX_SECRETS} files")
+        if any(not 0 < len(place) <= MAX_PATH for place in self.proxy_secret_files):
+            raise FieldError("proxy_secret_files", "expected paths of files")
+        if bool(self.trusted_proxies) != bool(self.proxy_secret_files):
+            missing = "proxy_secret_files" if self.trusted_proxies else "trusted_proxies"
+            message = "missing: a trusted proxy needs its address and a secret that it signs with"
+            raise FieldError(missing, message)
+        if self.proxy_without_header and not self.trusted_proxies:
+            raise FieldError("proxy_without_header", "needs trusted_proxies")
+
+
+def networks(listener: Listener) -> tuple[Network, ...]:
+    """Return its trusted networks.
+
+    Raises:
+        ValueError: One is no network.
+    """
+    return tuple(ipaddress.ip_network(text) for text in listener.trusted_proxies)
 
 
 class CannotListen(OSError):  # noqa: N818 - a state of the machine, not a mistake of ours
     """A listener cannot be opened; the message is one line for the operator."""
 
 
-def source_of(listener: Listener) -> SourceOf:
-    """Return what tells where this listener's connections come from."""
+SourceOf: TypeAlias = Callable[[str], Source]
+"""Tells where a connection comes from, by its peer's address."""
+
+Factory: TypeAlias = "Callable[[SourceOf], Callable[[], asyncio.BaseProtocol]]"
+"""Makes what makes a listener's connections."""
+
+
+def source_of(listener: Listener, proxies: Proxies | None = None) -> SourceOf:
+    """Return what tells where this listener's connections come from.
+
+    Args:
+        listener: The listener.
+        proxies: The proxies that are trusted there; None for none.
+    """
+    is_loopback = ipaddress.ip_address(listener.address).is_loopback
     default_vm = model.key(listener.default_vm)
 
     @functools.lru_cache(maxsize=MAX_SOURCES)
     def source(host: str) -> Source:
         address = normalised(host)
-        proxies = listener.proxies
         if proxies is not None and proxies.trusts(address):
             # What tells who asks is its signed headers alone: no path, no address, no default.
             return Source(
                 address=address,
+                network=network_of(address),
                 listener=listener.name,
                 trusted_proxy=True,
                 without_header=proxies.without_header,
@@ -75,73 +157,35 @@ def source_of(listener: Listener) -> SourceOf:
             )
         return Source(
             address=address,
+            network=network_of(address),
             listener=listener.name,
-            vm_paths=listener.loopback,
+            vm_paths=is_loopback,
             default_vm=default_vm,
         )
 
     return source
 
 
-def check(listener: Listener) -> None:
-    """Refuse a listener that could not be meant.
-
-    Raises:
-        CannotListen: The host is no IP address, the port none, or what only loopback may serve
-            would be served elsewhere.
-    """
-    try:
-        address = ipaddress.ip_address(listener.host)
-    except ValueError:
-        message = f"{listener.host!r} is no IP address: give one of this machine, as 127.0.0.1"
-        raise CannotListen(message) from None
-    if not 0 <= listener.port <= 65535:
-        message = f"{listener}: a port is a number from 0 to 65535"
-        raise CannotListen(message)
-    if listener.loopback and not address.is_loopback:
-        message = (
-            f"{listener}: a loopback listener needs a loopback address, as 127.0.0.1: on any other "
-            "one, guests could ask in each other's name"
-        )
-        raise CannotListen(message)
-    if listener.default_vm and not listener.loopback:
-        message = (
-            f"{listener}: default_vm is served on loopback listeners alone: elsewhere the address "
-            "tells who asks"
-        )
-        raise CannotListen(message)
-
-
-def _refused(error: OSError, listener: Listener) -> CannotListen:
-    why = binding.obstacle(error, listener.host, listener.port)
-    return CannotListen(f"cannot listen on {listener}: {why}")
-
-
-async def _serve(server: asyncio.Server, listener: Listener) -> None:
-    """Begin to listen, where some loops find out only now that the address is in use."""
-    try:
-        await server.start_serving()
-    except OSError as error:
-        raise _refused(error, listener) from error
-
-
 class Listeners:
-    """All listeners of the plane; open them once memory is filled, and stop them once.
+    """All sockets of the plane; open them once memory is filled, and close them once.
 
     Args:
-        connections: What their connections share.
+        loop: The event loop.
+        factory: Makes the connections.
     """
 
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+    def __init__(self, loop: "asyncio.AbstractEventLoop", factory: Factory) -> None:
+        self._loop = loop
+        self._factory = factory
         self._servers: list[asyncio.Server] = []
-        self._sweeping: asyncio.TimerHandle | None = None
 
-    async def open(self, listeners: Sequence[Listener]) -> tuple[Listener, ...]:
+    async def open(
+        self, listeners: Sequence[tuple[Listener, Proxies | None]]
+    ) -> tuple[Listener, ...]:
         """Open them all, or none.
 
         Args:
-            listeners: Where; MAX_LISTENERS at most.
+            listeners: Where, and the proxies that are trusted there; MAX_LISTENERS at most.
 
         Returns:
             The same with the ports that they have, where 0 was given.
@@ -150,69 +194,47 @@ class Listeners:
             CannotListen: One of them cannot be opened; those before it are closed again.
         """
         if len(listeners) > MAX_LISTENERS:
-            message = f"{len(listeners)} listeners are too many: {MAX_LISTENERS} at most"
+            message = f"too many listeners: {len(listeners)}, at most {MAX_LISTENERS}"
             raise CannotListen(message)
-        for listener in listeners:
-            check(listener)
         opened: list[Listener] = []
         try:
-            for listener in listeners:
-                opened.append(await self._bind(listener))  # noqa: PERF401 - a comprehension hides
-            # No connection is served before all addresses are ours.
+            for listener, proxies in listeners:
+                server = await self._bind(listener, proxies)
+                self._servers.append(server)
+                port = server.sockets[0].getsockname()[1]
+                opened.append(msgspec.structs.replace(listener, port=port))
+            # No connection is served before all addresses are ours. Some loops find out only
+            # now that one is in use.
             for server, listener in zip(self._servers, opened, strict=True):
-                await _serve(server, listener)
+                try:
+                    await server.start_serving()
+                except OSError as error:
+                    raise _refused(error, listener) from error
         except CannotListen:
-            self._close()
+            self.close()
             raise
-        self._sweep()
         return tuple(opened)
 
-    async def _bind(self, listener: Listener) -> Listener:
-        family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+    async def _bind(self, listener: Listener, proxies: Proxies | None) -> "asyncio.Server":
         try:
-            server = await self._connections.loop.create_server(
-                self._factory(listener),
-                listener.host,
+            return await self._loop.create_server(
+                self._factory(source_of(listener, proxies)),
+                listener.address,
                 listener.port,
-                family=family,
+                family=socket.AF_INET6 if ":" in listener.address else socket.AF_INET,
                 backlog=BACKLOG,
                 start_serving=False,
             )
         except OSError as error:
             raise _refused(error, listener) from error
-        self._servers.append(server)
-        port = server.sockets[0].getsockname()[1]
-        return msgspec.structs.replace(listener, port=port)
 
-    def _factory(self, listener: Listener) -> Callable[[], Connection]:
-        source = source_of(listener)
-        return lambda: Connection(self._connections, source)
-
-    def _sweep(self) -> None:
-        loop = self._connections.loop
-        # The next one is set first: a fault in this one must not be the last of all times.
-        self._sweeping = loop.call_later(self._connections.limits.sweep_seconds, self._sweep)
-        self._connections.sweep(self._connections.monotonic())
-
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Accept no more connections."""
         for server in self._servers:
             server.close()
         self._servers.clear()
 
-    async def stop(self, seconds: float) -> int:
-        """Accept no more, close what is idle, let requests under way be answered, then close all.
 
-        Args:
-            seconds: How long requests under way may take, in real time.
-
-        Returns:
-            How many connections had to be cut off.
-        """
-        self._close()
-        cut_off = await self._connections.retire(seconds)
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            self._sweeping = None
-        if cut_off:
-            _log.warning("connections were cut off at the stop", connections=cut_off)
-        return cut_off
+def _refused(error: OSError, listener: Listener) -> CannotListen:
+    why = binding.obstacle(error, listener.address, listener.port)
+    return CannotListen(f"cannot listen on {listener}: {why}")

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from forewarn.maintenance import alerts, decide
 from forewarn.maintenance.model import Changes, Enablement, Operation, Policy, Scope, StartCause
-from forewarn.server.guest.tally import Figures
+from forewarn.server.guest.counters import Figures
 from forewarn.version import __version__
 from forewarn.vocabulary import EventStatus
 

@@ -12,15 +12,12 @@ import pytest
 
 from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.protocol import identity
-from forewarn.server.guest import repeats
-from forewarn.server.guest.asking import ALWAYS_ON, Asking
-from forewarn.server.guest.callers import Source
-from forewarn.server.guest.limits import Limits
+from forewarn.server.guest import polls
+from forewarn.server.guest.connection import Connection, Stage
+from forewarn.server.guest.limits import UNLIMITED, Limits, Rate
 from forewarn.server.guest.listener import Listener
-from forewarn.server.guest.proxies import Proxies
-from forewarn.server.guest.rate import UNLIMITED, Rate
-from forewarn.server.guest.repeats import Place, Repeat, Repeats
-from forewarn.server.guest.wire import Connection, Stage
+from forewarn.server.guest.machines import Proxies, Source
+from forewarn.server.guest.polls import Poll, Polls
 from guest import room
 from guest.room import Peer, Room, get, post
 
@@ -28,9 +25,9 @@ SECRET = b"a secret of theirs"
 PROXY = "10.0.0.50"
 PROXIES = Proxies([ipaddress.ip_network(f"{PROXY}/32")])
 PROXIES.secrets = (SECRET,)
-PLAIN = Listener(host="169.254.169.254", proxies=PROXIES)
-BLUE = Listener(host="169.254.169.254", name="blue")
-LOOPBACK = Listener(host="127.0.0.1", loopback=True, default_vm="web-1")
+PLAIN = room.Behind(Listener(address="169.254.169.254"), PROXIES)
+BLUE = Listener(address="169.254.169.254", name="blue")
+LOOPBACK = Listener(address="127.0.0.1", default_vm="web-1")
 PLACES = [
     (PLAIN, "10.0.0.10"),
     (PLAIN, "10.0.0.11"),
@@ -77,7 +74,7 @@ RARE = [
     get(room.EVENTS, "Expect: 100-continue"),
     get(room.EVENTS, "Content-Length: 5") + b"hello",
     get(room.EVENTS, "Transfer-Encoding: chunked") + b"0\r\n\r\n",
-    get(room.EVENTS, "X: " + "x" * repeats.MAX_BYTES),
+    get(room.EVENTS, "X: " + "x" * polls.MAX_BYTES),
     get(version="1.0"),
     get(room.EVENTS, "Connection: keep-alive", version="1.0"),
     get().replace(b"GET", b"HEAD", 1),
@@ -93,32 +90,27 @@ RARE = [
 ]
 
 
-class Counting(Repeats):
+class Counting(Polls):
     """Counts what it answered."""
 
     hits = 0
 
-    def answer(self, repeat: Repeat, now: float) -> bytes | None:
-        answer = super().answer(repeat, now)
+    def answer(self, poll: Poll, now: float) -> bytes | None:
+        answer = super().answer(poll, now)
         self.hits += answer is not None
         return answer
 
 
-class Never(Repeats):
+class Never(Polls):
     """Remembers nothing: everything goes the long way."""
 
-    def find(self, place: Place, address: str, data: bytes) -> Repeat | None:
-        del place, address, data
-
-
-class WithoutListener(Counting):
-    def key(self, source: Source) -> object:
-        return super().key(msgspec.structs.replace(source, listener=""))
+    def find(self, source: Source, data: bytes) -> Poll | None:
+        del source, data
 
 
 class WithoutTrust(Counting):
-    def key(self, source: Source) -> object:
-        return super().key(msgspec.structs.replace(source, trusted_proxy=False))
+    def find(self, source: Source, data: bytes) -> Poll | None:
+        return super().find(msgspec.structs.replace(source, trusted_proxy=False), data)
 
 
 class WithoutLast(Counting):
@@ -142,7 +134,7 @@ class WithoutState(Connection):
     __slots__ = ()
 
     def data_received(self, data: bytes) -> None:
-        if self._stage is not Stage.HEAD or not self._answer_again(data):
+        if self._stage is not Stage.HEAD or not self._answer_poll(data):
             super().data_received(data)
 
 
@@ -155,7 +147,7 @@ class Pair:
         self.peers: dict[int, tuple[Peer, Peer]] = {}
         self.gone: list[bytes] = []
         for each in self.rooms:
-            each.registry.fill((), MACHINES)
+            each.registry.fill(MACHINES)
             each.documents.fill(SCOPES)
 
     def connection(self, number: int) -> tuple[Peer, Peer]:
@@ -211,13 +203,14 @@ class Pair:
 def state(plane: Room) -> dict[str, Any]:
     return {
         "asked": {
-            key: (asked.full_at, asked.sighting) for key, asked in plane.registry._asked.items()
+            key: (caller.full_at, caller.last_request)
+            for key, caller in plane.registry._callers.items()
         },
-        "tally": dict(plane.tally),
+        "refusals": dict(plane.counters.refusals),
         "approved": plane.approvals.book,
         "turned": plane.approvals.turned,
-        "answers": plane.connections.answers.counts,
-        "waiting": len(plane.connections.waiting),
+        "answers": plane.counters.answers,
+        "waiting": len(plane.connections.long_polls),
     }
 
 
@@ -275,15 +268,15 @@ def play(
     seed: int,
     kind: type[Counting] = Counting,
     connection: type[Connection] = Connection,
-    asking: Asking = ALWAYS_ON,
+    enabling: room.Enabling = room.ALWAYS_ON,
     rate: Rate = UNLIMITED,
 ) -> tuple[int, int]:
     """Play a random story; return how many answers there were, and how many were fast."""
     chance = random.Random(seed)
     limits = Limits(idle_seconds=20.0)
     with (
-        room.opened(limits, asking, rate, kind) as (fast, turn),
-        room.opened(limits, asking, rate, Never) as (slow, other_turn),
+        room.opened(limits, enabling, rate, kind) as (fast, turn),
+        room.opened(limits, enabling, rate, Never) as (slow, other_turn),
     ):
         fast.connection = connection
         pair = Pair(fast, slow, [turn, other_turn])
@@ -294,20 +287,20 @@ def play(
             except AssertionError as error:
                 error.add_note(f"play({seed}, ...) repeats it")
                 raise
-        assert isinstance(fast.repeats, Counting)
-        return pair.answered, fast.repeats.hits
+        assert isinstance(fast.polls, Counting)
+        return pair.answered, fast.polls.hits
 
 
-FIRST = Asking(policy=Policy(enablement=Enablement.FIRST_REQUEST))
+FIRST = room.Enabling(policy=Policy(enablement=Enablement.FIRST_REQUEST))
 ANY_SEED = random.SystemRandom().getrandbits(32)
 
 
-@pytest.mark.parametrize("asking", [ALWAYS_ON, FIRST], ids=["always on", "first request"])
+@pytest.mark.parametrize("enabling", [room.ALWAYS_ON, FIRST], ids=["always on", "first request"])
 @pytest.mark.parametrize("rate", [UNLIMITED, Rate(per_second=3, burst=6)], ids=["any", "rated"])
-def test_both_ways_answer_and_do_the_same(asking: Asking, rate: Rate) -> None:
+def test_both_ways_answer_and_do_the_same(enabling: room.Enabling, rate: Rate) -> None:
     total = fast = 0
     for seed in range(ANY_SEED, ANY_SEED + 8):
-        answered, hits = play(seed, asking=asking, rate=rate)
+        answered, hits = play(seed, enabling=enabling, rate=rate)
         total += answered
         fast += hits
     least = total / 2 if rate is UNLIMITED else 0  # over the rate all go the long way
@@ -317,13 +310,12 @@ def test_both_ways_answer_and_do_the_same(asking: Asking, rate: Rate) -> None:
 @pytest.mark.parametrize(
     ("kind", "connection"),
     [
-        (WithoutListener, Connection),
         (WithoutTrust, Connection),
         (WithoutLast, Connection),
         (NeverForgets, Connection),
         (Counting, WithoutState),
     ],
-    ids=["no listener", "no trust", "no end", "no change", "no state"],
+    ids=["no trust", "no end", "no change", "no state"],
 )
 def test_a_fast_path_that_looks_at_less_is_found_out(
     kind: type[Counting], connection: type[Connection]
@@ -339,41 +331,41 @@ def test_a_fast_path_that_looks_at_less_is_found_out(
 
 
 def test_what_is_remembered_has_a_bound_and_keeps_what_is_asked_for() -> None:
-    with room.opened(repeats=Counting) as (plane, _):
+    with room.opened(polls=Counting) as (plane, _):
         poller, guest = plane.connect(), plane.connect("10.0.0.11")
-        assert isinstance(plane.repeats, Counting)
-        for number in range(3 * repeats.MAX_KNOWN):
+        assert isinstance(plane.polls, Counting)
+        for number in range(3 * polls.MAX_KNOWN):
             guest.send(get(room.EVENTS, f"X: {number}"))
             if number % 1000 == 0:
                 poller.send(get())
-        place = guest.connection._place
-        assert repeats.MAX_KNOWN <= len(place.known) + len(place.earlier) <= 2 * repeats.MAX_KNOWN
-        before = plane.repeats.hits
+        remembered = len(plane.polls._known) + len(plane.polls._earlier)
+        assert polls.MAX_KNOWN <= remembered <= 2 * polls.MAX_KNOWN
+        before = plane.polls.hits
         other = plane.connect()
         other.send(get())
-        assert plane.repeats.hits == before + 1
+        assert plane.polls.hits == before + 1
 
 
 def test_a_long_request_is_answered_and_not_remembered() -> None:
-    with room.opened(repeats=Counting) as (plane, _):
+    with room.opened(polls=Counting) as (plane, _):
         peer = plane.connect()
         for _ in range(3):
-            peer.send(get(room.EVENTS, "X: " + "x" * repeats.MAX_BYTES))
+            peer.send(get(room.EVENTS, "X: " + "x" * polls.MAX_BYTES))
         assert peer.got.count(ANSWER) == 3
-        assert peer.connection._place.known == {}
+        assert plane.polls._known == {}
 
 
 def test_a_plane_that_stops_remembers_nothing() -> None:
-    with room.opened(repeats=Counting) as (plane, _):
+    with room.opened(polls=Counting) as (plane, _):
         peer = plane.connect()
         for _ in range(3):
             peer.send(get())
-        assert isinstance(plane.repeats, Counting)
-        assert plane.repeats.hits == 2
-        plane.repeats.close()
+        assert isinstance(plane.polls, Counting)
+        assert plane.polls.hits == 2
+        plane.polls.close()
         peer.send(get())
         assert peer.got.count(ANSWER) == 4
-        assert plane.repeats.hits == 2
+        assert plane.polls.hits == 2
 
 
 @pytest.mark.parametrize(
@@ -388,13 +380,13 @@ def test_a_plane_that_stops_remembers_nothing() -> None:
 def test_who_is_named_and_what_is_old_goes_the_long_way_each_time(
     data: bytes, where: Listener, address: str
 ) -> None:
-    with room.opened(repeats=Counting) as (plane, _):
+    with room.opened(polls=Counting) as (plane, _):
         plane.documents.fill(SCOPES)
-        plane.registry.fill((), MACHINES)
+        plane.registry.fill(MACHINES)
         peer = plane.connect(address, where)
         for _ in range(3):
             peer.send(data)
         assert peer.got.count(b"HTTP/1.1 200 OK") == 3
-        assert peer.connection._place.known == {}
-        assert isinstance(plane.repeats, Counting)
-        assert plane.repeats.hits == 0
+        assert plane.polls._known == {}
+        assert isinstance(plane.polls, Counting)
+        assert plane.polls.hits == 0

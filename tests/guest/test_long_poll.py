@@ -9,14 +9,12 @@ import pytest
 
 from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.protocol import versions
-from forewarn.server.guest.asking import Asking
-from forewarn.server.guest.limits import Limits
-from forewarn.server.guest.tally import Reason
-from forewarn.server.guest.waiting import SLICE
-from forewarn.server.guest.wire import UNREAD_BYTES
+from forewarn.server.guest.connection import UNREAD_BYTES
+from forewarn.server.guest.limits import Limits, Reason
+from forewarn.server.guest.long_poll import SLICE
 from forewarn.vocabulary import EventType
 from guest import room
-from guest.room import Peer, Room, answers, get, post
+from guest.room import Enabling, Peer, Room, answers, get, post
 
 Opened = tuple[Room, Callable[[], None]]
 CHANGED = room.operation(room.event("D"), id="2.1")
@@ -46,14 +44,14 @@ def waiting(plane: Room, data: bytes | None = None, address: str = "10.0.0.10") 
 def test_a_waiting_get_is_answered_with_the_change_when_it_comes(opened: Opened) -> None:
     plane, _ = opened
     peer = waiting(plane)
-    assert len(plane.connections.waiting) == 1
+    assert len(plane.connections.long_polls) == 1
     plane.pass_time(59)
     plane.publish(3, "web", CHANGED)
     (answer,) = answers(peer.got)
     assert (answer.status, answer.headers["etag"]) == (200, "3")
     assert answer.headers["preference-applied"] == "wait=60"
     assert b'"EventId":"D"' in answer.body
-    assert len(plane.connections.waiting) == 0
+    assert len(plane.connections.long_polls) == 0
 
 
 def test_it_may_wait_again_on_the_same_connection(opened: Opened) -> None:
@@ -63,7 +61,7 @@ def test_it_may_wait_again_on_the_same_connection(opened: Opened) -> None:
         plane.publish(incarnation)
         assert len(statuses(peer)) == incarnation - 2
         peer.send(waits(str(incarnation)))
-        assert len(plane.connections.waiting) == 1
+        assert len(plane.connections.long_polls) == 1
     assert statuses(peer) == [200, 200, 200]
 
 
@@ -82,7 +80,7 @@ def test_its_end_is_304_never_before_and_within_a_sweep(
     assert (answer.status, answer.headers["etag"]) == (304, "2")
     assert answer.headers["preference-applied"] == f"wait={applied}"
     assert not peer.closing
-    assert len(plane.connections.waiting) == 0
+    assert len(plane.connections.long_polls) == 0
 
 
 def test_what_is_news_to_the_client_is_answered_at_once(opened: Opened) -> None:
@@ -102,9 +100,9 @@ def test_a_request_that_waits_keeps_nothing_of_what_it_said_but_its_answers_form
     peer = plane.connect()
     peer.send(waits("2").replace(b"HTTP/1.1", b"HTTP/1.0\r\nConnection: keep-alive"))
     reader = peer.connection._reader
-    assert len(plane.connections.waiting) == 1
-    assert (reader.request, reader.head.headers, reader.head.target) == (None, (), b"")
-    assert reader._parser is None
+    assert len(plane.connections.long_polls) == 1
+    assert (reader.head.headers, reader.head.target) == ([], b"")
+    assert reader.head._parser is None
     plane.publish(3)
     turn()
     (answer,) = answers(peer.got)
@@ -125,7 +123,7 @@ def test_a_peer_that_takes_no_answers_is_cut_off_though_the_last_one_had_waited(
     turn()
     plane.pass_time(30.1)
     assert peer.aborted
-    assert plane.tally[Reason.SLOW_READER] == 1
+    assert plane.counters.refusals[Reason.SLOW_READER] == 1
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,7 @@ def test_preferences_may_stand_in_several_headers(opened: Opened) -> None:
     plane, _ = opened
     headers = ("Prefer: respond-async", 'PREFER: handling=lenient , Wait = "30"; x=y')
     waiting(plane, get(room.EVENTS, 'If-None-Match: W/"2"', *headers))
-    assert len(plane.connections.waiting) == 1
+    assert len(plane.connections.long_polls) == 1
 
 
 def test_an_approval_does_not_wait(opened: Opened) -> None:
@@ -191,7 +189,7 @@ def test_a_scope_that_only_was_asked_for_wakes_nobody(opened: Opened) -> None:
     plane.learn(Changes(scopes=(scope,)))
     turn()
     assert peer.got == b""
-    assert len(plane.connections.waiting) == 1
+    assert len(plane.connections.long_polls) == 1
 
 
 def test_a_client_that_named_the_next_document_too_waits_on(opened: Opened) -> None:
@@ -203,31 +201,31 @@ def test_a_client_that_named_the_next_document_too_waits_on(opened: Opened) -> N
     assert statuses(peer) == [200]
 
 
-def test_many_are_woken_in_slices_and_others_are_answered_in_between(opened: Opened) -> None:
-    plane, turn = opened
-    loopback = room.Listener(host="127.0.0.1", loopback=True, default_vm="web-0")
-    peers = [plane.connect("127.1.1.1", loopback) for _ in range(SLICE * 3)]
-    for peer in peers:
-        peer.send(waits())
-    plane.publish(3)
-    assert sum(bool(peer.got) for peer in peers) == SLICE
-    peer = plane.connect()
-    peer.send(get())
-    assert statuses(peer) == [200]
-    turn()
-    assert {tuple(statuses(peer)) for peer in peers} == {(200,)}
+def test_many_are_woken_in_slices_and_others_are_answered_in_between() -> None:
+    loopback = room.Listener(address="127.0.0.1", default_vm="web-0")
+    with room.opened(Limits(connections_per_address=SLICE * 3)) as (plane, turn):
+        peers = [plane.connect("127.1.1.1", loopback) for _ in range(SLICE * 3)]
+        for peer in peers:
+            peer.send(waits())
+        plane.publish(3)
+        assert sum(bool(peer.got) for peer in peers) == SLICE
+        peer = plane.connect()
+        peer.send(get())
+        assert statuses(peer) == [200]
+        turn()
+        assert {tuple(statuses(peer)) for peer in peers} == {(200,)}
 
 
-def test_all_that_end_together_are_answered_in_slices(opened: Opened) -> None:
-    plane, turn = opened
-    loopback = room.Listener(host="127.0.0.1", loopback=True, default_vm="web-0")
-    peers = [plane.connect("127.1.1.1", loopback) for _ in range(SLICE * 3)]
-    for peer in peers:
-        peer.send(waits())
-    plane.pass_time(60)
-    assert sum(bool(peer.got) for peer in peers) == 0
-    turn()
-    assert {tuple(statuses(peer)) for peer in peers} == {(304,)}
+def test_all_that_end_together_are_answered_in_slices() -> None:
+    loopback = room.Listener(address="127.0.0.1", default_vm="web-0")
+    with room.opened(Limits(connections_per_address=SLICE * 3)) as (plane, turn):
+        peers = [plane.connect("127.1.1.1", loopback) for _ in range(SLICE * 3)]
+        for peer in peers:
+            peer.send(waits())
+        plane.pass_time(60)
+        assert sum(bool(peer.got) for peer in peers) == 0
+        turn()
+        assert {tuple(statuses(peer)) for peer in peers} == {(304,)}
 
 
 def test_a_change_in_the_instant_of_the_end_is_not_missed(opened: Opened) -> None:
@@ -243,7 +241,7 @@ def test_a_client_that_is_gone_costs_nothing(opened: Opened) -> None:
     plane, turn = opened
     peer = waiting(plane)
     peer.abort()
-    assert len(plane.connections.waiting) == 0
+    assert len(plane.connections.long_polls) == 0
     plane.publish(3)
     turn()
     assert peer.got == b""
@@ -256,7 +254,7 @@ def test_one_that_goes_between_the_wake_and_its_slice_is_passed_over(opened: Ope
     peer.abort()
     turn()
     assert peer.got == b""
-    assert len(plane.connections.waiting) == 0
+    assert len(plane.connections.long_polls) == 0
 
 
 def test_a_half_closed_client_is_answered_now(opened: Opened) -> None:
@@ -267,7 +265,7 @@ def test_a_half_closed_client_is_answered_now(opened: Opened) -> None:
     turn()
     assert statuses(peer) == [304]
     assert peer.closing
-    assert len(plane.connections.waiting) == 0
+    assert len(plane.connections.long_polls) == 0
 
 
 def test_what_is_pipelined_behind_a_waiting_request_waits_its_turn(opened: Opened) -> None:
@@ -278,7 +276,7 @@ def test_what_is_pipelined_behind_a_waiting_request_waits_its_turn(opened: Opene
     plane.publish(3)
     turn()
     assert statuses(peer) == [200, 200, 200]
-    assert len(plane.connections.waiting) == 1
+    assert len(plane.connections.long_polls) == 1
     peer.end()
     turn()
     assert statuses(peer) == [200, 200, 200, 304]
@@ -310,7 +308,7 @@ def test_one_that_does_not_take_its_answer_is_cut_off_as_any_slow_reader(opened:
     assert not peer.closing
     plane.pass_time(0.2)
     assert peer.aborted
-    assert plane.tally[Reason.SLOW_READER] == 1
+    assert plane.counters.refusals[Reason.SLOW_READER] == 1
 
 
 def test_a_machine_that_is_removed_is_refused_and_its_neighbour_waits_on(opened: Opened) -> None:
@@ -329,7 +327,7 @@ def test_a_scope_that_is_removed_takes_its_machines_with_it(opened: Opened) -> N
     plane.learn(removed)
     turn()
     assert statuses(peer) == [403]
-    assert len(plane.connections.waiting) == 0
+    assert len(plane.connections.long_polls) == 0
 
 
 def test_a_machine_that_moves_reads_its_new_scope(opened: Opened) -> None:
@@ -356,7 +354,7 @@ def test_a_machine_that_moves_to_an_equal_document_waits_on_for_the_new_scope(
     plane.publish(2, "shop")
     turn()
     assert statuses(peer) == [200]
-    assert len(plane.connections.waiting) == 0
+    assert len(plane.connections.long_polls) == 0
 
 
 def test_an_address_that_goes_to_another_machine_takes_no_answer_with_it(opened: Opened) -> None:
@@ -383,25 +381,25 @@ def test_above_the_limit_a_client_is_answered_at_once_and_so_polls() -> None:
         (answer,) = answers(second.got)
         assert answer.status == 304
         assert "preference-applied" not in answer.headers
-        assert plane.tally[Reason.WAITERS] == 1
+        assert plane.counters.refusals[Reason.WAITERS] == 1
         first.abort()
         second.send(waits())
         assert len(answers(second.got)) == 1
-        assert len(plane.connections.waiting) == 1
+        assert len(plane.connections.long_polls) == 1
 
 
 def test_a_request_that_turns_its_scope_on_waits_afterwards() -> None:
-    first = Asking(policy=Policy(enablement=Enablement.FIRST_REQUEST))
-    with room.opened(asking=first) as (plane, turn):
+    first = Enabling(policy=Policy(enablement=Enablement.FIRST_REQUEST))
+    with room.opened(enabling=first) as (plane, turn):
         plane.approvals.waits = True
         peer = plane.connect()
         peer.send(waits() + get("/nowhere"))
         turn()
-        assert len(plane.connections.waiting) == 0
+        assert len(plane.connections.long_polls) == 0
         plane.approvals.decide_all()
         turn()
         assert plane.approvals.turned == [("web",)]
-        assert len(plane.connections.waiting) == 1
+        assert len(plane.connections.long_polls) == 1
         assert not peer.paused
         plane.clock.advance(timedelta(seconds=1))
         plane.publish(3)
@@ -415,7 +413,7 @@ def test_http_1_0_may_wait_too(opened: Opened) -> None:
     plane.publish(3)
     turn()
     assert statuses(peer) == [200]
-    assert peer.ended
+    assert peer.closing
 
 
 def test_a_plane_that_stops_answers_them_first(opened: Opened) -> None:

@@ -7,46 +7,37 @@ comes from memory, and the next request tries again.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
-import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.maintenance.model import Enablement, Policy
+from forewarn.maintenance.model import Policy
 from forewarn.server.guest.documents import Documents
 from forewarn.store.port import StoreError
 
 SAVE_EVERY: Final = timedelta(minutes=1)
-"""How old the time that a scope was asked for gets before it is saved anew."""
+"""How old the time that a scope was asked for gets before it is saved again."""
 
 GATHER_SECONDS: Final = 5.0
 """How long scopes that were asked for are gathered, to be saved together: a fleet of 100,000 scopes
 is then twelve transactions a minute. A crash loses no more of a day than this and SAVE_EVERY."""
 
-TURNING_SECONDS: Final = 2.0
+TURN_ON_SECONDS: Final = 2.0
 """How long a request waits for the store, in real seconds: the least that clients wait for an
 answer is 1 s, and most wait longer."""
+
+Save: TypeAlias = "Callable[[Collection[str]], Future[None]]"
+"""Saves that machines of these scopes (keys) asked for their events."""
 
 _log = structlog.get_logger(__name__)
 
 
-class Asking(msgspec.Struct, frozen=True, kw_only=True):
-    """What the settings say of it."""
-
-    policy: Policy = Policy()
-    first_response_delay: float = 0.0
-    """How long the answer that turns a scope on is held back, in the service's seconds."""
-
-
-ALWAYS_ON: Final = Asking()
-
-
-class Held(Future[Any]):
-    """An answer that is not given at once: its result is a Reply, or a Wait for one.
+class DelayedAnswer(Future[Any]):
+    """An answer that is not given at once: its result is a Reply, or a LongPoll.
 
     Args:
         seconds: How long it is held back on purpose.
@@ -58,21 +49,14 @@ class Held(Future[Any]):
         self.seconds = seconds
 
 
-class Enabling(Protocol):
-    """What the guest plane asks of the control plane."""
-
-    def record_requests(self, scopes: Collection[str]) -> "Future[None]":
-        """Write down that machines of these scopes (keys) asked for their events."""
-        ...
-
-
-class Askings:
-    """Notes who asks; made and used on the event loop.
+class Enabler:
+    """Turns scopes on, and notes who asks; made and used on the event loop.
 
     Args:
         documents: Knows the scopes, as of the last change.
-        plane: Writes down that they were asked for.
-        asking: What the settings say.
+        save: Saves that they were asked for.
+        policy: When a scope is on.
+        delay_seconds: How long the answer that turns a scope on is held back, by the clock.
         clock: The service's.
         loop: Where it waits.
     """
@@ -80,21 +64,22 @@ class Askings:
     def __init__(
         self,
         documents: Documents,
-        plane: Enabling,
-        asking: Asking,
+        save: Save,
+        policy: Policy,
         *,
+        delay_seconds: float,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._documents = documents
-        self._plane = plane
-        self._policy = asking.policy
+        self._save_scopes = save
+        self._policy = policy
         self._clock = clock
         self._loop = loop
-        self._turning: dict[str, asyncio.Task[None]] = {}
+        self._turning_on: dict[str, asyncio.Task[None]] = {}
         self._noted: set[str] = set()
         self._saving: asyncio.Task[None] | None = None
-        self.delay_seconds = asking.first_response_delay
+        self.delay_seconds = delay_seconds
 
     def note(self, key: str) -> "asyncio.Task[None] | None":
         """Note that a machine of this scope asks.
@@ -106,16 +91,17 @@ class Askings:
         Raises:
             KeyError: There is no scope of this key.
         """
-        if self.is_noted(key):
+        if self.is_on(key):
             return None
-        turning = self._turning.get(key)
-        if turning is None:
+        turning_on = self._turning_on.get(key)
+        if turning_on is None:
             # The plane is asked now, while the request arrives: not at the loop's next turn.
-            saved = self._plane.record_requests((key,))
-            turning = self._turning[key] = self._loop.create_task(self._turn_on(key, saved))
-        return turning
+            saved = self._save_scopes((key,))
+            turning_on = self._loop.create_task(self._turn_on(key, saved))
+            self._turning_on[key] = turning_on
+        return turning_on
 
-    def is_noted(self, key: str) -> bool:
+    def is_on(self, key: str) -> bool:
         """Note that a machine of this scope asks, if the scope is on; return whether it is."""
         scope = self._documents.scope(key)
         now = self._clock.now()
@@ -132,16 +118,16 @@ class Askings:
 
     async def _turn_on(self, key: str, saved: "Future[None]") -> None:
         try:
-            async with asyncio.timeout(TURNING_SECONDS):
+            async with asyncio.timeout(TURN_ON_SECONDS):
                 await asyncio.shield(asyncio.wrap_future(saved, loop=self._loop))
         except (StoreError, TimeoutError) as error:
-            _log.warning("a scope could not be turned on; its guests ask again", why=repr(error))
+            _log.warning("could not turn a scope on; its guests ask again", why=repr(error))
             return
         except Exception:  # noqa: BLE001 - the guest is answered all the same
-            _log.exception("a scope could not be turned on; its guests ask again")
+            _log.exception("could not turn a scope on; its guests ask again")
             return
         finally:
-            del self._turning[key]
+            del self._turning_on[key]
         if self.delay_seconds:
             await self._clock.wait(self.delay_seconds, asyncio.Event())
 
@@ -150,24 +136,10 @@ class Askings:
             await self._clock.wait(GATHER_SECONDS, asyncio.Event())
             noted = tuple(self._noted)
             try:
-                await asyncio.wrap_future(self._plane.record_requests(noted), loop=self._loop)
+                await asyncio.wrap_future(self._save_scopes(noted), loop=self._loop)
             except StoreError as error:
-                _log.warning("who asked was not written down; they ask again", why=str(error))
+                _log.warning("could not save who asked; they ask again", why=str(error))
             except Exception:  # noqa: BLE001 - they ask again
-                _log.exception("who asked was not written down")
+                _log.exception("could not save who asked")
             # Only now: until the documents have learned of it, each request would note it again.
             self._noted.difference_update(noted)
-
-
-def askings_of(
-    asking: Asking,
-    documents: Documents,
-    plane: Enabling,
-    *,
-    clock: Clock,
-    loop: asyncio.AbstractEventLoop,
-) -> Askings | None:
-    """Return what notes who asks, None where scopes are always on: then it costs nothing."""
-    if asking.policy.enablement is Enablement.ALWAYS:
-        return None
-    return Askings(documents, plane, asking, clock=clock, loop=loop)

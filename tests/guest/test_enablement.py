@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 
 from forewarn.maintenance.model import Changes, Enablement, Policy
-from forewarn.server.guest.asking import GATHER_SECONDS, SAVE_EVERY, TURNING_SECONDS, Asking
+from forewarn.server.guest.enablement import GATHER_SECONDS, SAVE_EVERY, TURN_ON_SECONDS
 from forewarn.store.port import StoreUnavailable
 from guest import room
-from guest.room import Peer, Room, answers, get, opened, post
+from guest.room import Enabling, Peer, Room, answers, get, opened, post
 
 FIRST = Policy(enablement=Enablement.FIRST_REQUEST)
 EMPTY_APPROVAL = b'{"StartRequests":[]}'
@@ -19,7 +19,7 @@ Opened = tuple[Room, Callable[[], None]]
 
 @pytest.fixture
 def first() -> Iterator[Opened]:
-    with opened(asking=Asking(policy=FIRST)) as made:
+    with opened(enabling=Enabling(policy=FIRST)) as made:
         yield made
 
 
@@ -90,7 +90,7 @@ def test_what_is_on_is_answered_at_once_and_saved_once_a_minute(first: Opened) -
 def test_a_machine_that_leaves_its_scope_while_its_request_is_held_reads_nothing_of_it(
     changes: Changes, status: int, tag: str | None
 ) -> None:
-    with opened(asking=Asking(policy=FIRST, first_response_delay=5.0)) as plane:
+    with opened(enabling=Enabling(policy=FIRST, first_response_delay=5.0)) as plane:
         peer = ask(plane, get(), "127.0.0.1")
         assert statuses(peer) == []
         plane[0].learn(changes)
@@ -134,7 +134,7 @@ def test_a_guest_waits_for_a_slow_store_no_longer_than_clients_wait(first: Opene
     plane.approvals.waits = True
     peer = ask(first, get())
     assert statuses(peer) == []
-    until = plane.connections.loop.time() + 10 * TURNING_SECONDS
+    until = plane.connections.loop.time() + 10 * TURN_ON_SECONDS
     while not statuses(peer) and plane.connections.loop.time() < until:
         turn()
     assert statuses(peer) == [200]
@@ -142,7 +142,7 @@ def test_a_guest_waits_for_a_slow_store_no_longer_than_clients_wait(first: Opene
 
 
 def test_the_first_answer_may_be_held_back_and_the_next_is_not() -> None:
-    with opened(asking=Asking(policy=FIRST, first_response_delay=120.0)) as plane:
+    with opened(enabling=Enabling(policy=FIRST, first_response_delay=120.0)) as plane:
         room_, turn = plane
         peer = ask(plane, get())
         assert room_.approvals.turned == [("web",)]

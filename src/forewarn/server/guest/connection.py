@@ -1,0 +1,718 @@
+"""One connection: what its peer sends is read, answered in order, and kept to its times.
+
+    FRESH    nothing came yet                   head_seconds, then closed without a word
+    HEAD     the head is incomplete             head_seconds, then 408
+    BODY     the body is incomplete             body_seconds, then 408
+    APPROVING  the plane has the approval       approval_seconds, then cut off
+    WAITING  for the document to change         as long as the client asked, then 304
+    CHOKED   the peer does not take its answers write_seconds, then cut off
+    QUEUED   its turn for what it pipelined     as long as others' turns take
+    IDLE     between two requests               idle_seconds, then closed without a word
+    CLOSING  the last answer is given           linger_seconds, then cut off
+
+Whoever asks is judged when the head is complete, before any of the body is read: a request that is
+refused by its head ends the connection if a body was to come, and so does one of nobody's.
+
+Pipelined requests are read one at a time, and those behind the first wait for a turn, of which one
+connection has one at a time; so does all that comes from a guest that has used its share of the
+loop. What follows the request that is being answered stays in `_unread`, at most one read's worth,
+for reading is paused while anything is in it. A connection that waits for its document reads on,
+for a few requests' worth, to notice when its client has gone.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from enum import IntEnum, auto
+from typing import Any, Final, cast
+
+import structlog
+
+from forewarn.protocol import exchange
+from forewarn.protocol.exchange import Reply
+from forewarn.server.guest import counters, machines
+from forewarn.server.guest.counters import EVENTS, OTHER, Counters
+from forewarn.server.guest.enablement import DelayedAnswer
+from forewarn.server.guest.endpoint import (
+    RETRY_AFTER_SECONDS,
+    Admitted,
+    ApprovalRequest,
+    GuestEndpoint,
+    Outcome,
+)
+from forewarn.server.guest.http import CONTINUE, AnswerWriter, RequestReader
+from forewarn.server.guest.limits import ACCEPT_SECONDS, Account, FairQueue, Limits, Reason
+from forewarn.server.guest.listener import SourceOf
+from forewarn.server.guest.long_poll import LongPoll, LongPolls
+from forewarn.server.guest.machines import Source
+from forewarn.server.guest.polls import Poll, Polls
+
+NEVER: Final = math.inf
+"""The deadline of a connection that waits for nothing of its peer's."""
+
+UNREAD_BYTES: Final = 4096
+"""What is read of requests behind one that waits: a few, so that only who sends more than anybody
+does is noticed no sooner than at its wait's end when it has gone."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Stage(IntEnum):
+    """What a connection waits for; from CLOSING on it answers nothing more."""
+
+    FRESH = auto()
+    HEAD = auto()
+    BODY = auto()
+    APPROVING = auto()
+    WAITING = auto()
+    CHOKED = auto()
+    QUEUED = auto()
+    IDLE = auto()
+    CLOSING = auto()
+    LOST = auto()
+
+
+_IDLE: Final = Stage.IDLE
+_FRESH: Final = Stage.FRESH
+
+
+class Connection(asyncio.Protocol):
+    """Speaks HTTP/1.1 and HTTP/1.0 with one peer.
+
+    Args:
+        shared: What all connections share.
+        source_of: Tells where a connection comes from.
+    """
+
+    __slots__ = (
+        "_admitted",
+        "_at_end",
+        "_choked",
+        "_discarded",
+        "_is_last",
+        "_long_poll",
+        "_paused",
+        "_pending",
+        "_poll",
+        "_reader",
+        "_shared",
+        "_source_of",
+        "_stage",
+        "_transport",
+        "_unread",
+        "_yielded",
+        "account",
+        "deadline",
+        "is_stranger",
+        "source",
+    )
+
+    _transport: asyncio.Transport
+    source: Source
+    account: Account
+
+    def __init__(self, shared: "Connections", source_of: SourceOf) -> None:
+        self._shared = shared
+        self._source_of = source_of
+        self._reader = RequestReader(shared.limits)
+        self._stage = Stage.FRESH
+        self._unread = b""
+        self._admitted: Admitted | None = None
+        self._pending: ApprovalRequest | DelayedAnswer | None = None
+        self._long_poll: LongPoll | None = None
+        self._poll: Poll | None = None
+        self._choked = False
+        self._yielded = False
+        self._paused = False
+        self._at_end = False
+        self._is_last = False
+        self._discarded = 0
+        self.is_stranger = False
+        """Whether it came from an address of no registered machine."""
+        self.deadline = NEVER
+        """When its time is up, by `Connections.monotonic`."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a peer in, or tell it that there are too many."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.source = self._source_of(machines.peer_host(transport.get_extra_info("peername")))
+        refusal = self._shared.add(self)
+        if refusal is None:
+            limits = self._shared.limits
+            self._transport.set_write_buffer_limits(high=limits.write_buffer_bytes)
+            self._wait(Stage.FRESH, limits.head_seconds)
+        else:
+            self._send(refusal, last=True)
+            # Lingering would let it have the place that it was refused.
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the peer; an approval that the plane has stands, it only has no one to tell."""
+        del exc
+        self._stage = Stage.LOST
+        self.deadline = NEVER
+        self._unread = b""
+        if self._pending is not None:
+            self._shared.fair_queue.forget(self)
+            self._pending = None
+        if self._long_poll is not None:
+            self._forget_long_poll()
+        self._shared.remove(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, unless something must be over first."""
+        stage = self._stage
+        if (stage is _IDLE or stage is _FRESH) and self._answer_poll(data):
+            return
+        if stage >= Stage.CLOSING:
+            self._discard(len(data))
+        elif self._held() or self._unread:
+            self._unread += data  # it was on its way when reading was paused
+            if self._long_poll is not None and len(self._unread) > UNREAD_BYTES:
+                self._read_on(not_now=True)
+        else:
+            self._take(data)
+
+    def _answer_poll(self, data: bytes) -> bool:
+        """Answer a request that was judged before, to the byte; return whether it was one."""
+        shared = self._shared
+        polls = shared.polls
+        poll = self._poll
+        if poll is None or poll.generation != polls.generation or poll.data != data:
+            poll = self._poll = polls.find(self.source, data)
+            if poll is None:
+                return False
+        now = shared.monotonic()
+        answer = polls.answer(poll, now)
+        if answer is None:
+            return False
+        shared.event_answers[poll.status] += 1
+        self._transport.write(answer)
+        if poll.is_last:
+            self._close(lingers=False)
+        elif self._choked:
+            self._settle_down(began_anew=True)
+        else:
+            self._stage = _IDLE
+            self.deadline = now + shared.limits.idle_seconds
+        return True
+
+    def eof_received(self) -> bool:
+        """Note that the peer sends no more: what it has sent is still answered.
+
+        One that waits is answered now: nothing tells whether its client still listens.
+
+        Returns:
+            Whether the connection stays open for the answers.
+        """
+        self._at_end = True
+        if self._long_poll is not None:
+            self._shared.long_polls.end(self._long_poll)
+        if self._stage < Stage.CLOSING:
+            if self._held() or self._unread:
+                return True
+            self._end()
+        return False
+
+    def pause_writing(self) -> None:
+        """Read nothing more until the peer takes its answers."""
+        self._choked = True
+
+    def resume_writing(self) -> None:
+        """Read on: the peer has taken its answers."""
+        self._choked = False
+        self._go_on()
+
+    def _held(self) -> bool:
+        return (
+            self._pending is not None
+            or self._long_poll is not None
+            or self._choked
+            or self._yielded
+        )
+
+    def _go_on(self) -> None:
+        """Take what came meanwhile, if nothing else is in its way."""
+        if self._stage < Stage.CLOSING and not self._held():
+            data, self._unread = self._unread, b""
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Read and answer the first request now, or later if its guest has used its share."""
+        now = self._shared.monotonic()
+        if data and self.account.is_over(now):
+            self._unread = data
+            self._shared.turn_away(self, Reason.LOOP_SHARE)
+            self._queue()
+            self._read_on(not_now=True)
+            if self._stage in {Stage.FRESH, Stage.IDLE}:
+                self._wait(Stage.HEAD, self._shared.limits.head_seconds)
+            return
+        self._read(data, 1, now)
+
+    def have_turn(self) -> None:
+        """Answer some more of what has come."""
+        self._yielded = False
+        if self._stage < Stage.CLOSING:
+            data, self._unread = self._unread, b""
+            self._read(data, self._shared.limits.messages_per_turn, self._shared.monotonic())
+
+    def _queue(self) -> None:
+        self._yielded = True
+        self._shared.fair_queue.queue(self)
+
+    def _read(self, data: bytes, most: int, began: float) -> None:
+        """Read and answer until the data is used up or something must be over first.
+
+        Args:
+            data: What came, behind all that was taken before.
+            most: How many requests are answered now; the rest waits for a turn.
+            began: When this began, which is charged to the guest.
+        """
+        reader = self._reader
+        position = 0
+        size = len(data)
+        answered = 0
+        while position < size and not self._held():
+            if answered == most:
+                self._queue()
+                break
+            start, is_new = position, not reader.started
+            position = reader.read(data, position)
+            if reader.fault is not None:
+                self._refuse(reader.fault, Reason.FAULTY_REQUEST)
+            elif reader.head.is_complete:
+                if self._admitted is None and not self._admit():
+                    answered += 1
+                elif reader.body is not None:
+                    is_whole = is_new and start == 0 and position == size
+                    self._answer(data if is_whole else None)
+                    answered += 1
+            if self._stage >= Stage.CLOSING:
+                break
+        if self._stage < Stage.CLOSING:
+            self._unread = data[position:] if position < size else b""
+            self._settle_down(began_anew=answered > 0)
+        self.account.charge(self._shared.monotonic() - began, began)
+
+    def _admit(self) -> bool:
+        """Judge who asks for what, and let a client that waits for that send its body.
+
+        Returns:
+            Whether the request goes on; else it is answered.
+        """
+        shared = self._shared
+        head = self._reader.head
+        admitted = shared.endpoint.admit(head.request, self.source)
+        if isinstance(admitted, Reply):
+            # Nobody knows whether a body still comes, and a stranger is not to keep its place.
+            self._send(admitted, last=head.length != 0 or admitted.status == 403)
+            return False
+        if self.source.is_shared and not shared.attribute(self, admitted.machine.key):
+            self._is_last = True
+        self._admitted = admitted
+        if head.expects_continue:
+            self._transport.write(CONTINUE)
+        return True
+
+    def _settle_down(self, *, began_anew: bool) -> None:
+        """Wait for what comes next, and read only if that is more from the peer."""
+        limits = self._shared.limits
+        long_poll = self._long_poll
+        reads_on = long_poll is not None and len(self._unread) <= UNREAD_BYTES
+        self._read_on(not_now=self._held() and not reads_on)
+        if long_poll is not None:
+            self._wait(Stage.WAITING, long_poll.wanted.wait_seconds)
+        elif self._pending is not None:
+            delay = self._pending.seconds if isinstance(self._pending, DelayedAnswer) else 0.0
+            self._wait(Stage.APPROVING, limits.approval_seconds + delay)
+        elif self._choked:
+            self._wait(Stage.CHOKED, limits.write_seconds)
+        elif self._yielded:
+            self._stage = Stage.QUEUED
+            self.deadline = NEVER
+        elif self._at_end:
+            self._end()
+        elif not self._reader.started:
+            if self._shared.retiring:
+                self._close_quietly()
+            else:
+                self._wait(Stage.IDLE, limits.idle_seconds)
+        elif self._reader.in_body:
+            if began_anew or self._stage is not Stage.BODY:
+                self._wait(Stage.BODY, limits.body_seconds)
+        elif began_anew or self._stage is not Stage.HEAD:
+            self._wait(Stage.HEAD, limits.head_seconds)
+
+    def _wait(self, stage: Stage, seconds: float) -> None:
+        self._stage = stage
+        self.deadline = self._shared.monotonic() + seconds
+
+    def _read_on(self, *, not_now: bool = False) -> None:
+        if not_now is not self._paused and not self._transport.is_closing():
+            self._paused = not_now
+            if not_now:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _answer(self, data: bytes | None) -> None:
+        """Answer the request that was read and admitted.
+
+        Args:
+            data: Its bytes, if it came whole and alone; None if not.
+        """
+        shared, reader = self._shared, self._reader
+        admitted, body, head = self._admitted, reader.body, reader.head
+        assert admitted is not None
+        assert body is not None
+        self._admitted = None
+        outcome = shared.endpoint.answer(admitted, body)
+        # By HTTP/1.0 an answer reads otherwise where the connection stays.
+        is_usual = head.length == 0 and not (head.is_http_1_0 and head.keeps_alive)
+        if data is not None and is_usual and isinstance(outcome, Reply) and not self._is_last:
+            is_last = not head.keeps_alive
+            shared.polls.remember(data, admitted.wanted, outcome, is_last=is_last)
+        self._give(outcome)
+
+    def _give(self, outcome: Outcome) -> None:
+        """Send an answer, or wait for it."""
+        if isinstance(outcome, Reply):
+            self._send(outcome)
+        elif isinstance(outcome, LongPoll):
+            self._let_wait(outcome)
+        elif isinstance(outcome, ApprovalRequest):
+            self._approve(outcome)
+        else:
+            self._pending = outcome
+            outcome.add_done_callback(self._delayed_is_done)
+
+    def _let_wait(self, poll: LongPoll) -> None:
+        shared, limits = self._shared, self._shared.limits
+        is_one_too_many = (
+            len(shared.long_polls) >= limits.waiters
+            or self.account.waiters >= limits.connections_per_address
+        )
+        if is_one_too_many:
+            shared.turn_away(self, Reason.WAITERS)
+        if shared.retiring or self._at_end or is_one_too_many:
+            self._send(shared.endpoint.refuse_to_wait(poll))
+        else:
+            self._long_poll = poll
+            self.account.waiters += 1
+            shared.long_polls.add(poll, self)
+            self._reader.head.shed()
+
+    def _forget_long_poll(self) -> None:
+        assert self._long_poll is not None
+        self._shared.long_polls.forget(self._long_poll)
+        self._long_poll = None
+        self.account.waiters -= 1
+
+    def wake(self, reply: Reply) -> None:
+        """Answer the request that waited."""
+        self._forget_long_poll()
+        self._send(reply, resource=EVENTS)  # the reader has let go of what was asked for
+        self._carry_on()
+
+    def _approve(self, approval: ApprovalRequest) -> None:
+        """Submit an approval when its guest's turn comes."""
+        shared, account, entries = self._shared, self.account, len(approval.event_ids)
+        self._pending = approval
+
+        def approved(done: "Future[Any]") -> None:
+            shared.fair_queue.approved(account, entries)
+            if self._pending is approval:
+                self._pending = None
+                self._send(shared.endpoint.settle(done))
+                self._carry_on()
+
+        def come_back(done: "Future[Any]") -> None:
+            """Come back to the event loop; called by the thread that has decided."""
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the connection
+                shared.loop.call_soon_threadsafe(approved, done)
+
+        def submit() -> None:
+            try:
+                decided = shared.endpoint.approve(approval)
+            except Exception as error:  # noqa: BLE001 - it is answered as one that failed
+                decided = Future()
+                decided.set_exception(error)
+            decided.add_done_callback(come_back)
+
+        shared.fair_queue.approve(self, entries, submit)
+
+    def _delayed_is_done(self, delayed: "Future[Any]") -> None:
+        self._shared.loop.call_soon(self._give_delayed, delayed)
+
+    def _give_delayed(self, delayed: "Future[Any]") -> None:
+        if self._pending is delayed:
+            self._pending = None
+            self._give(delayed.result(timeout=0))
+            self._carry_on()
+
+    def _carry_on(self) -> None:
+        """Go on after an answer that was given late, or wait for what is in the way now."""
+        if self._stage < Stage.CLOSING and self._held():
+            self._settle_down(began_anew=True)
+        else:
+            self._go_on()
+
+    def _refuse(self, refusal: Reply, reason: Reason) -> None:
+        self._shared.turn_away(self, reason)
+        self._send(refusal, last=True, resource=OTHER)
+
+    def _send(self, reply: Reply, *, last: bool = False, resource: str = "") -> None:
+        """Write an answer, and close if it is the last one.
+
+        Args:
+            reply: The answer.
+            last: Whether the connection ends with it, whatever the peer would like.
+            resource: One of `counters.RESOURCES`; `""` where the request is still there to tell.
+        """
+        if self._transport.is_closing():
+            return
+        shared, reader = self._shared, self._reader
+        head = reader.head
+        resource = resource or counters.resource_of(head.method, head.target)
+        shared.counters.answers[resource][reply.status] += 1
+        keep = head.keeps_alive and not last and not self._is_last and not shared.retiring
+        answer = shared.writer.render(reply, shared.monotonic(), head, keep=keep)
+        self._transport.write(answer)
+        if keep:
+            reader.next()
+        else:
+            # Behind a whole request with `Connection: close` nothing more comes.
+            is_whole = reader.body is not None and head.method != b"CONNECT"
+            self._close(lingers=head.keeps_alive or not is_whole)
+
+    def _end(self) -> None:
+        """Close after the peer has: with a word if that was in the middle of a request."""
+        if self._reader.started:
+            unfinished = exchange.malformed("the connection ended before the request did")
+            self._refuse(unfinished, Reason.FAULTY_REQUEST)
+        else:
+            self._close_quietly()
+
+    def _close(self, *, lingers: bool = True) -> None:
+        """Close behind the last answer, in stages where the peer may still be sending.
+
+        Args:
+            lingers: Whether it may: a reset would then take the answer away (RFC 9112 section 9.6).
+        """
+        limits = self._shared.limits
+        transport = self._transport
+        self._unread = b""
+        is_taken = transport.get_write_buffer_size() == 0
+        self._wait(Stage.CLOSING, limits.linger_seconds if is_taken else limits.write_seconds)
+        if not lingers or self._at_end or not transport.can_write_eof():
+            transport.close()
+        else:
+            transport.write_eof()
+            self._read_on()
+
+    def _close_quietly(self) -> None:
+        self._wait(Stage.CLOSING, self._shared.limits.linger_seconds)
+        self._transport.close()
+
+    def _discard(self, length: int) -> None:
+        self._discarded += length
+        if self._discarded > self._shared.limits.linger_bytes:
+            self._transport.abort()
+
+    def expire(self) -> None:
+        """End what took too long, with a word where a request was begun."""
+        match self._stage:
+            case Stage.FRESH | Stage.IDLE:
+                self._close_quietly()
+            case Stage.HEAD | Stage.BODY:
+                self._refuse(exchange.too_slow(), Reason.SLOW_REQUEST)
+            case Stage.APPROVING:
+                self._shared.turn_away(self, Reason.APPROVAL_TIMEOUT)
+                self._transport.abort()
+            case Stage.WAITING:
+                assert self._long_poll is not None
+                self.deadline = NEVER
+                self._shared.long_polls.end(self._long_poll)
+            case Stage.CHOKED:
+                self._shared.turn_away(self, Reason.SLOW_READER)
+                self._transport.abort()
+            case _:
+                self._transport.abort()
+
+    def retire(self) -> None:
+        """Close if no request is under way; the answer to one that is will be the last."""
+        if self._stage in {Stage.FRESH, Stage.IDLE}:
+            self._close_quietly()
+        elif self._long_poll is not None:
+            self._shared.long_polls.end(self._long_poll)
+
+    def abort(self) -> None:
+        """Close now, whatever is under way."""
+        self._transport.abort()
+
+
+class Connections:
+    """What all connections share, and the one sweep that keeps their times.
+
+    Args:
+        endpoint: Answers requests.
+        writer: Writes the answers.
+        limits: What a connection may use.
+        counters: Where all is counted.
+        loop: The event loop that all of them run on.
+        polls: Remembers requests.
+        monotonic: Seconds that never go back, real ones: a connection lives in real time even
+            where the service's clock is scaled. The loop's own if left out.
+    """
+
+    def __init__(
+        self,
+        endpoint: GuestEndpoint,
+        writer: AnswerWriter,
+        *,
+        limits: Limits,
+        counters: Counters,
+        loop: asyncio.AbstractEventLoop,
+        polls: Polls,
+        monotonic: Callable[[], float] | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.writer = writer
+        self.limits = limits
+        self.counters = counters
+        self.loop = loop
+        self.monotonic = monotonic or loop.time
+        self.polls = polls
+        self.event_answers = counters.answers[EVENTS]
+        self.long_polls = LongPolls(endpoint, loop)
+        self.fair_queue = FairQueue(loop.call_soon)
+        self.retiring = False
+        """Whether the plane stops: each answer is then the last of its connection."""
+        self._all: set[Connection] = set()
+        self._strangers = 0
+        self._accounts: dict[Hashable, Account] = {}
+        self._emptied: asyncio.Future[None] | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._all)
+
+    def factory(self, source_of: SourceOf) -> Callable[[], Connection]:
+        """Return what makes the connections of a listener."""
+        return lambda: Connection(self, source_of)
+
+    def add(self, connection: Connection) -> Reply | None:
+        """Take a new connection in.
+
+        Returns:
+            The refusal if there are too many; the connection is not taken in then.
+        """
+        limits, source = self.limits, connection.source
+        self.counters.accepted += 1
+        if source.is_shared:
+            # Who asks is known by its requests alone, and then counts: see `attribute`.
+            account = connection.account = Account()
+        else:
+            account = connection.account = self._account((source.listener, source.network))
+            account.charge(ACCEPT_SECONDS, self.monotonic())
+        limit, whose, reason = limits.connections, "This service", Reason.CONNECTIONS
+        is_full = len(self._all) >= limit
+        if not is_full and not source.is_shared:
+            connection.is_stranger = self.endpoint.is_stranger(source)
+            if account.connections >= limits.connections_per_address:
+                is_full, whose = True, "This address"
+                limit, reason = limits.connections_per_address, Reason.CONNECTIONS_OF_ADDRESS
+            elif connection.is_stranger and self._strangers >= limits.stranger_connections:
+                is_full, reason = True, Reason.CONNECTIONS_OF_STRANGERS
+                limit, whose = limits.stranger_connections, "All unregistered addresses together"
+        if is_full:
+            self.turn_away(connection, reason)
+            return exchange.too_many_connections(limit, whose, RETRY_AFTER_SECONDS)
+        account.connections += 1
+        self._strangers += connection.is_stranger
+        self._all.add(connection)
+        return None
+
+    def remove(self, connection: Connection) -> None:
+        """Leave a connection out that is gone; one that was never taken in is no matter."""
+        if connection not in self._all:
+            return
+        self._all.remove(connection)
+        self._strangers -= connection.is_stranger
+        connection.account.connections -= 1
+        if not self._all and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def attribute(self, connection: Connection, machine_key: str) -> bool:
+        """Count a connection from a shared address for the machine that asks by it.
+
+        Returns:
+            Whether the machine has no more than its connections.
+        """
+        account = self._account(machine_key)
+        if account is not connection.account:
+            connection.account.connections -= 1
+            account.connections += 1
+            connection.account = account
+        if account.connections <= self.limits.connections_per_address:
+            return True
+        self.turn_away(connection, Reason.CONNECTIONS_OF_ADDRESS)
+        return False
+
+    def _account(self, key: Hashable) -> Account:
+        account = self._accounts.get(key)
+        if account is None:
+            account = self._accounts[key] = Account()
+        return account
+
+    def turn_away(self, connection: Connection, reason: Reason) -> None:
+        """Count a guest that is turned away, and log it once a minute."""
+        source = connection.source
+        self.counters.refuse(reason, source.listener, source.address, self.monotonic())
+
+    def sweep(self, now: float) -> None:
+        """End what took too long, and forget who is gone.
+
+        Args:
+            now: By the same clock as `monotonic`.
+        """
+        for connection in [each for each in self._all if each.deadline <= now]:
+            connection.expire()
+        for key in [key for key, account in self._accounts.items() if account.is_unused(now)]:
+            del self._accounts[key]
+
+    def sweep_from_now_on(self) -> None:
+        """Sweep again and again, until `retire` is over."""
+        # The next one is set first: a fault in this one must not be the last of all times.
+        self._sweeping = self.loop.call_later(self.limits.sweep_seconds, self.sweep_from_now_on)
+        self.sweep(self.monotonic())
+
+    async def retire(self, seconds: float) -> int:
+        """Close what is idle, let requests under way be answered, then close the rest.
+
+        Args:
+            seconds: How long requests under way may take, in real time.
+
+        Returns:
+            How many connections had to be cut off.
+        """
+        self.retiring = True
+        self.polls.close()
+        for connection in list(self._all):
+            connection.retire()
+        if self._all:
+            self._emptied = self.loop.create_future()
+            await asyncio.wait([self._emptied], timeout=seconds)
+        cut_off = list(self._all)
+        for connection in cut_off:
+            connection.abort()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+        if cut_off:
+            _log.warning("connections were cut off at the stop", connections=len(cut_off))
+        return len(cut_off)

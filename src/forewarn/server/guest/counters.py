@@ -1,0 +1,123 @@
+"""What the guest plane counts: answers, and who was turned away for what, told to the log."""
+
+from collections import Counter
+from typing import Final
+
+import msgspec
+import structlog
+
+from forewarn.protocol import target
+from forewarn.protocol.target import Resource
+from forewarn.server.guest.limits import Reason
+
+OTHER: Final = "other"
+"""What leads nowhere, and what the transport refused before anybody judged it."""
+
+EVENTS: Final = "events"
+"""A GET of the document."""
+
+_RESOURCES: Final = {
+    Resource.EVENTS: EVENTS,
+    Resource.INSTANCE: "instance",
+    Resource.VERSIONS: "versions",
+}
+
+RESOURCES: Final = (*_RESOURCES.values(), "approvals", OTHER)
+"""What `resource_of` returns: a closed list, for metrics."""
+
+
+def resource_of(method: bytes, path: bytes) -> str:
+    """Return the label that an answer is counted by, from what was asked for."""
+    asked = target.read(path)
+    if asked is None:
+        return OTHER
+    if asked.resource is Resource.EVENTS and method == b"POST":
+        return "approvals"
+    return _RESOURCES[asked.resource]
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is counted, as of one instant."""
+
+    answers: dict[str, dict[int, int]] = {}
+    """By what was asked for, then by status."""
+    refusals: dict[Reason, int] = {}
+    connections: int = 0
+    """Open ones."""
+    accepted: int = 0
+    """Connections so far, those that were refused at once included."""
+    waiters: int = 0
+    """Requests that wait for their document to change."""
+    seen: int = 0
+    """Machines that have asked for events, or approved some, since the start."""
+
+
+LOG_SECONDS: Final = 60.0
+"""How long nothing more is logged of an address that was turned away for the same reason."""
+
+MAX_LOGGED: Final = 256
+"""Addresses and reasons that are logged within LOG_SECONDS: a guest with a /64 of its own has more
+addresses than any memory. What goes over is told as a number."""
+
+_STRANGERS: Final = frozenset(
+    (
+        Reason.UNKNOWN_ADDRESS,
+        Reason.UNKNOWN_NAME,
+        Reason.UNKNOWN_INSTANCE,
+        Reason.WRONG_SIGNATURE,
+    )
+)
+
+_log = structlog.get_logger(__name__)
+
+
+class Counters:
+    """Counts answers and who was turned away, and logs the latter; used on the loop alone."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Counter[int]] = {resource: Counter() for resource in RESOURCES}
+        """By what was asked for, then by status."""
+        self.refusals: Counter[Reason] = Counter()
+        self.accepted = 0
+        """Connections so far."""
+        self._logged: dict[tuple[str, str, Reason], float] = {}
+        """When each listener's address was last logged for a reason, the oldest first."""
+        self._not_logged = 0
+
+    def refuse(
+        self, reason: Reason, listener: str, address: str, now: float, **facts: object
+    ) -> None:
+        """Count somebody who was turned away, and log it unless that was done a moment ago.
+
+        Args:
+            reason: Why.
+            listener: The listener's name.
+            address: Where it came from.
+            now: In seconds that never go back.
+            **facts: What else the log says.
+        """
+        self.refusals[reason] += 1
+        logged = self._logged
+        while logged:
+            oldest = next(iter(logged))
+            if now - logged[oldest] < LOG_SECONDS:
+                break
+            del logged[oldest]
+        key = (listener, address, reason)
+        if key in logged or len(logged) >= MAX_LOGGED:
+            self._not_logged += 1
+            return
+        logged[key] = now
+        if reason in _STRANGERS:
+            event = "a caller is no registered machine"
+        else:
+            event = "a guest reached a limit"
+        _log.warning(
+            event,
+            reason=str(reason),
+            address=address,
+            listener=listener,
+            not_logged_before=self._not_logged,
+            **facts,
+        )
+        self._not_logged = 0

@@ -1,0 +1,451 @@
+r"""Bytes to requests, and answers to bytes, without any I/O: one message at a time, cut exactly.
+
+httptools parses, but it knows no limit and does not say where in its input a message ended. Both
+follow from one fact: a head ends with an empty line, and so does a chunked body, trailers or
+not. So a parser is fed up to the next `CR LF CR LF` and never further, which is why every limit
+is exact to the byte, why what follows a message is simply not fed yet (there is no queue of
+parsed requests), and why nothing depends on how the bytes were cut on their way.
+
+A head is complete before anything of its body is looked at, so that whoever asks is judged first.
+A body has its own parser if it is chunked, and none if it has a length. That springs two traps of
+httptools: it ends a message that asks for an upgrade right after its head, and takes the body for
+the next request (Java's own client asks so on every plain POST); and it calls `on_header` for
+trailers too. A callback that raises stops the parser at once: what is too many costs no more.
+"""
+
+import math
+from datetime import timedelta
+from typing import Any, Final
+
+import httptools
+
+from forewarn.clock import Clock
+from forewarn.protocol import codec, exchange, refusals
+from forewarn.protocol.exchange import Reply, Request
+from forewarn.server.guest.limits import Limits
+
+EMPTY_LINE: Final = b"\r\n\r\n"
+_OVERLAP: Final = len(EMPTY_LINE) - 1
+CHUNKED: Final = -1
+"""The length of a body that only its chunks tell."""
+_TELLING_LENGTHS: Final = frozenset(
+    len(name) for name in ("host", "expect", "content-length", "transfer-encoding")
+)
+"""Lengths of the header names that the transport reads, to pass by most others unread."""
+_CHUNKED_HEAD: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked" + EMPTY_LINE
+"""What puts a parser before a chunked body."""
+
+
+def end_of_block(tail: bytes, data: bytes, start: int) -> int:
+    """Return where the first empty line ends that does not end within `tail`, or -1.
+
+    Args:
+        tail: Up to three bytes that came right before.
+        data: What to search.
+        start: Where to begin in it.
+    """
+    if tail:
+        at = (tail + data[start : start + _OVERLAP]).find(EMPTY_LINE)
+        if at >= 0:
+            return start + at + len(EMPTY_LINE) - len(tail)
+    at = data.find(EMPTY_LINE, start)
+    return at + len(EMPTY_LINE) if at >= 0 else -1
+
+
+class _TooMany(Exception):  # noqa: N818 - it stops the parser
+    """There are more headers or chunks than are read."""
+
+
+class Head:
+    """A request's head, as a parser tells of it; `fault` is what the transport refuses in it.
+
+    Args:
+        limits: How long its body may be.
+    """
+
+    __slots__ = (
+        "_parser",
+        "expects_continue",
+        "fault",
+        "headers",
+        "is_complete",
+        "is_http_1_0",
+        "keeps_alive",
+        "length",
+        "limits",
+        "method",
+        "target",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._parser: Any = None
+        self.is_complete = False
+        self.fault: Reply | None = None
+        self.method = b""
+        self.target = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.length = 0
+        """Of the body, in bytes; CHUNKED where its chunks tell."""
+        self.keeps_alive = False
+        self.is_http_1_0 = False
+        self.expects_continue = False
+        """Whether the client waits for `100 Continue` before it sends its body."""
+
+    @property
+    def request(self) -> Request:
+        """Return the request without its body."""
+        return Request(self.method, self.target, tuple(self.headers))
+
+    def feed(self, part: bytes) -> None:
+        """Parse some more of it, not beyond its end."""
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
+        try:
+            self._parser.feed_data(part)
+        except httptools.HttpParserUpgrade:
+            pass  # no upgrade is taken, and what follows is read as ever
+        except httptools.HttpParserCallbackError:
+            if self.fault is None:
+                raise
+        except httptools.HttpParserError as error:
+            self.fault = self.fault or exchange.malformed(str(error))
+        if self.is_complete:
+            self._parser = None
+
+    def shed(self) -> None:
+        """Let go of all but the form of its answer: of 9,000 that wait, the rest is 9 MB."""
+        self.target = b""
+        self.headers = []
+
+    def on_url(self, part: bytes) -> None:
+        """Take a part of the request's target."""
+        self.target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, unless there are too many."""
+        if len(self.headers) >= refusals.MAX_HEADERS:
+            self.fault = exchange.too_many_headers()
+            raise _TooMany
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Judge the head as far as the transport goes.
+
+        Without a Host, HTTP/1.1 is refused, as RFC 9112 section 3.2 demands: every client library
+        sends one. Its value is nobody's business here: guests ask by whatever address they know.
+        """
+        self.is_complete = True
+        self.method = self._parser.get_method()
+        self.keeps_alive = self._parser.should_keep_alive() and self.method != b"CONNECT"
+        version = self._parser.get_http_version()
+        self.is_http_1_0 = version == "1.0"
+        hosts = 0
+        codings = []
+        expectations = []
+        for name, value in self.headers:
+            if len(name) not in _TELLING_LENGTHS:
+                continue
+            match name.lower():
+                case b"host":
+                    hosts += 1
+                case b"content-length":
+                    self.length = int(value)
+                case b"transfer-encoding":
+                    codings.append(value.strip().lower())
+                case b"expect":
+                    expectations.append(value.strip().lower())
+        if version not in {"1.1", "1.0"}:
+            self.fault = exchange.unknown_http_version(version)
+        elif hosts > 1 or (hosts == 0 and version == "1.1"):
+            self.fault = exchange.malformed("expected exactly one Host header")
+        elif codings:
+            self._judge_coding(codings)
+        if self.method == b"CONNECT":
+            self.length = 0
+        if self.fault is None and expectations and version == "1.1":
+            self._judge_expectations(expectations)
+        if self.fault is None and self.length > self.limits.body_bytes:
+            self.fault = exchange.body_too_large(self.limits.body_bytes)
+
+    def _judge_coding(self, codings: list[bytes]) -> None:
+        if self.is_http_1_0:
+            self.fault = exchange.malformed("HTTP/1.0 has no Transfer-Encoding")
+        elif codings != [b"chunked"]:
+            self.fault = exchange.unknown_coding()
+        else:
+            self.length = CHUNKED
+
+    def _judge_expectations(self, expectations: list[bytes]) -> None:
+        expected = {part.strip() for value in expectations for part in value.split(b",")}
+        if expected - {b"100-continue", b""}:
+            self.fault = exchange.unknown_expectation()
+        else:
+            self.expects_continue = self.length != 0 and b"100-continue" in expected
+
+
+class _Chunks:
+    """A chunked body, as a parser tells of it."""
+
+    __slots__ = ("_blocks", "_limits", "_parser", "body", "fault", "is_complete")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._blocks = 0
+        """Chunks and trailers so far, and the coding's own header."""
+        self.body = bytearray()
+        self.fault: Reply | None = None
+        self.is_complete = False
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(_CHUNKED_HEAD)
+
+    def feed(self, part: bytes) -> None:
+        try:
+            self._parser.feed_data(part)
+        except httptools.HttpParserCallbackError:
+            if self.fault is None:
+                raise
+        except httptools.HttpParserError as error:
+            self.fault = self.fault or exchange.malformed(str(error))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a trailer, which nobody asked for."""
+        del name, value
+        self.on_chunk_header()
+
+    def on_chunk_header(self) -> None:
+        self._blocks += 1
+        if self._blocks > refusals.MAX_CHUNKS + 2:  # the coding's own header, and the last chunk
+            self._refuse(exchange.too_many_chunks())
+
+    def on_body(self, part: bytes) -> None:
+        if len(self.body) + len(part) > self._limits.body_bytes:
+            self._refuse(exchange.body_too_large(self._limits.body_bytes))
+        self.body += part
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True
+
+    def _refuse(self, fault: Reply) -> None:
+        self.fault = fault
+        raise _TooMany
+
+
+class RequestReader:
+    """Reads one connection's requests in order: a head, then its body, then the next head.
+
+    It takes nothing more when a head or a request is complete, until it is asked again; and
+    nothing at all after a fault.
+
+    Args:
+        limits: How long a head and a body may be.
+    """
+
+    __slots__ = ("_body", "_counted", "_limits", "_tail", "body", "fault", "head", "started")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.fault: Reply | None = None
+        self.next()
+
+    def next(self) -> None:
+        """Begin the next message."""
+        self.head = Head(self._limits)
+        self.started = False
+        """Whether any byte of the message has come."""
+        self.body: bytes | None = None
+        """Once the request is complete."""
+        self._body: bytearray | _Chunks | None = None
+        self._counted = 0
+        self._tail = b""
+
+    @property
+    def in_body(self) -> bool:
+        """Return whether the head is complete, and the body is not."""
+        return self.head.is_complete and self.body is None
+
+    def read(self, data: bytes, start: int) -> int:
+        """Take bytes up to the end of the head, of the request, or to a fault.
+
+        Args:
+            data: What came.
+            start: Where the part begins that was not taken yet.
+
+        Returns:
+            Where the part begins that was not taken now.
+        """
+        self.started = True
+        if self.in_body:
+            return self._read_body(data, start)
+        head, limit = self.head, self._limits.head_bytes
+        stop = self._boundary(data, start, limit)
+        head.feed(data if stop - start == len(data) else data[start:stop])
+        self.fault = head.fault
+        if self.fault is None and head.is_complete:
+            self._counted = 0  # the body's bytes are counted by themselves
+            self._tail = b""
+            if head.length == 0:
+                self.body = b""
+        elif self.fault is None and self._count(data, start, stop) >= limit:
+            self.fault = exchange.head_too_large(limit)
+        return stop
+
+    def _read_body(self, data: bytes, start: int) -> int:
+        length = self.head.length
+        if length != CHUNKED:
+            if self._body is None:
+                self._body = bytearray()
+            assert isinstance(self._body, bytearray)
+            stop = min(len(data), start + length - len(self._body))
+            self._body += data[start:stop]
+            if len(self._body) == length:
+                self.body = bytes(self._body)
+            return stop
+        if self._body is None:
+            self._body = _Chunks(self._limits)
+        assert isinstance(self._body, _Chunks)
+        limit = self._limits.chunked_bytes
+        stop = self._boundary(data, start, limit)
+        self._body.feed(data[start:stop])
+        self.fault = self._body.fault
+        if self.fault is None and self._body.is_complete:
+            self.body = bytes(self._body.body)
+        elif self.fault is None and self._count(data, start, stop) >= limit:
+            self.fault = exchange.body_too_large(self._limits.body_bytes)
+        return stop
+
+    def _boundary(self, data: bytes, start: int, limit: int) -> int:
+        """Return how far a parser may read without passing the end of anything."""
+        end = end_of_block(self._tail, data, start)
+        return min(len(data) if end < 0 else end, start + limit - self._counted)
+
+    def _count(self, data: bytes, start: int, stop: int) -> int:
+        self._counted += stop - start
+        self._tail = (self._tail + data[max(start, stop - _OVERLAP) : stop])[-_OVERLAP:]
+        return self._counted
+
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""Sent before the answer, to a client that waits with its body (RFC 9110 section 10.1.1)."""
+
+_SECOND: Final = timedelta(seconds=1)
+_LAST_PART: Final = len("a3c5e7091b2d")
+"""Of a GUID, in characters."""
+BLOCK: Final = 256
+"""Answers whose numbers differ in their last two digits alone."""
+_DIGITS: Final = tuple(b"%02x" % number for number in range(BLOCK))
+_STATUS_LINES: Final = {
+    status: b"HTTP/1.1 %d %s\r\nServer: %s\r\nDate: " % (status, reason, exchange.SERVER)
+    for status, reason in exchange.REASONS.items()
+}
+_CONNECTION: Final = {
+    (True, False): b"\r\n\r\n",
+    (True, True): b"\r\nConnection: keep-alive\r\n\r\n",
+    (False, False): b"\r\nConnection: close\r\n\r\n",
+    (False, True): b"\r\nConnection: close\r\n\r\n",
+}
+"""What ends a head, by whether the connection stays and whether the request was HTTP/1.0."""
+
+
+def ending(reply: Reply, *, keep: bool, to_head: bool = False, is_http_1_0: bool = False) -> bytes:
+    """Return an answer's bytes behind its `x-ms-request-id`.
+
+    Args:
+        reply: The answer with its own headers.
+        keep: Whether the connection stays open.
+        to_head: Whether it answers a HEAD, which gets no body.
+        is_http_1_0: Whether the client must be told that it stays open.
+    """
+    parts: list[bytes] = []
+    for name, value in reply.headers:
+        parts += (b"\r\n", name, b": ", value)
+    if reply.status != 304:
+        parts.append(b"\r\nContent-Length: %d" % len(reply.body))
+    parts.append(_CONNECTION[keep, is_http_1_0])
+    if reply.status != 304 and not to_head:
+        parts.append(reply.body)
+    return b"".join(parts)
+
+
+class AnswerWriter:
+    """Writes answers; one for all connections.
+
+    Args:
+        clock: Tells the Date.
+        guid: A new GUID. All but its last part begins the GUID that names an answer, its
+            `x-ms-request-id`, and the answer's number ends it: no other start has these, and a new
+            GUID for each answer would cost more than all the rest of it.
+        scale: The clock's seconds in a real one.
+    """
+
+    __slots__ = (
+        "_beginnings",
+        "_block",
+        "_clock",
+        "_date",
+        "_number",
+        "_prefix",
+        "_scale",
+        "second",
+        "until",
+    )
+
+    def __init__(self, clock: Clock, guid: str, scale: float = 1.0) -> None:
+        self._clock = clock
+        self._scale = scale
+        self._prefix = b"\r\nx-ms-request-id: " + guid[:-_LAST_PART].encode()
+        self._block = 0
+        self._number = 0
+        self._beginnings: dict[int, bytes] = {}
+        """By status, for this block and second: all of an answer up to its number's last digits."""
+        self._date = b""
+        self.until = -math.inf
+        """When to `tick`, in monotonic seconds, real ones."""
+        self.second = clock.now().replace(microsecond=0)
+        """The time of day in whole seconds, as of the last `tick`: one object for a second."""
+
+    def tick(self, now: float) -> None:
+        """Begin a second; a clock that was set shows with the next.
+
+        Args:
+            now: Monotonic seconds, real ones.
+        """
+        time = self._clock.now()
+        self.second = time.replace(microsecond=0)
+        self.until = now + (self.second + _SECOND - time).total_seconds() / self._scale
+        self._date = codec.http_date(self.second)
+        self._beginnings.clear()
+
+    def put(self, status: int, end: bytes) -> bytes:
+        """Return an answer's bytes: the next one's beginning, and what `ending` gave."""
+        number = self._number
+        beginning = self._beginnings.get(status)
+        if beginning is None:
+            beginning = self._beginnings[status] = b"%b%b%b%010x" % (
+                _STATUS_LINES[status],
+                self._date,
+                self._prefix,
+                self._block,
+            )
+        if number < BLOCK - 1:
+            self._number = number + 1
+        else:
+            self._number = 0
+            self._block += 1
+            self._beginnings.clear()
+        return b"".join((beginning, _DIGITS[number], end))
+
+    def render(self, reply: Reply, now: float, head: Head, *, keep: bool) -> bytes:
+        """Return the bytes of an answer.
+
+        Args:
+            reply: The answer with its own headers.
+            now: Monotonic seconds, real ones.
+            head: What it answers.
+            keep: Whether the connection stays open.
+        """
+        if now >= self.until:
+            self.tick(now)
+        to_head = head.method == b"HEAD"
+        end = ending(reply, keep=keep, to_head=to_head, is_http_1_0=head.is_http_1_0)
+        return self.put(reply.status, end)

@@ -1,0 +1,334 @@
+"""Who is asking: the machine behind a connection, what it reads of itself, when it last asked."""
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from forewarn.maintenance import model
+from forewarn.maintenance.model import Changes, Machine, Profile, Scope
+from forewarn.protocol import exchange, identity, instance
+from forewarn.protocol.exchange import Told
+from forewarn.protocol.identity import Claim
+from forewarn.server.guest.limits import Bucket, Reason
+from forewarn.vocabulary import Priority, ScopeKind
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+LastRequest: TypeAlias = tuple[datetime, str]
+"""When a machine asked for its events, in whole seconds, and by which api-version."""
+
+
+class Proxies:
+    """The proxies of a listener: trusted by their address, and then only as far as they sign.
+
+    Args:
+        networks: Where they are.
+        without_header: Whether they are known to drop the guest's `Metadata: true`.
+    """
+
+    def __init__(self, networks: Iterable[Network], *, without_header: bool = False) -> None:
+        self._networks = tuple(networks)
+        self.without_header = without_header
+        self.secrets: tuple[bytes, ...] = ()
+        """Any of them is right; replaced when they are changed, also under open connections."""
+
+    def trusts(self, address: str) -> bool:
+        """Return whether a peer is one of them.
+
+        Args:
+            address: As `ipaddress` writes it, an IPv4 one not mapped into IPv6; a zone is no part
+                of where a proxy is.
+        """
+        try:
+            peer = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        return any(peer in network for network in self._networks)
+
+
+class Source(exchange.Peer, frozen=True, kw_only=True):
+    """Where a connection comes from."""
+
+    network: str = ""
+    """Whose connections count together with it (`network_of`)."""
+    listener: str = ""
+    """The name of the listener that it came to."""
+    default_vm: str = ""
+    """The key of the machine that asks where nothing else tells; `""` for none."""
+    proxies: Proxies | None = None
+    """Who the peer is one of, if it is a trusted proxy."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether many machines ask from this one address."""
+        return self.vm_paths or self.trusted_proxy
+
+
+def network_of(address: str) -> str:
+    """Return whose connections count together: the address, of IPv6 its /64.
+
+    A guest with an IPv6 address may have the other 2**64 of its link as well. Link-local ones are a
+    neighbour's each, and stay apart.
+    """
+    try:
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    except ValueError:  # IPv4, with a zone, or a peer without a name
+        return address
+
+
+def normalised(host: str) -> str:
+    """Return an address as the fleet writes it: IPv4 even if it came mapped into IPv6.
+
+    A link-local address keeps its zone, the interface that it was heard on. What is no IP address
+    (a peer without a name) is returned as it is.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)
+
+
+def peer_host(peer: Sequence[Any] | None) -> str:
+    """Return a peer's address, a link-local one with its zone; `""` for a peer without one.
+
+    Args:
+        peer: As a socket names it: for IPv6 the number of the interface stands apart, fourth.
+    """
+    if not peer:
+        return ""
+    host = str(peer[0])
+    if len(peer) < 4 or not peer[3] or "%" in host:
+        return host
+    try:
+        return f"{host}%{socket.if_indextoname(peer[3])}"
+    except OSError:  # the interface went since
+        return host
+
+
+class Caller(Bucket):
+    """What is kept of a machine that asks: its token bucket, and when it last asked."""
+
+    __slots__ = ("last_request",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_request: LastRequest | None = None
+
+
+class Registry:
+    """The machines by name, address and vmId, kept by the changefeed.
+
+    Used on the event loop, but for `seen`, which any thread may ask. Equal scope keys, hosts and
+    profiles that come together are kept as one object each: there may be 100,000 machines.
+
+    Args:
+        proxied: Whether there are trusted proxies: only they name a machine by its vmId.
+    """
+
+    def __init__(self, *, proxied: bool = False) -> None:
+        self._proxied = proxied
+        self._machines: dict[str, Machine] = {}
+        self._by_address: dict[str, dict[str, Machine]] = {}
+        """By the listener's name, then by address: two bridges may hold equal ones."""
+        self._by_vm_id: dict[str, Machine] = {}
+        self._callers: dict[str, Caller] = {}
+        self._last_request: LastRequest | None = None
+        self.seen_count = 0
+        """How many machines have asked for their events since the start."""
+
+    @property
+    def machines(self) -> Mapping[str, Machine]:
+        """Return all machines by key, always as of the last change: the one copy in memory."""
+        return self._machines
+
+    def fill(self, machines: Iterable[Machine]) -> None:
+        """Take the machines as the store has them, before the first request."""
+        self._put(machines)
+
+    def learn(self, changes: Changes) -> None:
+        """Follow what changed."""
+        for key in changes.removed_machines:
+            self._remove(key)
+        self._put(changes.machines)
+
+    def _put(self, machines: Iterable[Machine]) -> None:
+        names: dict[str, str] = {}
+        profiles: dict[Profile, Profile] = {}
+        for machine in machines:
+            key = model.key(machine.name)
+            if key == machine.name:
+                key = machine.name
+            before = self._machines.get(key)
+            if before is not None:
+                self._forget_ways_to(before)
+            # A machine that is a scope of its own has one key for both.
+            scope = key if machine.scope == key else names.setdefault(machine.scope, machine.scope)
+            _replace_by_equals(
+                machine,
+                scope=scope,
+                host=names.setdefault(machine.host, machine.host),
+                listener=names.setdefault(machine.listener, machine.listener),
+                profile=profiles.setdefault(machine.profile, machine.profile),
+            )
+            self._machines[key] = machine
+            if machine.address:
+                self._by_address.setdefault(machine.listener, {})[machine.address] = machine
+            if self._proxied:
+                self._by_vm_id[machine.vm_id] = machine
+
+    def _remove(self, key: str) -> None:
+        machine = self._machines.pop(key, None)
+        if machine is not None:
+            self._forget_ways_to(machine)
+        caller = self._callers.pop(key, None)
+        if caller is not None and caller.last_request is not None:
+            self.seen_count -= 1
+
+    def _forget_ways_to(self, machine: Machine) -> None:
+        """Forget its address and vmId, unless another machine has taken one over since."""
+        there = self._by_address.get(machine.listener, {})
+        if there.get(machine.address) is machine:
+            del there[machine.address]
+        if self._by_vm_id.get(machine.vm_id) is machine:
+            del self._by_vm_id[machine.vm_id]
+
+    def find(self, source: Source, told: Told) -> Machine | Reason:
+        """Return the machine that asks, or why there is none (protocol.md section 10).
+
+        Args:
+            source: Where its connection comes from.
+            told: A proxy's claim or the name in a `/vm/NAME` prefix; where there is one, it alone
+                counts.
+        """
+        if isinstance(told, Claim):
+            return self._of_claim(source, told)
+        if told is not None:
+            return self._machines.get(model.key(told)) or Reason.UNKNOWN_NAME
+        return self.at(source) or Reason.UNKNOWN_ADDRESS
+
+    def _of_claim(self, source: Source, claim: Claim) -> Machine | Reason:
+        """Return the machine that a trusted proxy speaks for: by its vmId, else by its name."""
+        secrets = source.proxies.secrets if source.proxies is not None else ()
+        if not identity.is_signed(claim, secrets):
+            return Reason.WRONG_SIGNATURE
+        key = model.key(claim.id.decode("utf-8", "replace"))
+        return self._by_vm_id.get(key) or self._machines.get(key) or Reason.UNKNOWN_INSTANCE
+
+    def at(self, source: Source) -> Machine | None:
+        """Return the machine of an address at a listener, else its default one, else None.
+
+        A link-local address is looked for with the interface it was heard on, then without: a
+        fleet whose listener hears one interface need not name it.
+        """
+        there = self._by_address.get(source.listener, {})
+        address = source.address
+        machine = there.get(address)
+        if machine is None and "%" in address:
+            machine = there.get(address.partition("%")[0])
+        if machine is None and source.default_vm:
+            machine = self._machines.get(source.default_vm)
+        return machine
+
+    def caller(self, machine: Machine) -> Caller:
+        """Return what is kept of a machine that asks, as long as it is in the fleet."""
+        key = machine.key
+        caller = self._callers.get(key)
+        if caller is None:
+            caller = self._callers[key] = Caller()
+        return caller
+
+    def saw(self, machine: Machine, when: datetime, version: str) -> None:
+        """Note that a machine asked for its events, or approved some.
+
+        Args:
+            machine: Who.
+            when: In whole seconds.
+            version: The api-version that it asked by.
+        """
+        last = (when, version)
+        if last == self._last_request:
+            last = self._last_request  # one object for all that ask so in this second
+        self._last_request = last
+        caller = self.caller(machine)
+        if caller.last_request is None:
+            self.seen_count += 1
+        caller.last_request = last
+
+    def seen(self, machine_key: str) -> LastRequest | None:
+        """Return when a machine last asked and by which api-version; None if not since the start.
+
+        Any thread may ask: it is one look into a dictionary, and what it finds never changes.
+        """
+        caller = self._callers.get(machine_key)
+        return None if caller is None else caller.last_request
+
+
+def _replace_by_equals(machine: Machine, **equals: str | Profile) -> None:
+    """Put equal objects in the place of a frozen value's own: only the memory can tell."""
+    for name, equal in equals.items():
+        msgspec.structs.force_setattr(machine, name, equal)
+
+
+_PRIORITIES: Final = {Priority.REGULAR: "Regular", Priority.LOW: "Low"}
+"""As the original spells them."""
+
+
+def described(machine: Machine, scope: Scope) -> instance.Instance:
+    """Return what a machine's instance tree says of it (protocol.md section 1).
+
+    A scale set's placement group has no GUID here, so `placementGroupId` is the scope's name: a
+    client only compares it.
+    """
+    profile = machine.profile
+    in_scale_set = scope.kind is ScopeKind.SCALE_SET
+    subnet_address, _, subnet_prefix = profile.subnet.partition("/")
+    ipv4, ipv6 = _addresses(machine)
+    return instance.Instance(
+        name=machine.name,
+        vm_id=machine.vm_id,
+        az_environment=profile.azure_environment,
+        location=profile.location,
+        os_type=profile.os_type,
+        placement_group_id=scope.name if in_scale_set else "",
+        platform_fault_domain=str(machine.fault_domain),
+        platform_update_domain=str(machine.update_domain),
+        priority=_PRIORITIES[scope.priority],
+        resource_group_name=profile.resource_group,
+        resource_id=_resource_id(machine),
+        subscription_id=profile.subscription_id,
+        tags=machine.tags,
+        vm_scale_set_name=scope.name if in_scale_set else "",
+        vm_size=profile.vm_size,
+        zone=profile.zone,
+        computer_name=profile.computer_name or machine.name,
+        private_ip_address=ipv4,
+        public_ip_address=profile.public_address,
+        subnet_address=subnet_address,
+        subnet_prefix=subnet_prefix,
+        ipv6_addresses=ipv6,
+        mac_address=profile.mac_address.replace(":", "").replace("-", "").upper(),
+    )
+
+
+def _addresses(machine: Machine) -> tuple[str, tuple[str, ...]]:
+    """Return the IPv4 address, `""` for none, and the IPv6 ones."""
+    others = tuple(filter(None, [machine.profile.ipv6_address]))
+    if machine.address and ipaddress.ip_address(machine.address).version == 6:
+        return "", tuple(dict.fromkeys((machine.address, *others)))
+    return machine.address, others
+
+
+def _resource_id(machine: Machine) -> str:
+    profile = machine.profile
+    if not profile.subscription_id or not profile.resource_group:
+        return ""
+    return (
+        f"/subscriptions/{profile.subscription_id}/resourceGroups/{profile.resource_group}"
+        f"/providers/Microsoft.Compute/virtualMachines/{machine.name}"
+    )

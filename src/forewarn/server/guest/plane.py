@@ -1,0 +1,200 @@
+"""The guest plane put together, as the service fills, opens, feeds and stops it."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from forewarn.control.plane import Plane
+from forewarn.control.service_clock import ServiceClock
+from forewarn.maintenance.model import Changes, Enablement, Machine, Operation, Policy, Scope
+from forewarn.protocol import exchange
+from forewarn.server import secret_files
+from forewarn.server.guest import listener as listening
+from forewarn.server.guest.connection import Connections
+from forewarn.server.guest.counters import Counters, Figures
+from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.enablement import Enabler
+from forewarn.server.guest.endpoint import GuestEndpoint
+from forewarn.server.guest.http import AnswerWriter
+from forewarn.server.guest.limits import Limiter, Rate, Reason
+from forewarn.server.guest.listener import CannotListen, Listener, Listeners
+from forewarn.server.guest.machines import LastRequest, Proxies, Registry
+from forewarn.server.guest.polls import Polls
+from forewarn.server.operator.sockets import SocketUnusable
+from forewarn.server.settings import Settings
+
+FINISH_SECONDS: Final = 5.0
+"""How long requests under way may take to finish once the service stops."""
+
+_log = structlog.get_logger(__name__)
+
+
+class GuestPlane:
+    """The metadata endpoint on its listeners. Made and used on the event loop.
+
+    Args:
+        settings: The service's.
+        plane: Approves, and saves who asked.
+        watch: The service's time, which no jump goes through; what scopes are on by.
+        policy: When a scope is on.
+        mint: Gives a new GUID at each call.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        plane: Plane,
+        watch: ServiceClock,
+        policy: Policy,
+        mint: Callable[[], str],
+    ) -> None:
+        self._settings = settings.guest
+        self._proxies = tuple(_proxies(each) for each in settings.guest.listener)
+        self._counters = Counters()
+        self._registry = Registry(proxied=any(self._proxies))
+        self._documents = Documents()
+        rules = settings.rules
+        limiter = Limiter(Rate(per_second=rules.rate_per_second, burst=rules.rate_burst))
+        loop = asyncio.get_running_loop()
+        enabler = None
+        if policy.enablement is not Enablement.ALWAYS:
+            enabler = Enabler(
+                self._documents,
+                plane.record_requests,
+                policy,
+                delay_seconds=rules.first_response_delay_seconds,
+                clock=watch,
+                loop=loop,
+            )
+        endpoint = GuestEndpoint(
+            self._registry,
+            self._documents,
+            plane,
+            rules=exchange.Rules(
+                preview_post_without_header=settings.guest.preview_post_without_header
+            ),
+            clock=watch.wall,
+            limiter=limiter,
+            monotonic=loop.time,
+            counters=self._counters,
+            enabler=enabler,
+        )
+        writer = AnswerWriter(watch.wall, mint(), settings.clock.scale)
+        self._polls = Polls(
+            self._registry, self._documents, limiter=limiter, writer=writer, enabler=enabler
+        )
+        self._connections = Connections(
+            endpoint,
+            writer,
+            limits=settings.guest,
+            counters=self._counters,
+            loop=loop,
+            polls=self._polls,
+        )
+        self._listeners = Listeners(loop, self._connections.factory)
+
+    @property
+    def machines(self) -> Mapping[str, Machine]:
+        """All machines by key, always as of the last change."""
+        return self._registry.machines
+
+    def fill(
+        self,
+        scopes: Collection[Scope],
+        machines: Collection[Machine],
+        operations: Collection[Operation],
+    ) -> None:
+        """Take over what the store holds."""
+        self._warn_of_unheard(machines)
+        self._registry.fill(machines)
+        self._documents.fill(scopes, operations)
+
+    def learn(self, changes: Changes) -> None:
+        """Take over what changed, all of it before the next request."""
+        self._warn_of_unheard(changes.machines)
+        self._registry.learn(changes)
+        self._documents.learn(changes)
+        self._polls.learn()
+        self._connections.long_polls.learn(changes)
+
+    def _warn_of_unheard(self, machines: Collection[Machine]) -> None:
+        """Warn of machines that no listener hears: the fleet names one that is not set."""
+        names = {listener.name for listener in self._settings.listener}
+        unheard = [m for m in machines if m.address and m.listener not in names]
+        if unheard:
+            _log.warning(
+                "the settings have no listener of this name: these machines are not known by "
+                "their addresses",
+                listener=unheard[0].listener,
+                machine=unheard[0].name,
+                machines=len(unheard),
+            )
+
+    def seen(self, machine_key: str) -> LastRequest | None:
+        """Return when a machine last asked and by which api-version, None if it never did.
+
+        Any thread may ask.
+        """
+        return self._registry.seen(machine_key)
+
+    def figures(self) -> Figures:
+        """Return what was counted so far."""
+        counters = self._counters
+        return Figures(
+            answers={name: dict(counts) for name, counts in counters.answers.items()},
+            refusals={reason: counters.refusals[reason] for reason in Reason},
+            connections=len(self._connections),
+            accepted=counters.accepted,
+            waiters=len(self._connections.long_polls),
+            seen=self._registry.seen_count,
+        )
+
+    async def open(self) -> tuple[str, ...]:
+        """Open every listener and return their addresses.
+
+        Raises:
+            SocketUnusable: One cannot be opened; none is left open.
+            SecretUnusable: A proxies' secret cannot be read.
+        """
+        self.reload()
+        try:
+            opened = await self._listeners.open(
+                list(zip(self._settings.listener, self._proxies, strict=True))
+            )
+        except CannotListen as error:
+            message = f"guest.listener: {error}"
+            raise SocketUnusable(message) from error
+        self._connections.sweep_from_now_on()
+        return tuple(f"http://{listener}" for listener in opened)
+
+    def reload(self) -> None:
+        """Read the proxies' secrets again, all of them before any is replaced.
+
+        Raises:
+            SecretUnusable: One cannot be read; all of them stay as they were.
+        """
+        read = [
+            tuple(secret_files.shared_secret(Path(path)) for path in listener.proxy_secret_files)
+            for listener in self._settings.listener
+        ]
+        for proxies, secrets in zip(self._proxies, read, strict=True):
+            if proxies is not None:
+                proxies.secrets = secrets
+
+    async def close(self) -> None:
+        """Stop accepting, finish requests under way, close every connection."""
+        self._listeners.close()
+        await self._connections.retire(FINISH_SECONDS)
+        if self._counters.refusals:
+            _log.info("guests were turned away", **dict(self._counters.refusals))
+
+
+def _proxies(listener: Listener) -> Proxies | None:
+    """Return a listener's trusted proxies, their secrets still to be read; None for none."""
+    if not listener.trusted_proxies:
+        return None
+    networks = listening.networks(listener)
+    return Proxies(networks, without_header=listener.proxy_without_header)

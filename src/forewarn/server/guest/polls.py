@@ -1,0 +1,192 @@
+"""Polls that repeat themselves to the byte, and what is saved of judging them again.
+
+Pollers send the same bytes once a second, for ever. So bytes that were judged once are remembered,
+and so is, for each connection, what its last request came to: the machine and the answer, until
+anything changes in the fleet. What a request does besides being answered happens each time: it is
+held to its machine's rate, turns its scope on, and the machine was seen. That is 6 us of the
+processor for a poll instead of 38 (docs/decisions/0011).
+
+Remembered is one whole GET of the events without a body, which came alone on a connection between
+two requests (so no parser has half a head), was answered with 200 or 304, and named nobody: no path
+of a machine, no proxy's claim. So it is judged alike wherever it comes from, but from a trusted
+proxy, whose requests never are remembered. Whether its answer ends the connection is remembered as
+well. Anything else, and any doubt, goes the long way through `GuestEndpoint`, which decides alone
+what is right.
+"""
+
+from typing import Final
+
+from forewarn.protocol import exchange
+from forewarn.protocol.exchange import DocumentWanted, Reply, Wanted
+from forewarn.server.guest import http
+from forewarn.server.guest.documents import Documents
+from forewarn.server.guest.enablement import Enabler
+from forewarn.server.guest.http import AnswerWriter
+from forewarn.server.guest.limits import Limiter
+from forewarn.server.guest.machines import Caller, LastRequest, Registry, Source
+
+MAX_BYTES: Final = 1024
+"""The longest request that is remembered: clients send less."""
+
+MAX_KNOWN: Final = 2048
+"""Requests that are remembered and were asked for lately, and as many that were before: a fleet's
+clients and versions are dozens. All of them are under 5 MB, whoever fills them."""
+
+
+class KnownPoll:
+    """What remembered bytes ask for.
+
+    Args:
+        data: The bytes.
+        wanted: What they were judged to be.
+        is_last: Whether the answer ends the connection.
+    """
+
+    __slots__ = ("data", "is_last", "last_request", "wanted")
+
+    def __init__(self, data: bytes, wanted: DocumentWanted, *, is_last: bool) -> None:
+        self.data = data
+        self.wanted = wanted
+        self.is_last = is_last
+        self.last_request: LastRequest | None = None
+        """When they came last, and by which version: one object for all that ask in a second."""
+
+
+class Poll:
+    """What a connection's last request came to, as of a generation of the fleet."""
+
+    __slots__ = ("caller", "data", "ending", "generation", "is_last", "known", "scope", "status")
+
+    def __init__(self, known: KnownPoll, caller: Caller, scope: str, generation: int) -> None:
+        self.known = known
+        self.data = known.data
+        self.is_last = known.is_last
+        self.caller = caller
+        self.scope = scope
+        """The key of the machine's scope."""
+        self.generation = generation
+        self.status = 200
+        self.ending = b""
+        """All of the answer but its beginning, which is another one each time."""
+
+
+class Polls:
+    """Remembers polls; used on the event loop alone.
+
+    Args:
+        registry: Who asks.
+        documents: What they read.
+        limiter: How often a machine may ask.
+        writer: Writes the answers.
+        enabler: Turns scopes on; None where all are always on.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        documents: Documents,
+        *,
+        limiter: Limiter,
+        writer: AnswerWriter,
+        enabler: Enabler | None = None,
+    ) -> None:
+        self._registry = registry
+        self._documents = documents
+        self._limiter = limiter
+        self._writer = writer
+        self._enabler = enabler
+        self._known: dict[bytes, KnownPoll] = {}
+        self._earlier: dict[bytes, KnownPoll] = {}
+        self._is_closed = False
+        self.generation = 0
+        """Grows with every change of the fleet; what is of an older one is looked up again."""
+
+    def learn(self) -> None:
+        """Note that something has changed in the fleet."""
+        self.generation += 1
+
+    def close(self) -> None:
+        """Remember nothing more: from now on each answer is the last of its connection."""
+        self._is_closed = True
+        self.generation += 1
+
+    def remember(self, data: bytes, wanted: Wanted, reply: Reply, *, is_last: bool) -> None:
+        """Remember a request, if it is one to be remembered.
+
+        Args:
+            data: Its bytes: one whole request without a body.
+            wanted: What it was judged to be.
+            reply: What it was answered with.
+            is_last: Whether its connection ends with the answer.
+        """
+        if (
+            len(data) <= MAX_BYTES
+            and isinstance(wanted, DocumentWanted)
+            and wanted.machine is None
+            and not wanted.wait_seconds
+            and reply.status in {200, 304}
+        ):
+            self._put(KnownPoll(data, wanted, is_last=is_last))
+
+    def _put(self, known: KnownPoll) -> None:
+        """Put one in; what nobody asked for since MAX_KNOWN others came is forgotten."""
+        if len(self._known) >= MAX_KNOWN:
+            self.generation += 1  # connections look again, and so what they use stays remembered
+            self._earlier, self._known = self._known, {}
+        self._known[known.data] = known
+
+    def find(self, source: Source, data: bytes) -> Poll | None:
+        """Return what these bytes come to from there, None where the long way must tell."""
+        known = self._known.get(data)
+        if known is None:
+            known = self._earlier.get(data)
+            if known is None:
+                return None
+            self._put(known)
+        machine = None if source.trusted_proxy or self._is_closed else self._registry.at(source)
+        if machine is None:
+            return None
+        caller = self._registry.caller(machine)
+        if caller.last_request is None:
+            return None
+        try:
+            page = self._documents.page(machine.scope, known.wanted.version)
+        except KeyError:
+            return None
+        poll = Poll(known, caller, machine.scope, self.generation)
+        is_held = known.wanted.if_none_match.matches(page.incarnation)
+        if is_held:
+            poll.status = 304
+        ending = page.endings.get((is_held, known.is_last))
+        if ending is None:
+            reply = exchange.document_reply(known.wanted, page.incarnation, page.body)
+            ending = http.ending(reply, keep=not known.is_last)
+            page.endings[is_held, known.is_last] = ending
+        poll.ending = ending
+        return poll
+
+    def answer(self, poll: Poll, now: float) -> bytes | None:
+        """Do what a request does besides being answered, and return its answer.
+
+        Args:
+            poll: As of the last change.
+            now: Monotonic seconds, real ones.
+
+        Returns:
+            The answer's bytes; None, and nothing was done, where the long way must tell.
+        """
+        enabler = self._enabler
+        if enabler is not None and not enabler.is_on(poll.scope):
+            return None
+        caller = poll.caller
+        if not self._limiter.allows(caller, now):
+            return None
+        writer = self._writer
+        if now >= writer.until:
+            writer.tick(now)
+        known = poll.known
+        last = known.last_request
+        if last is None or last[0] is not writer.second:
+            last = known.last_request = (writer.second, known.wanted.version.name)
+        caller.last_request = last
+        return writer.put(poll.status, poll.ending)

@@ -1,0 +1,182 @@
+"""What the guest plane counts, and tells the log: seldom, and within bounds whatever guests do."""
+
+import ipaddress
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
+
+from forewarn.protocol import identity
+from forewarn.server.guest.counters import LOG_SECONDS, MAX_LOGGED, OTHER, RESOURCES, Counters
+from forewarn.server.guest.limits import Reason
+from forewarn.server.guest.listener import Listener
+from forewarn.server.guest.machines import Proxies
+from guest import room
+from guest.room import EVENTS, Behind, answers, get, post
+
+
+@pytest.fixture
+def log() -> Iterator[list[EventDict]]:
+    structlog.reset_defaults()
+    with capture_logs() as told:
+        yield told
+
+
+def refuse(counters: Counters, address: str, now: float, listener: str = "") -> None:
+    counters.refuse(Reason.RATE, listener, address, now)
+
+
+def test_an_address_is_logged_once_a_minute_with_how_many_were_not(log: list[EventDict]) -> None:
+    counters = Counters()
+    for second in range(60):
+        refuse(counters, "10.9.9.9", float(second))
+    refuse(counters, "10.9.9.9", LOG_SECONDS)
+    refuse(counters, "10.9.9.9", LOG_SECONDS + 59)
+    assert [(line["address"], line["not_logged_before"]) for line in log] == [
+        ("10.9.9.9", 0),
+        ("10.9.9.9", 59),
+    ]
+    assert log[0]["log_level"] == "warning"
+    assert log[0]["reason"] == "rate"
+    assert counters.refusals == {Reason.RATE: 62}
+
+
+def test_two_listeners_and_two_reasons_are_logged_apart(log: list[EventDict]) -> None:
+    counters = Counters()
+    refuse(counters, "10.9.9.9", 0.0, "blue")
+    refuse(counters, "10.9.9.9", 0.0, "green")
+    counters.refuse(Reason.WAITERS, "green", "10.9.9.9", 0.0)
+    assert [(line["listener"], line["reason"]) for line in log] == [
+        ("blue", "rate"),
+        ("green", "rate"),
+        ("green", "waiters"),
+    ]
+
+
+def test_a_flood_of_addresses_grows_neither_memory_nor_the_log(log: list[EventDict]) -> None:
+    counters = Counters()
+    for number in range(100_000):
+        refuse(counters, f"fd00::{number:x}", number / 2000)
+    assert len(counters._logged) == len(log) == MAX_LOGGED
+    refuse(counters, "fd00::0", 120.0)
+    assert log[-1]["not_logged_before"] == 100_000 - MAX_LOGGED
+    assert len(counters._logged) == 1
+
+
+def test_a_refused_request_is_counted_each_time_and_told_of_once(log: list[EventDict]) -> None:
+    with room.opened() as (plane, _):
+        for _ in range(3):
+            stranger = plane.connect("10.9.9.9")
+            stranger.send(get())
+            assert [each.status for each in answers(stranger.got)] == [403]
+        assert plane.counters.refusals == {Reason.UNKNOWN_ADDRESS: 3}
+        plane.pass_time(61)
+        again = plane.connect("10.9.9.9")
+        again.send(get())
+    assert [(line["reason"], line["not_logged_before"]) for line in log] == [
+        ("unknown-address", 0),
+        ("unknown-address", 2),
+    ]
+
+
+def test_the_log_says_what_a_proxys_guest_is_not_told(log: list[EventDict]) -> None:
+    proxies = Proxies([ipaddress.ip_network("192.0.2.0/24")])
+    proxies.secrets = (b"0123456789abcdef",)
+    listener = Behind(Listener(address="169.254.169.254", name="blue"), proxies)
+
+    def signed(id_: str, secret: bytes) -> bytes:
+        signature = identity.sign(id_.encode(), secret).decode()
+        return get(room.EVENTS, f"X-Instance-ID: {id_}", f"X-Instance-ID-Signature: {signature}")
+
+    with room.opened() as (plane, _):
+        first = plane.connect("192.0.2.7", listener)
+        first.send(signed("web-0", proxies.secrets[0]))
+        first.send(signed("web-0", b"another secret!!"))
+        second = plane.connect("192.0.2.8", listener)
+        second.send(signed("web-9" * 40, proxies.secrets[0]))
+        good, wrong = answers(first.got)
+        (unknown,) = answers(second.got)
+    assert (good.status, wrong.status, unknown.status) == (200, 403, 403)
+    assert wrong.body == unknown.body
+    assert [(line["address"], line["reason"]) for line in log] == [
+        ("192.0.2.7", "wrong-signature"),
+        ("192.0.2.8", "unknown-instance"),
+    ]
+    assert log[1]["instance_id"] == ("web-9" * 20) + "..."
+    assert "another secret" not in str(log)
+
+
+def test_a_proxys_connections_are_not_those_of_one_guest() -> None:
+    proxies = Proxies([ipaddress.ip_network("192.0.2.7/32")])
+    listener = Behind(Listener(address="169.254.169.254"), proxies)
+    with room.opened(room.Limits(connections_per_address=2)) as (plane, _):
+        behind = [plane.connect("192.0.2.7", listener) for _ in range(5)]
+        beside = [plane.connect("192.0.2.8", listener) for _ in range(3)]
+        assert not any(peer.got for peer in behind)
+        assert [bool(peer.got) for peer in beside] == [False, False, True]
+        elsewhere = plane.connect("192.0.2.8", Listener(address="169.254.169.254", name="blue"))
+        assert not elsewhere.got
+        for peer in (*behind, *beside[:2], elsewhere):
+            peer.abort()
+        assert len(plane.connections) == 0
+        plane.connections.sweep(plane.clock.monotonic() + 1)
+        assert plane.connections._accounts == {}
+
+
+def test_secrets_are_changed_under_an_open_connection() -> None:
+    old, new = b"the old secret!!", b"the new secret!!"
+    proxies = Proxies([ipaddress.ip_network("192.0.2.7/32")])
+    proxies.secrets = (old,)
+    place = Behind(Listener(address="169.254.169.254"), proxies)
+
+    def by(secret: bytes) -> bytes:
+        signature = identity.sign(b"web-0", secret).decode()
+        return get(room.EVENTS, "X-Instance-ID: web-0", f"X-Instance-ID-Signature: {signature}")
+
+    with room.opened() as (plane, turn):
+        peer = plane.connect("192.0.2.7", place)
+        for secrets in ((old,), (new, old), (new,)):
+            proxies.secrets = secrets
+            peer.send(by(new if new in secrets else old))
+        peer.send(by(old))
+        turn()
+        assert [each.status for each in answers(peer.got)] == [200, 200, 200, 403]
+
+
+def counted(plane: room.Room) -> dict[str, dict[int, int]]:
+    found = plane.counters.answers
+    assert tuple(found) == RESOURCES
+    return {resource: dict(counts) for resource, counts in found.items() if counts}
+
+
+def test_every_answer_is_counted_by_what_was_asked_for() -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.send(get() + get(EVENTS, "If-None-Match: 2") + post() + post(b"nonsense"))
+        turn()
+        peer.send(get("/metadata/versions") + get("/metadata/instance"))
+        turn()
+        peer.send(get("/metadata/instance?api-version=2021-02-01"))
+        peer.send(get("/elsewhere") + get("/METADATA/ScheduledEvents"))
+        turn()
+        assert counted(plane) == {
+            "events": {200: 1, 304: 1, 400: 1},
+            "approvals": {200: 1, 400: 1},
+            "versions": {200: 1},
+            "instance": {200: 1, 400: 1},
+            OTHER: {404: 1},
+        }
+        assert plane.counters.accepted == 1
+
+
+def test_what_is_no_request_is_counted_as_other() -> None:
+    with room.opened(room.Limits(connections=2)) as (plane, _):
+        plane.connect().send(b"nonsense\r\n\r\n")
+        peers = [plane.connect() for _ in range(3)]
+        assert [bool(peer.got) for peer in peers] == [False, True, True]
+        assert counted(plane) == {OTHER: {400: 1, 503: 2}}
+        assert plane.counters.accepted == 4
+        plane.pass_time(60)
+        assert counted(plane) == {OTHER: {400: 1, 503: 2}}
