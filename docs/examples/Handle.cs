@@ -119,6 +119,7 @@ static class Handle
         // The name that events use: the host's own name may be another.
         var name = Until(() => Ask(Name, FirstAnswerSeconds));
         var inHand = new HashSet<string>();
+        var before = new HashSet<string>(); // two documents in a row confirm that an event is over
         var patience = FirstAnswerSeconds;
         while (true)
         {
@@ -135,12 +136,14 @@ static class Handle
                         id + " is not approved, and starts when its notice is over");
             }
             var present = new HashSet<string>(listed.Select(Id));
-            foreach (var id in inHand.Where(id => !present.Contains(id)).ToList())
+            foreach (var id in inHand.Where(
+                id => !present.Contains(id) && !before.Contains(id)).ToList())
             {
                 inHand.Remove(id);
                 if (inHand.Count == 0)
                     Try(() => Run(arguments[1], id), "not recovered after " + id);
             }
+            before = present;
             Thread.Sleep(1000);
         }
     }

@@ -42,6 +42,7 @@ while (-not $name) {
 }
 
 $inHand = [System.Collections.Generic.HashSet[string]]::new()
+$before = @() # the ids of the document before: two in a row confirm that an event is over
 $patience = 150 # the first answer may take two minutes, while the cloud turns events on
 while ($true) {
     try {
@@ -66,9 +67,10 @@ while ($true) {
     }
     $listed = @($document.Events | ForEach-Object { $_.EventId.ToUpperInvariant() })
     foreach ($id in @($inHand)) {
-        if ($listed -contains $id) { continue }
+        if ($listed -contains $id -or $before -contains $id) { continue }
         [void] $inHand.Remove($id)
         if ($inHand.Count -eq 0) { [void] (Run $Recover $id) }
     }
+    $before = $listed
     Start-Sleep 1
 }

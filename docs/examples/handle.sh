@@ -27,6 +27,7 @@ until name=$(ask 150 "$endpoint/metadata/instance/compute/name?api-version=2021-
 done
 
 in_hand="" # ids of events that DRAIN was run for, with a blank around each
+before="" # the ids of the document before: two in a row confirm that an event is over
 patience=150 # the first answer may take two minutes, while the cloud turns events on
 while :; do
     # What is no document, such as a proxy's own page, says nothing: least of all that it is over.
@@ -47,10 +48,11 @@ while :; do
             fi
         done
         for id in $in_hand; do
-            case $listed in *" $id "*) continue ;; esac
+            case "$listed$before" in *" $id "*) continue ;; esac
             in_hand=$(printf '%s' "$in_hand" | sed "s/ $id //")
             [ -n "$in_hand" ] || "$recover" "$id" || echo "$recover failed after $id" >&2
         done
+        before=$listed
     fi
     sleep 1
 done

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from client.scripted import Asked, document, message, serving
+from client.world import listed
 from end_to_end.agents import Endpoint, event
 from end_to_end.running import Running, lasting
 from house import tree
@@ -326,3 +328,38 @@ def test_the_guides_and_the_readme_show_the_examples_as_they_are_run() -> None:
     examples = [path for path in EXAMPLES.iterdir() if path.is_file()]  # and no cache beside them
     shown = {path.name for path in examples if path.read_text().strip() in blocks}
     assert shown | linked == {path.name for path in examples}
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        in_python,
+        pytest.param(in_shell, marks=needs_curl),
+        pytest.param(in_c_sharp, marks=[needs_mono, pytest.mark.soak]),
+    ],
+)
+def test_one_document_without_the_event_brings_no_handler_back(
+    play: Callable[..., Playing], tmp_path: Path, handler: Callable[[Path], tuple[str, ...]]
+) -> None:
+    scripts(tmp_path, drain="drained", undrain="undrained")
+    started = document(listed(EventStatus="Started"))
+    after = [started, document(), started, document(), document()]
+    approved, served = [], []
+
+    def answers(asked: Asked, _: int) -> bytes:
+        if "compute" in asked.target:
+            return message(200, b"web-0")
+        if asked.method == "POST":
+            approved.append(asked.body)
+            return message(200)
+        if not approved:
+            return message(200, document(listed()))
+        served.append(asked)
+        return message(200, after[min(len(served), len(after)) - 1])
+
+    with serving(answers) as server:
+        playing = play("web-0", *handler(tmp_path), endpoint=server.url)
+        playing.until(lambda: "undrained" in playing.said)
+        playing.stop()
+    assert len(served) >= len(after)
+    assert playing.said.count("undrained") == 1
