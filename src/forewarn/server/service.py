@@ -29,7 +29,7 @@ from forewarn.server import carrying
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import api, auth, sockets
 from forewarn.server.operator.inventory import Inventory
-from forewarn.server.operator.metrics import Measured, OperationMetrics
+from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.requests import Backend, ServiceState
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import OFF, RulesSettings, Settings
@@ -114,19 +114,17 @@ class Service:
             plane=self._plane,
             store=store,
             inventory=self._inventory,
-            callers=self._guests,
+            last_request=self._guests.seen,
             listeners=frozenset(listener.name for listener in settings.guest.listener),
             clock=watch,
             up_since=watch.now(),
             scale=settings.clock.scale,
-            ready=self.readiness,
-            time=self._heartbeat,
-            measured=Measured(
-                policy=policy_of(settings.rules),
-                collectors=(*self._counted.collectors, *self._writer.collectors),
-                figures=self._guests.figures,
-                tasks=lambda: self._executor.running,
-            ),
+            readiness=self.readiness,
+            heartbeat=self._heartbeat,
+            policy=policy_of(settings.rules),
+            collectors=(*self._counted.collectors, *self._writer.collectors),
+            figures=self._guests.figures,
+            tasks=lambda: self._executor.running,
         )
         self._servers: list[sockets.Server] = []
         self._tasks: dict[asyncio.Task[None], str] = {}

@@ -26,6 +26,8 @@ from prometheus_client.registry import Collector
 from forewarn.maintenance import alerts, decide
 from forewarn.maintenance.model import Changes, Enablement, Operation, Policy, Scope, StartCause
 from forewarn.server.guest.counters import Figures
+from forewarn.server.operator.requests import Backend, ServiceState
+from forewarn.store.port import StoreError
 from forewarn.version import __version__
 from forewarn.vocabulary import EventStatus
 
@@ -34,6 +36,9 @@ CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_PLAIN_0_0_4
 
 LATENESS_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
 """Seconds: from a timer's delay to what somebody should look into."""
+
+STORE_SECONDS: Final = 2.0
+"""How long a scrape waits for the store: scrapers wait ten for all of it."""
 
 Families: TypeAlias = Iterator[Metric]
 
@@ -106,18 +111,6 @@ class OperationMetrics:
             self._lateness.observe(max(0.0, (operation.started_at - due).total_seconds()))
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scrape reads beside what the API's routes work with."""
-
-    policy: Policy
-    collectors: Sequence[Collector]
-    """The counters of other rooms."""
-    figures: Callable[[], Figures]
-    """What the guest plane counted."""
-    tasks: Callable[[], int]
-    """How many are being carried out."""
-
-
 class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     """All that one scrape reads, taken on the event loop at one instant."""
 
@@ -129,28 +122,43 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     operations: Sequence[Operation]
     """Those that are Scheduled or Started."""
     tasks: int
-    ready: bool
-    store_up: bool
-    """Whether the store was read and written just now."""
+    state: ServiceState
     trusted: bool
     """Whether the time of day is trusted."""
     alerts: Sequence[alerts.Alert] | None
     """What needs an operator; None where the store is unavailable."""
-    collectors: Sequence[Collector]
 
 
-async def render(scrape: Scrape) -> bytes:
-    """Return a scrape as CONTENT_TYPE.
+async def render(backend: Backend) -> bytes:
+    """Return every metric as CONTENT_TYPE.
 
-    Done on another thread: counting 100,000 operations must not delay guests.
+    They are counted on another thread: 100,000 scopes must not delay guests.
     """
-    return await asyncio.to_thread(_render, scrape)
+    now = backend.now()
+    try:
+        async with asyncio.timeout(STORE_SECONDS):
+            found = await backend.alerts(now)
+    except (StoreError, TimeoutError):
+        found = None
+    scrape = Scrape(
+        now=now,
+        figures=backend.figures(),
+        machines=len(backend.inventory.machines),
+        scopes=tuple(backend.inventory.scopes.values()),
+        policy=backend.policy,
+        operations=tuple(backend.inventory.operations.values()),
+        tasks=backend.tasks(),
+        state=await backend.readiness(),
+        trusted=not backend.heartbeat.doubt(),
+        alerts=found,
+    )
+    return await asyncio.to_thread(_render, scrape, backend.collectors)
 
 
-def _render(scrape: Scrape) -> bytes:
+def _render(scrape: Scrape, collectors: Sequence[Collector]) -> bytes:
     registry = CollectorRegistry()
     registry.register(_Figures(scrape))
-    for collector in scrape.collectors:
+    for collector in collectors:
         registry.register(collector)
     ProcessCollector(registry=registry)
     return prometheus_client.generate_latest(registry)
@@ -177,13 +185,17 @@ def _service(scrape: Scrape) -> Families:
         {"version": __version__, "python": platform.python_version()},
     )
     for name, documentation, value in (
-        ("ready", "1 while the service does all its work.", scrape.ready),
+        ("ready", "1 while the service does all its work.", not scrape.state.reasons),
         (
             "clock_trusted",
             "1 while the time of day is trusted; else nothing starts.",
             scrape.trusted,
         ),
-        ("store_up", "1 if the store could be read and written for this scrape.", scrape.store_up),
+        (
+            "store_up",
+            "1 if the store could be read and written for this scrape.",
+            scrape.state.store_up and scrape.alerts is not None,
+        ),
     ):
         yield GaugeMetricFamily(f"forewarn_{name}", documentation, int(value))
     family = GaugeMetricFamily(

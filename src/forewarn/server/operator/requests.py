@@ -4,7 +4,7 @@ import asyncio
 import base64
 import binascii
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -15,16 +15,17 @@ from litestar.di import NamedDependency
 from litestar.dto import MsgspecDTO
 from litestar.openapi.spec import Reference, Schema
 from litestar.typing import FieldDefinition
+from prometheus_client.registry import Collector
 
 from forewarn import settings
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
+from forewarn.control.service_clock import Heartbeat
 from forewarn.maintenance import alerts
-from forewarn.maintenance.alerts import ClockDoubt
-from forewarn.maintenance.model import Refused
+from forewarn.maintenance.model import Policy, Refused
+from forewarn.server.guest.counters import Figures
 from forewarn.server.operator import errors, views
 from forewarn.server.operator.inventory import Inventory
-from forewarn.server.operator.metrics import Measured
 from forewarn.store.port import Reading, Store
 from forewarn.vocabulary import ErrorCode, EventStatus
 
@@ -53,50 +54,30 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a write was just committed."""
 
 
-class Ready(Protocol):
-    """Finds out what keeps the service from doing all its work."""
-
-    async def __call__(self) -> ServiceState:
-        """Write something, and return what is missing."""
-        ...
-
-
-class TrustedTime(Protocol):
-    """Tells whether the time of day is trusted, and lets an operator trust it."""
-
-    def doubt(self) -> str:
-        """Return why it is not trusted; `""` when it is."""
-        ...
-
-    def clock_doubt(self) -> ClockDoubt | None:
-        """Return the same as an alert's text and time; None while it is trusted."""
-        ...
-
-    async def believe(self) -> None:
-        """Trust the wall clock; durable when this returns.
-
-        Raises:
-            StoreError: The store is unavailable; nothing starts until it is back.
-        """
-        ...
-
-
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """The rooms below, as the handlers reach them."""
 
     plane: Plane
     store: Store
     inventory: Inventory
-    callers: views.Callers
+    last_request: views.LastRequests
     listeners: frozenset[str]
     """The names of the guests' listeners; `""` is that of one without a name."""
     clock: Clock
     up_since: datetime
     """When the service was started, by its clock."""
     scale: float
-    ready: Ready
-    time: TrustedTime
-    measured: Measured
+    heartbeat: Heartbeat
+    """Knows whether the time of day is trusted."""
+    readiness: Callable[[], Awaitable[ServiceState]]
+    """Writes something, and finds out what is missing."""
+    policy: Policy
+    collectors: Sequence[Collector]
+    """The counters of other rooms, for Prometheus."""
+    figures: Callable[[], Figures]
+    """Returns what the guest plane counted."""
+    tasks: Callable[[], int]
+    """Returns how many tasks are being carried out."""
 
     def now(self) -> datetime:
         """Return the service's time."""
@@ -121,13 +102,13 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             StoreError: The store is unavailable.
         """
-        clock = self.time.clock_doubt()
+        clock = self.heartbeat.clock_doubt()
         live = tuple(self.inventory.operations.values())
 
         def question(reading: Reading) -> list[alerts.Alert]:
             failed = reading.unnoted_failures(MAX_FAILURES)
             sources = {
-                operation.id: views.audience(operation, self.callers)
+                operation.id: views.audience(operation, self.last_request)
                 for operation in live
                 if operation.status is EventStatus.SCHEDULED and not operation.silent
             }

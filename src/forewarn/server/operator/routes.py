@@ -24,7 +24,7 @@ from forewarn.maintenance.model import (
 from forewarn.server.operator import metrics, requests, schemas, views
 from forewarn.server.operator.errors import RESPONSES, RETRY_SECONDS
 from forewarn.server.operator.requests import Backend, StrictBody, TheBackend, one_line
-from forewarn.store.port import HistoryQuery, Reading, StoreError
+from forewarn.store.port import HistoryQuery, Reading
 from forewarn.version import __version__
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -40,9 +40,6 @@ SERVICE: Final = "service"
 
 ANONYMOUS: Final = "operator"
 """The name in history where a request names nobody."""
-
-STORE_SECONDS: Final = 2.0
-"""How long a scrape waits for the store: scrapers wait ten for all of it."""
 
 Decorator = Callable[[Callable[..., Any]], HTTPRouteHandler]
 
@@ -137,7 +134,7 @@ async def list_machines(
         scope=key(in_scope), host=host, after=after, limit=limit
     )
     return schemas.MachinePage(
-        machines=views.machines(found, inventory, backend.callers),
+        machines=views.machines(found, inventory, backend.last_request),
         next=requests.cursor_after("machines", last),
     )
 
@@ -148,7 +145,7 @@ async def show_machine(backend: TheBackend, name: FromPath[str]) -> schemas.Mach
     machine = backend.inventory.machines.get(key(name))
     if machine is None:
         raise _not_found("machine", name)
-    return views.machine_detail(machine, backend.inventory, backend.callers)
+    return views.machine_detail(machine, backend.inventory, backend.last_request)
 
 
 @_get("/v1/fleet/tombstones", FLEET)
@@ -275,7 +272,7 @@ async def list_events(
         raise _not_found("machine", machine)
     now = backend.now()
     found = [
-        views.live_event(operation, event, inventory, backend.callers, now)
+        views.live_event(operation, event, inventory, backend.last_request, now)
         for operation, event in inventory.live(scope=key(in_scope), machine=key(machine))
     ]
     found.sort(key=lambda event: (event.not_before, event.maintenance, event.operation, event.id))
@@ -436,7 +433,9 @@ def _listed(backend: Backend, operations: tuple[Operation, ...]) -> schemas.Oper
 @_get("/v1/clock", SERVICE)
 async def clock(backend: TheBackend) -> schemas.ServiceTime:
     """Tell the service's own time, which all its times are in."""
-    return schemas.ServiceTime(now=backend.now(), scale=backend.scale, doubt=backend.time.doubt())
+    return schemas.ServiceTime(
+        now=backend.now(), scale=backend.scale, doubt=backend.heartbeat.doubt()
+    )
 
 
 @_post("/v1/clock", schemas.ClockRequest, SERVICE)
@@ -446,8 +445,10 @@ async def trust_clock(
     """Trust the machine's clock as it is; the time that it is ahead lengthens every notice."""
     assert data.trust  # the schema takes nothing else
     _log.warning("an operator trusts the clock", by=one_line(data.by, "by"))
-    await asyncio.shield(backend.time.believe())
-    return schemas.ServiceTime(now=backend.now(), scale=backend.scale, doubt=backend.time.doubt())
+    await asyncio.shield(backend.heartbeat.believe())
+    return schemas.ServiceTime(
+        now=backend.now(), scale=backend.scale, doubt=backend.heartbeat.doubt()
+    )
 
 
 @get("/healthz", tags=[SERVICE])
@@ -465,7 +466,7 @@ async def health() -> schemas.Health:
 )
 async def readiness(backend: TheBackend) -> Response[schemas.Readiness]:
     """Tell whether the service does all its work, and why not."""
-    reasons = (await backend.ready()).reasons
+    reasons = (await backend.readiness()).reasons
     answer = schemas.Readiness(ready=not reasons, reasons=reasons)
     if not reasons:
         return Response(answer)
@@ -475,27 +476,5 @@ async def readiness(backend: TheBackend) -> Response[schemas.Readiness]:
 @get("/metrics", tags=[SERVICE], include_in_schema=False)
 async def scrape(backend: TheBackend) -> Response[bytes]:
     """Return every figure of the service for Prometheus."""
-    now = backend.now()
-    try:
-        async with asyncio.timeout(STORE_SECONDS):
-            alerts = await backend.alerts(now)
-    except (StoreError, TimeoutError):
-        alerts = None
-    state = await backend.ready()
-    inventory, measured = backend.inventory, backend.measured
-    figures = metrics.Scrape(
-        now=now,
-        figures=measured.figures(),
-        machines=len(inventory.machines),
-        scopes=tuple(inventory.scopes.values()),
-        policy=measured.policy,
-        operations=tuple(inventory.operations.values()),
-        tasks=measured.tasks(),
-        ready=not state.reasons,
-        store_up=state.store_up and alerts is not None,
-        trusted=not backend.time.doubt(),
-        alerts=alerts,
-        collectors=measured.collectors,
-    )
     # As a header: the framework would add a second charset to a media type.
-    return Response(await metrics.render(figures), headers={"content-type": metrics.CONTENT_TYPE})
+    return Response(await metrics.render(backend), headers={"content-type": metrics.CONTENT_TYPE})

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -17,16 +17,12 @@ MAX_NAMED: Final = 5
 """The most machines that one warning names."""
 
 T = TypeVar("T", bound=msgspec.Struct)
+LastRequests = Callable[[str], tuple[datetime, str] | None]
+"""From a machine's key to when it last asked and by which api-version; None if it has not asked
+since the start. Any thread may ask."""
+
 ScopeNames = Callable[[str], str]
 """From a scope's key to its name."""
-
-
-class Callers(Protocol):
-    """Who has asked for events."""
-
-    def seen(self, machine_key: str) -> tuple[datetime, str] | None:
-        """Return when a machine last asked and by which api-version, None if it never did."""
-        ...
 
 
 def shown(shape: type[T], value: object, **given: object) -> T:
@@ -111,7 +107,7 @@ def _some(machine_names: Sequence[str]) -> str:
 
 
 def machines(
-    found: list[model.Machine], inventory: Inventory, callers: Callers
+    found: list[model.Machine], inventory: Inventory, last_request: LastRequests
 ) -> tuple[schemas.MachineView, ...]:
     """Return machines as lists show them."""
     events = inventory.events_of(found)
@@ -121,7 +117,7 @@ def machines(
             machine,
             scope=inventory.name_of_scope(machine.scope),
             kind=inventory.scopes[machine.scope].kind,
-            last_seen=_last_seen(callers, machine.key),
+            last_seen=_last_seen(last_request, machine.key),
             events=tuple(events.get(machine.key, ())),
         )
         for machine in found
@@ -129,10 +125,10 @@ def machines(
 
 
 def machine_detail(
-    machine: model.Machine, inventory: Inventory, callers: Callers
+    machine: model.Machine, inventory: Inventory, last_request: LastRequests
 ) -> schemas.MachineDetail:
     """Return all that is known of a machine."""
-    (listed,) = machines([machine], inventory, callers)
+    (listed,) = machines([machine], inventory, last_request)
     return schemas.MachineDetail(
         **msgspec.structs.asdict(listed),
         vm_id=machine.vm_id,
@@ -282,12 +278,12 @@ def live_event(
     of: model.Operation,
     event: model.Event,
     inventory: Inventory,
-    callers: Callers,
+    last_request: LastRequests,
     now: datetime,
 ) -> schemas.LiveEvent:
     """Return a live event, and how many of its machines can read it."""
-    seen = [name for name in event.machines if callers.seen(model.key(name))]
-    showing = _showing(event.machines, of.event_type, callers)
+    seen = [name for name in event.machines if last_request(model.key(name))]
+    showing = _showing(event.machines, of.event_type, last_request)
     view = shown(schemas.EventView, event, scope=inventory.name_of_scope(event.scope))
     return shown(
         schemas.LiveEvent,
@@ -301,11 +297,11 @@ def live_event(
     )
 
 
-def audience(operation: model.Operation, callers: Callers) -> alerts.Audience:
+def audience(operation: model.Operation, last_request: LastRequests) -> alerts.Audience:
     """Return how many of an operation's machines can read its events."""
     named = [name for event in operation.events if not event.silent for name in event.machines]
-    asking = sum(callers.seen(model.key(name)) is not None for name in named)
-    seeing = len(_showing(named, operation.event_type, callers))
+    asking = sum(last_request(model.key(name)) is not None for name in named)
+    seeing = len(_showing(named, operation.event_type, last_request))
     return alerts.Audience(machines=len(named), asking=asking, seeing=seeing)
 
 
@@ -328,19 +324,21 @@ def hold(
     return shown(schemas.HoldView, value, name=name, operations=covered)
 
 
-def _showing(machine_names: Iterable[str], event_type: EventType, callers: Callers) -> list[str]:
+def _showing(
+    machine_names: Iterable[str], event_type: EventType, last_request: LastRequests
+) -> list[str]:
     """Return the machines whose last request was by a version that shows events of this type."""
     showing = []
     for name in machine_names:
-        seen = callers.seen(model.key(name))
+        seen = last_request(model.key(name))
         version = versions.BY_NAME.get(seen[1]) if seen else None
         if version is not None and versions.shows(version, event_type):
             showing.append(name)
     return showing
 
 
-def _last_seen(callers: Callers, machine_key: str) -> schemas.LastSeen | None:
-    found = callers.seen(machine_key)
+def _last_seen(last_request: LastRequests, machine_key: str) -> schemas.LastSeen | None:
+    found = last_request(machine_key)
     return None if found is None else schemas.LastSeen(at=found[0], version=found[1])
 
 
