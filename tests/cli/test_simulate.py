@@ -1,12 +1,13 @@
 """`forewarn simulate`: a timeline, a status, and the line that does not hold."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
 
 HOLDS = """fleet
@@ -19,9 +20,21 @@ expect web sees Reboot Started of web
 """
 
 
-def simulate(file: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "forewarn", "simulate", str(file), *more]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Simulate = Callable[..., Done]
+
+
+@pytest.fixture
+def simulate(capsys: pytest.CaptureFixture[str]) -> Simulate:
+    def run(file: Path, *more: str) -> Done:
+        return Done(main.execute(["simulate", str(file), *more]), *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture
@@ -31,14 +44,16 @@ def file(tmp_path: Path) -> Path:
     return written
 
 
-def test_a_scenario_that_holds_prints_what_guests_see_and_ends_well(file: Path) -> None:
+def test_a_scenario_that_holds_prints_what_guests_see_and_ends_well(
+    file: Path, simulate: Simulate
+) -> None:
     done = simulate(file)
     assert (done.returncode, done.stderr) == (ExitStatus.OK, "")
     assert "web sees [1] Reboot Scheduled of web, not before 01 12:15:00" in done.stdout
     assert "web sees [2] Reboot Started of web" in done.stdout
 
 
-def test_a_line_that_does_not_hold_ends_it_and_is_named(file: Path) -> None:
+def test_a_line_that_does_not_hold_ends_it_and_is_named(file: Path, simulate: Simulate) -> None:
     file.write_text(HOLDS + "expect web sees nothing\nat 6m web approves\n", encoding="utf-8")
     done = simulate(file)
     assert done.returncode == ExitStatus.SCENARIO_BROKEN
@@ -47,7 +62,7 @@ def test_a_line_that_does_not_hold_ends_it_and_is_named(file: Path) -> None:
     assert "at 6m" not in done.stdout
 
 
-def test_json_has_the_timeline_and_the_broken_line(file: Path) -> None:
+def test_json_has_the_timeline_and_the_broken_line(file: Path, simulate: Simulate) -> None:
     file.write_text(HOLDS + "expect no alerts\nexpect web sees nothing\n", encoding="utf-8")
     done = simulate(file, "--json")
     tree = json.loads(done.stdout)
@@ -63,7 +78,7 @@ def test_json_has_the_timeline_and_the_broken_line(file: Path) -> None:
     [(b"fleet", "expected a fleet"), (b"\xff", "UTF-8")],
 )
 def test_a_file_that_is_no_scenario_is_a_mistake_in_use(
-    file: Path, content: bytes, said: str
+    file: Path, simulate: Simulate, content: bytes, said: str
 ) -> None:
     file.write_bytes(content)
     done = simulate(file)
