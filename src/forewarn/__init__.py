@@ -75,10 +75,10 @@ _ROOMS = {
 _MODULE_OF = {name: f"forewarn.client.{room}" for room, names in _ROOMS.items() for name in names}
 
 
-if not TYPE_CHECKING:  # a type checker is told every name above, and that there is no other
+if not TYPE_CHECKING:  # a type checker sees every name above, and that there is no other
 
     def __getattr__(name: str) -> object:
-        """Load a public name when it is first asked for, and not before."""
+        """Load a public name at its first use."""
         if name not in _MODULE_OF:
             message = f"module 'forewarn' has no attribute {name!r}"
             raise AttributeError(message)

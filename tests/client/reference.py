@@ -15,9 +15,9 @@ import forewarn
 INTRODUCTION = """\
 # The client library
 
-What `import forewarn` brings a service on a machine. The guide with whole examples is in
-[guides](../guides); the wire is in [protocol.md](../protocol.md). This page is written from the
-docstrings by `PYTHONPATH=src:tests python -m client.reference`.
+The public names of `import forewarn`. [The guide](../guides/handling.md) has whole examples;
+[protocol.md](../protocol.md) has the protocol. `PYTHONPATH=src:tests python -m client.reference`
+writes this page from the docstrings.
 
     import forewarn
 
@@ -34,11 +34,11 @@ SECTIONS = {
         *("Client", "Watch", "Documents"),
         *("AsyncClient", "AsyncWatch", "AsyncDocuments", "Pace"),
     ),
-    "What is told": (
+    "Values": (
         *("Change", "Appeared", "Started", "Updated", "Gone"),
         *("Event", "Document", "Machine", "Trouble"),
     ),
-    "What goes wrong": ("ClientError", "Unreachable", "BadAnswer", "Refused", "Misuse"),
+    "Errors": ("ClientError", "Unreachable", "BadAnswer", "Refused", "Misuse"),
 }
 
 

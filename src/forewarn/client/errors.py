@@ -1,29 +1,29 @@
-"""What goes wrong, by whose fault it is."""
+"""Errors of the client, by whose fault they are."""
 
 
 class ClientError(Exception):
-    """Whatever the client raises of its own; the text says what is wrong and what to do."""
+    """The base of the client's errors; the text says what is wrong and what to do."""
 
 
 class Unreachable(ClientError):  # noqa: N818 - named for what is the matter
-    """No answer: no connection, no answer in time, or one that was cut off."""
+    """The server's fault: no connection, no answer in time, or one that was cut off."""
 
 
 class BadAnswer(ClientError):  # noqa: N818 - named for what is the matter
-    """Theirs: an answer came, and it is no answer of this protocol or says that it has none."""
+    """The server's fault: its answer is not a document, a name or a confirmation."""
 
 
 class Misuse(ClientError):  # noqa: N818 - named for what is the matter
-    """Ours: the caller asked for what cannot be, or a client that is closed."""
+    """The caller's fault: an invalid argument, or a client that is closed."""
 
 
 class Refused(ClientError):  # noqa: N818 - named for what is the matter
-    """The server understood and refused (400, 401 or 403): the same again would fare no better.
+    """The server refuses the request (400, 401 or 403): sending it again would not help.
 
     Args:
         message: What was refused, and the likely cause.
-        status: The answer's.
-        text: What the server said; `""` where it said nothing.
+        status: The answer's status.
+        text: What the server said; `""` for nothing.
     """
 
     def __init__(self, message: str, *, status: int, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What a handler gets to see: events, documents, changes, troubles, the machine itself."""
+"""What a handler gets: events, documents, changes, troubles, the machine itself."""
 
 from datetime import datetime, timedelta
 from typing import ClassVar, Final
@@ -9,10 +9,10 @@ from forewarn import clock
 from forewarn.vocabulary import EventStatus
 
 UNKNOWN_DURATION: Final = -1
-"""`duration_seconds` where nobody knows, or the server's version does not say."""
+"""`duration_seconds` where it is not known, or the server's version does not show it."""
 
 OVER: Final = "over"
-"""The reason of a trouble that is past."""
+"""The reason of the report that a trouble is over."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     """`EventStatus.SCHEDULED` or `STARTED`; another text where the server shows one."""
     event_type: str
-    """An `EventType`; another text where the server shows a type that is not known here."""
+    """An `EventType`; another text for a type that this release does not know."""
     resource_type: str
     resources: tuple[str, ...]
     """The affected machines' names as written; the oldest version puts `_` before them."""
@@ -31,7 +31,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """In UTC; None once Started."""
     description: str = ""
     source: str | None = None
-    """An `EventSource`; None where the server's version does not say."""
+    """An `EventSource`; None where the server's version does not show it."""
     duration_seconds: int = UNKNOWN_DURATION
     """The expected interruption; 0 none, -1 unknown."""
     concerns_me: bool | None = None
@@ -46,7 +46,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def notice_left(self) -> timedelta | None:
-        """How long until NotBefore, never less than nothing; None once Started.
+        """How long until NotBefore, never negative; None once Started.
 
         It runs on the monotonic clock from the moment at which the event was read, so a wall clock
         that is set meanwhile neither lengthens nor shortens it. The time for which the machine was
@@ -107,7 +107,7 @@ class Started(Change, frozen=True):
 
 
 class Updated(Change, frozen=True):
-    """Something else of the event is new, such as a later NotBefore."""
+    """Something else in the event has changed, such as a later NotBefore."""
 
     before: Event
     """As it was before."""
@@ -118,7 +118,7 @@ class Updated(Change, frozen=True):
 class Gone(Change, frozen=True):
     """Two documents in a row do not list the event; `event` is as it was last seen.
 
-    The wire does not tell an event that was cancelled from one that was over between two looks.
+    The protocol does not show whether it was cancelled or is over.
     """
 
     kind: ClassVar[str] = "gone"
@@ -126,15 +126,15 @@ class Gone(Change, frozen=True):
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Why no good answer comes, told once for each change of the reason."""
+    """Why no good answer comes; reported once for each change of the reason."""
 
     reason: str
     """A word to compare, such as `no-connection`, `no-answer`, `cut`, `status-503`, `no-document`;
-    `over` once answers come again."""
+    `over` once the endpoint answers again."""
     message: str
     """For people: what is wrong, and the likely cause."""
 
     @property
     def over(self) -> bool:
-        """Whether answers come again."""
+        """Whether the endpoint answers again."""
         return self.reason == OVER
