@@ -8,9 +8,9 @@ compares.
 import asyncio
 import platform
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 import prometheus_client
@@ -39,8 +39,6 @@ LATENESS_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0
 
 STORE_SECONDS: Final = 2.0
 """How long a scrape waits for the store: scrapers wait ten for all of it."""
-
-Families: TypeAlias = Iterator[Metric]
 
 # A series with the start of each counter would double their number and help nobody.
 _disable_created: Callable[[], None] = prometheus_client.disable_created_metrics
@@ -170,117 +168,63 @@ class _Figures(Collector):
     def __init__(self, scrape: Scrape) -> None:
         self._scrape = scrape
 
-    def collect(self) -> Families:
+    def collect(self) -> Iterator[Metric]:
         """Yield what is read at the scrape."""
-        yield from _service(self._scrape)
-        yield from _guests(self._scrape.figures)
-        yield from _fleet(self._scrape)
-        yield from _operations(self._scrape)
+        scrape, figures = self._scrape, self._scrape.figures
+        yield InfoMetricFamily(
+            "forewarn_build",
+            "The release, and the version of Python.",
+            {"version": __version__, "python": platform.python_version()},
+        )
+        store_up = scrape.state.store_up and scrape.alerts is not None
+        for name, documentation, value in (
+            ("ready", "1 while the service does all its work.", not scrape.state.reasons),
+            ("clock_trusted", "1 while the time of day is trusted.", scrape.trusted),
+            ("store_up", "1 if the store could be read and written for this scrape.", store_up),
+            ("guest_connections", "Open connections of guests.", figures.connections),
+            ("guest_waiters", "Requests that wait for their document.", figures.waiters),
+            ("machines_seen", "Machines that asked for events since the start.", figures.seen),
+            ("machines", "Machines of the fleet.", scrape.machines),
+            ("tasks_running", "Tasks that the connector carries out.", scrape.tasks),
+        ):
+            yield GaugeMetricFamily(f"forewarn_{name}", documentation, int(value))
+        yield CounterMetricFamily(
+            "forewarn_guest_connections_accepted", "Connections of guests so far.", figures.accepted
+        )
+        answers = CounterMetricFamily(
+            "forewarn_guest_requests", "Answers to guests.", labels=("resource", "code")
+        )
+        for resource, codes in figures.answers.items():
+            _add(answers, {(resource, str(code)): count for code, count in codes.items()})
+        yield answers
+        refusals = CounterMetricFamily(
+            "forewarn_guest_refusals",
+            "Requests and connections of guests that were refused.",
+            labels=("reason",),
+        )
+        yield _add(refusals, {(reason,): count for reason, count in figures.refusals.items()})
+        yield from _maintenance(scrape)
 
 
-def _service(scrape: Scrape) -> Families:
-    yield InfoMetricFamily(
-        "forewarn_build",
-        "The release, and the version of Python.",
-        {"version": __version__, "python": platform.python_version()},
-    )
-    for name, documentation, value in (
-        ("ready", "1 while the service does all its work.", not scrape.state.reasons),
-        (
-            "clock_trusted",
-            "1 while the time of day is trusted; else nothing starts.",
-            scrape.trusted,
-        ),
-        (
-            "store_up",
-            "1 if the store could be read and written for this scrape.",
-            scrape.state.store_up and scrape.alerts is not None,
-        ),
-    ):
-        yield GaugeMetricFamily(f"forewarn_{name}", documentation, int(value))
-    family = GaugeMetricFamily(
-        "forewarn_alerts",
-        "What needs an operator; absent while the store is unavailable.",
-        labels=("kind",),
-    )
-    if scrape.alerts is not None:
-        found = Tally(alert.kind for alert in scrape.alerts)
-        for kind in alerts.AlertKind:
-            family.add_metric((kind.value,), found[kind])
-    yield family
-
-
-def _guests(figures: Figures) -> Families:
-    requests = CounterMetricFamily(
-        "forewarn_guest_requests", "Answers to guests.", labels=("resource", "code")
-    )
-    for resource, codes in figures.answers.items():
-        for code, count in sorted(codes.items()):
-            requests.add_metric((resource, str(code)), count)
-    yield requests
-    refusals = CounterMetricFamily(
-        "forewarn_guest_refusals",
-        "Requests and connections of guests that were refused.",
-        labels=("reason",),
-    )
-    for reason, count in figures.refusals.items():
-        refusals.add_metric((reason,), count)
-    yield refusals
-    yield GaugeMetricFamily(
-        "forewarn_guest_connections", "Open connections of guests.", figures.connections
-    )
-    yield CounterMetricFamily(
-        "forewarn_guest_connections_accepted", "Connections of guests so far.", figures.accepted
-    )
-    yield GaugeMetricFamily(
-        "forewarn_guest_waiters", "Requests that wait for their document.", figures.waiters
-    )
-    yield GaugeMetricFamily(
-        "forewarn_machines_seen",
-        "Machines that asked for events, or approved some, since the start.",
-        figures.seen,
-    )
-
-
-def _fleet(scrape: Scrape) -> Families:
-    yield GaugeMetricFamily("forewarn_machines", "Machines of the fleet.", scrape.machines)
-    scopes = GaugeMetricFamily(
-        "forewarn_scopes", "Scopes, by whether their guests get events.", labels=("state",)
-    )
+def _maintenance(scrape: Scrape) -> Iterator[Metric]:
+    """Yield the figures of scopes, of live operations, and of what needs an operator."""
     on = len(scrape.scopes)
     if scrape.policy.enablement is not Enablement.ALWAYS:
         on = sum(scrape.policy.is_on(scope, scrape.now) for scope in scrape.scopes)
-    scopes.add_metric(("on",), on)
-    scopes.add_metric(("off",), len(scrape.scopes) - on)
-    yield scopes
-
-
-def _operations(scrape: Scrape) -> Families:
-    operations = GaugeMetricFamily(
-        "forewarn_operations", "Live operations.", labels=("type", "status")
+    scopes = GaugeMetricFamily(
+        "forewarn_scopes", "Scopes, by whether their guests get events.", labels=("state",)
     )
-    events = GaugeMetricFamily(
-        "forewarn_events", "Events that guests see.", labels=("type", "status")
-    )
-    live: Tally[tuple[str, str]] = Tally()
-    shown: Tally[tuple[str, str]] = Tally()
+    yield _add(scopes, {("on",): on, ("off",): len(scrape.scopes) - on})
+    live: Tally[tuple[str, ...]] = Tally()
+    shown: Tally[tuple[str, ...]] = Tally()
     for operation in scrape.operations:
-        place = (operation.event_type.value, operation.status.value)
-        live[place] += 1
-        shown[place] += sum(not event.silent for event in operation.events)
-    for place, count in sorted(live.items()):
-        operations.add_metric(place, count)
-        events.add_metric(place, shown[place])
-    yield operations
-    yield events
-    yield GaugeMetricFamily(
-        "forewarn_tasks_running", "Tasks that the connector carries out.", scrape.tasks
-    )
-    left = GaugeMetricFamily(
-        "forewarn_notice_left_min_seconds",
-        "The least notice left of what is Scheduled and not approved; absent if there is none.",
-    )
-    waiting = [
+        labels = (operation.event_type.value, operation.status.value)
+        live[labels] += 1
+        shown[labels] += sum(not event.silent for event in operation.events)
+    names = ("type", "status")
+    yield _add(GaugeMetricFamily("forewarn_operations", "Live operations.", labels=names), live)
+    yield _add(GaugeMetricFamily("forewarn_events", "Events that guests see.", labels=names), shown)
+    notices = [
         (operation.not_before - scrape.now).total_seconds()
         for operation in scrape.operations
         if operation.status is EventStatus.SCHEDULED
@@ -288,6 +232,26 @@ def _operations(scrape: Scrape) -> Families:
         and not operation.approved
         and not operation.silent
     ]
-    if waiting:
-        left.add_metric((), max(0.0, min(waiting)))
-    yield left
+    least = GaugeMetricFamily(
+        "forewarn_notice_left_min_seconds",
+        "The least notice left of what is Scheduled and not approved; absent if there is none.",
+        labels=(),
+    )
+    yield _add(least, {(): max(0.0, min(notices))} if notices else {})
+    needs = GaugeMetricFamily(
+        "forewarn_alerts",
+        "What needs an operator; absent while the store is unavailable.",
+        labels=("kind",),
+    )
+    found = Tally(alert.kind for alert in scrape.alerts or ())
+    kinds = () if scrape.alerts is None else alerts.AlertKind
+    yield _add(needs, {(kind.value,): found[kind] for kind in kinds})
+
+
+def _add(
+    family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[tuple[str, ...], float]
+) -> Metric:
+    """Return a family with a sample for each tuple of labels."""
+    for labels, value in sorted(values.items()):
+        family.add_metric(labels, value)
+    return family
