@@ -1,4 +1,4 @@
-"""What an operator says about what is pending, and what the service says needs one."""
+"""Rolling updates, holds, postponements, alerts, acknowledgements and resolutions over the API."""
 
 from datetime import timedelta
 from typing import Any
@@ -37,15 +37,17 @@ def end(service: Running, client: Client, reference: str, *, well: bool) -> None
     service.plane.finish(reference, attempt, outcome).result(5)
 
 
-def walk_of(client: Client, number: int = 1) -> Any:
-    (walk,) = client.get(f"/v1/maintenance/{number}")["maintenance"]["rolling_updates"]
-    return walk
+def rolling_update_of(client: Client, number: int = 1) -> Any:
+    (update,) = client.get(f"/v1/maintenance/{number}")["maintenance"]["rolling_updates"]
+    return update
 
 
-def test_a_walk_shows_what_is_done_what_is_next_and_that_there_is_more(client: Client) -> None:
+def test_a_rolling_update_shows_what_is_done_what_is_next_and_that_there_is_more(
+    client: Client,
+) -> None:
     plan = reboot_of_web(client)
-    (walk,) = plan["maintenance"]["rolling_updates"]
-    assert walk == {
+    (update,) = plan["maintenance"]["rolling_updates"]
+    assert update == {
         "scope": "web",
         "host": "",
         "state": "running",
@@ -61,14 +63,14 @@ def test_a_walk_shows_what_is_done_what_is_next_and_that_there_is_more(client: C
     assert client.get("/v1/maintenance")["maintenances"] == [shown["maintenance"]]
 
 
-def test_what_a_walk_has_to_come_follows_the_fleet(client: Client) -> None:
+def test_the_further_steps_of_a_rolling_update_follow_the_fleet(client: Client) -> None:
     reboot_of_web(client)
     client.ask("DELETE", "/v1/fleet/machines?name=web-1")
     (step,) = client.get("/v1/maintenance/1")["further"]
     assert step["places"][0]["machines"]["names"] == ["web-2"]
     client.ask("DELETE", "/v1/fleet/machines?name=web-2")
     assert client.get("/v1/maintenance/1")["further"] == []
-    assert not walk_of(client)["more"]
+    assert not rolling_update_of(client)["more"]
 
 
 def test_a_host_is_maintained_as_one_operation_across_scopes(client: Client) -> None:
@@ -93,13 +95,13 @@ def test_without_notice_is_kept_with_the_maintenance(client: Client) -> None:
     assert not newest["without_notice"]
 
 
-def test_a_walk_that_stopped_is_resumed_or_refused(client: Client) -> None:
+def test_a_paused_rolling_update_is_resumed_and_another_is_not(client: Client) -> None:
     reboot_of_web(client)
     assert client.ask("POST", "/v1/maintenance/1/resume", {}).error["code"] == "too-late"
     assert client.ask("POST", "/v1/maintenance/9/resume", {}).status == 404
     assert client.ask("POST", "/v1/maintenance/1/resume", {"sure": True}).status == 400
     client.ask("POST", "/v1/cancellations", {"reference": "1.1"})
-    stopped = walk_of(client)
+    stopped = rolling_update_of(client)
     assert stopped["state"] == "paused"
     assert "1.1 is Canceled" in stopped["reason"]
     assert stopped["more"]
@@ -108,10 +110,10 @@ def test_a_walk_that_stopped_is_resumed_or_refused(client: Client) -> None:
     (said,) = client.get("/v1/maintenance/1")["maintenance"]["interventions"]
     assert (said["action"], said["by"], said["detail"]) == ("resume", "bob", stopped["reason"])
     assert [operation["id"] for operation in resumed.json["operations"]] == ["1.2"]
-    assert walk_of(client)["state"] == "running"
+    assert rolling_update_of(client)["state"] == "running"
     client.ask("POST", "/v1/cancellations", {"reference": "1"})
-    assert walk_of(client)["state"] == "finished"
-    assert not walk_of(client)["more"]
+    assert rolling_update_of(client)["state"] == "finished"
+    assert not rolling_update_of(client)["more"]
     assert client.get("/v1/maintenance/1")["further"] == []
 
 
@@ -181,13 +183,13 @@ def test_everything_a_host_and_a_machine_can_be_held(
         {"kind": "scope", "name": "web", "why": "?"},
     ],
 )
-def test_a_hold_that_is_not_clear_is_refused(client: Client, body: Any) -> None:
+def test_an_ambiguous_hold_is_refused(client: Client, body: Any) -> None:
     refused = client.ask("POST", "/v1/holds", body)
     assert (refused.status, refused.error["code"]) == (400, "invalid")
     assert client.get("/v1/holds")["holds"] == []
 
 
-def test_an_event_is_postponed_and_never_brought_forward(client: Client) -> None:
+def test_an_event_moves_later_and_never_earlier(client: Client) -> None:
     request_reboot(client)
     later = {"reference": "1", "not_before": "2026-03-01T14:00:00+01:00"}
     (moved,) = client.ask("POST", "/v1/postponements", later).json["operations"]
@@ -219,7 +221,7 @@ def test_all_is_well_at_first(client: Client) -> None:
     assert client.get("/v1/alerts") == {"now": "2026-03-01T12:00:00Z", "count": 0, "items": []}
 
 
-def test_machines_that_cannot_see_their_event_need_attention(
+def test_an_alert_tells_of_machines_that_cannot_see_their_event(
     client: Client, service: Running
 ) -> None:
     client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
@@ -229,7 +231,7 @@ def test_machines_that_cannot_see_their_event_need_attention(
     assert kinds(client) == [("unapproved", "1.1")]
 
 
-def test_what_is_held_stopped_or_not_approved_in_time_needs_attention(
+def test_an_alert_tells_what_is_held_paused_or_not_approved_in_time(
     client: Client, service: Running, clock: ManualClock
 ) -> None:
     for name in ("web-0", "bastion"):
@@ -247,7 +249,7 @@ def test_what_is_held_stopped_or_not_approved_in_time_needs_attention(
     assert "why not" in message["machine bastion"]
 
 
-def test_a_failure_needs_attention_until_somebody_takes_note(
+def test_the_alert_of_a_failure_ends_with_its_acknowledgement(
     client: Client, service: Running
 ) -> None:
     service.guests.seen_by_machine["web-0"] = (NOON, "2020-07-01")
@@ -257,13 +259,13 @@ def test_a_failure_needs_attention_until_somebody_takes_note(
     end(service, client, "1.1", well=False)
     (item,) = client.get("/v1/alerts")["items"]
     assert (item["kind"], item["about"]) == ("failed", "1.1")
-    assert item["message"] == "Reboot failed: no such host"
+    assert "no such host" in item["message"]
     assert client.ask("POST", "/v1/acknowledgements", {"references": ["1.1", "7.1"]}).status == 404
     assert kinds(client) == [("failed", "1.1")]
-    (noted,) = client.ask("POST", "/v1/acknowledgements", {"references": ["1"], "by": "ann"}).json[
-        "operations"
-    ]
-    assert noted["acknowledged_by"] == "ann"
+    (acknowledged,) = client.ask(
+        "POST", "/v1/acknowledgements", {"references": ["1"], "by": "ann"}
+    ).json["operations"]
+    assert acknowledged["acknowledged_by"] == "ann"
     assert kinds(client) == []
 
 
@@ -274,8 +276,8 @@ def test_a_preempted_machine_is_remembered_and_added_again_only_on_purpose(
     client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
     end(service, client, "1.1", well=True)
     assert client.ask("GET", "/v1/fleet/machines/batch_0").status == 404
-    (lost,) = client.get("/v1/fleet/tombstones?limit=1")["tombstones"]
-    assert lost == {
+    (tombstone,) = client.get("/v1/fleet/tombstones?limit=1")["tombstones"]
+    assert tombstone == {
         "name": "batch_0",
         "event_type": "Preempt",
         "operation": "1.1",
@@ -289,7 +291,7 @@ def test_a_preempted_machine_is_remembered_and_added_again_only_on_purpose(
     assert client.get("/v1/fleet/tombstones")["tombstones"] == []
 
 
-def test_lost_machines_are_listed_page_by_page_each_once(client: Client, service: Running) -> None:
+def test_tombstones_are_listed_page_by_page_each_once(client: Client, service: Running) -> None:
     spots = [{"name": name, "priority": "low"} for name in ("c", "A", "b")]
     client.ask("PUT", "/v1/fleet", {"machine": spots})
     for number, spot in enumerate(spots, 1):
@@ -298,7 +300,7 @@ def test_lost_machines_are_listed_page_by_page_each_once(client: Client, service
         end(service, client, f"{number}.1", well=True)
     first = client.get("/v1/fleet/tombstones?limit=2")
     rest = client.get(f"/v1/fleet/tombstones?limit=2&cursor={first['next']}")
-    assert [lost["name"] for lost in first["tombstones"] + rest["tombstones"]] == ["A", "b", "c"]
+    assert [one["name"] for one in first["tombstones"] + rest["tombstones"]] == ["A", "b", "c"]
     assert rest["next"] == ""
 
 
@@ -307,7 +309,7 @@ def test_machines_whose_host_is_not_known_are_found(client: Client) -> None:
     assert [machine["name"] for machine in found] == ["Bastion"]
 
 
-def test_an_operation_in_doubt_stays_until_an_operator_says_what_became_of_it(
+def test_an_operation_whose_outcome_is_unknown_stays_until_an_operator_resolves_it(
     client: Client, service: Running
 ) -> None:
     request_reboot(client)
