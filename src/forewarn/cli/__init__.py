@@ -1,27 +1,27 @@
-"""What people type: one file per command group, and the only place that wires rooms together.
+"""The command line: one file for each group of commands. It puts the concrete parts together.
 
-    main         the commands put together, and what their errors become
+    main         all commands, and how their errors are printed
     serve        `forewarn serve`
     fleet        `forewarn fleet`
-    fleet_file   a fleet file: read, and named in what is refused of it
+    fleet_file   reads a fleet file, and names its entries in errors
     schedule     `forewarn schedule`
     maintenance  `forewarn maintenance`
     events       `forewarn events`, `approve`, `cancel` and `postpone`
     holds        `forewarn hold` and `release`
-    attention    `forewarn attention`, `note` and `resolve`
+    alerts       `forewarn alerts`, `acknowledge`, `resolve` and `clock trust`
     history      `forewarn history`
     watch        `forewarn watch`
-    clock        `forewarn clock`
     restore_check `forewarn restore-check`
     agent        `forewarn agent`
     simulate     `forewarn simulate`
     demo         `forewarn demo`
-    operator     the operator plane as a client
-    guest        the metadata endpoint as a client
+    operator     the operator plane, as the commands ask it
+    guest        the metadata endpoint, as the commands ask it
     operations   operations as tables
     output       tables, text, JSON
-    times        times and spans as people type and read them
+    times        times and spans
     exits        the exit statuses
 
-Heavy imports stay inside the commands that need them, so that `forewarn --help` is quick.
+Only the program starts here; nothing else imports it. Heavy imports stay inside the commands, so
+that `forewarn --help` is quick.
 """

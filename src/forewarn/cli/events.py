@@ -1,14 +1,21 @@
-"""`forewarn events`, `approve`, `cancel`, `postpone`: what is live, and a word on it."""
+"""`forewarn events`, `approve`, `cancel` and `postpone`: live events, and decisions about them."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forewarn.cli import guest, operations, output, times
-from forewarn.cli.operator import JsonOption, OperatorOption, Service, who
+from forewarn.cli.operator import JsonOption, OperatorOption, ReasonOption, Service, who
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
+
+ReferenceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="REF", help="The id of an event, an operation (12.1) or a maintenance (12)."
+    ),
+]
 
 
 def events(
@@ -25,9 +32,9 @@ def events(
 ) -> None:
     """List the events that guests see now.
 
-    In the order in which they may start. With --endpoint they are those that this machine sees,
-    asked of any server of the protocol. SHOWN TO counts the machines whose last request was by a
-    version of the protocol that shows the event.
+    They are in the order in which they may start. SHOWN TO counts the machines that asked last by
+    a version of the protocol that shows the event. With --endpoint the list is what this machine
+    sees, from any server of the protocol.
     """
     if endpoint is not None:
         guest.alone(scope=scope, machine=machine)
@@ -36,124 +43,85 @@ def events(
     from forewarn.server.operator import schemas
 
     answer = Service(operator).get("/v1/events", scope=scope, machine=machine)
-    if as_json:
-        output.document(answer.tree())
-        return
-    live = answer.read(schemas.EventList)
-    output.table(
-        (
-            "REF",
-            "TYPE",
-            "STATUS",
-            "DOMAIN",
-            "MACHINES",
-            "NOTICE LEFT",
-            "NOT BEFORE",
-            "APPROVED BY",
-            "SHOWN TO",
-        ),
-        (
-            (
-                event.operation,
-                event.event_type,
-                operations.standing(event),
-                f"{event.scope}/{event.update_domain}",
-                output.listed(event.machines),
-                times.shown_span(event.notice_left_seconds),
-                times.shown(event.not_before),
-                operations.approver(event.approval),
-                _shown_to(event),
-            )
-            for event in live.events
-        ),
-        empty="No event is scheduled or started.",
-    )
-
-
-def _shown_to(event: "schemas.LiveEvent") -> str:
-    if event.silent:
-        return "none, off"
-    return f"{event.shown_to.showing} of {event.shown_to.machines}"
+    answer.show(schemas.EventList, _draw, as_json=as_json)
 
 
 def approve(
     references: Annotated[
         list[str],
-        typer.Argument(metavar="REF", help="Events' ids, operations (12.1) or maintenances (12)."),
+        typer.Argument(
+            metavar="REF", help="Ids of events, operations (12.1) or maintenances (12)."
+        ),
     ],
     *,
     endpoint: guest.EndpointOption = None,
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Approve events on the guests' behalf.
+    """Approve events on behalf of the guests.
 
-    All of them or, if one is unknown, none; history keeps that it was an operator's word. With
-    --endpoint it is this machine's own word, at any server of the protocol: REF is an event's id.
+    All of them or, if one is unknown, none. The history keeps that an operator approved. With
+    --endpoint this machine approves, at any server of the protocol: REF is the id of an event.
     """
     if endpoint is not None:
         guest.approve(endpoint, references, as_json=as_json)
         return
-    from forewarn.server.operator import schemas
-
     body = {"references": references, "by": who()}
-    answer = Service(operator).ask("POST", "/v1/approvals", body=body)
-    if as_json:
-        output.document(answer.tree())
-        return
-    operations.became(answer.read(schemas.OperationList).operations)
+    operations.show(Service(operator).ask("POST", "/v1/approvals", body=body), as_json=as_json)
 
 
 def cancel(
-    reference: Annotated[
-        str,
-        typer.Argument(metavar="REF", help="An event's id, an operation (12.1) or maintenance."),
-    ],
+    reference: ReferenceArgument,
     *,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why, kept in history.")
-    ] = "",
+    reason: ReasonOption = "",
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Withdraw what has not started.
+    """Cancel what has not started.
 
-    Of a maintenance, whatever has not started yet; an event takes its whole operation with it.
+    An event is cancelled with its whole operation, a maintenance with all that has not started.
     """
-    from forewarn.server.operator import schemas
-
     body = {"reference": reference, "reason": reason, "by": who()}
-    answer = Service(operator).ask("POST", "/v1/cancellations", body=body)
-    if as_json:
-        output.document(answer.tree())
-        return
-    operations.became(answer.read(schemas.OperationList).operations)
+    operations.show(Service(operator).ask("POST", "/v1/cancellations", body=body), as_json=as_json)
 
 
 def postpone(
-    reference: Annotated[
-        str,
-        typer.Argument(metavar="REF", help="An event's id, an operation (12.1) or maintenance."),
-    ],
+    reference: ReferenceArgument,
     time: Annotated[
         str,
-        typer.Argument(metavar="TIME", help="RFC 3339 with a zone, or from now, as +20m."),
+        typer.Argument(metavar="TIME", help="RFC 3339 with a zone, or from now, such as +20m."),
     ],
     *,
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Move what is Scheduled later.
+    """Move NotBefore later.
 
-    Of a maintenance, whatever has not started yet. Nothing moves to before what guests have read.
+    It applies to what is Scheduled. No event moves earlier than its guests have read.
     """
-    from forewarn.server.operator import schemas
-
     service = Service(operator)
     at = service.moment(times.moment(time))
     body = {"reference": reference, "not_before": at.isoformat(), "by": who()}
-    answer = service.ask("POST", "/v1/postponements", body=body)
-    if as_json:
-        output.document(answer.tree())
-        return
-    operations.became(answer.read(schemas.OperationList).operations)
+    operations.show(service.ask("POST", "/v1/postponements", body=body), as_json=as_json)
+
+
+def _draw(found: "schemas.EventList") -> None:
+    output.table(
+        found.events,
+        {
+            "REF": lambda event: event.operation,
+            "TYPE": lambda event: event.event_type,
+            "STATUS": operations.standing,
+            "DOMAIN": lambda event: f"{event.scope}/{event.update_domain}",
+            "MACHINES": lambda event: output.listed(event.machines),
+            "NOTICE LEFT": lambda event: times.shown_span(event.notice_left_seconds),
+            "NOT BEFORE": lambda event: times.shown(event.not_before),
+            "APPROVED BY": lambda event: operations.approver(event.approval),
+            "SHOWN TO": lambda event: (
+                "none, off"
+                if event.silent
+                else f"{event.shown_to.showing} of {event.shown_to.machines}"
+            ),
+        },
+        empty="No event is Scheduled or Started.",
+    )

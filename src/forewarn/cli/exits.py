@@ -1,4 +1,4 @@
-"""How a command ends: the exit statuses, and the one exception that carries them."""
+"""The exit statuses, and the one exception that carries them."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -9,41 +9,40 @@ from forewarn.vocabulary import ErrorCode
 
 
 class ExitStatus(IntEnum):
-    """What a script learns from `$?`; docs/reference/cli.md speaks of each."""
+    """What a script finds in `$?`; docs/reference/cli.md explains each."""
 
     OK = 0
-    """It was done."""
+    """Done."""
     INTERNAL = 1
     """A fault of Forewarn's own, here or in the service."""
     USAGE = 2
-    """The command line, or a file it names, is not what was expected."""
+    """The command line, a file that it names, or the settings are invalid."""
     REFUSED = 3
-    """The rules do not allow it; the message says which, and what to do."""
+    """The rules do not allow it; the message says why, and what to do."""
     UNREACHABLE = 4
-    """Nothing that is Forewarn answers at the operator plane's address; or nothing that speaks the
-    protocol at the endpoint's."""
+    """Forewarn does not answer at the address of the operator plane, or no endpoint at its own."""
     UNAUTHORIZED = 5
-    """The operator plane wants another token."""
+    """The operator plane refuses the token."""
     UNAVAILABLE = 6
-    """The service answers, and its store is away; or a store cannot be used. Nothing changed."""
+    """The store of the service is unavailable, or a store cannot be used. Nothing changed."""
     MISSING_EXTRA = 7
-    """This command needs packages that are not installed."""
+    """The command needs packages that are not installed."""
     NOT_FOUND = 8
-    """What the command names does not exist."""
+    """The command names something that does not exist."""
     DEMO_FAILED = 9
-    """In the demo something did not happen as it should."""
+    """Something in the demo did not happen as it should."""
     SOCKET_UNUSABLE = 10
-    """`serve` cannot use a socket, the token's file or a proxies' secret; the log says why."""
-    ATTENTION = 11
-    """`attention` has found something that needs an operator."""
+    """`serve` cannot use a socket, the token file or a proxy secret; the log says why."""
+    ALERTS = 11
+    """`alerts` has found something."""
     SCENARIO_BROKEN = 12
-    """A line of the scenario that `simulate` played does not hold."""
+    """A line of the scenario does not hold."""
     INTERRUPTED = 130
-    """Ctrl-C, as shells count it."""
+    """Ctrl-C, by the convention of shells."""
     BROKEN_PIPE = 141
-    """Whoever read the output stopped reading, as shells count it."""
+    """The reader of the output stopped reading, by the convention of shells."""
     TERMINATED = 143
-    """SIGTERM ended `watch` at once, or a second one `serve`; as shells count it."""
+    """SIGTERM ended `watch`, or a second one `serve`; by the convention of shells."""
 
 
 OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = MappingProxyType(
@@ -61,16 +60,16 @@ OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = MappingProxyType(
         ErrorCode.INTERNAL: ExitStatus.INTERNAL,
     }
 )
-"""How a command ends that the service refused for this reason."""
+"""The exit status of a command that the service refused with this code."""
 
 
-class Failed(Exception):  # noqa: N818 - a command's end, told in one line; not a fault of the code
-    """A command cannot do what it was asked.
+class Failed(Exception):  # noqa: N818 - the end of a command, told in one line
+    """A command fails.
 
     Args:
-        status: How the process ends.
+        status: The exit status.
         message: One line: what is wrong, what was expected, what to do.
-        facts: What the service said that its message speaks of, by name.
+        facts: The facts of the message, as the service gave them.
     """
 
     def __init__(

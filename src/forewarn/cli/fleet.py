@@ -1,4 +1,4 @@
-"""`forewarn fleet`: what machines there are."""
+"""`forewarn fleet`: the machines and their scopes."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,47 +24,45 @@ from forewarn.cli.operator import (
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
-app = typer.Typer(help="Apply a fleet file; list, show, remove machines.", no_args_is_help=True)
+app = typer.Typer(help="Apply a fleet file; list, show and remove machines.", no_args_is_help=True)
 
 
 @app.command()
 def apply(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The fleet, TOML or JSON; '-' reads stdin.")
+        str, typer.Argument(metavar="FILE", help="The fleet, TOML or JSON; '-' for stdin.")
     ],
     *,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Remove machines that the file does not name.")
+        bool, typer.Option("--prune", help="Remove machines that are not in the file.")
     ] = False,
     allow_empty: Annotated[
-        bool,
-        typer.Option("--allow-empty", help="Let --prune remove the last machine of the fleet."),
+        bool, typer.Option("--allow-empty", help="Let --prune remove the last machine.")
     ] = False,
     again: Annotated[
         bool,
         typer.Option("--again", help="Add machines again that were preempted or terminated."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would change.")
+        bool, typer.Option("--dry-run", help="Only show what would change.")
     ] = False,
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Make the fleet be as a file says.
+    """Apply a fleet file, all of it or nothing.
 
-    All of it or nothing. Machines that the file does not name stay unless --prune is given.
+    Machines that are not in the file stay, unless --prune is given.
     """
     fleet = fleet_file.read(file)
-    flags = {
-        "prune": _flag(prune),
-        "allow_empty": _flag(allow_empty),
-        "again": _flag(again),
-        "dry_run": _flag(dry_run),
+    query: Query = {
+        "prune": prune,
+        "allow_empty": allow_empty,
+        "again": again,
+        "dry_run": dry_run,
+        "by": who(),
     }
     try:
-        answer = Service(operator).ask(
-            "PUT", "/v1/fleet", query=flags | {"by": who()}, body=fleet.body
-        )
+        answer = Service(operator).ask("PUT", "/v1/fleet", query=query, body=fleet.body)
     except Failed as failed:
         raise fleet.blamed(failed) from failed
     _show_change(answer, as_json=as_json)
@@ -82,11 +80,7 @@ def list_(
     ] = "",
     host: Annotated[
         str,
-        typer.Option(
-            "--host",
-            metavar="NAME",
-            help="Only machines on this host; 'unknown' for no known one.",
-        ),
+        typer.Option("--host", metavar="NAME", help="Only machines on this host, or on 'unknown'."),
     ] = "",
     limit: LimitOption = 100,
     cursor: CursorOption = "",
@@ -95,61 +89,63 @@ def list_(
     operator: OperatorOption = None,
 ) -> None:
     """List machines, or scopes, or machines that are gone."""
+    from forewarn.server.operator import schemas
+
     if (scopes or lost) and (scope or host):
         flag = "--scopes" if scopes else "--lost"
-        raise typer.BadParameter(f"{flag} goes with neither --scope nor --host")
+        raise typer.BadParameter(f"{flag} excludes --scope and --host")
     if scopes and lost:
-        raise typer.BadParameter("either --scopes or --lost, not both")
+        raise typer.BadParameter("--scopes excludes --lost")
     kind = "scopes" if scopes else "tombstones" if lost else "machines"
     query: Query = {"scope": scope, "host": host, "limit": limit, "cursor": cursor}
     answer = pages(Service(operator), f"/v1/fleet/{kind}", kind, whole=whole, query=query)
-    if as_json:
-        output.document(answer.tree())
-    elif scopes:
-        _list_scopes(answer)
+    if scopes:
+        answer.show(schemas.ScopePage, _draw_scopes, as_json=as_json)
     elif lost:
-        _list_lost(answer)
+        answer.show(schemas.TombstonePage, _draw_lost, as_json=as_json)
     else:
-        _list_machines(answer)
+        answer.show(schemas.MachinePage, _draw_machines, as_json=as_json)
 
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A machine's or a scope's name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a machine or a scope.")],
     *,
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Show one machine or scope.
+    """Show a machine or a scope.
 
-    A standalone machine is a scope of its own; its name shows the machine.
+    For a standalone machine, which is a scope too, it shows the machine.
     """
     from forewarn.server.operator import schemas
 
     service = Service(operator)
     try:
         answer = service.get(f"/v1/fleet/machines/{segment(name)}")
-    except Failed as failed:
-        if failed.status is not ExitStatus.NOT_FOUND:
+    except Failed as no_machine:
+        if no_machine.status is not ExitStatus.NOT_FOUND:
             raise
-        answer = _scope(service, name)
-        if not as_json:
-            _show_scope(answer.read(schemas.ScopeDetail))
-            return
-    if as_json:
-        output.document(answer.tree())
-        return
-    _show_machine(answer.read(schemas.MachineDetail))
+        try:
+            answer = service.get(f"/v1/fleet/scopes/{segment(name)}")
+        except Failed as failed:
+            if failed.status is ExitStatus.NOT_FOUND:
+                message = f"no machine and no scope named {name!r}: see 'forewarn fleet list'"
+                raise Failed(ExitStatus.NOT_FOUND, message) from failed
+            raise
+        answer.show(schemas.ScopeDetail, _draw_scope, as_json=as_json)
+    else:
+        answer.show(schemas.MachineDetail, _draw_machine, as_json=as_json)
 
 
 @app.command()
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Machines' names.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of machines.")],
     *,
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Take machines out of the fleet.
+    """Remove machines from the fleet.
 
     All of them or, if one cannot be removed, none.
     """
@@ -158,118 +154,91 @@ def remove(
     _show_change(answer, as_json=as_json)
 
 
-def _scope(service: Service, name: str) -> Answer:
-    try:
-        return service.get(f"/v1/fleet/scopes/{segment(name)}")
-    except Failed as failed:
-        if failed.status is not ExitStatus.NOT_FOUND:
-            raise
-        message = f"no machine and no scope is called {name!r}: see 'forewarn fleet list'"
-        raise Failed(ExitStatus.NOT_FOUND, message) from failed
-
-
-def _flag(given: bool) -> str:  # noqa: FBT001 - a flag of the command line on its way to a query
-    return "true" if given else ""
-
-
 def _show_change(answer: Answer, *, as_json: bool) -> None:
-    tree = answer.tree()
-    if as_json:
-        output.document(tree)
-    else:
-        from forewarn.server.operator import schemas
+    from forewarn.server.operator import schemas
 
-        _tell_change(answer.read(schemas.FleetChange))
-    for warning in tree.get("warnings", ()):
+    answer.show(schemas.FleetChange, _draw_change, as_json=as_json)
+    for warning in answer.tree().get("warnings", ()):
         output.note(f"warning: {warning}")
 
 
-def _tell_change(change: "schemas.FleetChange") -> None:
+def _draw_change(change: "schemas.FleetChange") -> None:
+    def listed(names: "schemas.Names") -> str:
+        return output.listed(names.names, names.count)
+
     would = "would be " if change.dry_run else ""
-    for what, names in (
-        ("added", change.added),
-        ("changed", change.changed),
-        ("removed", change.removed),
-    ):
+    done = (("added", change.added), ("changed", change.changed), ("removed", change.removed))
+    for what, names in done:
         if names.count:
-            typer.echo(f"{names.count} {would}{what}: {output.listed(names.names, names.count)}")
+            output.say(f"{names.count} {would}{what}: {listed(names)}")
     if change.unchanged:
-        typer.echo(f"{change.unchanged} unchanged")
-    if change.missing.count:
-        named = output.listed(change.missing.names, change.missing.count)
-        typer.echo(f"{change.missing.count} not in the file, kept (--prune removes them): {named}")
-    if change.tombstones.count:
-        gone = change.tombstones
-        named = output.listed(gone.names, gone.count)
-        typer.echo(f"{gone.count} preempted or terminated, left out (--again adds them): {named}")
-    if not (change.added.count or change.changed.count or change.removed.count):
-        typer.echo("nothing would change" if change.dry_run else "nothing changed")
+        output.say(f"{change.unchanged} unchanged")
+    kept, gone = change.missing, change.tombstones
+    if kept.count:
+        output.say(f"{kept.count} not in the file, kept (--prune removes them): {listed(kept)}")
+    if gone.count:
+        output.say(
+            f"{gone.count} preempted or terminated, not added (--again adds them): {listed(gone)}"
+        )
+    if not any(names.count for _, names in done):
+        output.say("nothing would change" if change.dry_run else "nothing changed")
 
 
-def _list_machines(answer: Answer) -> None:
-    from forewarn.server.operator import schemas
-
-    page = answer.read(schemas.MachinePage)
-    placed = any(machine.listener for machine in page.machines)
-    at = ("ADDRESS", "LISTENER") if placed else ("ADDRESS",)
+def _draw_machines(page: "schemas.MachinePage") -> None:
+    named = any(machine.listener for machine in page.machines)
     output.table(
-        ("MACHINE", "SCOPE", "KIND", "DOMAIN", "HOST", *at, "LAST SEEN", "BY", "EVENTS"),
-        (
-            (
-                machine.name,
-                machine.scope,
-                machine.kind,
-                str(machine.update_domain),
-                machine.host or "-",
-                machine.address or "-",
-                *([machine.listener or "-"] if placed else []),
-                times.shown(machine.last_seen.at if machine.last_seen else None),
-                machine.last_seen.version if machine.last_seen else "-",
-                str(len(machine.events)),
-            )
-            for machine in page.machines
-        ),
+        page.machines,
+        {
+            "MACHINE": lambda machine: machine.name,
+            "SCOPE": lambda machine: machine.scope,
+            "KIND": lambda machine: machine.kind,
+            "DOMAIN": lambda machine: str(machine.update_domain),
+            "HOST": lambda machine: machine.host or "-",
+            "ADDRESS": lambda machine: machine.address or "-",
+            **({"LISTENER": lambda machine: machine.listener or "-"} if named else {}),
+            "LAST SEEN": lambda machine: times.shown(
+                machine.last_seen.at if machine.last_seen else None
+            ),
+            "BY": lambda machine: machine.last_seen.version if machine.last_seen else "-",
+            "EVENTS": lambda machine: str(len(machine.events)),
+        },
         empty="There are no machines: 'forewarn fleet apply FILE' adds them.",
     )
     more(page.next)
 
 
-def _list_scopes(answer: Answer) -> None:
-    from forewarn.server.operator import schemas
-
-    page = answer.read(schemas.ScopePage)
+def _draw_scopes(page: "schemas.ScopePage") -> None:
     output.table(
-        ("SCOPE", "KIND", "MACHINES", "DOMAINS", "PRIORITY", "INCARNATION", "EVENTS"),
-        (
-            (
-                scope.name,
-                scope.kind,
-                str(scope.machines),
-                str(scope.update_domains),
-                scope.priority,
-                str(scope.incarnation),
-                str(len(scope.events)),
-            )
-            for scope in page.scopes
-        ),
+        page.scopes,
+        {
+            "SCOPE": lambda scope: scope.name,
+            "KIND": lambda scope: scope.kind,
+            "MACHINES": lambda scope: str(scope.machines),
+            "DOMAINS": lambda scope: str(scope.update_domains),
+            "PRIORITY": lambda scope: scope.priority,
+            "INCARNATION": lambda scope: str(scope.incarnation),
+            "EVENTS": lambda scope: str(len(scope.events)),
+        },
         empty="There are no scopes: 'forewarn fleet apply FILE' adds them.",
     )
     more(page.next)
 
 
-def _list_lost(answer: Answer) -> None:
-    from forewarn.server.operator import schemas
-
-    page = answer.read(schemas.TombstonePage)
+def _draw_lost(page: "schemas.TombstonePage") -> None:
     output.table(
-        ("MACHINE", "LOST BY", "OPERATION", "AT"),
-        ((one.name, one.event_type, one.operation, times.shown(one.at)) for one in page.tombstones),
+        page.tombstones,
+        {
+            "MACHINE": lambda one: one.name,
+            "LOST BY": lambda one: one.event_type,
+            "OPERATION": lambda one: one.operation,
+            "AT": lambda one: times.shown(one.at),
+        },
         empty="No machine was preempted or terminated.",
     )
     more(page.next)
 
 
-def _show_machine(machine: "schemas.MachineDetail") -> None:
+def _draw_machine(machine: "schemas.MachineDetail") -> None:
     seen = machine.last_seen
     output.pairs(
         [
@@ -290,7 +259,7 @@ def _show_machine(machine: "schemas.MachineDetail") -> None:
     )
 
 
-def _show_scope(scope: "schemas.ScopeDetail") -> None:
+def _draw_scope(scope: "schemas.ScopeDetail") -> None:
     minutes = scope.terminate_notice_minutes
     output.pairs(
         [

@@ -1,7 +1,6 @@
-"""A fleet file: read, sent as JSON, and named in what the service refuses of it.
+"""Reads a fleet file, and adds the names of file and entry to the errors of the service.
 
-The service judges it, so that both are of one release. It says the place in the file; whose entry
-stands there, and the file's name, are added here.
+The service checks the fleet, so that only one release decides. Its error has the place in the file.
 """
 
 import json
@@ -17,23 +16,23 @@ MAX_FILE: Final = 256 * 1024 * 1024
 """The most bytes of a fleet file: more than the largest fleet needs."""
 
 MAX_NAME: Final = 80
-"""The most characters of an entry's name that a message repeats: no name is longer."""
+"""The most characters of a name that a message repeats; no valid name is longer."""
 
 THE_BODY: Final = "the body"
-"""What the service calls what it was sent."""
+"""How the errors of the service begin that concern the whole file."""
 
 _INDEX = re.compile(r"\[\d+\]")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
 class FleetFile:
-    """A fleet file, readable and of a known form.
+    """The content of a fleet file.
 
     Args:
-        shown: What messages call it.
+        shown: Its name in messages.
         body: The fleet as JSON.
-        tree: The same as values.
-        toml: Whether it was written as TOML.
+        tree: The fleet as values.
+        toml: Whether the file is TOML.
     """
 
     def __init__(self, shown: str, body: bytes, tree: object, *, toml: bool) -> None:
@@ -43,7 +42,7 @@ class FleetFile:
         self._toml = toml
 
     def blamed(self, failed: Failed) -> Failed:
-        """Return what the service refused, told of the file: `fleet.toml: machine[0] 'a': ...`."""
+        """Return the error of the service with the names of file and entry."""
         where, message = failed.facts.get("where"), failed.message
         if message.startswith(THE_BODY):
             message = self.shown + message.removeprefix(THE_BODY)
@@ -57,12 +56,12 @@ class FleetFile:
         return Failed(failed.status, message, failed.facts)
 
     def _begins(self, where: str) -> bool:
-        """Tell whether a place is one of the file, not of the request around it."""
+        """Tell whether a place is in the file, not in the request around it."""
         first = _STEP.match(where)
         return first is not None and isinstance(self._tree, dict) and first[1] in self._tree
 
     def _of(self, place: str) -> str:
-        """Return whose a place is, by the name of the innermost entry that has one."""
+        """Return the innermost entry at a place that has a name."""
         value: Any = self._tree
         name, at_its_end = "", False
         for key, index in _STEP.findall(place):
@@ -78,19 +77,19 @@ class FleetFile:
 
 
 def read(file: str) -> FleetFile:
-    """Return a fleet file; the service judges what is in it.
+    """Read a fleet file. The service checks its content.
 
     Args:
-        file: Its path; `-` reads stdin.
+        file: Its path; `-` for stdin.
 
     Raises:
-        Failed: USAGE: it cannot be read, or is neither TOML nor JSON.
+        Failed: It cannot be read, or is neither TOML nor JSON.
     """
     shown = "stdin" if file == "-" else file
     text = _text(file, shown)
 
     def refuse(value: object) -> NoReturn:
-        message = f"{shown} holds what no fleet has, {value} without quotes: is it to be a text?"
+        message = f"{shown} has {value} without quotes: expected a string in quotes"
         raise Failed(ExitStatus.USAGE, message)
 
     try:
@@ -100,14 +99,14 @@ def read(file: str) -> FleetFile:
         body = json.dumps(tree, default=refuse, allow_nan=False).encode()
         return FleetFile(shown, body, tree, toml=True)
     except json.JSONDecodeError as error:
-        raise Failed(ExitStatus.USAGE, f"{shown} begins as JSON and is none: {error}") from error
+        raise Failed(ExitStatus.USAGE, f"{shown} is not valid JSON: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise Failed(ExitStatus.USAGE, f"{shown} is neither JSON nor TOML: {error}") from error
     except RecursionError as error:
-        message = f"{shown} holds what no fleet has: lists or tables too deep in one another"
+        message = f"{shown} has lists or tables that are nested too deeply"
         raise Failed(ExitStatus.USAGE, message) from error
     except ValueError as error:
-        message = f"{shown} holds what no fleet has: a number that is none, nan or inf"
+        message = f"{shown} has nan or inf: expected a number"
         raise Failed(ExitStatus.USAGE, message) from error
 
 
@@ -120,10 +119,10 @@ def _text(file: str, shown: str) -> str:
                 content = opened.read(MAX_FILE + 1)
         text = content.decode()
     except OSError as error:
-        message = f"{shown} cannot be read: {error.strerror or error}"
+        message = f"cannot read {shown}: {error.strerror or error}"
         raise Failed(ExitStatus.USAGE, message) from error
     except UnicodeDecodeError as error:
-        message = f"{shown} is no UTF-8 text ({error.reason} at byte {error.start})"
+        message = f"{shown} is not UTF-8 text ({error.reason} at byte {error.start})"
         raise Failed(ExitStatus.USAGE, message) from error
     if len(content) > MAX_FILE:
         raise Failed(ExitStatus.USAGE, f"{shown} is longer than {MAX_FILE} bytes")

@@ -89,20 +89,17 @@ def events(endpoint: str, *, as_json: bool) -> None:
         output.document({"incarnation": document.incarnation, "events": listed})
         return
     output.table(
-        ("EVENT", "TYPE", "STATUS", "MACHINES", "NOTICE LEFT", "NOT BEFORE", "SOURCE", "MINE"),
-        (
-            (
-                printable(event.event_id),
-                printable(event.event_type),
-                printable(event.status),
-                printable(output.listed(event.resources)),
-                _span(event),
-                times.shown(event.not_before),
-                printable(event.source or "-"),
-                {True: "yes", False: "no", None: "unknown"}[event.concerns_me],
-            )
-            for event in document.events
-        ),
+        document.events,
+        {
+            "EVENT": lambda event: printable(event.event_id),
+            "TYPE": lambda event: printable(event.event_type),
+            "STATUS": lambda event: printable(event.status),
+            "MACHINES": lambda event: printable(output.listed(event.resources)),
+            "NOTICE LEFT": _span,
+            "NOT BEFORE": lambda event: times.shown(event.not_before),
+            "SOURCE": lambda event: printable(event.source or "-"),
+            "MINE": lambda event: {True: "yes", False: "no", None: "unknown"}[event.concerns_me],
+        },
         empty="No event is scheduled or started.",
     )
 

@@ -1,10 +1,10 @@
-"""`forewarn history`: what happened, and on whose word."""
+"""`forewarn history`: what happened, and who approved it."""
 
 from typing import Annotated
 
 import typer
 
-from forewarn.cli import operations, output, times
+from forewarn.cli import operations, times
 from forewarn.cli.operator import (
     AllOption,
     CursorOption,
@@ -22,30 +22,30 @@ from forewarn.vocabulary import EventStatus, EventType
 def history(
     *,
     machine: Annotated[
-        str, typer.Option("--machine", metavar="NAME", help="Only of this machine.")
+        str, typer.Option("--machine", metavar="NAME", help="Only this machine.")
     ] = "",
-    scope: Annotated[str, typer.Option("--scope", metavar="NAME", help="Only of this scope.")] = "",
+    scope: Annotated[str, typer.Option("--scope", metavar="NAME", help="Only this scope.")] = "",
     maintenance: Annotated[
         int | None,
-        typer.Option("--maintenance", metavar="NUMBER", min=1, help="Only of this maintenance."),
+        typer.Option("--maintenance", metavar="NUMBER", min=1, help="Only this maintenance."),
     ] = None,
     types: Annotated[
         list[EventType] | None,
-        typer.Option("--type", case_sensitive=False, help="Only this type; may be repeated."),
+        typer.Option("--type", case_sensitive=False, help="Only this type; can be repeated."),
     ] = None,
     statuses: Annotated[
         list[EventStatus] | None,
-        typer.Option("--status", case_sensitive=False, help="Only this status; may be repeated."),
+        typer.Option("--status", case_sensitive=False, help="Only this status; can be repeated."),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="TIME", help="Announced then or later, as -2h or RFC 3339."
+            "--since", metavar="TIME", help="Announced at that time or later: RFC 3339, or -2h."
         ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="Announced before then."),
+        typer.Option("--until", metavar="TIME", help="Announced before that time."),
     ] = None,
     limit: LimitOption = 100,
     cursor: CursorOption = "",
@@ -53,11 +53,15 @@ def history(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """List what happened, and on whose word.
+    """List operations, the newest announcement first.
 
-    Operations, live and over, the newest announcement first.
+    It shows what happened, why it started, who approved it and how it ended.
     """
     from forewarn.server.operator import schemas
+
+    def draw(page: schemas.HistoryPage) -> None:
+        operations.told(page.operations, empty="The history has no such operation.")
+        more(page.next)
 
     bounds = [None if text is None else times.moment(text) for text in (since, until)]
     service = Service(operator)
@@ -74,9 +78,4 @@ def history(
         "cursor": cursor,
     }
     answer = pages(service, "/v1/history", "operations", whole=whole, query=query)
-    if as_json:
-        output.document(answer.tree())
-        return
-    page = answer.read(schemas.HistoryPage)
-    operations.told(page.operations, empty="Nothing of this is in history.")
-    more(page.next)
+    answer.show(schemas.HistoryPage, draw, as_json=as_json)

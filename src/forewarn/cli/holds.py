@@ -1,4 +1,4 @@
-"""`forewarn hold` and `release`: keeps things from starting, and lets them go on."""
+"""`forewarn hold` and `release`: block maintenance from starting, and let it start again."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from forewarn.cli import operations, output, times
-from forewarn.cli.operator import JsonOption, OperatorOption, Service, who
+from forewarn.cli.operator import JsonOption, OperatorOption, ReasonOption, Service, who
 
 
-class What(StrEnum):
-    """What is held, as it is typed."""
+class ReleaseTarget(StrEnum):
+    """What `release` takes."""
 
     EVERYTHING = "everything"
     SCOPE = "scope"
@@ -18,8 +18,8 @@ class What(StrEnum):
     MACHINE = "machine"
 
 
-class Asked(StrEnum):
-    """What `hold` is asked: what is to be held, or what is."""
+class HoldTarget(StrEnum):
+    """What `hold` takes: the same, or `list`."""
 
     EVERYTHING = "everything"
     SCOPE = "scope"
@@ -30,94 +30,82 @@ class Asked(StrEnum):
 
 NameArgument = Annotated[
     str,
-    typer.Argument(metavar="[NAME]", help="Which one; none for everything.", show_default=False),
+    typer.Argument(metavar="[NAME]", help="Its name; none for everything.", show_default=False),
 ]
 
 
 def hold(
     what: Annotated[
-        Asked, typer.Argument(metavar="WHAT", help="everything, scope, host or machine; or list.")
+        HoldTarget,
+        typer.Argument(metavar="WHAT", help="everything, scope, host or machine; or list."),
     ],
     name: NameArgument = "",
     *,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why, shown to whoever asks.")
-    ] = "",
+    reason: ReasonOption = "",
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Let nothing of this start until it is released.
+    """Block maintenance from starting until released.
 
-    What has started goes on. 'hold list' lists what is held.
+    What has started goes on. 'hold list' lists the holds.
     """
-    from forewarn.server.operator import schemas
-
-    if what is Asked.LIST:
+    if what is HoldTarget.LIST:
         if name or reason:
-            raise typer.BadParameter("'hold list' lists all holds: it takes no name and no reason")
+            raise typer.BadParameter("'hold list' takes no name and no --reason")
         _list(as_json=as_json, operator=operator)
         return
-    _judge(what, name)
+    _check(what, name)
     body = {"kind": what, "name": name, "reason": reason, "by": who()}
     answer = Service(operator).ask("POST", "/v1/holds", body=body)
-    if as_json:
-        output.document(answer.tree())
-        return
-    output.say(f"{what} {name}".rstrip() + " is held")
-    operations.became(answer.read(schemas.OperationList).operations)
+    if not as_json:
+        output.say(f"{what} {name}".rstrip() + " is held")
+    operations.show(answer, as_json=as_json)
 
 
 def release(
     what: Annotated[
-        What, typer.Argument(metavar="WHAT", help="everything, scope, host or machine.")
+        ReleaseTarget, typer.Argument(metavar="WHAT", help="everything, scope, host or machine.")
     ],
     name: NameArgument = "",
     *,
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Take a hold back.
+    """End a hold.
 
-    What it kept from starting goes on with the notice that it had left, unless another hold
-    covers it.
+    What it blocked continues with the notice that was left, unless another hold covers it.
     """
-    from forewarn.server.operator import schemas
-
-    _judge(what, name)
+    _check(what, name)
     query = {"kind": what, "name": name, "by": who()}
     answer = Service(operator).ask("DELETE", "/v1/holds", query=query)
-    if as_json:
-        output.document(answer.tree())
-        return
-    output.say(f"{what} {name}".rstrip() + " is released")
-    operations.became(answer.read(schemas.OperationList).operations)
+    if not as_json:
+        output.say(f"{what} {name}".rstrip() + " is released")
+    operations.show(answer, as_json=as_json)
 
 
-def _judge(what: What | Asked, name: str) -> None:
+def _check(what: str, name: str) -> None:
     if what == "everything" and name:
-        raise typer.BadParameter(f"everything has no name: leave {name} out, or say what it is")
+        raise typer.BadParameter(f"'everything' takes no name: remove {name!r}")
     if what != "everything" and not name:
-        raise typer.BadParameter(f"name the {what}")
+        raise typer.BadParameter(f"missing the name of the {what}")
 
 
 def _list(*, as_json: bool, operator: str | None) -> None:
     from forewarn.server.operator import schemas
 
-    answer = Service(operator).get("/v1/holds")
-    if as_json:
-        output.document(answer.tree())
-        return
-    output.table(
-        ("HELD", "SINCE", "BY", "REASON", "KEEPS FROM STARTING"),
-        (
-            (
-                f"{one.kind} {one.name}".rstrip(),
-                times.shown(one.at),
-                one.by,
-                one.reason or "-",
-                output.listed(one.operations.names, one.operations.count) or "-",
-            )
-            for one in answer.read(schemas.HoldList).holds
-        ),
-        empty="Nothing is held.",
-    )
+    def draw(found: schemas.HoldList) -> None:
+        output.table(
+            found.holds,
+            {
+                "HELD": lambda one: f"{one.kind} {one.name}".rstrip(),
+                "SINCE": lambda one: times.shown(one.at),
+                "BY": lambda one: one.by,
+                "REASON": lambda one: one.reason or "-",
+                "BLOCKS": lambda one: (
+                    output.listed(one.operations.names, one.operations.count) or "-"
+                ),
+            },
+            empty="There are no holds.",
+        )
+
+    Service(operator).get("/v1/holds").show(schemas.HoldList, draw, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The command line: the commands put together, and what their errors become."""
+"""The command line: all commands, and how their errors are printed."""
 
 import os
 import sys
@@ -11,8 +11,7 @@ from typer.main import get_command
 
 from forewarn.cli import (
     agent,
-    attention,
-    clock,
+    alerts,
     events,
     fleet,
     history,
@@ -31,17 +30,17 @@ from forewarn.cli.exits import ExitStatus, Failed
 NAME: Final = "forewarn"
 
 TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
-"""With it set, a fault of Forewarn's own shows its traceback."""
+"""If set, an internal error shows its traceback."""
 
 ORDER: Final = (
     *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "postpone"),
-    *("hold", "release", "attention", "note", "resolve", "history"),
+    *("hold", "release", "alerts", "acknowledge", "resolve", "history"),
     *("watch", "clock", "restore-check", "agent", "simulate", "demo"),
 )
-"""The commands as --help lists them, in the order of their use; Typer puts all groups last."""
+"""The commands in the order of --help; Typer would put all groups last."""
 
 REFERENCE: Final = "https://github.com/forewarn/forewarn/blob/main/docs/reference/cli.md"
-"""Where examples and exit statuses are told, with a heading for each command."""
+"""The page with examples and exit statuses, and a heading for each command."""
 
 _READ_ON: Final = f"\b\nExamples and exit statuses:\n{REFERENCE}"
 """After a backspace Typer breaks no lines."""
@@ -82,11 +81,11 @@ app.command()(events.cancel)
 app.command()(events.postpone)
 app.command()(holds.hold)
 app.command()(holds.release)
-app.command()(attention.attention)
-app.command()(attention.note)
-app.command()(attention.resolve)
+app.command()(alerts.alerts)
+app.command()(alerts.acknowledge)
+app.command()(alerts.resolve)
 app.command()(history.history)
-app.add_typer(clock.app, name="clock")
+app.add_typer(alerts.clock, name="clock")
 app.command("restore-check")(restore_check.restore_check)
 app.command()(watch.watch)
 app.add_typer(agent.app, name="agent")
@@ -116,7 +115,7 @@ def _forewarn(
 
 
 def command() -> TyperGroup:
-    """Return the whole command line as one value, to be run or looked through."""
+    """Return the whole command line."""
     _use_command(app)
     group = get_command(app)
     assert isinstance(group, TyperGroup)
@@ -134,10 +133,10 @@ def _use_command(group: typer.Typer) -> None:
         _use_command(below.typer_instance)
 
 
-def _refer(told: TyperGroup, path: tuple[str, ...]) -> None:
-    """Let the help of each command below a group name its place in the reference."""
-    told.epilog = _READ_ON
-    for name, below in told.commands.items():
+def _refer(group: TyperGroup, path: tuple[str, ...]) -> None:
+    """Put the place in the reference into the help of each command."""
+    group.epilog = _READ_ON
+    for name, below in group.commands.items():
         if isinstance(below, TyperGroup):
             _refer(below, (*path, name))
         else:
@@ -151,7 +150,7 @@ def execute(arguments: Sequence[str]) -> int:
         arguments: What follows the program's name.
 
     Returns:
-        The exit status; what went wrong has been said on stderr, each thing in one line.
+        The exit status. Errors have been printed on stderr, a line each.
     """
     try:
         status = command().main(args=list(arguments), prog_name=NAME, standalone_mode=False)
@@ -170,14 +169,14 @@ def execute(arguments: Sequence[str]) -> int:
             raise
         return ExitStatus.BROKEN_PIPE  # Typer ends so in every mode
     except BrokenPipeError:
-        # What is still buffered has no reader: without this Python complains of it at its end.
+        # The buffered rest has no reader: without this Python reports it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.BROKEN_PIPE
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         output.note(
-            f"{NAME}: internal error, a fault of Forewarn's own: {type(error).__name__}: {error}; "
+            f"{NAME}: internal error: {type(error).__name__}: {error}; "
             f"{TRACEBACK_VARIABLE}=1 shows where"
         )
         return ExitStatus.INTERNAL
@@ -185,17 +184,17 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def run() -> None:
-    """Run this process's command line and end the process."""
+    """Run the command line of this process, and end the process."""
     sys.exit(execute(sys.argv[1:]))
 
 
 def _usage(error: typer.TyperException) -> str:
-    """Return what is wrong with the command line in one line, with where to read on."""
+    """Return what is wrong with the command line in one line, and where to read on."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else NAME
     said = error.format_message()
     if said.startswith("Usage:"):
-        return said  # no command was named: the error is the help itself
+        return said  # there was no command: the error is the help itself
     line = " ".join(said.split()).replace("Value error, ", "").rstrip(".")
     stop = "" if line.endswith("?") else "."
     return f"{NAME}: {line}{stop} See '{path} --help'."

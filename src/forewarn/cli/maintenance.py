@@ -1,4 +1,4 @@
-"""`forewarn maintenance`: what was asked for, and letting it go on."""
+"""`forewarn maintenance`: list, show and resume maintenances."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +21,9 @@ from forewarn.cli.operator import (
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
-app = typer.Typer(help="List, show and resume what was asked for.", no_args_is_help=True)
+app = typer.Typer(help="List, show and resume maintenances.", no_args_is_help=True)
+
+NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="The maintenance.")]
 
 
 @app.command("list")
@@ -38,112 +40,88 @@ def list_(
 
     query: Query = {"limit": limit, "cursor": cursor}
     answer = pages(Service(operator), "/v1/maintenance", "maintenances", whole=whole, query=query)
-    if as_json:
-        output.document(answer.tree())
-        return
-    page = answer.read(schemas.MaintenancePage)
-    output.table(
-        ("NUMBER", "TYPE", "SOURCE", "TARGETS", "ASKED FOR BY", "AT", "DESCRIPTION"),
-        (
-            (
-                str(one.number),
-                one.event_type,
-                one.source,
-                output.listed(one.targets),
-                one.requested_by or "-",
-                times.shown(one.requested_at),
-                one.description or "-",
-            )
-            for one in page.maintenances
-        ),
-        empty="No maintenance was asked for yet: see 'forewarn schedule --help'.",
-    )
-    more(page.next)
+    answer.show(schemas.MaintenancePage, _draw_list, as_json=as_json)
 
 
 @app.command()
 def show(
-    number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="The maintenance.")],
-    *,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    number: NumberArgument, *, as_json: JsonOption = False, operator: OperatorOption = None
 ) -> None:
-    """Show one maintenance and what became of it."""
+    """Show a maintenance, its operations and its events."""
     from forewarn.server.operator import schemas
 
     answer = Service(operator).get(f"/v1/maintenance/{number}")
-    if as_json:
-        output.document(answer.tree())
-        return
-    detail = answer.read(schemas.MaintenanceDetail)
-    asked = detail.maintenance
-    output.pairs(
-        [
-            ("maintenance", str(asked.number)),
-            ("type", asked.event_type),
-            ("source", asked.source),
-            ("targets", output.listed(asked.targets)),
-            ("asked for", f"{times.shown(asked.requested_at)} by {asked.requested_by or '-'}"),
-            ("description", asked.description or "-"),
-            ("expected interruption", _interruption(asked.duration_seconds)),
-            *([("without notice", "where a scope is off")] if asked.without_notice else []),
-            *(("rolling_update", line) for line in map(_walk, asked.rolling_updates)),
-        ]
-    )
-    output.say("")
-    operations.told(detail.operations, empty="It has no operation left in history.")
-    output.say("")
-    output.table(
-        ("EVENT", "REF", "DOMAIN", "MACHINES", "APPROVED BY", "FROM", "AT"),
-        (
-            (
-                event.id,
-                operation.id,
-                f"{event.scope}/{event.update_domain}",
-                output.listed(event.machines),
-                operations.approver(event.approval),
-                (event.approval.address if event.approval else "") or "-",
-                times.shown(event.approval.at if event.approval else None),
-            )
-            for operation in detail.operations
-            for event in operation.events
-        ),
-        empty="It has no event left in history.",
-    )
-    operations.interventions(asked, detail.operations)
-    operations.further(detail.further)
+    answer.show(schemas.MaintenanceDetail, _draw, as_json=as_json)
 
 
 @app.command()
 def resume(
-    number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="The maintenance.")],
-    *,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    number: NumberArgument, *, as_json: JsonOption = False, operator: OperatorOption = None
 ) -> None:
-    """Let a walk that has stopped go on with its next step."""
-    from forewarn.server.operator import schemas
-
+    """Resume a paused rolling update with its next step."""
     answer = Service(operator).ask("POST", f"/v1/maintenance/{number}/resume", body={"by": who()})
-    if as_json:
-        output.document(answer.tree())
-        return
-    announced = answer.read(schemas.OperationList).operations
-    output.say(f"maintenance {number} goes on")
-    operations.became(announced)
-    if not announced:
-        output.note("Its next step is announced when nothing live is in its way, if one is left.")
+    if not as_json:
+        output.say(f"maintenance {number} is resumed")
+        if not answer.tree()["operations"]:
+            output.note("The next step, if any is left, is announced when nothing blocks it.")
+    operations.show(answer, as_json=as_json)
 
 
-def _walk(walk: "schemas.RollingUpdateView") -> str:
-    """Return how a walk stands, in a line."""
-    had_turn = output.listed(walk.done.names, walk.done.count) or "nobody"
-    line = f"{f'scope {walk.scope}' if walk.scope else f'host {walk.host}'} is {walk.state}"
-    if walk.reason:
-        line += f" ({walk.reason})"
-    line += f"; had their turn, or have it: {had_turn}"
-    return line if walk.more else f"{line}; nothing more to come"
+def _draw_list(page: "schemas.MaintenancePage") -> None:
+    output.table(
+        page.maintenances,
+        {
+            "NUMBER": lambda one: str(one.number),
+            "TYPE": lambda one: one.event_type,
+            "SOURCE": lambda one: one.source,
+            "TARGETS": lambda one: output.listed(one.targets),
+            "REQUESTED BY": lambda one: one.requested_by or "-",
+            "AT": lambda one: times.shown(one.requested_at),
+            "DESCRIPTION": lambda one: one.description or "-",
+        },
+        empty="There is no maintenance yet: see 'forewarn schedule --help'.",
+    )
+    more(page.next)
 
 
-def _interruption(seconds: int) -> str:
-    return {-1: "unknown", 0: "none"}.get(seconds) or times.shown_span(seconds)
+def _draw(detail: "schemas.MaintenanceDetail") -> None:
+    one = detail.maintenance
+    interruption = {-1: "unknown", 0: "none"}.get(one.duration_seconds)
+    output.pairs(
+        [
+            ("maintenance", str(one.number)),
+            ("type", one.event_type),
+            ("source", one.source),
+            ("targets", output.listed(one.targets)),
+            ("requested", f"{times.shown(one.requested_at)} by {one.requested_by or '-'}"),
+            ("description", one.description or "-"),
+            ("expected interruption", interruption or times.shown_span(one.duration_seconds)),
+            *([("without notice", "in scopes that are off")] if one.without_notice else []),
+            *(("rolling update", line) for line in map(_rolling_update, one.rolling_updates)),
+        ]
+    )
+    output.say("")
+    operations.told(detail.operations, empty="The history has no operation of it.")
+    output.say("")
+    output.table(
+        ((event, operation) for operation in detail.operations for event in operation.events),
+        {
+            "EVENT": lambda pair: pair[0].id,
+            "REF": lambda pair: pair[1].id,
+            "DOMAIN": lambda pair: f"{pair[0].scope}/{pair[0].update_domain}",
+            "MACHINES": lambda pair: output.listed(pair[0].machines),
+            "APPROVED BY": lambda pair: operations.approver(pair[0].approval),
+            "FROM": lambda pair: (pair[0].approval.address if pair[0].approval else "") or "-",
+            "AT": lambda pair: times.shown(pair[0].approval.at if pair[0].approval else None),
+        },
+        empty="The history has no event of it.",
+    )
+    operations.interventions(one, detail.operations)
+    operations.further(detail.further)
+
+
+def _rolling_update(rolling: "schemas.RollingUpdateView") -> str:
+    done = output.listed(rolling.done.names, rolling.done.count) or "none"
+    line = f"{f'scope {rolling.scope}' if rolling.scope else f'host {rolling.host}'}"
+    line += f" is {rolling.state}" + (f" ({rolling.reason})" if rolling.reason else "")
+    return f"{line}; machines so far: {done}" + ("" if rolling.more else "; nothing is left")

@@ -1,4 +1,4 @@
-"""Operations, their events and approvals as tables: what several commands show alike."""
+"""Operations, their events and approvals, as several commands show them."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -7,12 +7,13 @@ from forewarn.cli import output, times
 from forewarn.vocabulary import ApproverKind, EventStatus
 
 if TYPE_CHECKING:
+    from forewarn.cli.operator import Answer
     from forewarn.maintenance import model
     from forewarn.server.operator import schemas
 
 
 def approver(approval: "model.Approval | None") -> str:
-    """Return whose word it was; `-` while there is none."""
+    """Return who approved; `-` for nobody."""
     if approval is None:
         return "-"
     if approval.kind is ApproverKind.GUEST:
@@ -20,39 +21,27 @@ def approver(approval: "model.Approval | None") -> str:
     return f"{approval.kind} {approval.by}".strip()
 
 
-def approvers(operation: "schemas.OperationView") -> str:
-    """Return whose words they were, event by event; `-` where there are none."""
-    named = dict.fromkeys(approver(event.approval) for event in operation.events)
-    return ", ".join(named) or "-"
-
-
 def machines(operation: "schemas.OperationView") -> str:
-    """Return the machines of an operation, the first of them spelled out."""
+    """Return the machines of an operation, the first of them by name."""
     return output.listed([name for event in operation.events for name in event.machines])
 
 
-def domains(operation: "schemas.OperationView") -> str:
-    """Return where its machines are: scope and update domain."""
-    return ", ".join(f"{event.scope}/{event.update_domain}" for event in operation.events)
-
-
 def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
-    """Show what is going to happen, by operation."""
+    """Show what is going to happen."""
     output.table(
-        ("REF", "TYPE", "STATUS", "DOMAIN", "MACHINES", "NOT BEFORE", "NOTICE", "EVENT"),
-        (
-            (
-                operation.id,
-                operation.event_type,
-                standing(operation),
-                domains(operation),
-                machines(operation),
-                times.shown(operation.not_before),
-                times.shown_span(notice_seconds(operation)),
-                ", ".join(event.id for event in operation.events),
-            )
-            for operation in operations
-        ),
+        operations,
+        {
+            "REF": lambda operation: operation.id,
+            "TYPE": lambda operation: operation.event_type,
+            "STATUS": standing,
+            "DOMAIN": lambda operation: ", ".join(
+                f"{event.scope}/{event.update_domain}" for event in operation.events
+            ),
+            "MACHINES": machines,
+            "NOT BEFORE": lambda operation: times.shown(operation.not_before),
+            "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
+            "EVENT": lambda operation: ", ".join(event.id for event in operation.events),
+        },
         empty=empty,
     )
 
@@ -60,125 +49,126 @@ def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
 def interventions(
     maintenance: "schemas.MaintenanceView", operations: Iterable["schemas.OperationView"]
 ) -> None:
-    """Show what operators did with a maintenance and its operations; nothing where they did not."""
+    """Show what operators did with a maintenance and its operations, if anything."""
     done = [(str(maintenance.number), one) for one in maintenance.interventions]
     done += [(operation.id, one) for operation in operations for one in operation.interventions]
-    if not done:
-        return
-    output.say("")
+    if done:
+        output.say("")
     output.table(
-        ("REF", "DEED", "BY", "AT", "NOTE"),
-        (
-            (reference, one.action, one.by, times.shown(one.at), one.detail or "-")
-            for reference, one in sorted(done, key=lambda pair: pair[1].at)
-        ),
-        empty="",
+        sorted(done, key=lambda pair: pair[1].at),
+        {
+            "REF": lambda pair: pair[0],
+            "ACTION": lambda pair: pair[1].action,
+            "BY": lambda pair: pair[1].by,
+            "AT": lambda pair: times.shown(pair[1].at),
+            "DETAIL": lambda pair: pair[1].detail or "-",
+        },
     )
 
 
 def further(steps: Sequence["schemas.FurtherStep"]) -> None:
-    """Show what walks have still to announce, as it would be now; nothing where nothing is."""
+    """Show the steps that rolling updates have still to announce, if any."""
     if not steps:
         return
     output.say("")
     output.table(
-        ("THEN", "DOMAIN", "MACHINES"),
-        (
-            (
-                str(turn),
-                ", ".join(f"{place.scope}/{place.update_domain}" for place in step.places),
-                "; ".join(
-                    output.listed(place.machines.names, place.machines.count)
-                    for place in step.places
-                ),
-            )
-            for turn, step in enumerate(steps, 1)
-        ),
-        empty="",
+        enumerate(steps, 1),
+        {
+            "THEN": lambda turn: str(turn[0]),
+            "DOMAIN": lambda turn: ", ".join(
+                f"{place.scope}/{place.update_domain}" for place in turn[1].places
+            ),
+            "MACHINES": lambda turn: "; ".join(
+                output.listed(place.machines.names, place.machines.count)
+                for place in turn[1].places
+            ),
+        },
     )
     output.note("Each of these is announced when the one before it has ended well.")
 
 
 def told(operations: Iterable["schemas.OperationView"], empty: str) -> None:
-    """Show what has happened, by operation; and who steered it, where anybody did."""
+    """Show what has happened; and which operators intervened, if any did."""
     listed = list(operations)
     steered = any(operation.interventions for operation in listed)
     output.table(
-        (
-            *("REF", "TYPE", "MACHINES", "ANNOUNCED", "NOTICE", "WAITED", "STARTED BECAUSE"),
-            *(("STEERED BY",) if steered else ()),
-            *("STATUS", "TOOK", "OUTCOME"),
-        ),
-        (
-            (
-                operation.id,
-                operation.event_type,
-                machines(operation),
-                times.shown(operation.announced_at),
-                times.shown_span(notice_seconds(operation)),
-                times.shown_span(_waited(operation)),
-                _because(operation),
-                *((_steered(operation),) if steered else ()),
-                operation.status,
-                times.shown_span(operation.took_seconds),
-                operation.outcome or "-",
-            )
-            for operation in listed
-        ),
+        listed,
+        {
+            "REF": lambda operation: operation.id,
+            "TYPE": lambda operation: operation.event_type,
+            "MACHINES": machines,
+            "ANNOUNCED": lambda operation: times.shown(operation.announced_at),
+            "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
+            "WAITED": _waited,
+            "STARTED BECAUSE": _because,
+            **({"STEERED BY": _steered} if steered else {}),
+            "STATUS": lambda operation: operation.status,
+            "TOOK": lambda operation: times.shown_span(operation.took_seconds),
+            "OUTCOME": lambda operation: operation.outcome or "-",
+        },
         empty=empty,
     )
 
 
+def show(answer: "Answer", *, as_json: bool) -> None:
+    """Print the operations of an answer as they are after a request."""
+    from forewarn.server.operator import schemas
+
+    answer.show(schemas.OperationList, lambda found: became(found.operations), as_json=as_json)
+
+
 def became(operations: Iterable["schemas.OperationView"]) -> None:
-    """Say for each operation how it stands after a request."""
+    """Print each operation in a line."""
     for operation in operations:
-        line = (
-            f"{operation.id} {operation.event_type} of {machines(operation)}: {standing(operation)}"
-        )
+        line = f"{operation.id} {operation.event_type} of {machines(operation)}: "
+        line += standing(operation)
         if operation.status is EventStatus.SCHEDULED:
             line += f", not before {times.shown(operation.not_before)}"
         if any(event.approval for event in operation.events):
-            line += f", approved by {approvers(operation)}"
+            line += f", approved by {_approvers(operation)}"
         if operation.acknowledged_by:
-            line += f", noted by {operation.acknowledged_by}"
+            line += f", acknowledged by {operation.acknowledged_by}"
         output.say(line)
 
 
 def notice_seconds(operation: "schemas.OperationView") -> int:
-    """Return the notice that was given, in whole seconds: NotBefore is rounded up to one."""
+    """Return the notice in whole seconds; NotBefore is rounded up to one."""
     return max(0, int((operation.not_before - operation.announced_at).total_seconds()))
 
 
 def standing(live: "schemas.OperationView | schemas.LiveEvent") -> str:
-    """Return the status, and what keeps it from starting or leaves its end open."""
+    """Return the status, and what blocks its start or its end."""
     if live.held_at is not None:
         return f"{live.status}, held"
     if live.waits_for:
         return f"{live.status}, waits for {live.waits_for}"
     if live.outcome_unknown:
-        return f"{live.status}, in doubt"
+        return f"{live.status}, outcome unknown"
     return live.status
 
 
-def _waited(operation: "schemas.OperationView") -> float | None:
-    """Return how long it waited from its announcement to its start, None if it never did."""
+def _approvers(operation: "schemas.OperationView") -> str:
+    return ", ".join(dict.fromkeys(approver(event.approval) for event in operation.events)) or "-"
+
+
+def _waited(operation: "schemas.OperationView") -> str:
+    """Return the time from the announcement to the start."""
     if operation.started_at is None:
-        return None
-    return max(0.0, (operation.started_at - operation.announced_at).total_seconds())
+        return "-"
+    waited = (operation.started_at - operation.announced_at).total_seconds()
+    return times.shown_span(max(0.0, waited))
 
 
 def _steered(operation: "schemas.OperationView") -> str:
-    """Return who held, released, postponed or repeated it; `-` where nobody did."""
-    words: dict[str, dict[str, None]] = {}
+    """Return which operators intervened, and how."""
+    actions: dict[str, dict[str, None]] = {}
     for one in operation.interventions:
-        words.setdefault(one.by, {})[one.action] = None
-    return "; ".join(f"{by} ({', '.join(deeds)})" for by, deeds in words.items()) or "-"
+        actions.setdefault(one.by, {})[one.action] = None
+    return "; ".join(f"{by} ({', '.join(done)})" for by, done in actions.items()) or "-"
 
 
 def _because(operation: "schemas.OperationView") -> str:
     cause = operation.start_cause
     if cause is None:
         return "-"
-    if cause == "approved":
-        return f"{approvers(operation)} approved"
-    return cause.replace("-", " ")
+    return f"{_approvers(operation)} approved" if cause == "approved" else cause.replace("-", " ")

@@ -1,4 +1,4 @@
-"""What a command prints: tables on a terminal, aligned text in a pipe, JSON where it is asked for.
+"""What a command prints: tables on a terminal, aligned text in a pipe, JSON with `--json`.
 
 Results go to stdout, everything else to stderr.
 """
@@ -6,13 +6,16 @@ Results go to stdout, everything else to stderr.
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import typer
 
+Row = TypeVar("Row")
+
 
 def document(tree: object) -> None:
-    """Print one JSON document, indented for people's eyes."""
+    """Print one JSON document, indented for people."""
     typer.echo(json.dumps(tree, indent=2, ensure_ascii=False))
 
 
@@ -22,25 +25,29 @@ def say(line: str) -> None:
 
 
 def note(text: str) -> None:
-    """Say something that is no result, on stderr."""
+    """Print something that is not a result, on stderr."""
     typer.echo(text, err=True)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
+def table(
+    rows: Iterable[Row], columns: Mapping[str, Callable[[Row], str]], *, empty: str = ""
+) -> None:
     """Print a table.
 
     Args:
-        columns: The headings.
-        rows: One text for each column.
-        empty: What is said on stderr where there is no row.
+        rows: Its rows.
+        columns: The headings, each with the function that returns its cell of a row.
+        empty: Printed on stderr if there is no row.
     """
-    filled = [tuple(row) for row in rows]
+    filled = [tuple(cell(row) for cell in columns.values()) for row in rows]
+    headings = tuple(columns)
     if not filled:
-        note(empty)
+        if empty:
+            note(empty)
     elif sys.stdout.isatty():
-        _drawn(columns, filled)
+        _draw(headings, filled)
     else:
-        for line in aligned([tuple(columns), *filled]):
+        for line in aligned([headings, *filled]):
             typer.echo(line)
 
 
@@ -51,7 +58,7 @@ def pairs(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines whose columns begin below one another, two spaces apart."""
+    """Return rows as lines with aligned columns, two spaces apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
@@ -60,19 +67,19 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def listed(names: Sequence[str], count: int | None = None, most: int = 6) -> str:
-    """Return names in a row, and how many more there are.
+    """Return names in one line, and how many more there are.
 
     Args:
         names: The first of them, or all.
-        count: How many there are; None for as many as are named.
-        most: How many are spelled out.
+        count: How many there are; None for `len(names)`.
+        most: How many to name.
     """
     total = len(names) if count is None else count
     spelled = ", ".join(names[:most])
     return spelled if total <= most else f"{spelled} and {total - most} more"
 
 
-def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -89,7 +96,7 @@ def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Tell whether a table is narrow enough with nothing but the WRAPPED columns wrapped."""
+    """Tell whether a table fits the width when only the WRAPPED columns wrap."""
     widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     least = [
         min(size, WRAPPED_LEAST) if column in WRAPPED else size
@@ -98,11 +105,11 @@ def _fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
     return sum(least) + 2 * len(least) <= width
 
 
-WRAPPED = frozenset({"MACHINES", "TARGETS", "DESCRIPTION", "OUTCOME", "STARTED BECAUSE"})
-"""Columns of words, which are wrapped before any other is."""
+WRAPPED = frozenset({"MACHINES", "TARGETS", "DESCRIPTION", "OUTCOME", "STARTED BECAUSE", "WHAT"})
+"""Columns of words: they wrap before any other."""
 
 WRAPPED_LEAST = 12
-"""The characters that are left to them at least."""
+"""Their least width."""
 
 STYLES = {
     "Scheduled": "yellow",
@@ -111,4 +118,4 @@ STYLES = {
     "Failed": "bold red",
     "Canceled": "dim",
 }
-"""How the words of a status are coloured wherever they stand in a table."""
+"""The colours of a status, in every table."""

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
 
-class Kind(StrEnum):
-    """The event types, as they are typed."""
+class ScheduleType(StrEnum):
+    """The event types, in lower case."""
 
     REBOOT = "reboot"
     REDEPLOY = "redeploy"
@@ -23,17 +23,20 @@ class Kind(StrEnum):
     TERMINATE = "terminate"
 
 
-TypeArgument = Annotated[Kind, typer.Argument(metavar="TYPE", help="What is to happen.")]
+TypeArgument = Annotated[
+    ScheduleType,
+    typer.Argument(metavar="TYPE", help="reboot, redeploy, freeze, preempt or terminate."),
+]
 TargetsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="TARGET", help="Machines' names.", show_default=False),
+    typer.Argument(metavar="TARGET", help="Names of machines.", show_default=False),
 ]
 ScopeOption = Annotated[
     str, typer.Option("--scope", metavar="NAME", help="All machines of this scope.")
 ]
 HostOption = Annotated[
     str,
-    typer.Option("--host", metavar="NAME", help="All machines on this host, whatever their scope."),
+    typer.Option("--host", metavar="NAME", help="All machines on this host, of any scope."),
 ]
 NotBeforeOption = Annotated[
     str | None,
@@ -41,8 +44,8 @@ NotBeforeOption = Annotated[
         "--not-before",
         metavar="TIME",
         show_default=False,
-        help="RFC 3339 with a zone, or from now, as +20m. "
-        "Left out: as soon as the least notice allows.",
+        help="RFC 3339 with a zone, or from now, such as +20m. "
+        "Default: as soon as the least notice allows.",
     ),
 ]
 DurationOption = Annotated[
@@ -50,7 +53,7 @@ DurationOption = Annotated[
     typer.Option(
         "--duration",
         metavar="SPAN",
-        help="The expected interruption: seconds, 30s, 5m; 0 is none, -1 unknown.",
+        help="The expected interruption: seconds, 30s or 5m; 0 for none, -1 for unknown.",
     ),
 ]
 DescriptionOption = Annotated[
@@ -59,37 +62,34 @@ DescriptionOption = Annotated[
         "--description",
         metavar="TEXT",
         show_default=False,
-        help="What guests read. Left out: the text that the type has by custom.",
+        help="The text for the guests. Default: the usual text of the type.",
     ),
 ]
 SourceOption = Annotated[
-    EventSource, typer.Option("--source", case_sensitive=False, help="Who wants it.")
+    EventSource, typer.Option("--source", case_sensitive=False, help="Who causes it.")
 ]
 NoNoticeOption = Annotated[
     bool,
-    typer.Option(
-        "--no-notice", help="It has happened already: an unforeseen failure; starts at once."
-    ),
+    typer.Option("--no-notice", help="It has happened: an unforeseen failure. It starts at once."),
 ]
 IndivisibleOption = Annotated[
     bool,
     typer.Option(
         "--indivisible",
-        help="The host's machines can only go down all at once; refused where two domains would.",
+        help="The machines of the host go down all at once; "
+        "refused if they are in two update domains of a scope.",
     ),
 ]
 WithoutNoticeOption = Annotated[
     bool,
     typer.Option(
-        "--without-notice", help="Stop machines of a scope that is off too: they get no notice."
+        "--without-notice", help="Accept that machines of a scope that is off get no notice."
     ),
 ]
 LiveMigrationOption = Annotated[
-    bool, typer.Option("--live-migration", help="A freeze that moves the machine.")
+    bool, typer.Option("--live-migration", help="The freeze moves the machine.")
 ]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Only show the operations, events and times.")
-]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]
 
 
 def schedule(
@@ -112,16 +112,16 @@ def schedule(
 ) -> None:
     """Ask for maintenance of machines, a scope or a host.
 
-    It is announced to the guests, and starts when they approve it or its notice is over. A scope
-    is taken one update domain after another: the next is announced when the one before has ended
-    well. What is on one host goes down together.
+    It is announced to the guests, and starts when they approve it or its notice is over. The
+    update domains of a scope are taken one after another: the next is announced when the one
+    before has ended well. The machines of a host go down together.
     """
     from forewarn.server.operator import schemas
 
     if sum(map(bool, (targets, scope, host))) != 1:
-        raise typer.BadParameter("name machines, or one --scope, or one --host: one of them")
-    if live_migration and kind is not Kind.FREEZE:
-        raise typer.BadParameter("--live-migration goes with freeze only")
+        raise typer.BadParameter("expected names of machines, or --scope, or --host")
+    if live_migration and kind is not ScheduleType.FREEZE:
+        raise typer.BadParameter("--live-migration is for a freeze only")
     at = None if not_before is None else times.moment(not_before)
     body = {
         "event_type": kind.capitalize(),
@@ -140,24 +140,20 @@ def schedule(
     service = Service(operator)
     if at is not None:
         body["not_before"] = service.moment(at).isoformat()
-    query = {"dry_run": "true" if dry_run else ""}
-    answer = service.ask("POST", "/v1/maintenance", query=query, body=body)
-    if as_json:
-        output.document(answer.tree())
-        return
-    _show(answer.read(schemas.MaintenancePlan))
+    answer = service.ask("POST", "/v1/maintenance", query={"dry_run": dry_run}, body=body)
+    answer.show(schemas.MaintenancePlan, _draw, as_json=as_json)
 
 
-def _show(plan: "schemas.MaintenancePlan") -> None:
+def _draw(plan: "schemas.MaintenancePlan") -> None:
     if plan.dry_run:
-        output.note("Nothing is scheduled: this is what it would become.")
+        output.note("Nothing is scheduled: this is a dry run.")
     else:
         output.say(f"maintenance {plan.maintenance.number}: {plan.maintenance.event_type}")
-    operations.planned(plan.operations, empty="It touches no machine.")
+    operations.planned(plan.operations, empty="It affects no machine.")
     operations.further(plan.further)
     for operation in plan.superseded:
-        verb = "would be" if plan.dry_run else "was"
+        verb = "would cancel" if plan.dry_run else "has cancelled"
         output.note(
-            f"Operation {operation.id} ({operation.event_type} of "
-            f"{operations.machines(operation)}) {verb} cancelled by this."
+            f"It {verb} operation {operation.id} ({operation.event_type} of "
+            f"{operations.machines(operation)})."
         )

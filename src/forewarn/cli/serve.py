@@ -17,7 +17,7 @@ def serve(
             "--config",
             metavar="FILE",
             show_default=False,
-            help="The settings, TOML. Left out: FOREWARN_CONFIG, the user's own file, "
+            help="The settings, TOML. Default: FOREWARN_CONFIG, the user's own file, "
             "or /etc/forewarn/forewarn.toml.",
         ),
     ] = None,

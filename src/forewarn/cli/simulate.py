@@ -8,24 +8,23 @@ import typer
 
 from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.operator import JsonOption
 
 if TYPE_CHECKING:
     from forewarn.testing.parser import Scenario
 
 MAX_FILE: Final = 4 * 1024 * 1024
-"""The most bytes of a scenario file: more than its most lines need."""
+"""The most bytes of a scenario file: more than its lines can need."""
 
 
 def simulate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The scenario.")],
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document instead.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Play a scenario and show what each guest sees, and when.
 
-    Nothing is touched and no service is asked: time, store and connector are the scenario's own.
+    It changes nothing and asks no service: time, store and connector are the scenario's own.
     """
     try:
         import structlog
@@ -38,7 +37,7 @@ def simulate(
             f"'forewarn simulate' needs the package {error.name}: pip install 'forewarn[server]'"
         )
         raise Failed(ExitStatus.MISSING_EXTRA, message) from error
-    # The service's own log would stand between the lines of the timeline, which says it all.
+    # The log of the service would stand between the lines of the timeline.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     wanted = _scenario(file)
     entries: list[scenario.TimelineEntry] = []
@@ -74,13 +73,13 @@ def _scenario(file: Path) -> "Scenario":
         with file.open("rb") as opened:
             raw = opened.read(MAX_FILE + 1)
         if len(raw) > MAX_FILE:
-            message = f"{file} has more than {MAX_FILE} bytes: no scenario is as long"
+            message = f"{file} has more than {MAX_FILE} bytes: no scenario is so long"
             raise Failed(ExitStatus.USAGE, message)
         return parser.parse(raw.decode("utf-8"), str(file))
     except OSError as error:
-        raise Failed(ExitStatus.USAGE, f"{file}: {error.strerror}: name a scenario") from error
+        raise Failed(ExitStatus.USAGE, f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        message = f"{file} is not UTF-8, at byte {error.start}: save it as UTF-8"
+        message = f"{file} is not UTF-8 text, at byte {error.start}"
         raise Failed(ExitStatus.USAGE, message) from error
     except parser.ScriptError as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error

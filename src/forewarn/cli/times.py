@@ -1,7 +1,7 @@
 """Times and spans as people type and read them.
 
-Everything is shown in UTC to the second, whatever the machine's zone: the guests' documents, the
-service's log and the history then read alike on every machine.
+Times are shown in UTC to the second, whatever the zone of the machine, so that they can be compared
+with the documents of guests, the log of the service and the history.
 """
 
 import re
@@ -16,18 +16,18 @@ _MOMENT = re.compile(
 )
 
 LONGEST = timedelta(days=36_500)
-"""A hundred years: nothing that is scheduled or was kept is further off."""
+"""A hundred years: no maintenance and no history is further off."""
 
 
 def span(text: str) -> timedelta:
     """Read a span such as `90`, `90s`, `5m` or `1h30m`; a bare number is seconds.
 
     Raises:
-        typer.BadParameter: It is none, or longer than LONGEST.
+        typer.BadParameter: It is invalid, or longer than LONGEST.
     """
     match = _SPAN.fullmatch(f"{text}s" if text.isdecimal() else text or "none")
     if match is None:
-        message = f"{text!r} is no span of time: give seconds, or such as 30s, 5m or 1h30m"
+        message = f"invalid span {text!r}: expected seconds, or a span such as 30s, 5m or 1h30m"
         raise typer.BadParameter(message)
     try:
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
@@ -35,18 +35,18 @@ def span(text: str) -> timedelta:
     except (OverflowError, ValueError):  # int takes no more than 4,300 digits
         read = timedelta.max
     if read > LONGEST:
-        raise typer.BadParameter(f"{text[:40]!r} is too long a span of time")
+        raise typer.BadParameter(f"invalid span {text[:40]!r}: longer than a hundred years")
     return read
 
 
 def moment(text: str) -> datetime | timedelta:
-    """Read a time: RFC 3339 with its zone, or a span from the service's now (`+20m`, `-2h`).
+    """Read a time: RFC 3339 with its zone, or a span from now (`+20m`, `-2h`).
 
     Returns:
         A time in UTC, or the signed span.
 
     Raises:
-        typer.BadParameter: It is neither, names no zone, or is none in UTC.
+        typer.BadParameter: It is neither, or has no zone, or is out of range in UTC.
     """
     if text[:1] in {"+", "-"}:
         ahead = span(text[1:])
@@ -57,18 +57,16 @@ def moment(text: str) -> datetime | timedelta:
     except ValueError:
         read = None
     if match is None or read is None:
-        message = (
-            f"{text!r} is no time: give RFC 3339 with a zone, such as 2026-03-01T12:00:00Z, "
-            "or a span from now, such as +20m"
-        )
+        message = f"invalid time {text!r}: expected RFC 3339, such as 2026-11-22T22:00:00Z, or +20m"
         raise typer.BadParameter(message)
     if match["zone"] is None:
-        message = f"{text!r} names no time zone: add Z for UTC, or an offset such as +02:00"
+        message = f"invalid time {text!r}: no time zone; add Z for UTC, or an offset such as +02:00"
         raise typer.BadParameter(message)
     try:
         return read.astimezone(UTC)
     except OverflowError as error:
-        raise typer.BadParameter(f"{text!r} is before the year 1 or after 9999 in UTC") from error
+        message = f"invalid time {text!r}: before the year 1 or after 9999 in UTC"
+        raise typer.BadParameter(message) from error
 
 
 def duration_seconds(text: str) -> int:
@@ -83,7 +81,7 @@ def duration_seconds(text: str) -> int:
 
 
 def shown(at: datetime | None) -> str:
-    """Return a time as tables show it, such as `2026-03-01 12:00:00Z`; `-` for none."""
+    """Return a time as tables show it, such as `2026-03-01 12:00:00Z`; `-` for None."""
     return "-" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
@@ -95,12 +93,12 @@ def precise(at: datetime) -> str:
 
 
 def hour(at: datetime) -> str:
-    """Return the time of day alone, such as `12:00:00Z`."""
+    """Return the time of day, such as `12:00:00Z`."""
     return at.astimezone(UTC).strftime("%H:%M:%SZ")
 
 
 def shown_span(seconds: float | None) -> str:
-    """Return a span as tables show it, such as `14m 30s`; `-` for none."""
+    """Return a span as tables show it, such as `14m 30s`; `-` for None."""
     if seconds is None:
         return "-"
     whole = round(seconds)

@@ -1,0 +1,106 @@
+"""`forewarn alerts`, `acknowledge`, `resolve` and `clock trust`: what needs an operator."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forewarn.cli import operations, output, times
+from forewarn.cli.exits import ExitStatus
+from forewarn.cli.operator import JsonOption, OperatorOption, Service, segment, who
+
+if TYPE_CHECKING:
+    from forewarn.server.operator import schemas
+
+clock = typer.Typer(help="Trust the clock of the service again.", no_args_is_help=True)
+
+
+class Resolution(StrEnum):
+    """The result of an operation whose outcome is unknown."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REPEAT = "repeat"
+
+
+def alerts(*, as_json: JsonOption = False, operator: OperatorOption = None) -> None:
+    """List what needs an operator, the oldest first.
+
+    Ends with 0 if there is nothing, and with 11 if there is something.
+    """
+    from forewarn.server.operator import schemas
+
+    answer = Service(operator).get("/v1/alerts")
+    answer.show(schemas.AlertList, _draw, as_json=as_json)
+    if answer.tree()["count"]:
+        raise typer.Exit(ExitStatus.ALERTS)
+
+
+def acknowledge(
+    references: Annotated[
+        list[str],
+        typer.Argument(metavar="REF", help="Failed operations (12.1), or maintenances (12)."),
+    ],
+    *,
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """Acknowledge failures, which ends their alerts.
+
+    All of them or, if one is not a failure, none. The history keeps who did it.
+    """
+    body = {"references": references, "by": who()}
+    answer = Service(operator).ask("POST", "/v1/acknowledgements", body=body)
+    operations.show(answer, as_json=as_json)
+
+
+def resolve(
+    reference: Annotated[str, typer.Argument(metavar="REF", help="An operation (12.1).")],
+    verdict: Annotated[
+        Resolution, typer.Argument(metavar="RESULT", help="succeeded, failed or repeat.")
+    ],
+    *,
+    as_json: JsonOption = False,
+    operator: OperatorOption = None,
+) -> None:
+    """Record the result of an operation whose outcome is unknown.
+
+    'repeat' reruns the machines whose result is unknown.
+    """
+    path = f"/v1/operations/{segment(reference)}/resolution"
+    answer = Service(operator).ask("POST", path, body={"verdict": verdict, "by": who()})
+    operations.show(answer, as_json=as_json)
+
+
+@clock.callback()
+def _clock() -> None:
+    """Trust the clock of the service again."""
+
+
+@clock.command()
+def trust(*, as_json: JsonOption = False, operator: OperatorOption = None) -> None:
+    """Declare that the clock of the machine is right.
+
+    If it was set forward, every notice is extended; if it was set back, nothing moves.
+    """
+    answer = Service(operator).ask("POST", "/v1/clock", body={"trust": True, "by": who()})
+    now = answer.tree()["now"]
+    if as_json:
+        output.document(answer.tree())
+    else:
+        output.say(f"The clock is trusted: it is {now}.")
+
+
+def _draw(found: "schemas.AlertList") -> None:
+    output.table(
+        found.items,
+        {
+            "KIND": lambda alert: alert.kind,
+            "ABOUT": lambda alert: alert.about,
+            "SINCE": lambda alert: times.shown(alert.since),
+            "WHAT": lambda alert: alert.message,
+        },
+        empty="There are no alerts.",
+    )
+    if found.count > len(found.items):
+        output.note(f"These are the oldest {len(found.items)} of {found.count}.")
