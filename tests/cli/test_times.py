@@ -34,7 +34,7 @@ def test_what_is_no_span_is_refused_with_an_example(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["9" * 12, "99999999999d", "36501d", "36500d1s", "9" * 5000 + "s"])
 def test_a_span_of_over_a_hundred_years_is_refused_as_too_long(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match=" is too long a span of time"):
+    with pytest.raises(typer.BadParameter, match="hundred years"):
         times.span(text)
 
 
@@ -73,13 +73,13 @@ def test_a_time_without_a_zone_is_refused_and_says_how_to_give_one() -> None:
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01T00:00:00Z", "2026-03-01", "12:00Z"])
 def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="2026-03-01T12:00:00Z"):
+    with pytest.raises(typer.BadParameter, match="RFC 3339"):
         times.moment(text)
 
 
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
 def test_a_time_that_utc_has_no_date_for_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="before the year 1 or after 9999"):
+    with pytest.raises(typer.BadParameter, match="UTC"):
         times.moment(text)
 
 
