@@ -4,27 +4,27 @@ from typing import Any
 
 import msgspec
 
-from forewarn.agent.machine import Machine
+from forewarn.agent.decider import Decider
 from forewarn.agent.messages import (
-    Answered,
-    Approve,
-    Ask,
-    Begin,
-    Cause,
-    Command,
-    Finished,
-    Found,
-    Heard,
-    Looked,
-    Reloaded,
-    Resumed,
-    Retry,
-    Stop,
-    Woken,
-    Write,
+    ActionFinished,
+    AgentStarted,
+    ApprovalAnswered,
+    ApproveEvent,
+    AskPeers,
+    BeginAction,
+    DocumentSeen,
+    FactsFound,
+    Input,
+    Output,
+    PeersAnswered,
+    RetryHeld,
+    RulesReloaded,
+    StopAction,
+    TimePassed,
+    WriteRecord,
 )
-from forewarn.agent.records import Fact, Outcome
 from forewarn.agent.rules import Rule
+from forewarn.agent.state import ActionOutcome, AnyRecord
 from forewarn.client.event import Event
 
 ME = "web-0"
@@ -86,42 +86,42 @@ class Bench:
         self.now = START
         self.rules = rules
         self.me = me
-        self.journal: list[Fact] = []
-        self.runs: dict[str, Begin] = {}
-        self.approvals: list[Approve] = []
-        self.asked: list[Ask] = []
+        self.journal: list[AnyRecord] = []
+        self.runs: dict[str, BeginAction] = {}
+        self.approvals: list[ApproveEvent] = []
+        self.asked: list[AskPeers] = []
         self.document: tuple[Event, ...] = ()
         self.start(boot)
 
     def start(self, boot: str = "boot-1") -> list[str]:
         """Begin a process of its own from the journal, as after a kill."""
         self.runs = {}
-        self.machine = Machine(self.rules, MARGIN, read_again(self.journal))
-        return self.tell(Resumed(boot))
+        self.decider = Decider(self.rules, MARGIN, read_again(self.journal))
+        return self.tell(AgentStarted(boot))
 
-    def tell(self, cause: Cause) -> list[str]:
+    def tell(self, cause: Input) -> list[str]:
         """Tell one cause, and return what followed in words, the records left out."""
         said = []
-        for told in self.machine.handle(cause, self.now):
+        for told in self.decider.handle(cause, self.now):
             said += self._take(told)
         return said
 
-    def _take(self, told: Command) -> list[str]:
+    def _take(self, told: Output) -> list[str]:
         match told:
-            case Write():
+            case WriteRecord():
                 self.journal.append(told.record)
                 return []
-            case Begin():
-                word = f"{'undo' if told.undo else 'do'} {name(told.step)}"
-                self.runs[name(told.step)] = told
+            case BeginAction():
+                word = f"{'undo' if told.undo else 'do'} {name(told.action)}"
+                self.runs[name(told.action)] = told
                 return [word]
-            case Stop():
+            case StopAction():
                 (stopped,) = [key for key, run in self.runs.items() if run.run == told.run]
                 return [f"stop {stopped}"]
-            case Approve():
+            case ApproveEvent():
                 self.approvals.append(told)
                 return [f"approve {told.event.event_id}"]
-            case Ask():
+            case AskPeers():
                 self.asked.append(told)
                 return [f"ask {' '.join(told.machines)}"]
             case _:
@@ -129,46 +129,46 @@ class Bench:
 
     def see(self, *events: Event) -> list[str]:
         self.document = events
-        return self.tell(Looked(events, self.me))
+        return self.tell(DocumentSeen(events, self.me))
 
-    def end(self, which: str, outcome: Outcome = Outcome.DONE) -> list[str]:
-        return self.tell(Finished(self.runs[which].run, outcome, "said so"))
+    def end(self, which: str, outcome: ActionOutcome = ActionOutcome.DONE) -> list[str]:
+        return self.tell(ActionFinished(self.runs[which].run, outcome, "said so"))
 
     def find(self, which: str, **facts: Any) -> list[str]:
-        return self.tell(Found(self.runs[which].run, facts))
+        return self.tell(FactsFound(self.runs[which].run, facts))
 
     def wait(self, seconds: float) -> list[str]:
         """Let time pass, waking the decider whenever it asked for it."""
         said, until = [], self.now + seconds
-        while self.machine.wake_at is not None and self.machine.wake_at <= until:
-            self.now = max(self.now, self.machine.wake_at)
-            said += self.tell(Woken())
+        while self.decider.wake_at is not None and self.decider.wake_at <= until:
+            self.now = max(self.now, self.decider.wake_at)
+            said += self.tell(TimePassed())
         self.now = until
-        return said + self.tell(Woken())
+        return said + self.tell(TimePassed())
 
     def answer(self, *, taken: bool | None) -> list[str]:
-        return self.tell(Answered(self.approvals[-1].request, taken))
+        return self.tell(ApprovalAnswered(self.approvals[-1].request, taken))
 
     def hear(self, *prepared: str) -> list[str]:
-        return self.tell(Heard(self.asked[-1].round, frozenset(prepared)))
+        return self.tell(PeersAnswered(self.asked[-1].round, frozenset(prepared)))
 
     def reload(self, *rules: Rule) -> list[str]:
         self.rules = rules
-        return self.tell(Reloaded(rules))
+        return self.tell(RulesReloaded(rules))
 
     def retry(self) -> list[str]:
-        return self.tell(Retry())
+        return self.tell(RetryHeld())
 
     @property
     def phase(self) -> str:
-        (case,) = self.machine.ledger.cases.values()
+        (case,) = self.decider.state.cases.values()
         return case.phase
 
     @property
     def standing(self) -> list[str]:
-        return [name(effect.step) for effect in self.machine.ledger.effects.values()]
+        return [name(effect.action) for effect in self.decider.state.effects.values()]
 
 
-def read_again(journal: list[Fact]) -> list[Fact]:
+def read_again(journal: list[AnyRecord]) -> list[AnyRecord]:
     """Return records as a journal gives them back: through their bytes."""
-    return [msgspec.json.decode(msgspec.json.encode(record), type=Fact) for record in journal]
+    return [msgspec.json.decode(msgspec.json.encode(record), type=AnyRecord) for record in journal]

@@ -13,29 +13,36 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agent.bench import MARGIN, ME, START, event, read_again, service
 from agent.bench import command as program
 from agent.bench import rule as made
-from forewarn.agent.consent import REFUSED_SECONDS
-from forewarn.agent.ledger import Ledger
-from forewarn.agent.machine import Machine
+from forewarn.agent.approval import REFUSED_SECONDS
+from forewarn.agent.decider import Decider
 from forewarn.agent.messages import (
-    Answered,
-    Approve,
-    Ask,
-    Begin,
-    Cause,
-    Command,
-    Finished,
-    Found,
-    Heard,
-    Looked,
-    Proceed,
-    Reloaded,
-    Resumed,
-    Retry,
-    Stop,
-    Woken,
-    Write,
+    ActionFinished,
+    AgentStarted,
+    ApprovalAnswered,
+    ApproveEvent,
+    AskPeers,
+    BeginAction,
+    DocumentSeen,
+    FactsFound,
+    Input,
+    Output,
+    PeersAnswered,
+    ProceedAction,
+    RetryHeld,
+    RulesReloaded,
+    StopAction,
+    TimePassed,
+    WriteRecord,
 )
-from forewarn.agent.records import Begun, Booted, Ended, Fact, Outcome, Retried
+from forewarn.agent.state import (
+    ActionBegun,
+    ActionEnded,
+    ActionOutcome,
+    AgentState,
+    AnyRecord,
+    EventRetried,
+    MachineBooted,
+)
 from forewarn.client.event import Event
 
 RULES = (
@@ -69,7 +76,9 @@ RULES = (
     ),
 )
 BY_TYPE = {r.match.types[0].value: r for r in RULES}
-LENIENT = {s.terms.effect for r in RULES for s in r.prepare if s.terms.on_failure == "continue"}
+LENIENT = {
+    s.settings.effect for r in RULES for s in r.prepare if s.settings.on_failure == "continue"
+}
 ALONE, LEADER, FOLLOWER = (ME,), (ME, "web-1"), ("web-1", ME)
 STRANGERS = ("web-1", "web-2")
 SEVEN = strategies.integers(0, 6)
@@ -92,16 +101,16 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         self.now = START
         self.boot = 1
-        self.journal: list[Fact] = []
+        self.journal: list[AnyRecord] = []
         self.world: dict[str, Event] = {}
         self.shown: dict[str, Event] = {}
         self.number = 0
         self.done: dict[str, Done] = {}
-        self.stale: list[Begin] = []
-        self.runs: dict[int, Begin] = {}
+        self.stale: list[BeginAction] = []
+        self.runs: dict[int, BeginAction] = {}
         self.stopped: dict[int, float] = {}
-        self.asked: dict[int, Ask] = {}
-        self.requests: dict[int, Approve] = {}
+        self.asked: dict[int, AskPeers] = {}
+        self.requests: dict[int, ApproveEvent] = {}
         self.agreed: set[str] = set()
         self.refused: dict[str, float] = {}
         self.cut_after: int | None = None
@@ -111,16 +120,16 @@ class AnyOrder(RuleBasedStateMachine):
     # The shell
 
     def resume(self) -> None:
-        self.machine = Machine(RULES, MARGIN, read_again(self.journal))
+        self.decider = Decider(RULES, MARGIN, read_again(self.journal))
         self.stale += self.runs.values()
         self.runs, self.asked, self.requests, self.stopped = {}, {}, {}, {}
         self.agreed, self.refused = set(), {}
         self.shown, self.wanted_again = {}, False
-        self.tell(Resumed(f"boot-{self.boot}"))
+        self.tell(AgentStarted(f"boot-{self.boot}"))
 
-    def tell(self, cause: Cause) -> None:
-        self.wanted_again |= isinstance(cause, Retry)
-        commands = self.machine.handle(cause, self.now)
+    def tell(self, cause: Input) -> None:
+        self.wanted_again |= isinstance(cause, RetryHeld)
+        commands = self.decider.handle(cause, self.now)
         if self.cut_after is not None:
             commands, self.cut_after = commands[: self.cut_after], None
             for told in commands:
@@ -129,54 +138,54 @@ class AnyOrder(RuleBasedStateMachine):
             return
         for told in commands:
             self.carry_out(told)
-        self.wanted_again &= not self.machine.looked
+        self.wanted_again &= not self.decider.looked
 
     def crash(self) -> None:
         for run in self.runs.values():
             self.state_of(run).interrupted.add(run.undo)
         self.resume()
 
-    def carry_out(self, told: Command) -> None:
+    def carry_out(self, told: Output) -> None:
         match told:
-            case Write():
+            case WriteRecord():
                 self.journal.append(told.record)
-                if isinstance(told.record, Begun) and not told.record.undo:
+                if isinstance(told.record, ActionBegun) and not told.record.undo:
                     self.state(told.record.effect).begun = True
-                if isinstance(told.record, Ended):
+                if isinstance(told.record, ActionEnded):
                     self.recorded_end(told.record)
-                if isinstance(told.record, Retried):
+                if isinstance(told.record, EventRetried):
                     self.judge_retry(told.record)
-                if isinstance(told.record, Booted):
+                if isinstance(told.record, MachineBooted):
                     self.forget_by_boot()
-            case Begin():
+            case BeginAction():
                 self.judge_begin(told)
                 self.runs[told.run] = told
-            case Approve():
+            case ApproveEvent():
                 self.judge_approval(told)
                 self.requests[told.request] = told
-            case Ask():
+            case AskPeers():
                 self.asked[told.round] = told
-            case Stop():
+            case StopAction():
                 assert told.run in self.runs
                 assert told.run not in self.stopped, "told once"
                 self.stopped[told.run] = self.now
-            case Proceed():
+            case ProceedAction():
                 assert told.run in self.runs
 
     # The judge
 
-    def key_of(self, run: Begin) -> str:
-        return run.step.terms.effect or f"{run.event.event_id}/{run.rule}/0"
+    def key_of(self, run: BeginAction) -> str:
+        return run.action.settings.effect or f"{run.event.event_id}/{run.rule}/0"
 
     def state(self, key: str) -> Done:
         return self.done.setdefault(key, Done())
 
-    def state_of(self, run: Begin) -> Done:
+    def state_of(self, run: BeginAction) -> Done:
         return self.state(self.key_of(run))
 
-    def judge_begin(self, run: Begin) -> None:
+    def judge_begin(self, run: BeginAction) -> None:
         state, key = self.state_of(run), self.key_of(run)
-        terms = run.step.terms
+        terms = run.action.settings
         under_way = [self.key_of(other) for other in self.runs.values()]
         assert key not in under_way, "one at a time"
         assert terms.repeatable or run.undo not in state.interrupted, "not begun again"
@@ -184,7 +193,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert state.begun, "only what was done is undone"
             assert run.event.event_id not in self.shown, "undone when it is gone"
             for shown in self.shown.values():
-                wants = [s.terms.effect for s in BY_TYPE[shown.event_type].prepare]
+                wants = [s.settings.effect for s in BY_TYPE[shown.event_type].prepare]
                 mine = shown.concerns_me and terms.effect
                 assert not (mine and terms.effect in wants), "undone when all are gone"
             state.good = False
@@ -200,7 +209,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert self.now < shown.starts_by - MARGIN, "nothing is begun too late"
         state.good = False
 
-    def judge_approval(self, told: Approve) -> None:
+    def judge_approval(self, told: ApproveEvent) -> None:
         shown = self.shown[told.event.event_id]
         governing = BY_TYPE[shown.event_type]
         assert shown.status == "Scheduled"
@@ -214,24 +223,24 @@ class AnyOrder(RuleBasedStateMachine):
             assert shown.resources[0] == ME, "the first approves"
             assert shown.event_id in self.agreed, "all of them are prepared"
         for step in governing.prepare:
-            state = self.done.get(step.terms.effect, Done())
-            lenient = governing.when_cut == "approve" and step.terms.on_failure == "continue"
+            state = self.done.get(step.settings.effect, Done())
+            lenient = governing.when_cut == "approve" and step.settings.on_failure == "continue"
             assert state.good or lenient, f"prepared before approved: {step}"
 
-    def judge_retry(self, record: Retried) -> None:
+    def judge_retry(self, record: EventRetried) -> None:
         """Only what somebody wants is tried again; only then may what a crash cut be."""
         assert self.wanted_again
         for step in BY_TYPE[self.shown[record.event_id].event_type].prepare:
-            self.state(step.terms.effect).interrupted.clear()
+            self.state(step.settings.effect).interrupted.clear()
 
     @invariant()
     def the_journal_alone_makes_the_state(self) -> None:
-        again, ours = Ledger(read_again(self.journal)), self.machine.ledger
+        again, ours = AgentState(read_again(self.journal)), self.decider.state
         assert (again.boot, again.cases, again.effects) == (ours.boot, ours.cases, ours.effects)
 
     @invariant()
     def whoever_waits_wakes(self) -> None:
-        wake = self.machine.wake_at
+        wake = self.decider.wake_at
         assert not self.runs or wake is not None
 
     # What happens
@@ -259,7 +268,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def look(self) -> None:
         self.shown = dict(self.world)
-        self.tell(Looked(tuple(self.world.values()), ME))
+        self.tell(DocumentSeen(tuple(self.world.values()), ME))
 
     @rule()
     def the_agent_looks(self) -> None:
@@ -288,39 +297,41 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(
         which=SEVEN,
-        outcome=strategies.sampled_from([Outcome.DONE, Outcome.DONE, Outcome.FAILED, Outcome.CUT]),
+        outcome=strategies.sampled_from(
+            [ActionOutcome.DONE, ActionOutcome.DONE, ActionOutcome.FAILED, ActionOutcome.CUT]
+        ),
     )
     @precondition(lambda self: self.runs)
-    def an_action_ends(self, which: int, outcome: Outcome) -> None:
+    def an_action_ends(self, which: int, outcome: ActionOutcome) -> None:
         run = list(self.runs.values())[which % len(self.runs)]
         self.end(run, outcome)
 
-    def end(self, run: Begin, outcome: Outcome) -> None:
-        self.tell(Finished(run.run, outcome))
+    def end(self, run: BeginAction, outcome: ActionOutcome) -> None:
+        self.tell(ActionFinished(run.run, outcome))
 
-    def recorded_end(self, record: Ended) -> None:
+    def recorded_end(self, record: ActionEnded) -> None:
         """Before its end is in the journal an action counts as under way: a crash cuts it."""
         for number in [n for n, run in self.runs.items() if self.key_of(run) == record.effect]:
             del self.runs[number]
             self.stopped.pop(number, None)
         given_up = record.final and record.effect in LENIENT  # as if it had been undone
-        if record.undo and (record.outcome is Outcome.DONE or given_up):
+        if record.undo and (record.outcome is ActionOutcome.DONE or given_up):
             self.done[record.effect] = Done()
-        elif record.outcome is Outcome.DONE:
+        elif record.outcome is ActionOutcome.DONE:
             self.state(record.effect).good = True
 
     @rule(which=SEVEN)
     @precondition(lambda self: self.runs)
     def an_action_finds_out(self, which: int) -> None:
         run = list(self.runs.values())[which % len(self.runs)]
-        self.tell(Found(run.run, {"was": which}))
+        self.tell(FactsFound(run.run, {"was": which}))
 
-    @rule(which=SEVEN, outcome=strategies.sampled_from(list(Outcome)[:3]))
+    @rule(which=SEVEN, outcome=strategies.sampled_from(list(ActionOutcome)[:3]))
     @precondition(lambda self: self.stale)
-    def a_late_answer_comes(self, which: int, outcome: Outcome) -> None:
+    def a_late_answer_comes(self, which: int, outcome: ActionOutcome) -> None:
         run = self.stale[which % len(self.stale)]
         if run.run not in self.runs:
-            self.tell(Finished(run.run, outcome))
+            self.tell(ActionFinished(run.run, outcome))
 
     @rule(which=SEVEN, taken=strategies.sampled_from([True, True, False, None]))
     @precondition(lambda self: self.requests)
@@ -331,7 +342,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.refused[told.event.event_id] = self.now
         if not taken:
             self.agreed.discard(told.event.event_id)
-        self.tell(Answered(request, taken))
+        self.tell(ApprovalAnswered(request, taken))
 
     @rule(which=SEVEN, every=strategies.booleans())
     @precondition(lambda self: self.asked)
@@ -343,7 +354,7 @@ class AnyOrder(RuleBasedStateMachine):
         )
         if every and number == latest:
             self.agreed.add(ask.event_id)
-        self.tell(Heard(number, frozenset(ask.machines if every else ())))
+        self.tell(PeersAnswered(number, frozenset(ask.machines if every else ())))
 
     @rule(seconds=strategies.sampled_from([1, 5, 20, 61, 400]))
     def time_passes(self, seconds: int) -> None:
@@ -351,13 +362,13 @@ class AnyOrder(RuleBasedStateMachine):
         for _ in range(1000):
             hung = [at + 1 for at in self.stopped.values()]  # who is told to stop takes a second
             nearest = min(
-                [t for t in [self.machine.wake_at, *hung] if t is not None], default=until
+                [t for t in [self.decider.wake_at, *hung] if t is not None], default=until
             )
             self.now = min(until, max(self.now, nearest))
             for number in [n for n, at in self.stopped.items() if at + 1 <= self.now]:
                 if number in self.runs:
-                    self.end(self.runs[number], Outcome.FAILED)
-            self.tell(Woken())
+                    self.end(self.runs[number], ActionOutcome.FAILED)
+            self.tell(TimePassed())
             if self.now == until:
                 return
         raise AssertionError("it wakes without end")
@@ -366,11 +377,11 @@ class AnyOrder(RuleBasedStateMachine):
     def somebody_reloads(self) -> None:
         for state in self.done.values():
             state.interrupted.clear()
-        self.tell(Reloaded(RULES))
+        self.tell(RulesReloaded(RULES))
 
     @rule()
     def somebody_wants_what_is_held_tried_again(self) -> None:
-        self.tell(Retry())
+        self.tell(RetryHeld())
 
     @rule(after=strategies.integers(0, 5))
     def a_crash_is_near(self, after: int) -> None:
@@ -384,8 +395,8 @@ class AnyOrder(RuleBasedStateMachine):
     def forget_by_boot(self) -> None:
         steps = [step for governing in RULES for step in governing.prepare]
         for step in steps:
-            if step.terms.after_boot != "undo" and step.terms.effect in self.done:
-                self.done[step.terms.effect] = Done()
+            if step.settings.after_boot != "undo" and step.settings.effect in self.done:
+                self.done[step.settings.effect] = Done()
 
     def teardown(self) -> None:
         """Whatever happened: when all is over and everything works, the machine is as it was."""
@@ -395,11 +406,11 @@ class AnyOrder(RuleBasedStateMachine):
         for _ in range(200):
             self.somebody_reloads()
             while self.runs:
-                self.end(next(iter(self.runs.values())), Outcome.DONE)
-            if self.machine.ledger.idle:
+                self.end(next(iter(self.runs.values())), ActionOutcome.DONE)
+            if self.decider.state.idle:
                 break
             self.time_passes(1)
-        assert self.machine.ledger.idle
+        assert self.decider.state.idle
 
 
 AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=40)

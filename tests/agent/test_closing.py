@@ -1,19 +1,19 @@
 """An agent that is to end, and one with nothing more to do: neither waits for what never comes."""
 
 from agent.bench import Bench, command, event, rule, service
-from forewarn.agent.messages import Closing
-from forewarn.agent.records import Outcome
+from forewarn.agent.messages import ShutdownRequested
+from forewarn.agent.state import ActionOutcome
 
-FAILED = Outcome.FAILED
+FAILED = ActionOutcome.FAILED
 
 
 def test_an_agent_that_is_to_end_waits_for_no_retry() -> None:
     bench = Bench(rule(service("web", retries=3, retry_seconds=60)))
     bench.see(event())
     bench.end("web", FAILED)
-    assert bench.machine.busy
-    assert bench.tell(Closing()) == []
-    assert not bench.machine.busy
+    assert bench.decider.busy
+    assert bench.tell(ShutdownRequested()) == []
+    assert not bench.decider.busy
     bench.start()
     assert bench.see(event()) == ["do web"]
 
@@ -24,9 +24,9 @@ def test_an_agent_that_is_to_end_waits_for_no_retry_of_undoing() -> None:
     bench.end("web")
     bench.see()
     bench.end("web", FAILED)
-    assert bench.machine.busy
-    bench.tell(Closing())
-    assert not bench.machine.busy
+    assert bench.decider.busy
+    bench.tell(ShutdownRequested())
+    assert not bench.decider.busy
     bench.start()
     assert bench.see() == ["undo web"]
 
@@ -34,19 +34,19 @@ def test_an_agent_that_is_to_end_waits_for_no_retry_of_undoing() -> None:
 def test_what_failed_while_it_was_to_end_is_not_waited_for() -> None:
     bench = Bench(rule(service("web", retries=3, retry_seconds=60)))
     bench.see(event())
-    bench.tell(Closing())
+    bench.tell(ShutdownRequested())
     bench.end("web", FAILED)
-    assert not bench.machine.busy
+    assert not bench.decider.busy
 
 
 def test_an_answer_is_waited_for_by_an_agent_that_is_to_end() -> None:
     bench = Bench(rule(service()))
     bench.see(event())
     bench.end("web")
-    bench.tell(Closing())
-    assert bench.machine.busy
+    bench.tell(ShutdownRequested())
+    assert bench.decider.busy
     bench.answer(taken=True)
-    assert not bench.machine.busy
+    assert not bench.decider.busy
     assert bench.phase == "Approved"
 
 
@@ -56,9 +56,9 @@ def test_a_retry_for_an_event_that_is_over_is_forgotten() -> None:
     bench.end("web", FAILED)
     assert bench.see() == ["undo web"]
     bench.end("web")
-    assert bench.machine.ledger.idle
-    assert not bench.machine.busy
-    assert bench.machine.wake_at is None
+    assert bench.decider.state.idle
+    assert not bench.decider.busy
+    assert bench.decider.wake_at is None
 
 
 def test_a_retry_that_no_event_waits_for_keeps_nobody_from_ending() -> None:
@@ -69,7 +69,7 @@ def test_a_retry_that_no_event_waits_for_keeps_nobody_from_ending() -> None:
     bench.see(event(starts_by=bench.now + 20))  # an operator moved it
     bench.wait(70)
     assert bench.phase == "Held"
-    assert not bench.machine.busy
+    assert not bench.decider.busy
 
 
 def test_a_retry_of_undoing_that_an_event_takes_over_is_forgotten() -> None:
@@ -80,5 +80,5 @@ def test_a_retry_of_undoing_that_an_event_takes_over_is_forgotten() -> None:
     bench.end("web", FAILED)
     assert bench.see(event("E2")) == ["do web"]
     bench.end("web")
-    assert not bench.machine.busy
+    assert not bench.decider.busy
     assert bench.see() == ["undo web"]

@@ -3,15 +3,19 @@
 import pytest
 
 from agent.bench import Bench, command, event, rule, service
-from forewarn.agent.ledger import Ledger
-from forewarn.agent.phases import Impossible
-from forewarn.agent.records import Approved, Outcome, Taken
+from forewarn.agent.state import (
+    ActionOutcome,
+    AgentState,
+    EventApproved,
+    ImpossibleStep,
+    RuleMatched,
+)
 
 STARTED = event(status="Started")
 
 
-def results(bench: Bench) -> list[Outcome | None]:
-    (case,) = bench.machine.ledger.cases.values()
+def results(bench: Bench) -> list[ActionOutcome | None]:
+    (case,) = bench.decider.state.cases.values()
     return case.results
 
 
@@ -42,7 +46,7 @@ def test_what_was_cut_in_the_middle_and_may_not_run_again_holds() -> None:
     bench.see(event())
     bench.start()
     assert bench.see(event()) == []
-    assert results(bench) == [Outcome.INTERRUPTED, None]
+    assert results(bench) == [ActionOutcome.INTERRUPTED, None]
     assert bench.phase == "Held"
     assert bench.see() == ["undo drain"]
 
@@ -57,7 +61,7 @@ def test_what_was_cut_in_the_middle_and_does_not_matter_is_passed() -> None:
 def test_what_was_held_stays_held() -> None:
     bench = Bench(rule(service()))
     bench.see(event())
-    bench.end("web", Outcome.FAILED)
+    bench.end("web", ActionOutcome.FAILED)
     bench.start("boot-2")
     assert bench.see(event()) == []
     assert bench.phase == "Held"
@@ -108,7 +112,7 @@ def test_undoing_that_was_cut_and_does_not_matter_is_given_up() -> None:
     bench.see()
     bench.start()
     bench.see()
-    assert bench.machine.ledger.idle
+    assert bench.decider.state.idle
 
 
 def test_undoing_that_failed_for_good_is_tried_again_by_the_next_process() -> None:
@@ -116,7 +120,7 @@ def test_undoing_that_failed_for_good_is_tried_again_by_the_next_process() -> No
     bench.see(event())
     bench.end("web")
     bench.see()
-    bench.end("web", Outcome.FAILED)
+    bench.end("web", ActionOutcome.FAILED)
     bench.start()
     assert bench.see() == ["undo web"]
 
@@ -146,7 +150,7 @@ def test_what_a_boot_has_undone_is_not_undone() -> None:
     assert bench.standing == ["drain"]
     bench.see()
     assert bench.end("drain") == []
-    assert bench.machine.ledger.idle
+    assert bench.decider.state.idle
 
 
 def test_what_is_wanted_until_the_end_is_done_again_after_a_boot() -> None:
@@ -170,7 +174,7 @@ def test_after_a_boot_nothing_is_approved_before_it_is_done_again() -> None:
     bench.end("web")
     bench.start("boot-2")
     assert bench.see(event()) == ["do web"]
-    assert bench.end("web", Outcome.FAILED) == []
+    assert bench.end("web", ActionOutcome.FAILED) == []
     assert bench.phase == "Held"
 
 
@@ -178,7 +182,7 @@ def test_what_is_held_is_done_again_after_a_boot_and_stays_held() -> None:
     bench = Bench(rule(service("web", after_boot="again"), command("drain")))
     bench.see(event())
     bench.end("web")
-    bench.end("drain", Outcome.FAILED)
+    bench.end("drain", ActionOutcome.FAILED)
     bench.start("boot-2")
     assert bench.see(event()) == ["do web"]
     assert bench.end("web") == []
@@ -193,15 +197,15 @@ def test_what_is_wanted_again_is_not_done_for_an_event_that_is_over() -> None:
     bench.end("web")
     bench.start("boot-2")
     assert bench.see() == []
-    assert bench.machine.ledger.idle
+    assert bench.decider.state.idle
 
 
 @pytest.mark.parametrize(
     ("after_boot", "expected"),
-    [("forget", Outcome.INTERRUPTED), ("again", None), ("undo", Outcome.INTERRUPTED)],
+    [("forget", ActionOutcome.INTERRUPTED), ("again", None), ("undo", ActionOutcome.INTERRUPTED)],
 )
 def test_a_boot_in_the_middle_of_an_action_interrupts_it(
-    after_boot: str, expected: Outcome | None
+    after_boot: str, expected: ActionOutcome | None
 ) -> None:
     bench = Bench(rule(command("drain", after_boot=after_boot)))
     bench.see(event())
@@ -218,8 +222,11 @@ def test_a_boot_interrupts_no_action_that_had_not_begun() -> None:
     bench.end("a")
     bench.see(event(), event("E2", event_type="Redeploy"))
     bench.start("boot-2")
-    assert bench.machine.ledger.cases["E1"].results == [Outcome.DONE, Outcome.INTERRUPTED]
-    assert bench.machine.ledger.cases["E2"].results == [None, None]
+    assert bench.decider.state.cases["E1"].results == [
+        ActionOutcome.DONE,
+        ActionOutcome.INTERRUPTED,
+    ]
+    assert bench.decider.state.cases["E2"].results == [None, None]
 
 
 def test_the_same_boot_is_no_boot() -> None:
@@ -243,13 +250,13 @@ def test_a_journal_made_short_says_the_same() -> None:
     bench.see(event(), event("E2"))
     bench.end("ready")
     bench.find("drain", was=1)
-    before = bench.machine.ledger
-    short = Ledger([before.kept()])
+    before = bench.decider.state
+    short = AgentState([before.checkpoint()])
     assert (short.boot, short.cases, short.effects) == (before.boot, before.cases, before.effects)
-    bench.journal = [before.kept()]
+    bench.journal = [before.checkpoint()]
     bench.start()
     bench.see(event(), event("E2"))
-    assert [e.order for e in bench.machine.ledger.effects.values()] == [1, 2]
+    assert [e.order for e in bench.decider.state.effects.values()] == [1, 2]
     assert bench.see() == ["undo drain"]
     assert bench.runs["drain"].facts == {"was": 1}
 
@@ -269,7 +276,7 @@ def test_only_somebodys_word_lets_what_was_cut_run_again() -> None:
 def test_a_journal_made_short_in_the_middle_begins_what_follows_in_order() -> None:
     bench = Bench(rule(service("web"), command("drain")))
     bench.see(event())
-    bench.journal = [bench.machine.ledger.kept()]
+    bench.journal = [bench.decider.state.checkpoint()]
     bench.start()
     bench.see(event())
     assert bench.end("web") == ["do drain"]
@@ -283,9 +290,9 @@ def test_what_may_not_run_again_does_not_for_another_event_either() -> None:
     bench.see(event(), event("E2"))
     bench.start()
     assert bench.see(event(), event("E2")) == []
-    assert [case.results for case in bench.machine.ledger.cases.values()] == [
-        [Outcome.INTERRUPTED],
-        [Outcome.INTERRUPTED],
+    assert [case.results for case in bench.decider.state.cases.values()] == [
+        [ActionOutcome.INTERRUPTED],
+        [ActionOutcome.INTERRUPTED],
     ]
 
 
@@ -296,7 +303,7 @@ def test_undoing_that_was_cut_keeps_the_action_from_a_later_event_too() -> None:
     bench.see()
     bench.start()
     assert bench.see(event("E2")) == []
-    assert results(bench) == [Outcome.INTERRUPTED]
+    assert results(bench) == [ActionOutcome.INTERRUPTED]
     bench.start()
     assert bench.see(event("E2"), event("E3")) == []
 
@@ -306,7 +313,7 @@ def test_undoing_that_failed_for_good_keeps_the_action_from_no_later_event() -> 
     bench.see(event())
     bench.end("drain")
     bench.see()
-    bench.end("drain", Outcome.FAILED)
+    bench.end("drain", ActionOutcome.FAILED)
     bench.start()
     assert bench.see(event("E2")) == ["do drain"]
 
@@ -318,33 +325,33 @@ def test_every_effect_that_a_boot_has_undone_is_forgotten() -> None:
     bench.end("web")
     bench.start("boot-2")
     assert bench.standing == ["drain"]
-    assert results(bench) == [Outcome.DONE, Outcome.DONE]
+    assert results(bench) == [ActionOutcome.DONE, ActionOutcome.DONE]
 
 
 def test_the_journal_holds_no_time_of_one_boots_clock() -> None:
     bench = Bench(rule(service()))
     bench.see(event())
-    (taken,) = [record for record in bench.journal if isinstance(record, Taken)]
+    (taken,) = [record for record in bench.journal if isinstance(record, RuleMatched)]
     assert taken.event.starts_by is None
-    assert bench.machine.events["E1"].starts_by is not None
+    assert bench.decider.events["E1"].starts_by is not None
 
 
 def test_a_journal_made_short_to_nothing_goes_on() -> None:
     bench = Bench(rule(service("web"), command("drain")))
-    bench.journal = [bench.machine.ledger.kept()]
+    bench.journal = [bench.decider.state.checkpoint()]
     bench.start()
     bench.see(event())
     bench.end("web")
-    assert [effect.order for effect in bench.machine.ledger.effects.values()] == [1, 2]
+    assert [effect.order for effect in bench.decider.state.effects.values()] == [1, 2]
 
 
 def test_records_that_contradict_one_another_are_refused_by_the_event() -> None:
     bench = Bench(rule(service(), approve="never"))
     bench.see(event())
-    ledger = bench.machine.ledger
-    (taken,) = [record for record in bench.journal if isinstance(record, Taken)]
-    with pytest.raises(Impossible, match="event E1 is Preparing and cannot take"):
+    ledger = bench.decider.state
+    (taken,) = [record for record in bench.journal if isinstance(record, RuleMatched)]
+    with pytest.raises(ImpossibleStep, match="event E1 is Preparing and cannot take"):
         ledger.apply(taken)
-    with pytest.raises(Impossible, match="event E1 is Preparing and cannot approve"):
-        ledger.apply(Approved(event_id="E1"))
+    with pytest.raises(ImpossibleStep, match="event E1 is Preparing and cannot approve"):
+        ledger.apply(EventApproved(event_id="E1"))
     assert ledger.cases["E1"].phase == "Preparing"

@@ -1,31 +1,44 @@
 """The process's shell, as far as it can be told without one."""
 
+import contextlib
 import http.client
 import signal
+import sys
+import threading
 from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
 
 from agent.bench import command, event, rule
 from end_to_end.agents import until
 from forewarn import clock
+from forewarn.agent.action_settings import ReadySettings, RuleAction
 from forewarn.agent.daemon import Daemon
-from forewarn.agent.journal import Journal
-from forewarn.agent.messages import Looked
-from forewarn.agent.records import Begun, Booted, Taken
+from forewarn.agent.journal import Journal, JournalError
+from forewarn.agent.messages import DocumentSeen
 from forewarn.agent.rules import Rule
-from forewarn.agent.settings import OFF, Client, Settings, Status
-from forewarn.agent.steps import Ready, Step
+from forewarn.agent.settings import OFF, AgentSettings, ClientSettings, StatusSettings
+from forewarn.agent.state import (
+    ActionBegun,
+    AnyRecord,
+    Checkpoint,
+    MachineBooted,
+    RuleMatched,
+)
 
-CLIENT = Client(endpoint="http://127.0.0.1:1", machine="web-0")
-RULE = Rule(name="pool", prepare=(Step(ready=Ready()),), approve="when-prepared")
+CLIENT = ClientSettings(endpoint="http://127.0.0.1:1", machine="web-0")
+RULE = Rule(name="pool", prepare=(RuleAction(ready=ReadySettings()),), approve="when-prepared")
 
 
 def answers(folder: Path) -> dict[str, int]:
     """Return what the status port answers, by page, before the agent has begun to run."""
-    settings = Settings(client=CLIENT, status=Status(listen="127.0.0.1:0"))
+    settings = AgentSettings(client=CLIENT, status=StatusSettings(listen="127.0.0.1:0"))
     journal = Journal(folder)
     daemon = Daemon(settings, journal, tuple)
     daemon.listen()
-    assert daemon._port is not None
+    assert daemon._server is not None
     assert daemon.port is not None
     found = {}
     try:
@@ -35,7 +48,7 @@ def answers(folder: Path) -> dict[str, int]:
             found[path] = connection.getresponse().status
             connection.close()
     finally:
-        daemon._port.close()
+        daemon._server.close()
         journal.close()
     return found
 
@@ -55,9 +68,9 @@ def test_an_agent_that_comes_back_in_the_middle_is_never_ready_for_a_moment(
 ) -> None:
     journal = Journal(tmp_path)
     for record in (
-        Booted(boot="b"),
-        Taken(event=event(), rule=RULE),
-        Begun(effect="ready", undo=False, event_id="E1", step=0, attempt=1),
+        MachineBooted(boot="b"),
+        RuleMatched(event=event(), rule=RULE),
+        ActionBegun(effect="ready", undo=False, event_id="E1", index=0, attempt=1),
     ):
         journal.append(record)
     journal.close()
@@ -67,18 +80,95 @@ def test_an_agent_that_comes_back_in_the_middle_is_never_ready_for_a_moment(
 def test_a_signal_to_end_comes_before_what_was_told_before_it(tmp_path: Path) -> None:
     """An action's end that waits already, and would begin the next, is only written down."""
     journal = Journal(tmp_path)
-    settings = Settings(
-        client=CLIENT, status=Status(listen=OFF), rule=(rule(command("true"), command("false")),)
+    settings = AgentSettings(
+        client=CLIENT,
+        status=StatusSettings(listen=OFF),
+        rule=(rule(command("true"), command("false")),),
     )
     daemon = Daemon(settings, journal, tuple)
     seen = event(starts_by=clock.monotonic() + 900)
-    daemon._handle(Looked((seen,), "web-0"))
-    until(lambda: not daemon._causes.empty())  # the first action has ended
+    daemon._handle(DocumentSeen((seen,), "web-0"))
+    until(lambda: not daemon._inputs.empty())  # the first action has ended
     daemon.signal(signal.SIGTERM)
     while not daemon._over():
         daemon._turn()
     journal.close()
     again = Journal(tmp_path)
-    begun = [record.step for record in again.records if isinstance(record, Begun)]
+    begun = [record.index for record in again.records if isinstance(record, ActionBegun)]
     again.close()
     assert begun == [0]
+
+
+class Full(Journal):
+    """A journal on a disk that is full while it is told so."""
+
+    full = True
+    shortens = True
+
+    def append(self, record: AnyRecord) -> None:
+        if self.full:
+            message = "no space"
+            raise JournalError(message)
+        super().append(record)
+
+    def shorten(self, checkpoint: Checkpoint) -> None:
+        if not self.shortens:
+            message = "no space"
+            raise JournalError(message)
+        super().shorten(checkpoint)
+
+
+@pytest.mark.parametrize("line", range(1, 60))
+def test_a_signal_at_any_moment_ends_an_agent_that_waits_for_room(
+    line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal's handler runs between two lines of the thread that it interrupts: here at each.
+
+    One that wanted a lock which its own thread holds, as an Event does, would never return.
+    """
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
+    monkeypatch.setenv("WATCHDOG_USEC", "2000")  # it waits for a millisecond between its tries
+    journal = Full(tmp_path)
+    settings = AgentSettings(client=CLIENT, status=StatusSettings(listen=OFF))
+    daemon = Daemon(settings, journal, tuple)
+    daemon._trouble = "no space"  # it was logged before
+    seen = 0
+
+    def trace(frame: FrameType, what: str, _: object) -> Any:
+        nonlocal seen
+        seen += what == "line" and frame.f_code.co_filename != __file__
+        if seen == line:
+            sys.settrace(None)
+            daemon.signal(signal.SIGTERM)
+            daemon.signal(signal.SIGTERM)
+        return trace
+
+    def write() -> None:
+        sys.settrace(trace)
+        with contextlib.suppress(JournalError):
+            daemon._append(journal, MachineBooted(boot="b"))
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    thread.join(10)
+    journal.close()
+    assert not thread.is_alive()
+
+
+def test_a_journal_that_cannot_be_shortened_stops_nothing(tmp_path: Path) -> None:
+    journal = Full(tmp_path)
+    journal.full = journal.shortens = False
+    settings = AgentSettings(
+        client=CLIENT, status=StatusSettings(listen=OFF), rule=(rule({"log": {}}),)
+    )
+    daemon = Daemon(settings, journal, tuple)
+    daemon._handle(DocumentSeen((event(),), "web-0"))
+    daemon._turn()
+    daemon._handle(DocumentSeen((), "web-0"))
+    while not daemon._decider.state.idle:
+        daemon._turn()
+    assert journal.length > 4
+    journal.shortens, daemon._shorten_at = True, 0.0
+    daemon._handle(DocumentSeen((), "web-0"))
+    assert journal.length == 1
+    journal.close()

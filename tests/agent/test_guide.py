@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from forewarn.agent import metrics, settings
-from forewarn.agent.phases import Phase
+from forewarn.agent import settings, status
+from forewarn.agent.state import Phase
 from forewarn.cli import main
 from house import tree
 
@@ -41,7 +41,7 @@ def test_there_are_examples_and_commands() -> None:
 def test_every_alert_asks_for_metrics_that_there_are(alert: dict[str, str]) -> None:
     asked = re.findall(r"\b(up(?=[ {])|forewarn_\w+)", alert["expr"])
     assert asked
-    assert set(asked) <= {"up", *(metrics.PREFIX + name for name in metrics.FAMILIES)}
+    assert set(asked) <= {"up", *(status.PREFIX + name for name in status.FAMILIES)}
     phases = re.findall(r'phase="(\w+)"', alert["expr"])
     assert set(phases) <= {phase.value for phase in Phase}
     assert set(alert) <= {"alert", "expr", "for"}

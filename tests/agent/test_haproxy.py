@@ -10,9 +10,9 @@ import pytest
 
 from agent import workplace
 from agent.workplace import Done, Site
-from forewarn.agent.actions.haproxy import Haproxy
-from forewarn.agent.actions.work import Action, Failed, Work
-from forewarn.agent.steps import Haproxy as Terms
+from forewarn.agent.action_settings import HaproxySettings as Terms
+from forewarn.agent.actions.action import Action, ActionFailed, ActionRun
+from forewarn.agent.actions.haproxy import HaproxyAction
 from ports import free_port
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
@@ -44,23 +44,23 @@ class Balancer:
 
     def state(self, server: str = "one") -> str:
         done = self.done(server)
-        return Haproxy(Terms(socket=self.socket, server=f"web/{server}"))._state(done.work)
+        return HaproxyAction(Terms(socket=self.socket, server=f"web/{server}"))._state(done.run)
 
     def done(self, server: str = "one", **terms: object) -> Done:
         return Done(haproxy={"socket": self.socket, "server": f"web/{server}", **terms})
 
 
-class Counting(Haproxy):
+class Counting(HaproxyAction):
     """Tells when it has counted sessions."""
 
     def __init__(self, usual: Action) -> None:
-        assert isinstance(usual, Haproxy)
-        super().__init__(usual._terms)
+        assert isinstance(usual, HaproxyAction)
+        super().__init__(usual._settings)
         self.counted = threading.Event()
         self.first: Callable[[], None] = lambda: None
         """What happens just before it counts."""
 
-    def _sessions(self, work: Work) -> int:
+    def _sessions(self, work: ActionRun) -> int:
         self.first()
         left = super()._sessions(work)
         self.counted.set()
@@ -76,7 +76,7 @@ def site() -> Iterator[Site]:
 @pytest.fixture
 def balancer(tmp_path: Path, site: Site) -> Iterator[Balancer]:
     made = Balancer(tmp_path, site.server_port)
-    patience = made.done().work
+    patience = made.done().run
     while not Path(made.socket).exists():
         assert made.process.poll() is None
         patience.wait(0.01)
@@ -106,7 +106,7 @@ def test_a_server_that_was_in_maintenance_stays_so(balancer: Balancer) -> None:
 def test_what_an_administrator_changed_meanwhile_is_left_so(balancer: Balancer) -> None:
     done = balancer.done("two")
     done.prepare()
-    Haproxy(Terms(socket=balancer.socket, server="web/two"))._set("ready", done.work)
+    HaproxyAction(Terms(socket=balancer.socket, server="web/two"))._set("ready", done.run)
     done.recover()
     assert balancer.state("two") == "ready"
 
@@ -118,7 +118,7 @@ def test_draining_waits_for_the_last_session(balancer: Balancer, site: Site) -> 
         assert site.arrived.wait(10)
         begun = balancer.done().begin()
         while balancer.state() != "drain":
-            begun.work.wait(0.01)
+            begun.run.wait(0.01)
         assert begun.outcome == ""
         site.hold.set()
         assert begun.end() == "done "
@@ -144,21 +144,21 @@ def test_draining_that_is_cut_says_how_many_sessions_were_left(
 def test_draining_that_is_cut_at_once_says_that_nothing_was_counted(balancer: Balancer) -> None:
     done = balancer.done()
     action = done.action = Counting(done.action)
-    action.first = done.work.stop
+    action.first = done.run.stop
     assert done.begin().end() == "cut sessions left: not counted yet"
     assert balancer.state() == "drain"
 
 
 def test_a_server_that_there_is_not_is_a_failure(balancer: Balancer) -> None:
-    with pytest.raises(Failed, match="HAProxy has no server web/three"):
+    with pytest.raises(ActionFailed, match="HAProxy has no server web/three"):
         balancer.done("three").prepare()
 
 
 def test_an_api_that_does_not_answer_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match=r"HAProxy's API at .* does not answer: .*No such file"):
+    with pytest.raises(ActionFailed, match=r"HAProxy's API at .* does not answer: .*No such file"):
         Done(haproxy={"socket": str(tmp_path / "none"), "server": "a/b"}).prepare()
     nobody = f"127.0.0.1:{free_port()}"
-    with pytest.raises(Failed, match=r"does not answer: .*Connection refused"):
+    with pytest.raises(ActionFailed, match=r"does not answer: .*Connection refused"):
         Done(haproxy={"socket": nobody, "server": "a/b"}).prepare()
 
 

@@ -1,37 +1,41 @@
 """The journal: what was acknowledged is there, whatever was cut."""
 
-import os
+import contextlib
+import resource
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agent.bench import Bench, command, event, rule, service
-from forewarn.agent.journal import NAME, Journal, JournalUnusable
-from forewarn.agent.records import Booted, Fact, Kept
+from forewarn.agent.journal import NAME, Journal, JournalError
+from forewarn.agent.state import AnyRecord, Checkpoint, MachineBooted
 
 WRITER = """
 import sys
 from pathlib import Path
 from forewarn.agent.journal import Journal
-from forewarn.agent.records import Booted, Kept
+from forewarn.agent.state import MachineBooted, Checkpoint
 
 journal = Journal(Path(sys.argv[1]))
 number = len(journal.records) and int(journal.records[-1].boot)
 while True:
     number += 1
     if number % 7 == 0:
-        journal.shorten(Kept(boot=str(number), cases=[], effects=[]))
+        journal.shorten(Checkpoint(boot=str(number), cases=[], effects=[]))
     else:
-        journal.append(Booted(boot=str(number)))
+        journal.append(MachineBooted(boot=str(number)))
     print(number, flush=True)
 """
 
 
-def lived() -> list[Fact]:
+def lived() -> list[AnyRecord]:
     """Return the records of an event that was prepared for, approved and undone."""
     bench = Bench(rule(service(), command("drain")))
     bench.see(event())
@@ -45,111 +49,159 @@ def lived() -> list[Fact]:
     return bench.journal
 
 
-def written(folder: Path, records: list[Fact]) -> bytes:
+def write(folder: Path, records: list[AnyRecord]) -> None:
     journal = Journal(folder)
     for record in records:
         journal.append(record)
     journal.close()
-    return (folder / NAME).read_bytes()
 
 
-def read(folder: Path) -> list[Fact]:
+def read(folder: Path) -> list[AnyRecord]:
     journal = Journal(folder)
     journal.close()
     return list(journal.records)
 
 
+def change(folder: Path, statement: str, *values: object) -> None:
+    """Change the database as no agent does."""
+    with contextlib.closing(sqlite3.connect(folder / NAME)) as database, database:
+        database.execute(statement, values)
+
+
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     records = lived()
-    written(tmp_path, records)
+    write(tmp_path, records)
     assert read(tmp_path) == records
     assert len(records) > 10
+    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_journal_cut_anywhere_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+def test_a_log_that_was_cut_anywhere_is_read_up_to_a_whole_record(tmp_path: Path) -> None:
+    """As a lost power supply leaves it: the write-ahead log ends at any byte, or in garbage."""
     records = lived()
-    whole = written(tmp_path, records)
-    for length in range(len(whole) + 1):
-        (tmp_path / NAME).write_bytes(whole[:length])
-        count = whole[:length].count(b"\n")
-        assert read(tmp_path) == records[:count]
-        assert (tmp_path / NAME).read_bytes() == whole[: whole.rfind(b"\n", 0, length) + 1]
-
-
-def test_what_follows_a_torn_line_is_written_where_it_began(tmp_path: Path) -> None:
-    records = lived()
-    whole = written(tmp_path, records)
-    (tmp_path / NAME).write_bytes(whole[:-5])
-    journal = Journal(tmp_path)
-    journal.append(records[-1])
+    journal = Journal(tmp_path / "whole")
+    counts = set()
+    for record in records:
+        journal.append(record)
+    log = (tmp_path / "whole" / f"{NAME}-wal").read_bytes()
+    for length in range(0, len(log), 509):
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        shutil.copy(tmp_path / "whole" / NAME, copy)
+        (copy / f"{NAME}-wal").write_bytes(log[:length] + b"\xff" * (length % 1021))
+        found = read(copy)
+        assert found == records[: len(found)]
+        counts.add(len(found))
+        shutil.rmtree(copy)
     journal.close()
-    assert (tmp_path / NAME).read_bytes() == whole
+    assert len(counts) > len(records) / 2
 
 
-def test_a_last_line_whose_middle_never_came_to_the_disk_is_torn_too(tmp_path: Path) -> None:
+def test_damage_is_noticed_wherever_it_is(tmp_path: Path) -> None:
     records = lived()
-    whole = written(tmp_path, records)
-    (tmp_path / NAME).write_bytes(whole[:-9] + b"\0" * 8 + b"\n")
-    assert read(tmp_path) == records[:-1]
+    write(tmp_path, records)
+    whole = (tmp_path / NAME).read_bytes()
+    refused = 0
+    for place in range(100, len(whole), 211):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        (tmp_path / NAME).write_bytes(changed)
+        try:
+            assert read(tmp_path) == records  # a byte that means nothing
+        except JournalError as error:
+            refused += 1
+            assert str(tmp_path / NAME) in str(error)
+    assert refused > 10
 
 
-def test_damage_before_the_end_is_refused_by_its_line(tmp_path: Path) -> None:
-    whole = bytearray(written(tmp_path, lived()))
-    whole[whole.index(b"\n") + 20] ^= 1
-    (tmp_path / NAME).write_bytes(whole)
-    with pytest.raises(JournalUnusable, match=r"journal is damaged in line 2 of \d+: look which"):
+@pytest.mark.parametrize(
+    "statement",
+    [
+        (
+            "UPDATE records SET body = (SELECT body FROM records WHERE sequence = 2), checksum = "
+            "(SELECT checksum FROM records WHERE sequence = 2) WHERE sequence = 5"
+        ),
+        "DELETE FROM records WHERE sequence = 3",
+    ],
+)
+def test_a_record_that_was_copied_or_lost_is_noticed(tmp_path: Path, statement: str) -> None:
+    write(tmp_path, lived())
+    change(tmp_path, statement)
+    with pytest.raises(JournalError, match="damaged"):
+        Journal(tmp_path)
+
+
+def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(b"no database" * 100)
+    with pytest.raises(JournalError, match="damaged"):
         Journal(tmp_path)
 
 
 def test_a_record_of_another_version_is_refused_and_kept(tmp_path: Path) -> None:
-    whole = written(tmp_path, [Booted(boot="a")])
-    body = b'{"record":"dreamt"}'
-    other = whole + b"%08x %s\n" % (zlib.crc32(body), body)
-    (tmp_path / NAME).write_bytes(other)
-    with pytest.raises(JournalUnusable, match="a record in line 2 that this version does not know"):
+    write(tmp_path, [MachineBooted(boot="a")])
+    body = msgspec.json.encode({"record": "dreamt"})
+    change(tmp_path, "INSERT INTO records VALUES (2, ?, ?)", zlib.crc32(b"2 " + body), body)
+    for _ in range(2):
+        with pytest.raises(JournalError, match="version"):
+            Journal(tmp_path)
+
+
+def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, [])
+    change(tmp_path, "PRAGMA user_version = 2")
+    with pytest.raises(JournalError, match="format 2"):
         Journal(tmp_path)
-    assert (tmp_path / NAME).read_bytes() == other
 
 
 def test_a_journal_made_short_goes_on(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for record in lived()[:6]:
         journal.append(record)
-    kept = Kept(boot="b", cases=[], effects=[])
-    journal.shorten(kept)
-    assert journal.lines == 1
-    journal.append(Booted(boot="c"))
+    checkpoint = Checkpoint(boot="b", cases=[], effects=[])
+    journal.shorten(checkpoint)
+    assert journal.length == 1
+    journal.append(MachineBooted(boot="c"))
     journal.close()
-    assert read(tmp_path) == [kept, Booted(boot="c")]
+    assert read(tmp_path) == [checkpoint, MachineBooted(boot="c")]
 
 
 def test_two_agents_never_share_a_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    with pytest.raises(JournalUnusable, match=r"another agent has .*journal.lock: stop that one"):
+    with pytest.raises(JournalError, match="another agent has"):
         Journal(tmp_path)
+    writer = [sys.executable, "-c", WRITER, str(tmp_path)]
+    second = subprocess.run(writer, capture_output=True, text=True, check=False)
+    assert (second.stdout, "another agent has" in second.stderr) == ("", True)
+    journal.append(MachineBooted(boot="a"))
     journal.close()
-    Journal(tmp_path).close()
+    assert read(tmp_path) == [MachineBooted(boot="a")]
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(JournalUnusable, match="cannot be used: Not a directory"):
+    with pytest.raises(JournalError, match="Not a directory"):
         Journal(tmp_path / "file" / "below")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.append(Booted(boot="a"))
-    mine = journal._file
-    journal._file = os.open("/dev/full", os.O_RDWR)
-    with pytest.raises(JournalUnusable, match="cannot be written: No space left on device"):
-        journal.append(Booted(boot="b"))
-    os.close(journal._file)
-    journal._file = mine
-    journal.append(Booted(boot="c"))
+    journal.append(MachineBooted(boot="a"))
+    size = (tmp_path / f"{NAME}-wal").stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for write_ in (
+        lambda: journal.append(MachineBooted(boot="b")),
+        lambda: journal.shorten(Checkpoint(boot="b", cases=[], effects=[])),
+    ):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            with pytest.raises(JournalError, match="cannot write"):
+                write_()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert journal.length == 1
+    journal.append(MachineBooted(boot="c"))
     journal.close()
-    assert read(tmp_path) == [Booted(boot="a"), Booted(boot="c")]
+    assert read(tmp_path) == [MachineBooted(boot="a"), MachineBooted(boot="c")]
 
 
 def test_what_was_acknowledged_survives_a_kill_in_any_moment(tmp_path: Path) -> None:
@@ -167,5 +219,5 @@ def test_what_was_acknowledged_survives_a_kill_in_any_moment(tmp_path: Path) -> 
         journal = Journal(tmp_path)
         last = journal.records[-1]
         journal.close()
-        assert isinstance(last, Booted | Kept)
+        assert isinstance(last, MachineBooted | Checkpoint)
         assert int(last.boot) in {highest, highest + 1}  # one more may be unsaid

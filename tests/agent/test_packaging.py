@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forewarn.agent import settings, steps
-from forewarn.agent.machine import GRACE_SECONDS
-from forewarn.agent.settings import Settings, Status
+from forewarn.agent import action_settings, settings
+from forewarn.agent.decider import GRACE_SECONDS
+from forewarn.agent.settings import AgentSettings, StatusSettings
 from forewarn.cli import main
 from house import tree
 from house.documented import each_setting
@@ -37,20 +37,20 @@ def test_stopping_waits_longer_than_any_action_of_the_defaults_takes() -> None:
     longest = max(
         terms(**required).time_limit_seconds
         for terms, required in (
-            (steps.Command, {"run": ("x",)}),
-            (steps.Service, {}),
-            (steps.Signal, {}),
-            (steps.Ready, {}),
-            (steps.Haproxy, {"socket": "x", "server": "x"}),
-            (steps.Http, {"url": "x"}),
-            (steps.Notify, {"urls_file": "x"}),
-            (steps.Log, {}),
+            (action_settings.CommandSettings, {"run": ("x",)}),
+            (action_settings.ServiceSettings, {}),
+            (action_settings.SignalSettings, {}),
+            (action_settings.ReadySettings, {}),
+            (action_settings.HaproxySettings, {"socket": "x", "server": "x"}),
+            (action_settings.HttpSettings, {"url": "x"}),
+            (action_settings.NotifySettings, {"urls_file": "x"}),
+            (action_settings.LogSettings, {}),
         )
     )
     assert int(seconds) > longest + GRACE_SECONDS
 
 
-def loaded(folder: Path, text: str) -> Settings:
+def loaded(folder: Path, text: str) -> AgentSettings:
     (folder / "agent.toml").write_text(text, encoding="utf-8")
     return settings.load(folder / "agent.toml", {"STATE_DIRECTORY": str(folder)}).settings
 
@@ -72,7 +72,7 @@ def test_what_the_packaged_settings_show_is_so_without_them(tmp_path: Path) -> N
     text = SETTINGS.read_text(encoding="utf-8")
     told = loaded(tmp_path, turned_on(text))
     assert msgspec.structs.replace(told, rule=()) == loaded(tmp_path, "")
-    for path, _ in each_setting(Settings):
+    for path, _ in each_setting(AgentSettings):
         if not path.startswith("rule"):
             assert re.search(rf"(?m)^#{path.rpartition('.')[2]} = ", text), path
 
@@ -112,7 +112,7 @@ def test_the_unit_and_the_guide_name_the_packaged_settings() -> None:
 
 
 def test_no_page_of_the_service_suggests_the_agents_port() -> None:
-    own = Status().listen.rpartition(":")[2]
+    own = StatusSettings().listen.rpartition(":")[2]
     pages = [tree.ROOT / "packaging" / "forewarn.toml"]
     pages += [tree.ROOT / "docs" / "reference" / f"{n}.md" for n in ("settings", "metrics", "cli")]
     assert not [page.name for page in pages if f":{own}" in page.read_text(encoding="utf-8")]

@@ -9,12 +9,21 @@ from collections.abc import Iterator
 import pytest
 
 from agent.bench import event, rule
-from forewarn.agent.hands import Hands
-from forewarn.agent.looking import Looking
-from forewarn.agent.messages import Answered, Approve, Ask, Begin, Cause, Finished, Heard
+from forewarn.agent import status
+from forewarn.agent.messages import (
+    ActionFinished,
+    ApprovalAnswered,
+    ApproveEvent,
+    AskPeers,
+    BeginAction,
+    Input,
+    PeersAnswered,
+)
 from forewarn.agent.peers import ANSWER_SECONDS, Peers
-from forewarn.agent.port import CONNECTIONS, SECONDS, Port
-from forewarn.agent.records import Outcome
+from forewarn.agent.poller import Poller
+from forewarn.agent.runner import ActionRunner
+from forewarn.agent.state import ActionOutcome
+from forewarn.agent.status import CONNECTIONS, SECONDS, StatusServer
 
 READY = b"ok\n"
 
@@ -23,14 +32,14 @@ class Told:
     """What was told, and when there is some of it."""
 
     def __init__(self) -> None:
-        self.causes: list[Cause] = []
+        self.causes: list[Input] = []
         self._some = threading.Event()
 
-    def __call__(self, cause: Cause) -> None:
+    def __call__(self, cause: Input) -> None:
         self.causes.append(cause)
         self._some.set()
 
-    def first(self, seconds: float = 30.0) -> Cause:
+    def first(self, seconds: float = 30.0) -> Input:
         assert self._some.wait(seconds)
         return self.causes[0]
 
@@ -79,26 +88,24 @@ def test_a_peer_that_drips_is_hung_up_on_when_its_time_is_over(head: bytes) -> N
     """Otherwise each round would leave a thread and a connection behind, for hours."""
     told = Told()
     with dripping(head) as peer:
-        Peers([peer.address], told).ask(Ask(1, "E1", ("web-1",)))
-        assert told.first(ANSWER_SECONDS + 30) == Heard(1, frozenset())
+        Peers([peer.address], told).ask(AskPeers(1, "E1", ("web-1",)))
+        assert told.first(ANSWER_SECONDS + 30) == PeersAnswered(1, frozenset())
         assert peer.ended.wait(30)
 
 
 def test_a_peer_without_an_address_that_can_be_is_not_prepared() -> None:
     told = Told()
-    Peers("http://{machine}:8171", told).ask(Ask(1, "E1", ("a..b", "c:d", "x" * 100)))
-    assert told.first() == Heard(1, frozenset())
+    Peers("http://{machine}:8171", told).ask(AskPeers(1, "E1", ("a..b", "c:d", "x" * 100)))
+    assert told.first() == PeersAnswered(1, frozenset())
 
 
-class Shown:
-    """A page."""
-
-    def page(self, path: str, *, own: bool) -> tuple[int, str, bytes]:
-        return 200, "text/plain", READY
+def shown(path: str, own: bool) -> status.Page:
+    del path, own
+    return 200, "text/plain", READY
 
 
 def test_probes_are_answered_however_many_others_drip() -> None:
-    port = Port(("127.0.0.1", 0), Shown())
+    port = StatusServer(("127.0.0.1", 0), shown)
     over = threading.Event()
     slow = [socket.create_connection(("127.0.0.1", port.number)) for _ in range(CONNECTIONS)]
 
@@ -145,10 +152,10 @@ def test_an_action_that_gets_no_thread_has_failed() -> None:
     told = Told()
     step = rule({"log": {}}).prepare[0]
     seen = event()
-    begin = Begin(
+    begin = BeginAction(
         run=1,
         effect="e",
-        step=step,
+        action=step,
         undo=False,
         event=seen,
         rule="r",
@@ -156,19 +163,19 @@ def test_an_action_that_gets_no_thread_has_failed() -> None:
         attempt=1,
         facts=None,
     )
-    Hands(told).begin(begin, "web-0", 0.0)
-    assert told.first() == Finished(1, Outcome.FAILED, "can't start new thread")
+    ActionRunner(told).begin(begin, "web-0", 0.0)
+    assert told.first() == ActionFinished(1, ActionOutcome.FAILED, "can't start new thread")
 
 
 @pytest.mark.usefixtures("no_threads")
 def test_an_approval_that_gets_no_thread_is_one_that_nobody_knows_the_fate_of() -> None:
     told = Told()
-    Looking("http://127.0.0.1:9", "web-0", told).approve(Approve(1, event()))
-    assert told.first() == Answered(1, None)
+    Poller("http://127.0.0.1:9", "web-0", told).approve(ApproveEvent(1, event()))
+    assert told.first() == ApprovalAnswered(1, None)
 
 
 @pytest.mark.usefixtures("no_threads")
 def test_peers_that_get_no_thread_are_asked_again_later() -> None:
     told = Told()
-    Peers(["http://127.0.0.1:9"], told).ask(Ask(1, "E1", ("web-1",)))
+    Peers(["http://127.0.0.1:9"], told).ask(AskPeers(1, "E1", ("web-1",)))
     assert told.causes == []

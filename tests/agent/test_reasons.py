@@ -7,17 +7,16 @@ import msgspec
 import pytest
 
 from agent.bench import START, Bench, command, event, rule, service
-from forewarn.agent import view
-from forewarn.agent.ledger import Ledger
-from forewarn.agent.machine import ENDED_IN_IT
-from forewarn.agent.messages import Finished
-from forewarn.agent.records import Fact, Outcome
+from forewarn.agent import status
+from forewarn.agent.decider import ENDED_IN_IT
+from forewarn.agent.messages import ActionFinished
+from forewarn.agent.state import ActionOutcome, AgentState, AnyRecord
 
-FAILED = Outcome.FAILED
+FAILED = ActionOutcome.FAILED
 
 
 def told(bench: Bench) -> dict[str, Any]:
-    return view.status(bench.machine, bench.now)
+    return status.report(bench.decider, bench.now)
 
 
 def reasons(bench: Bench) -> list[str]:
@@ -26,7 +25,7 @@ def reasons(bench: Bench) -> list[str]:
 
 
 def fail(bench: Bench, which: str, text: str = "no route to the balancer") -> None:
-    bench.tell(Finished(bench.runs[which].run, FAILED, text))
+    bench.tell(ActionFinished(bench.runs[which].run, FAILED, text))
 
 
 def test_a_held_event_says_what_its_action_said() -> None:
@@ -125,18 +124,15 @@ def test_what_failed_for_one_event_is_no_reason_of_anothers() -> None:
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        (Outcome.NO_TIME, "too little notice was left to begin it"),
-        (Outcome.STARTED, "the event had started before it was begun"),
-        (Outcome.INTERRUPTED, "the agent ended in the middle of it, and it may not be begun again"),
-        (Outcome.CUT, "the notice was over before it had ended"),
-        (Outcome.SHARED, ""),
-        (Outcome.DONE, ""),
+        *status.REASONS.items(),
+        (ActionOutcome.SHARED, ""),
+        (ActionOutcome.DONE, ""),
     ],
 )
-def test_what_never_failed_says_why_it_is_not_done(result: Outcome, said: str) -> None:
+def test_what_never_failed_says_why_it_is_not_done(result: ActionOutcome, said: str) -> None:
     bench = Bench(rule(service()))
     bench.see(event())
-    (case,) = bench.machine.ledger.cases.values()
+    (case,) = bench.decider.state.cases.values()
     case.results[0] = result
     assert reasons(bench) == [said]
 
@@ -147,7 +143,7 @@ def test_reasons_outlive_a_kill_and_a_journal_made_short() -> None:
     fail(bench, "web")
     bench.start()
     assert reasons(bench) == ["no route to the balancer"]
-    bench.journal = [bench.machine.ledger.kept()]
+    bench.journal = [bench.decider.state.checkpoint()]
     bench.start("boot-2")
     bench.see(event(status="Started"))
     assert reasons(bench) == ["no route to the balancer"]
@@ -158,7 +154,7 @@ def test_an_action_that_the_agents_end_cut_says_so_until_it_is_tried_again() -> 
     bench = Bench(rule(service()))
     bench.see(event())
     bench.start()
-    assert bench.machine.ledger.effects["service stop web"].text == ENDED_IN_IT
+    assert bench.decider.state.effects["service stop web"].text == ENDED_IN_IT
 
 
 def test_an_action_that_a_boot_has_undone_has_no_reason_any_more() -> None:
@@ -176,10 +172,10 @@ def test_a_journal_of_an_older_version_has_none_and_is_read() -> None:
     bench = Bench(rule(service()))
     bench.see(event())
     fail(bench, "web")
-    written = msgspec.json.encode(bench.machine.ledger.kept())
+    written = msgspec.json.encode(bench.decider.state.checkpoint())
     older = re.sub(rb',"(reasons":\{[^}]*\}|text":"[^"]*")', b"", written)
     assert older != written
-    ledger = Ledger([msgspec.json.decode(older, type=Fact)])
+    ledger = AgentState([msgspec.json.decode(older, type=AnyRecord)])
     assert ledger.cases["E1"].results == [FAILED]
     assert ledger.cases["E1"].reasons == {}
 
@@ -195,10 +191,10 @@ def test_another_machine_is_not_told_what_programs_said() -> None:
     bench = Bench(rule(service()))
     bench.see(event())
     fail(bench, "web", "password=hunter2")
-    status = told(bench)
-    bare = view.without_reasons(status)
-    assert "hunter2" in str(status)
+    own = told(bench)
+    bare = status.without_reasons(own)
+    assert "hunter2" in str(own)
     assert "hunter2" not in str(bare)
     assert bare["events"][0]["actions"] == [{"kind": "service", "result": "failed", "reason": ""}]
-    assert {**bare, "events": [], "standing": []} == {**status, "events": [], "standing": []}
-    assert bare["events"][0] == {**status["events"][0], "actions": bare["events"][0]["actions"]}
+    assert {**bare, "events": [], "standing": []} == {**own, "events": [], "standing": []}
+    assert bare["events"][0] == {**own["events"][0], "actions": bare["events"][0]["actions"]}

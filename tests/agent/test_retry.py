@@ -3,11 +3,10 @@
 import pytest
 
 from agent.bench import MARGIN, START, Bench, command, event, rule, service
-from forewarn.agent.phases import Impossible
-from forewarn.agent.records import Outcome, Retried
 from forewarn.agent.rules import Rule
+from forewarn.agent.state import ActionOutcome, EventRetried, ImpossibleStep
 
-FAILED = Outcome.FAILED
+FAILED = ActionOutcome.FAILED
 
 
 ORDINARY = rule(service("web"), command("drain"), service("db"))
@@ -28,8 +27,8 @@ def test_what_did_not_end_well_is_done_again_and_the_rest_after_it() -> None:
     assert bench.retry() == ["do drain"]
     assert bench.runs["drain"].attempt == 1
     assert bench.phase == "Preparing"
-    (case,) = bench.machine.ledger.cases.values()
-    assert (case.results, case.reasons) == ([Outcome.DONE, None, None], {})
+    (case,) = bench.decider.state.cases.values()
+    assert (case.results, case.reasons) == ([ActionOutcome.DONE, None, None], {})
     assert bench.end("drain") == ["do db"]
     assert bench.end("db") == ["approve E1"]
 
@@ -66,7 +65,7 @@ def test_when_it_is_over_everything_is_undone_as_if_it_had_not_been_held() -> No
     assert bench.end("db") == ["undo drain"]
     assert bench.end("drain") == ["undo web"]
     bench.end("web")
-    assert bench.machine.ledger.idle
+    assert bench.decider.state.idle
 
 
 def test_what_failed_and_did_not_hold_is_done_again_too() -> None:
@@ -126,7 +125,7 @@ def test_what_has_no_time_left_stays_held(left: float, phase: str) -> None:
     bench.see(event(starts_by=START + left))
     bench.retry()
     assert bench.phase == phase
-    tried = [record for record in bench.journal if isinstance(record, Retried)]
+    tried = [record for record in bench.journal if isinstance(record, EventRetried)]
     assert len(tried) == (phase == "Preparing")
 
 
@@ -147,8 +146,8 @@ def test_what_is_not_held_is_left_alone() -> None:
     written = len(bench.journal)
     assert bench.retry() == []
     assert len(bench.journal) == written
-    with pytest.raises(Impossible, match="event E1 is Prepared and cannot retry"):
-        bench.machine.ledger.apply(Retried(event_id="E1"))
+    with pytest.raises(ImpossibleStep, match="event E1 is Prepared and cannot retry"):
+        bench.decider.state.apply(EventRetried(event_id="E1"))
 
 
 def test_only_the_held_one_of_two_events_is_tried_again() -> None:
@@ -157,7 +156,7 @@ def test_only_the_held_one_of_two_events_is_tried_again() -> None:
     bench.see(event(), event("E2", event_type="Redeploy"))
     bench.end("web", FAILED)
     assert bench.retry() == ["do web"]
-    assert [r.event_id for r in bench.journal if isinstance(r, Retried)] == ["E1"]
+    assert [r.event_id for r in bench.journal if isinstance(r, EventRetried)] == ["E1"]
 
 
 def test_a_kill_after_the_word_goes_on_with_it() -> None:
@@ -170,5 +169,5 @@ def test_a_kill_after_the_word_goes_on_with_it() -> None:
 
 def test_an_agent_that_is_to_end_begins_nothing_on_that_word() -> None:
     bench = held()
-    bench.machine._closing = True
+    bench.decider._closing = True
     assert bench.retry() == []

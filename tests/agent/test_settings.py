@@ -50,7 +50,7 @@ def test_the_example_is_read_as_it_stands(tmp_path: Path) -> None:
     pool, freezes = load(tmp_path, EXAMPLE).settings.rule
     ready, service = pool.prepare
     assert (ready.kind, service.kind) == ("ready", "service")
-    assert (ready.terms.repeatable, service.terms.effect) == (True, "service stop web")
+    assert (ready.settings.repeatable, service.settings.effect) == (True, "service stop web")
     assert freezes.match.max_duration_seconds == 10
     assert freezes.approve == "at-once"
 
@@ -176,7 +176,7 @@ def test_later_files_win_setting_by_setting(tmp_path: Path) -> None:
         "[client]\nendpoint = 'http://b'\n",
         "[client]\nendpoint = 'http://c'\n",
     )
-    assert loaded.settings.client == settings.Client(endpoint="http://c", machine="m")
+    assert loaded.settings.client == settings.ClientSettings(endpoint="http://c", machine="m")
     assert loaded.settings.margin_seconds == 1
     assert [path.name for path in loaded.files] == ["agent.toml", "0.toml", "1.toml"]
 

@@ -14,26 +14,29 @@ import pytest
 
 from agent import bench
 from forewarn import settings
-from forewarn.agent import steps
-from forewarn.agent.actions.work import Work
+from forewarn.agent import action_settings
+from forewarn.agent.action_settings import ActionSettings, RuleAction
+from forewarn.agent.actions.action import ActionRun
 from forewarn.agent.rules import Match, Rule
-from forewarn.agent.settings import Client, Settings, State, Status
-from forewarn.agent.steps import Step, Terms
+from forewarn.agent.settings import AgentSettings, ClientSettings, StateSettings, StatusSettings
 from house import tree
 from house.documented import each_setting
 
 PAGE: Final = (tree.ROOT / "docs" / "reference" / "agent-settings.md").read_text(encoding="utf-8")
 STEPS_AT: Final = "rule[].prepare[]."
 HOLDERS: Final[dict[str, type[msgspec.Struct]]] = {
-    "": Settings,
-    "client": Client,
-    "status": Status,
-    "state": State,
+    "": AgentSettings,
+    "client": ClientSettings,
+    "status": StatusSettings,
+    "state": StateSettings,
     "log": settings.Log,
     "rule[]": Rule,
     "rule[].match": Match,
-    "prepare[].(kind)": Terms,
-    **{f"prepare[].{kind}": getattr(steps, kind.capitalize()) for kind in steps.KINDS},
+    "prepare[].(kind)": ActionSettings,
+    **{
+        f"prepare[].{kind}": getattr(action_settings, f"{kind.capitalize()}Settings")
+        for kind in action_settings.KINDS
+    },
 }
 """The struct of each table, by the path that the page gives it."""
 
@@ -84,26 +87,30 @@ def test_each_setting_of_a_closed_list_names_its_values(told: Told) -> None:
     assert told.values == ", ".join(f'`"{value}"`' for value in values)
 
 
-@pytest.mark.parametrize("kind", steps.KINDS)
+@pytest.mark.parametrize("kind", action_settings.KINDS)
 def test_each_kind_of_action_is_told_as_its_class_tells_it(kind: str) -> None:
     (text,) = re.findall(rf"^## `{kind}`\n\n((?:.+\n)+)", PAGE, re.MULTILINE)
-    assert " ".join(text.split()) == inspect.getdoc(getattr(steps, kind.capitalize()))
+    assert " ".join(text.split()) == inspect.getdoc(
+        getattr(action_settings, f"{kind.capitalize()}Settings")
+    )
 
 
 def test_the_table_names_what_an_action_is_told_and_nothing_else() -> None:
-    step = msgspec.convert({"command": {"run": ["x"]}}, Step)
-    work = Work(step, bench.event())
+    step = msgspec.convert({"command": {"run": ["x"]}}, RuleAction)
+    work = ActionRun(step, bench.event())
     rows = re.findall(r"^\| (?:`\$(\w+)` )?\| `(FOREWARN_\w+)` \| `(\w+)` \|", PAGE, re.MULTILINE)
     templates, variables, keys = zip(*rows, strict=True)
-    assert list(filter(None, templates)) == list(steps.VARIABLES) == list(work.variables())
+    assert (
+        list(filter(None, templates)) == list(action_settings.VARIABLES) == list(work.variables())
+    )
     assert list(variables) == list(work.environment())
     assert list(keys) == list(msgspec.json.decode(work.document()))
 
 
 def documented() -> Iterator[tuple[str, Any]]:
     """Every setting; an action's terms once, and with a kind where its default differs."""
-    terms = {field.name: field.default for field in msgspec.structs.fields(Terms)}
-    known = list(each_setting(Settings))
+    terms = {field.name: field.default for field in msgspec.structs.fields(ActionSettings)}
+    known = list(each_setting(AgentSettings))
     yield from ((path, default) for path, default in known if not path.startswith(STEPS_AT))
     yield from ((f"prepare[].(kind).{name}", default) for name, default in terms.items())
     for path, default in known:

@@ -1,9 +1,15 @@
 """Two events at once on one machine: what both want is done once, and undone after both."""
 
 from agent.bench import START, Bench, command, event, rule, service
-from forewarn.agent.machine import OTHERS_AT_ONCE
-from forewarn.agent.messages import Finished, Found, Proceed, Woken, Write
-from forewarn.agent.records import Outcome
+from forewarn.agent.decider import OTHERS_AT_ONCE
+from forewarn.agent.messages import (
+    ActionFinished,
+    FactsFound,
+    ProceedAction,
+    TimePassed,
+    WriteRecord,
+)
+from forewarn.agent.state import ActionOutcome
 
 SECOND = event("E2", event_type="Redeploy")
 PREEMPT = event("E2", event_type="Preempt", starts_by=START + 30)
@@ -17,7 +23,7 @@ def test_what_both_want_is_done_once_and_undone_when_both_are_over() -> None:
     assert bench.see(SECOND) == []
     assert bench.see() == ["undo web"]
     assert bench.end("web") == []
-    assert bench.machine.ledger.idle
+    assert bench.decider.state.idle
 
 
 def test_what_stands_for_one_event_serves_a_later_one() -> None:
@@ -70,8 +76,8 @@ def test_a_short_notice_does_not_end_what_another_event_has_time_for() -> None:
     bench.see(event())
     assert bench.see(event(), PREEMPT) == []
     assert bench.wait(25) == []
-    second = bench.machine.ledger.cases["E2"]
-    assert second.results == [Outcome.NO_TIME]
+    second = bench.decider.state.cases["E2"]
+    assert second.results == [ActionOutcome.NO_TIME]
     assert bench.end("web") == ["approve E1"]
 
 
@@ -80,10 +86,10 @@ def test_what_was_begun_for_a_short_notice_goes_on_for_a_longer_one() -> None:
     bench.see(PREEMPT)
     bench.see(PREEMPT, event())
     assert bench.wait(25) == []
-    assert bench.machine.ledger.cases["E2"].results == [Outcome.CUT]
+    assert bench.decider.state.cases["E2"].results == [ActionOutcome.CUT]
     assert bench.end("web") == ["approve E1"]
-    assert bench.machine.ledger.cases["E2"].results == [Outcome.CUT]
-    assert bench.machine.ledger.cases["E2"].phase == "Held"
+    assert bench.decider.state.cases["E2"].results == [ActionOutcome.CUT]
+    assert bench.decider.state.cases["E2"].phase == "Held"
 
 
 def test_the_shorter_notice_is_served_first() -> None:
@@ -96,17 +102,17 @@ def test_the_shorter_notice_is_served_first() -> None:
 def test_what_failed_for_one_event_is_tried_for_another() -> None:
     bench = Bench(rule(service()))
     bench.see(event())
-    bench.end("web", Outcome.FAILED)
+    bench.end("web", ActionOutcome.FAILED)
     assert bench.see(event(), SECOND) == ["do web"]
     assert bench.runs["web"].attempt == 1
     assert bench.end("web") == ["approve E2"]
-    assert bench.machine.ledger.cases["E1"].phase == "Held"
+    assert bench.decider.state.cases["E1"].phase == "Held"
 
 
 def test_what_waits_while_another_ends_badly_is_tried_after_it() -> None:
     bench = Bench(rule(service()))
     bench.see(event(), SECOND)
-    assert bench.end("web", Outcome.FAILED) == ["do web"]
+    assert bench.end("web", ActionOutcome.FAILED) == ["do web"]
     assert bench.end("web") == ["approve E2"]
 
 
@@ -128,7 +134,7 @@ def test_what_is_being_undone_for_too_long_is_not_waited_for() -> None:
     bench.see()
     bench.see(PREEMPT)
     assert bench.wait(25) == []
-    assert bench.machine.ledger.cases["E2"].results == [Outcome.NO_TIME]
+    assert bench.decider.state.cases["E2"].results == [ActionOutcome.NO_TIME]
 
 
 def test_what_could_not_be_undone_is_done_anew_and_knows_how_things_were() -> None:
@@ -137,7 +143,7 @@ def test_what_could_not_be_undone_is_done_anew_and_knows_how_things_were() -> No
     bench.find("web", active=True)
     bench.end("web")
     bench.see()
-    bench.end("web", Outcome.FAILED)
+    bench.end("web", ActionOutcome.FAILED)
     assert bench.see(SECOND) == ["do web"]
     bench.find("web", active=False)  # after the half undone: not how things were
     bench.end("web")
@@ -151,7 +157,7 @@ def test_a_rule_that_names_an_action_twice_has_it_done_once() -> None:
     assert bench.end("web") == ["approve E1"]
     bench.see()
     assert bench.end("web") == []
-    assert bench.machine.ledger.idle
+    assert bench.decider.state.idle
 
 
 def test_this_machines_event_does_not_wait_for_a_thousand_of_others() -> None:
@@ -161,10 +167,10 @@ def test_this_machines_event_does_not_wait_for_a_thousand_of_others() -> None:
     said = bench.see(*others, event())
     assert said[0] == "do drain"
     assert len(said) == 1 + OTHERS_AT_ONCE
-    assert len(bench.machine.ledger.cases) == 1 + OTHERS_AT_ONCE
+    assert len(bench.decider.state.cases) == 1 + OTHERS_AT_ONCE
     assert bench.wait(1) == [], "the rest is taken up as these end"
-    bench.tell(Finished(bench.runs["log"].run, Outcome.DONE))
-    assert len(bench.machine.ledger.cases) == 2 + OTHERS_AT_ONCE
+    bench.tell(ActionFinished(bench.runs["log"].run, ActionOutcome.DONE))
+    assert len(bench.decider.state.cases) == 2 + OTHERS_AT_ONCE
 
 
 def test_events_of_others_for_which_nothing_is_done_are_taken_up_one_turn_after_the_other() -> None:
@@ -173,10 +179,10 @@ def test_events_of_others_for_which_nothing_is_done_are_taken_up_one_turn_after_
     others = [event(f"X{number}", resources=(f"o{number}",)) for number in range(50)]
     assert bench.see(*others, event()) == ["do drain"]
     for taken in (40, 50):
-        assert bench.machine.wake_at == bench.now
-        bench.tell(Woken())
-        assert len(bench.machine.ledger.cases) == 1 + taken
-    assert bench.machine.wake_at != bench.now
+        assert bench.decider.wake_at == bench.now
+        bench.tell(TimePassed())
+        assert len(bench.decider.state.cases) == 1 + taken
+    assert bench.decider.wake_at != bench.now
 
 
 def test_what_served_two_events_is_undone_after_what_each_of_them_did_later() -> None:
@@ -235,7 +241,7 @@ def test_an_action_is_let_go_on_by_its_own_number_once_its_note_is_written() -> 
     bench = Bench(rule(service("web"), command("drain")))
     bench.see(event())
     run = bench.runs["web"]
-    (written, proceed) = bench.machine.handle(Found(run.run, {"was": "active"}), bench.now)
-    assert isinstance(written, Write)
-    assert proceed == Proceed(run.run)
+    (written, proceed) = bench.decider.handle(FactsFound(run.run, {"was": "active"}), bench.now)
+    assert isinstance(written, WriteRecord)
+    assert proceed == ProceedAction(run.run)
     assert run.effect == written.record.effect

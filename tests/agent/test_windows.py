@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from forewarn.agent import settings
-from forewarn.agent.steps import KINDS
+from forewarn.agent.action_settings import KINDS
 from forewarn.settings import SettingsError
 from house import tree
 

@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from agent.bench import event
-from forewarn.agent.actions import catalog
-from forewarn.agent.actions.work import Cut, Failed, Work
-from forewarn.agent.steps import Step
+from forewarn.agent.action_settings import RuleAction
+from forewarn.agent.actions import action
+from forewarn.agent.actions.action import ActionFailed, ActionRun, ActionStopped
+from forewarn.client.event import Event
 
 SYSTEMCTL = """#!{python}
 # What the agent asks of systemctl, for units that are files of one word: active or inactive.
@@ -71,16 +72,17 @@ class Units:
 class Done:
     """One action on its own, with its notes kept."""
 
-    def __init__(self, **step: Any) -> None:
-        self.step = msgspec.convert(step, Step)
-        self.action = catalog.action(self.step)
+    def __init__(self, of: Event | None = None, **step: Any) -> None:
+        self.event = of or event(description="It's so.")
+        self.rule_action = msgspec.convert(step, RuleAction)
+        self.action = action.load(self.rule_action)
         self.facts: dict[str, Any] | None = None
-        self.work = self._work(undo=False)
+        self.run = self._run_of(undo=False)
 
-    def _work(self, *, undo: bool) -> Work:
-        return Work(
-            self.step,
-            event(description="It's so."),
+    def _run_of(self, *, undo: bool) -> ActionRun:
+        return ActionRun(
+            self.rule_action,
+            self.event,
             rule="r",
             machine="web-0",
             undo=undo,
@@ -93,10 +95,10 @@ class Done:
         self.facts = facts
 
     def prepare(self) -> str:
-        return self.action.prepare(self.work)
+        return self.action.prepare(self.run)
 
     def recover(self) -> str:
-        return self.action.recover(self._work(undo=True))
+        return self.action.recover(self._run_of(undo=True))
 
     def begin(self) -> "Begun":
         return Begun(self)
@@ -106,7 +108,7 @@ class Begun:
     """An action under way in a thread of its own."""
 
     def __init__(self, done: Done) -> None:
-        self.work = done.work
+        self.run = done.run
         self.outcome = ""
         self._thread = threading.Thread(target=self._run, args=(done,))
         self._thread.start()
@@ -114,9 +116,9 @@ class Begun:
     def _run(self, done: Done) -> None:
         try:
             self.outcome = f"done {done.prepare()}"
-        except Failed as failed:
+        except ActionFailed as failed:
             self.outcome = f"failed {failed}"
-        except Cut as cut:
+        except ActionStopped as cut:
             self.outcome = f"cut {cut}".strip()
 
     def end(self) -> str:
@@ -125,7 +127,7 @@ class Begun:
         return self.outcome
 
     def stop(self) -> str:
-        self.work.stop()
+        self.run.stop()
         return self.end()
 
 

@@ -57,6 +57,8 @@ class Endpoint(http.server.ThreadingHTTPServer):
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Asked)
         self.document: dict[str, Any] = {"DocumentIncarnation": 1, "Events": []}
+        self.once: list[dict[str, Any]] = []
+        """Documents that the next answers have instead, each once."""
         self.approved: list[str] = []
         self.asked = 0
         """How often the document was asked for."""
@@ -69,6 +71,10 @@ class Endpoint(http.server.ThreadingHTTPServer):
     def show(self, *events: dict[str, Any]) -> None:
         before = self.document["DocumentIncarnation"]
         self.document = {"DocumentIncarnation": before + 1, "Events": list(events)}
+
+    def show_once(self, *events: dict[str, Any]) -> None:
+        """Show these events in the next answer alone."""
+        self.once.append({"DocumentIncarnation": -1, "Events": list(events)})
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that was killed has hung up; that is what the tests do."""
@@ -84,7 +90,8 @@ class _Asked(http.server.BaseHTTPRequestHandler):
             self._answer(machine, "text/plain; charset=utf-8")
             return
         self.server.asked += 1
-        self._answer(json.dumps(self.server.document), status=self.server.status)
+        shown = self.server.once.pop() if self.server.once else self.server.document
+        self._answer(json.dumps(shown), status=self.server.status)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -13,7 +13,7 @@ import pytest
 
 from end_to_end.agents import Agent, Endpoint, event, started, until
 from end_to_end.running import Running
-from forewarn.agent.looking import Looking
+from forewarn.agent.poller import Poller
 
 TWO = """
 [[rule]]
@@ -181,7 +181,7 @@ def test_a_dry_run_stays_in_its_pool_and_tells_no_peer_that_it_is_prepared(
     cloud.show(event(Resources=["web-0", "web-1"]))
     real.until(lambda: real.phase() == "Prepared")
     tries.until(lambda: tries.phase() == "Prepared")
-    real.until(lambda: "approved when these say that they are too: web-1" in real.said.read_text())
+    real.until(lambda: "web-1" in real.said.read_text())
     assert tries.page("/readyz") == (200, "ready\n")
     assert "forewarn_agent_ready 1\n" in tries.page("/metrics")[1]
     (shown,) = tries.status()["events"]
@@ -335,11 +335,43 @@ def test_looking_goes_on_after_a_fault_of_its_own(cloud: Endpoint) -> None:
         if len(told) == 1:
             raise RuntimeError
 
-    looking = Looking(f"{cloud.url}/vm/web-0", "web-0", tell)
-    looking.begin()
+    looking = Poller(f"{cloud.url}/vm/web-0", "web-0", tell)
+    looking.start()
     until(lambda: len(told) > 1)
     assert looking.trouble == ""
     looking.close()
+
+
+def test_one_empty_document_in_the_middle_of_a_started_event_undoes_nothing(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    """As a proxy or a server answers that just starts: the machine is down in a moment."""
+    agent = agents().start()
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Approved")
+    cloud.show(started())
+    agent.until(lambda: agent.status()["events"][0]["event_status"] == "Started")
+    asked = cloud.asked
+    cloud.show_once()
+    until(lambda: cloud.asked > asked + 3)
+    assert agent.phase() == "Approved"
+    assert agent.done == DONE
+    cloud.show()
+    agent.expect(*DONE, *UNDONE)
+
+
+def test_an_event_that_is_listed_again_after_its_end_is_prepared_for_again(
+    cloud: Endpoint, agents: Callable[..., Agent]
+) -> None:
+    agent = agents().start()
+    cloud.show(event())
+    agent.until(lambda: agent.phase() == "Approved")
+    cloud.show()
+    agent.expect(*DONE, *UNDONE)
+    cloud.show(event())
+    agent.expect(*DONE, *UNDONE, *DONE)
+    cloud.show()
+    agent.expect(*DONE, *UNDONE, *DONE, *UNDONE)
 
 
 KILLER = """
@@ -357,9 +389,10 @@ def append(self, record):
     if count == at and how == "before":
         os.kill(os.getpid(), signal.SIGKILL)
     if count == at and how == "during":
-        line = journal._line(record)
-        os.lseek(self._file, 0, os.SEEK_END)
-        os.write(self._file, line[: len(line) // 2])
+        self._database.execute("BEGIN IMMEDIATE")
+        self._database.execute("INSERT INTO records VALUES (?, 0, 'torn')", (self._last + 1,))
+        with open(f"{self._path}-wal", "ab") as torn:
+            torn.write(b"half a frame" * 50)
         os.kill(os.getpid(), signal.SIGKILL)
     plain(self, record)
     if count == at:

@@ -132,15 +132,15 @@ def test_a_held_event_is_prepared_for_again_when_somebody_says_so(
 
 EARLY = """
 import os, signal, sys
-from forewarn.agent import __main__, daemon, port
+from forewarn.agent import __main__, daemon, status
 
-class Asked(port.Port):
+class Asked(status.StatusServer):
     def __init__(self, *given):
         super().__init__(*given)
         for number in (signal.SIGUSR1, signal.SIGHUP):  # as by whoever has read /status just now
             os.kill(os.getpid(), number)
 
-daemon.Port = Asked
+daemon.StatusServer = Asked
 sys.exit(__main__.main(sys.argv[1:]))
 """
 

@@ -9,8 +9,8 @@ import pytest
 
 from end_to_end.agents import Agent, Endpoint, endpoint, event, started, until
 from end_to_end.test_agent import DONE, TWO, UNDONE
-from forewarn.agent.looking import APPROVAL_SECONDS, Looking
-from forewarn.agent.messages import Answered, Approve
+from forewarn.agent.messages import ApprovalAnswered, ApproveEvent
+from forewarn.agent.poller import APPROVAL_SECONDS, Poller
 from forewarn.client.event import Event
 from ports import free_port
 
@@ -80,7 +80,7 @@ def test_an_event_that_is_listed_again_after_it_was_gone_is_prepared_for_again(
 def test_an_approval_that_an_endpoint_cannot_take_is_given_back_in_time(cloud: Endpoint) -> None:
     """So the other machines are asked anew: what they said may not be so any more."""
     told: list[object] = []
-    looking = Looking(f"{cloud.url}/vm/web-0", "web-0", told.append)
+    looking = Poller(f"{cloud.url}/vm/web-0", "web-0", told.append)
     seen = Event(
         event_id="E1",
         status="Scheduled",
@@ -92,11 +92,11 @@ def test_an_approval_that_an_endpoint_cannot_take_is_given_back_in_time(cloud: E
     cloud.show(event())
     cloud.approval_status = 503
     began = time.monotonic()
-    looking.approve(Approve(7, seen))
+    looking.approve(ApproveEvent(7, seen))
     while not told:
         time.sleep(0.05)
         assert time.monotonic() - began < 2 * APPROVAL_SECONDS
-    assert told == [Answered(7, None)]
+    assert told == [ApprovalAnswered(7, None)]
     assert len(cloud.approved) > 1, "it was tried more than once"
     looking.close()
 
@@ -146,9 +146,9 @@ def test_a_fault_of_the_agents_own_in_looking_is_trouble_until_the_next_answer(
         if len(seen) == 1:
             raise ValueError("as no look does")
 
-    looking = Looking(f"{cloud.url}/vm/web-0", "web-0", tell)
+    looking = Poller(f"{cloud.url}/vm/web-0", "web-0", tell)
     assert not looking.is_answered
-    looking.begin()
+    looking.start()
     until(lambda: "as no look does" in looking.trouble)
     assert not looking.is_answered
     until(lambda: len(seen) > 1)

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from end_to_end.agents import Agent, Endpoint, event, until
+from end_to_end.agents import Agent, Endpoint, event
 from end_to_end.test_agent import DONE, TWO, UNDONE
+from forewarn.agent.journal import NAME
 
-FULL = "journal cannot be written: File too large"
+FULL = "cannot write"
+LOG = f"{NAME}-wal"
 
 
 @pytest.fixture
@@ -29,8 +31,7 @@ def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
 
 def fill(agent: Agent) -> None:
     """Let the journal not grow any more."""
-    journal = agent.folder / "state" / "journal"
-    _limit(agent, journal.stat().st_size)
+    _limit(agent, (agent.folder / "state" / LOG).stat().st_size)
 
 
 def make_room(agent: Agent) -> None:
@@ -58,7 +59,7 @@ def well_again(agent: Agent) -> None:
 def started(agent: Agent) -> Agent:
     agent.start(piped=True)
     agent.until(lambda: agent.status().get("events") == [])
-    agent.until(lambda: (agent.folder / "state" / "journal").stat().st_size > 0)
+    agent.until(lambda: (agent.folder / "state" / LOG).stat().st_size > 0)
     return agent
 
 
@@ -127,7 +128,7 @@ def test_an_agent_that_is_told_to_end_ends_although_it_cannot_write(
     cloud.show(event())
     said_to_be_full(agent)
     assert agent.kill(signal.SIGTERM) == 6
-    agent.until(lambda: f"{FULL}\n" in agent.said.read_text())
+    agent.until(lambda: "forewarn: cannot write" in agent.said.read_text())
     agent.start()
     agent.expect(*DONE)
 
@@ -147,16 +148,3 @@ def test_the_watchdog_hears_of_an_agent_that_waits_for_room(
         heard.settimeout(30)
         assert [heard.recv(1000) for _ in range(3)] == [b"WATCHDOG=1"] * 3
         assert agent.page("/healthz")[0] == 503
-
-
-def test_a_journal_that_cannot_be_made_short_stops_nothing(cloud: Endpoint, agent: Agent) -> None:
-    started(agent)
-    (agent.folder / "state" / "journal.new").mkdir()  # so it cannot be written, by anybody
-    for number in (1, 2):
-        agent.log.unlink(missing_ok=True)
-        cloud.show(event(f"E{number}"))
-        agent.until(lambda number=number: agent.phase(f"E{number}") == "Approved")
-        cloud.show()
-        agent.expect(*DONE, *UNDONE)
-    until(lambda: "cannot be made short" in agent.said.read_text())
-    assert agent.page("/healthz")[0] == 200

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from forewarn.agent import daemon, logs, settings
-from forewarn.agent.journal import JournalUnusable
+from forewarn.agent.journal import JournalError
 from forewarn.agent.rules import Rule
 from forewarn.client.errors import Misuse
 from forewarn.settings import SettingsError
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             dry_run="--dry-run" in arguments[:2],
             once="--once" in arguments[:2],
         )
-    except JournalUnusable as error:
+    except JournalError as error:
         return _failed(UNAVAILABLE, str(error))
     except Misuse as error:
         return _failed(USAGE, str(error))

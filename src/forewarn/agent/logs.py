@@ -1,8 +1,8 @@
-"""What the agent says on its standard error: the standard library's logging, and no more memory.
+"""What the agent says on its standard error: the form of the lines, and a line for each news.
 
 On a terminal a line for people; otherwise one JSON object a line, which journald and the Windows
-Event Log take as it is. Where journald reads it each line begins with its priority, as sd-daemon(3)
-has it.
+Event Log take as it is. Where journald reads it, each line begins with its priority
+(sd-daemon(3)). The standard library's logging, for another would cost the agent's start and memory.
 """
 
 import logging
@@ -14,7 +14,14 @@ from typing import Final, TextIO
 import msgspec
 
 from forewarn import systemd
+from forewarn.agent import action_settings, messages, state
+from forewarn.agent.approval import name_of
+from forewarn.agent.decider import Decider
+from forewarn.agent.state import ActionOutcome, Phase
 from forewarn.settings import Log
+from forewarn.vocabulary import EventStatus
+
+LOGGER: Final = logging.getLogger("forewarn.agent")
 
 PRIORITIES: Final = {
     logging.DEBUG: "<7>",
@@ -26,7 +33,7 @@ PRIORITIES: Final = {
 
 
 def set_up(settings: Log, stream: TextIO | None = None) -> None:
-    """Send all that is logged to one place, in one form.
+    """Send everything that is logged to one place, in one form.
 
     Args:
         settings: The form and the least level.
@@ -34,22 +41,32 @@ def set_up(settings: Log, stream: TextIO | None = None) -> None:
     """
     to = sys.stderr if stream is None else stream
     as_json = settings.format == "json" or (settings.format == "auto" and not to.isatty())
+    journald = systemd.reads(to, os.environ)
     handler = logging.StreamHandler(to)
-    handler.setFormatter(_Lines(journald=systemd.reads(to, os.environ)) if as_json else _Words())
+    handler.setFormatter(_JsonFormatter(journald=journald) if as_json else _ConsoleFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.level.upper())
 
 
-class _Words(logging.Formatter):
-    """A line for people."""
+class _ConsoleFormatter(logging.Formatter):
+    """A line for people.
+
+    Events, programs and servers have a say in it, so control characters are replaced: a terminal
+    would obey them.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
 
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and the lines of a traceback."""
+        text = super().format(record)
+        return "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
 
-class _Lines(logging.Formatter):
-    """One JSON object a line; what an entry carries as `facts` stands beside its words."""
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object a line; an entry's `facts` stand beside its message."""
 
     def __init__(self, *, journald: bool) -> None:
         super().__init__()
@@ -69,3 +86,152 @@ class _Lines(logging.Formatter):
             entry["exception"] = self.formatException(record.exc_info)
         line = msgspec.json.encode(entry, enc_hook=str).decode()
         return (PRIORITIES.get(record.levelno, "") if self._journald else "") + line
+
+
+class ActivityLog:
+    """Logs what happens; each line about an event carries its id, and its rule where one acts.
+
+    Args:
+        dry: Whether nothing is done, so that no end of an action is worth a line.
+    """
+
+    def __init__(self, *, dry: bool) -> None:
+        self._dry = dry
+        self._begun: dict[str, messages.BeginAction] = {}
+        self._phases: dict[str, Phase] = {}
+        self._started: set[str] = set()
+        self._asked: dict[int, messages.AskPeers] = {}
+        self._missing: dict[str, tuple[str, ...]] = {}
+        self._retried: set[str] | None = None
+        """The events that are prepared for again since an operator asked for it; None if nobody
+        did."""
+
+    def began(self, output: messages.BeginAction) -> None:
+        """Remember an action that begins."""
+        self._begun[output.effect] = output
+
+    def asked(self, output: messages.AskPeers) -> None:
+        """Remember that peers are asked; a late answer of an older round is not logged."""
+        self._asked = {output.round: output}
+
+    def retry_asked(self) -> None:
+        """Remember that an operator wants what is held to be tried again."""
+        self._retried = set()
+
+    def retried(self, decider: Decider) -> None:
+        """Log what stays held though an operator wants it tried again, and why.
+
+        Args:
+            decider: The decider; before its first document it has not acted on that request.
+        """
+        if self._retried is None or not decider.looked:
+            return
+        for key, case in decider.state.cases.items():
+            if case.phase is not Phase.HELD or case.rule is None or key in self._retried:
+                continue
+            event = decider.events[key]
+            why = "too little of its notice is left"
+            if event.status != EventStatus.SCHEDULED and not case.rule.even_if_started:
+                why = f"it is {event.status}, and its rule does not prepare then"
+            facts = _facts(case.event_id, case.rule.name)
+            LOGGER.warning("%s stays held: %s", case.event_id, why, extra=facts)
+        self._retried = None
+
+    def peers_answered(self, answered: messages.PeersAnswered) -> None:
+        """Log which peers are not prepared, if they are others than before."""
+        asked = self._asked.get(answered.round)
+        if asked is None:
+            return
+        prepared = {name_of(name) for name in answered.prepared}
+        missing = tuple(name for name in asked.machines if name_of(name) not in prepared)
+        if missing and self._missing.get(asked.event_id) != missing:
+            LOGGER.warning(
+                "%s is prepared here, and is approved as soon as these are prepared too: %s",
+                asked.event_id,
+                ", ".join(missing),
+                extra=_facts(asked.event_id),
+            )
+        self._missing[asked.event_id] = missing
+
+    def wrote(self, record: state.AnyRecord, decider: Decider) -> None:
+        """Log a record, and what it led to.
+
+        Args:
+            record: As it was written.
+            decider: The decider after it.
+        """
+        match record:
+            case state.RuleMatched(event=event, rule=rule):
+                facts = _facts(event.event_id, rule.name)
+                line = "%s %s: rule %r"
+                LOGGER.info(line, event.event_type, event.event_id, rule.name, extra=facts)
+            case state.ActionEnded():
+                self._ended(record)
+            case state.ActionSkipped(event_id=event_id, outcome=outcome) if not outcome.good:
+                line = "action %d for %s is not done: %s"
+                facts = _facts(event_id)
+                LOGGER.warning(line, record.index + 1, event_id, outcome, extra=facts)
+            case state.EventRetried(event_id=event_id):
+                if self._retried is not None:
+                    self._retried.add(event_id)
+                line = "%s was held, and is prepared for again: an operator asked for it"
+                LOGGER.info(line, event_id, extra=_facts(event_id))
+            case state.EventGone(event_id=event_id):
+                LOGGER.info("%s is over", event_id, extra=_facts(event_id))
+                self._phases.pop(event_id.upper(), None)
+                self._missing.pop(event_id, None)
+            case _:
+                LOGGER.debug("%s", record)
+        self._log_phases(decider)
+
+    def document_seen(self, decider: Decider) -> None:
+        """Log which events have started since the last document."""
+        started = {key for key, event in decider.events.items() if event.started}
+        for key in sorted(started - self._started):
+            LOGGER.info("%s has started", key, extra=_facts(key))
+        self._started = started
+
+    def _ended(self, record: state.ActionEnded) -> None:
+        begun = self._begun.get(record.effect)
+        if self._dry:
+            return
+        verb = "undoing" if record.undo else "doing"
+        name = action_settings.readable_effect(record.effect)
+        if begun is not None:
+            name = action_settings.action_name(begun.action)
+        words = f"{verb} {name}: {record.outcome}"
+        if record.text:
+            words += f": {record.text}"
+        if record.outcome is ActionOutcome.DONE:
+            level = logging.INFO
+        elif record.final:
+            level = logging.WARNING
+        else:
+            # Waiting by failing, as for room in a pool, is not worth a line for each try.
+            level = logging.INFO if begun is None or begun.attempt == 1 else logging.DEBUG
+            words += "; it is tried again"
+        facts = {} if begun is None else _facts(begun.event.event_id, begun.rule)
+        LOGGER.log(level, "%s", words, extra=facts)
+
+    def _log_phases(self, decider: Decider) -> None:
+        for key, case in decider.state.cases.items():
+            before, self._phases[key] = self._phases.get(key), case.phase
+            if case.phase is before or case.rule is None:
+                continue
+            words = ""
+            level = logging.INFO
+            if case.phase is Phase.HELD:
+                words = "is held: it is not approved, and its notice runs out"
+                level = logging.WARNING
+            elif case.phase is Phase.PREPARED and case.rule.acts:
+                words = "is prepared"
+            elif case.phase is Phase.APPROVED:
+                words = "is approved"
+            if words:
+                facts = _facts(case.event_id, case.rule.name)
+                LOGGER.log(level, "%s %s", case.event_id, words, extra=facts)
+
+
+def _facts(event_id: str, rule: str | None = None) -> dict[str, dict[str, str]]:
+    facts = {"event_id": event_id}
+    return {"facts": facts if rule is None else facts | {"rule": rule}}

@@ -1,51 +1,54 @@
-"""What the decider is told, and what it tells the shell to do: values."""
+"""The decider's inputs and outputs: values between it and the shell."""
 
 from typing import Any
 
 import msgspec
 
-from forewarn.agent.records import Fact, Outcome
+from forewarn.agent.action_settings import RuleAction
 from forewarn.agent.rules import Rule
-from forewarn.agent.steps import Step
+from forewarn.agent.state import ActionOutcome, AnyRecord
 from forewarn.client.event import Event
 
 
-class Cause(msgspec.Struct, frozen=True):
+class Input(msgspec.Struct, frozen=True):
     """What the decider is told."""
 
 
-class Resumed(Cause, frozen=True):
-    """The agent is back; told once, before anything else."""
+class AgentStarted(Input, frozen=True):
+    """The agent has started; the first input."""
 
     boot: str
     """Names the boot; `""` where the platform does not tell."""
 
 
-class Looked(Cause, frozen=True):
-    """What the endpoint's document shows now, all of it."""
+class DocumentSeen(Input, frozen=True):
+    """The endpoint's whole document has changed, or is the first.
+
+    The client has confirmed an event's end by a second document before it leaves this one.
+    """
 
     events: tuple[Event, ...]
     machine: str | None
     """This machine's name; None while it is not known."""
 
 
-class Found(Cause, frozen=True):
-    """An action has found out how things are, and waits to change them."""
+class FactsFound(Input, frozen=True):
+    """An action has noted how things are, and waits to change them."""
 
     run: int
     facts: dict[str, Any]
 
 
-class Finished(Cause, frozen=True):
+class ActionFinished(Input, frozen=True):
     """An action has ended."""
 
     run: int
-    outcome: Outcome
+    outcome: ActionOutcome
     """DONE, FAILED or CUT."""
     text: str = ""
 
 
-class Answered(Cause, frozen=True):
+class ApprovalAnswered(Input, frozen=True):
     """What became of an approval."""
 
     request: int
@@ -53,81 +56,81 @@ class Answered(Cause, frozen=True):
     """True after a 200; False where the endpoint refused it; None where nobody knows."""
 
 
-class Heard(Cause, frozen=True):
-    """What peers answered in one round."""
+class PeersAnswered(Input, frozen=True):
+    """The peers' answers in one round."""
 
     round: int
     prepared: frozenset[str]
     """The names of those that are prepared for this very event, as `name_of` gives them."""
 
 
-class Reloaded(Cause, frozen=True):
-    """Somebody wants the rules read anew, and what is stuck tried once more."""
+class RulesReloaded(Input, frozen=True):
+    """An operator has reloaded the rules; what is stuck is tried again."""
 
     rules: tuple[Rule, ...]
 
 
-class Retry(Cause, frozen=True):
-    """Somebody wants what is held to be prepared for once more, by the rule that took it."""
+class RetryHeld(Input, frozen=True):
+    """An operator wants held events prepared for again, by the rule that took each."""
 
 
-class Closing(Cause, frozen=True):
-    """The agent is to end: what is under way is finished, and nothing more is begun."""
+class ShutdownRequested(Input, frozen=True):
+    """The agent is to end: what runs is finished, and nothing more begins."""
 
 
-class Woken(Cause, frozen=True):
+class TimePassed(Input, frozen=True):
     """Time has passed."""
 
 
-class Command(msgspec.Struct, frozen=True):
+class Output(msgspec.Struct, frozen=True):
     """What the shell is to do."""
 
 
-class Write(Command, frozen=True):
-    """Sync a record into the journal before anything that follows."""
+class WriteRecord(Output, frozen=True):
+    """Make a record durable before anything that follows."""
 
-    record: Fact
+    record: AnyRecord
 
 
-class Begin(Command, frozen=True):
+class BeginAction(Output, frozen=True):
     """Begin an action."""
 
     run: int
-    """Names this run in what is told of it."""
+    """The number of this run, in later inputs and outputs."""
     effect: str
-    """What it does to the machine, by the name that records have."""
-    step: Step
+    """The key of its effect."""
+    action: RuleAction
     undo: bool
     event: Event
     rule: str
     until: float
-    """When it is told to stop."""
+    """When it is told to stop, by the monotonic clock."""
     attempt: int
     facts: dict[str, Any] | None
-    """What was noted before it was done; None if nothing was."""
+    """What it noted before it was done; None if nothing."""
 
 
-class Proceed(Command, frozen=True):
-    """What the action found out is in the journal: it may change things now."""
+class ProceedAction(Output, frozen=True):
+    """The action's note is in the journal: it may change things now."""
 
     run: int
 
 
-class Stop(Command, frozen=True):
+class StopAction(Output, frozen=True):
     """Tell an action to end now."""
 
     run: int
 
 
-class Approve(Command, frozen=True):
+class ApproveEvent(Output, frozen=True):
     """Approve an event."""
 
     request: int
     event: Event
 
 
-class Ask(Command, frozen=True):
-    """Ask peers whether they are prepared for an event."""
+class AskPeers(Output, frozen=True):
+    """Ask the peers whether they are prepared for an event."""
 
     round: int
     event_id: str

@@ -1,22 +1,26 @@
-"""Rules: which events they take, and the first that takes one.
+"""Rules: which rule takes an event, and a forecast of what it can do in the notice that is left.
 
-Pure: an event, who this machine is and the notice that is left go in; a rule comes out. The first
-rule that matches takes the event. The last one is built in, takes everything, writes a line and
-approves nothing; so a Freeze drains nobody unless a rule says so.
+Pure. The first rule that matches takes the event. The last one is built in: it takes everything,
+logs a line and approves nothing; so a Freeze drains no machine unless a rule says so.
+
+The forecast is the best case, for `forewarn agent explain`. Actions run one after the other and
+share the notice. Nobody knows how long most of them take, so each counts as done at once, except
+for a wait that the rule itself names; what does not fit in the best case never fits.
 """
 
 import fnmatch
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from forewarn.agent.steps import Log, Seconds, Step
+from forewarn.agent.action_settings import ActionSettings, LogSettings, RuleAction, Seconds
 from forewarn.client.event import UNKNOWN_DURATION, Event
 from forewarn.vocabulary import EventSource, EventType
 
 MAX_STEPS: Final = 100
-"""The most actions of a rule; whoever has more has a program to call."""
+"""The most actions of a rule; more than that belong in a program."""
 
 NAME_LENGTH: Final = 100
 
@@ -54,7 +58,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What it is called, in the log and where a drop-in replaces it."""
     enabled: bool = True
     """With false it takes nothing: a drop-in's way to drop a rule."""
-    prepare: Annotated[tuple[Step, ...], msgspec.Meta(max_length=MAX_STEPS)] = ()
+    prepare: Annotated[tuple[RuleAction, ...], msgspec.Meta(max_length=MAX_STEPS)] = ()
     """What is done, one after the other; undone when the event is over, the last first."""
     approve: Literal["never", "at-once", "when-prepared", "when-all-ready"] = "never"
     """Whether the event may start before its notice is over. `never`, the default. `at-once`.
@@ -72,13 +76,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def acts(self) -> bool:
         """Whether it prepares or approves; one that only tells leaves the event to others."""
-        return self.approve != "never" or not all(step.terms.tells for step in self.prepare)
+        return self.approve != "never" or not all(action.settings.tells for action in self.prepare)
 
 
 BUILT_IN: Final = Rule(
     name="built-in: log, approve nothing",
     match=Match(machine="any"),
-    prepare=(Step(log=Log()),),
+    prepare=(RuleAction(log=LogSettings()),),
 )
 """The last rule of all."""
 
@@ -91,10 +95,10 @@ def choose(rules: Sequence[Rule], event: Event, notice_seconds: float | None) ->
         event: As it is now.
         notice_seconds: How much notice is left; None where nobody knows.
     """
-    return next((rule for rule in rules if takes(rule, event, notice_seconds)), BUILT_IN)
+    return next((rule for rule in rules if matches(rule, event, notice_seconds)), BUILT_IN)
 
 
-def takes(rule: Rule, event: Event, notice_seconds: float | None) -> bool:
+def matches(rule: Rule, event: Event, notice_seconds: float | None) -> bool:
     """Tell whether a rule takes an event; the arguments are those of `choose`."""
     match = rule.match
     least, most = match.min_notice_seconds, match.max_notice_seconds
@@ -146,3 +150,112 @@ def _short(most: int | None, duration: int) -> bool:
 
 def _described(pattern: str, description: str) -> bool:
     return not pattern or fnmatch.fnmatchcase(description.casefold(), pattern.casefold())
+
+
+class ForecastOutcome(StrEnum):
+    """What becomes of one action in the best case."""
+
+    DONE = "done"
+    CUT = "cut"
+    """It is begun, and its wait cannot end in what is left."""
+    NO_TIME = "no-time"
+    """It is not begun: too little notice is left."""
+    STARTED = "started"
+    """It is not begun: the event has started."""
+    SHARED = "shared"
+    """It is not begun: an action before it has done the same."""
+    HELD = "held"
+    """It is not begun: the event is held by then."""
+
+
+LACKING: Final = frozenset({ForecastOutcome.CUT, ForecastOutcome.NO_TIME, ForecastOutcome.STARTED})
+"""What the notice was too short for; `when_cut` says what it means."""
+
+
+class ActionForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """The forecast of one action."""
+
+    action: RuleAction
+    fate: ForecastOutcome
+    left_seconds: float | None
+    """What is left at best when its turn comes; None where no notice limits it."""
+
+    @property
+    def limit_seconds(self) -> float:
+        """How long it may take at most, if its turn comes at once."""
+        limit = self.action.settings.time_limit_seconds
+        if self.left_seconds is None or self.action.settings.tells:
+            return limit
+        return min(limit, self.left_seconds)
+
+    @property
+    def undone(self) -> bool:
+        """Whether it is begun, and there is something to undo when the event is over."""
+        begun = self.fate in {ForecastOutcome.DONE, ForecastOutcome.CUT}
+        return begun and undoes(self.action.settings)
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """The forecast of a whole rule."""
+
+    prospects: tuple[ActionForecast, ...]
+    held_by: int | None
+    """Which of the actions holds the event for certain; None if none does."""
+
+    @property
+    def lacking(self) -> bool:
+        """Whether the notice is too short for any of them."""
+        return any(each.fate in LACKING for each in self.prospects)
+
+
+def forecast(rule: Rule, left_seconds: float, *, started: bool) -> Forecast:
+    """Return what becomes of each action of a rule in the best case.
+
+    Args:
+        rule: That takes the event.
+        left_seconds: The notice that is left, less the margin; ignored once the event has started.
+        started: Whether the event has.
+    """
+    left = None if started else left_seconds
+    prospects: list[ActionForecast] = []
+    effects: set[str] = set()
+    held_by: int | None = None
+    for index, action in enumerate(rule.prepare):
+        if held_by is not None:
+            fate = ForecastOutcome.HELD
+        elif action.settings.effect in effects:
+            fate = ForecastOutcome.SHARED
+        else:
+            fate = _fate(action, left, barred=started and not rule.even_if_started)
+        prospects.append(ActionForecast(action=action, fate=fate, left_seconds=left))
+        if fate in LACKING and rule.when_cut == "hold":
+            held_by = index
+        if fate is ForecastOutcome.DONE and action.settings.effect:
+            effects.add(action.settings.effect)
+        if left is not None and fate in {ForecastOutcome.DONE, ForecastOutcome.CUT}:
+            left = max(0.0, left - _wait(action))
+    return Forecast(prospects=tuple(prospects), held_by=held_by)
+
+
+def undoes(settings: ActionSettings) -> bool:
+    """Tell whether an action has something to undo when the event is over."""
+    ways = ("undo", "undo_signal", "undo_url", "undo_body", "undo_message")
+    given = [getattr(settings, way) for way in ways if hasattr(settings, way)]
+    return any(given) if given else True  # the other kinds undo by themselves
+
+
+def _fate(action: RuleAction, left: float | None, *, barred: bool) -> ForecastOutcome:
+    if action.settings.tells:
+        return ForecastOutcome.DONE
+    if barred:
+        return ForecastOutcome.STARTED
+    if left is None:
+        return ForecastOutcome.DONE
+    if left <= 0 or left < action.settings.needs_seconds:
+        return ForecastOutcome.NO_TIME
+    return ForecastOutcome.CUT if _wait(action) >= left else ForecastOutcome.DONE
+
+
+def _wait(action: RuleAction) -> float:
+    """Return how long an action takes at least."""
+    return 0.0 if action.ready is None else action.ready.wait_seconds

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from forewarn import settings
-from forewarn.agent import steps
+from forewarn.agent import action_settings
 from forewarn.agent.rules import Rule
 from forewarn.settings import FieldError, Log, SettingsError
 
@@ -43,7 +43,7 @@ MACHINE_PLACE: Final = "{machine}"
 """Where a pattern of peers has the machine's name."""
 
 
-class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whom the agent asks for events, and as whom."""
 
     endpoint: str = ""
@@ -53,7 +53,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """This machine's name, as events have it. `""`, the default, asks the endpoint."""
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StatusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the agent shows of itself by HTTP: `/healthz`, `/readyz`, `/status`, `/metrics`."""
 
     listen: str = "127.0.0.1:8171"
@@ -71,7 +71,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise FieldError("listen", str(error)) from None
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the agent remembers over its own end and over a boot."""
 
     folder: str = ""
@@ -79,7 +79,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     relative path starts at the settings file's folder."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of the agent."""
 
     margin_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
@@ -89,9 +89,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The agents of the other machines of an event: a pattern such as `http://{machine}:8171`, or
     a list of addresses. `[]`, the default, is none: events of several machines are not approved
     where their agents have to agree."""
-    client: Client = Client()
-    status: Status = Status()
-    state: State = State()
+    client: ClientSettings = ClientSettings()
+    status: StatusSettings = StatusSettings()
+    state: StateSettings = StateSettings()
     log: Log = Log()
     rule: Annotated[tuple[Rule, ...], msgspec.Meta(max_length=MAX_RULES)] = ()
     """The rules, in their order; the first that matches takes the event."""
@@ -104,7 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     """Settings, and where they come from."""
 
-    settings: Settings
+    settings: AgentSettings
     files: tuple[Path, ...]
     """The files that were read, in their order."""
     origins: Mapping[str, Path]
@@ -137,10 +137,10 @@ def load(
         origins |= dict.fromkeys(names, file)
         joined = _joined(own, tree)
         tree = settings.merged(tree, own) | joined
-    for variable, own in settings.overrides(environment, ENVIRONMENT_PREFIX, Settings):
+    for variable, own in settings.overrides(environment, ENVIRONMENT_PREFIX, AgentSettings):
         sources.append((variable, own))
         tree = settings.merged(tree, own)
-    loaded = settings.convert(tree, Settings, sources)
+    loaded = settings.convert(tree, AgentSettings, sources)
     for rule in loaded.rule:
         if mistake := _mistake(rule, platform):
             message = f"{origins.get(rule.name, 'the environment')}: rule {rule.name!r}: {mistake}"
@@ -189,9 +189,9 @@ def _name(rule: object) -> str | None:
 def _mistake(rule: Rule, platform: str) -> str:
     """Return what is wrong with a rule that no type expresses; `""` if nothing is."""
     for number, step in enumerate(rule.prepare):
-        if fault := steps.fault(step, platform):
+        if fault := action_settings.fault(step, platform):
             return f"prepare[{number}]{fault}"
-        if rule.approve == "at-once" and not step.terms.tells:
+        if rule.approve == "at-once" and not step.settings.tells:
             return (
                 f"prepare[{number}]: with approve = 'at-once' only log and notify are allowed, as "
                 "nothing waits for them; 'when-prepared' waits"
@@ -227,7 +227,7 @@ def _check_peers(peers: str | Sequence[str]) -> None:
             raise FieldError("peers", message)
 
 
-def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Settings:
+def _placed(loaded: AgentSettings, base: Path, environment: Mapping[str, str]) -> AgentSettings:
     """Return the settings with the journal's folder made absolute."""
     written = loaded.state.folder
     folder = (
@@ -235,4 +235,4 @@ def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Set
         if written
         else settings.state_folder(environment) / STATE_NAME
     )
-    return msgspec.structs.replace(loaded, state=State(folder=str(folder)))
+    return msgspec.structs.replace(loaded, state=StateSettings(folder=str(folder)))

@@ -13,9 +13,8 @@ from forewarn.cli.exits import ExitStatus, Failed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from forewarn.agent.outlook import Outlook, Prospect
-    from forewarn.agent.rules import Rule
-    from forewarn.agent.settings import Loaded, Settings
+    from forewarn.agent.rules import ActionForecast, Forecast, Rule
+    from forewarn.agent.settings import AgentSettings, Loaded
     from forewarn.client.event import Event
 
 app = typer.Typer(help="Prepare this machine, approve, bring it back.", no_args_is_help=True)
@@ -170,8 +169,8 @@ def status(
         bool, typer.Option("--json", help="Print what the agent answers, as JSON.")
     ] = False,
 ) -> None:
-    """Ask the agent that runs here what is in hand and what stands."""
-    from forewarn.agent import view
+    """Show the events in hand and what was done for them, of the agent on this machine."""
+    from forewarn.agent import action_settings
 
     tree = _ask(_listen(config) if address is None else address)
     if as_json:
@@ -201,7 +200,7 @@ def status(
         if effect.get("tells"):  # it has told somebody, and changed nothing
             continue
         how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
-        output.say(f"{how}: {view.readable(effect['effect'])}{_why(effect)}")
+        output.say(f"{how}: {action_settings.readable_effect(effect['effect'])}{_why(effect)}")
 
 
 @app.command()
@@ -338,27 +337,29 @@ def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) 
     short = msgspec.structs.replace(event, duration_seconds=0)
     names = []
     for rule in own:
-        if rules.takes(rule, event, notice):
+        if rules.matches(rule, event, notice):
             break
-        if rules.takes(rule, short, notice):
+        if rules.matches(rule, short, notice):
             names.append(rule.name)
     return names
 
 
-def _plan(rule: "Rule", event: "Event", notice: float, settings: "Settings") -> list[str]:
+def _plan(rule: "Rule", event: "Event", notice: float, settings: "AgentSettings") -> list[str]:
     """Return what a rule would do, line by line, with the time that each action has."""
-    from forewarn.agent import outlook, view
+    from forewarn.agent import action_settings, rules
 
     left = notice - settings.margin_seconds
-    seen = outlook.foretell(rule, left, started=event.started)
+    seen = rules.forecast(rule, left, started=event.started)
     lines = []
-    if not event.started and any(not step.terms.tells for step in rule.prepare):
+    if not event.started and any(not step.settings.tells for step in rule.prepare):
         lines.append(
             f"Time: {max(0.0, left):g} s for all of it, {notice:g} s of notice less "
             f"margin_seconds, {settings.margin_seconds:g} s"
         )
     for number, prospect in enumerate(seen.prospects, 1):
-        lines.append(f"  {number}. {view.name(prospect.step)}: {_fate(prospect, rule)}")
+        lines.append(
+            f"  {number}. {action_settings.action_name(prospect.action)}: {_fate(prospect, rule)}"
+        )
     lines.append(f"Approve: {_approval(rule, event, seen, settings)}")
     undone = [str(n) for n, prospect in enumerate(seen.prospects, 1) if prospect.undone]
     if undone:
@@ -367,11 +368,11 @@ def _plan(rule: "Rule", event: "Event", notice: float, settings: "Settings") -> 
     return lines
 
 
-def _fate(prospect: "Prospect", rule: "Rule") -> str:
+def _fate(prospect: "ActionForecast", rule: "Rule") -> str:
     """Return what becomes of an action, and what that means for the event."""
-    from forewarn.agent.outlook import Fate
+    from forewarn.agent.rules import ForecastOutcome
 
-    step, terms = prospect.step, prospect.step.terms
+    step, terms = prospect.action, prospect.action.settings
     meant = {
         "hold": "; the event is then held",
         "approve": "; the event is not held for it (when_cut)",
@@ -380,25 +381,25 @@ def _fate(prospect: "Prospect", rule: "Rule") -> str:
         meant["approve"] = ""
     waits = f"waits {step.ready.wait_seconds:g} s, " if step.ready is not None else ""
     match prospect.fate:
-        case Fate.DONE:
+        case ForecastOutcome.DONE:
             limit = f"at most {prospect.limit_seconds:g} s"
             return f"{waits}{limit}; on failure: {terms.on_failure}"
-        case Fate.CUT:
+        case ForecastOutcome.CUT:
             left = f"but at best {prospect.limit_seconds:g} s are left: it is cut"
             return f"{waits}{left}{meant[rule.when_cut]}"
-        case Fate.NO_TIME:
+        case ForecastOutcome.NO_TIME:
             needs = f" (needs_seconds = {terms.needs_seconds:g})" if terms.needs_seconds else ""
             left = f"not done: at best {max(0.0, prospect.left_seconds or 0.0):g} s are left"
             return f"{left}{needs}{meant[rule.when_cut]}"
-        case Fate.STARTED:
+        case ForecastOutcome.STARTED:
             return f"not done: the event has started{meant[rule.when_cut]}"
-        case Fate.SHARED:
+        case ForecastOutcome.SHARED:
             return "not done again: an action before it does the same"
-        case Fate.HELD:
+        case ForecastOutcome.HELD:
             return "not done: the event is held by then"
 
 
-def _approval(rule: "Rule", event: "Event", seen: "Outlook", settings: "Settings") -> str:
+def _approval(rule: "Rule", event: "Event", seen: "Forecast", settings: "AgentSettings") -> str:
     if rule.approve == "never":
         return "no"
     if event.started:
@@ -439,24 +440,22 @@ def _listen(config: Path | None) -> str:
 
 def _ask(listen: str) -> "dict[str, Any]":
     """Return the status of the agent at an address."""
-    import http.client
     import json
 
+    from forewarn.client import transport
     from forewarn.settings import split_address
 
     try:
-        host, port = split_address(listen)
+        split_address(listen)
     except ValueError as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error
-    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
+    url = f"http://{listen}/status"
     try:
-        connection.request("GET", "/status")
-        tree = json.loads(connection.getresponse().read(MAX_ANSWER))
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        reply = transport.request("GET", url, seconds=ANSWER_SECONDS, max_body=MAX_ANSWER)
+        tree = json.loads(reply.body)
+    except (transport.RequestFailed, ValueError) as error:
         message = f"no agent answers at {listen}: {error}"
         raise Failed(ExitStatus.UNREACHABLE, message) from error
-    finally:
-        connection.close()
     if not isinstance(tree, dict) or "standing" not in tree:
-        raise Failed(ExitStatus.UNREACHABLE, f"what answers at {listen} is no agent")
+        raise Failed(ExitStatus.UNREACHABLE, f"the server at {listen} is not an agent")
     return tree

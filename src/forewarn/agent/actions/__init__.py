@@ -1,19 +1,14 @@
-"""What a rule's actions do: a small class for each kind, with `prepare` and `recover`.
+"""What the actions of a rule do: one small class for each kind, with `prepare` and `recover`.
 
-    work       what an action is given: its event, its time, a place for its notes
-    catalog    from a step to the class that does it
-    program    runs a program, and ends it with all that it began
-    units      what systemd says of a unit
-    command    a program of the user's
-    service    a systemd unit that is stopped or started
-    signal     a signal, and waiting for what it brings about
-    ready      waiting while the balancer takes the machine out
-    haproxy    a server of HAProxy that is drained
-    http       a request
-    notify     a message by apprise, sent by `messenger` in a process of its own
-    messenger  that process
-    log        a line of the agent's log
+    action   what an action gets (its event, its time, its notes), and the two kinds that only
+             concern the agent itself: `ready` and `log`
+    program  runs a program and ends it with everything that it started: `command`
+    units    systemd units and the processes in them: `service` and `signal`
+    haproxy  drains a server of HAProxy
+    http     sends an HTTP request
+    notify   sends a message through apprise, in a process of its own
 
-Each runs in a thread of its own, ends soon once it is told to stop, and raises `Failed` where it
-could not do what it was asked. Nothing here needs POSIX to be imported.
+Each action runs in a thread of its own, ends soon after it is told to stop, and raises
+`ActionFailed` if it could not do its work. Nothing here needs POSIX to be imported, and a kind's
+module is loaded when an action of that kind first runs.
 """

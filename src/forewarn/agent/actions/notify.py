@@ -1,4 +1,4 @@
-"""A message to people by apprise, which is loaded in a process of its own and ends with it."""
+"""Sends a message through apprise, which is loaded in a process of its own and ends with it."""
 
 import importlib.util
 import sys
@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
+from forewarn.agent.action_settings import NotifySettings
 from forewarn.agent.actions import program
-from forewarn.agent.actions.work import Failed, Work
-from forewarn.agent.steps import Notify as Terms
+from forewarn.agent.actions.action import ActionFailed, ActionRun
 
-MESSENGER: Final = "forewarn.agent.actions.messenger"
+MODULE: Final = "forewarn.agent.actions.notify"
 MISSING: Final = "notify needs apprise: pip install 'forewarn[notify]'"
 FILE_BYTES: Final = 64 * 1024
 """The largest file of addresses."""
@@ -22,43 +22,63 @@ def installed() -> bool:
     return importlib.util.find_spec("apprise") is not None
 
 
-class Notify:
-    """Sends a message for the event, and one for its end.
+class NotifyAction:
+    """Sends a message for the event, and one for its end."""
 
-    Args:
-        terms: What the rule gives.
-    """
+    def __init__(self, settings: NotifySettings) -> None:
+        self._settings = settings
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
-
-    def prepare(self, work: Work) -> str:
+    def prepare(self, run: ActionRun) -> str:
         """Send `body`."""
-        return self._send(self._terms.body, work)
+        return self._send(self._settings.body, run)
 
-    def recover(self, work: Work) -> str:
+    def recover(self, run: ActionRun) -> str:
         """Send `undo_body`, if there is one."""
-        return self._send(self._terms.undo_body, work) if self._terms.undo_body else ""
+        return self._send(self._settings.undo_body, run) if self._settings.undo_body else ""
 
-    def _send(self, template: str, work: Work) -> str:
+    def _send(self, template: str, run: ActionRun) -> str:
         if not installed():
-            raise Failed(MISSING)
+            raise ActionFailed(MISSING)
+        file = self._settings.urls_file
         try:
-            with Path(self._terms.urls_file).open("rb") as file:
-                lines = file.read(FILE_BYTES).decode("utf-8", "replace").splitlines()
+            with Path(file).open("rb") as opened:
+                lines = opened.read(FILE_BYTES).decode("utf-8", "replace").splitlines()
         except OSError as error:
-            message = f"{self._terms.urls_file} cannot be read: {error.strerror}"
-            raise Failed(message) from error
-        addresses = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-        told = {
+            message = f"cannot read {file}: {error.strerror}"
+            raise ActionFailed(message) from error
+        addresses = [s for s in map(str.strip, lines) if s and not s.startswith("#")]
+        content = {
             "addresses": addresses,
-            "title": work.filled(self._terms.title),
-            "body": work.filled(template),
+            "title": run.filled(self._settings.title),
+            "body": run.filled(template),
         }
-        status, said = program.run(
-            [sys.executable, "-m", MESSENGER], work, told=msgspec.json.encode(told)
+        status, said = program.execute(
+            [sys.executable, "-m", MODULE], run, stdin=msgspec.json.encode(content)
         )
         if status:
-            message = f"the message was not delivered: {said}"
-            raise Failed(message)
+            failure = f"the message was not delivered: {said}"
+            raise ActionFailed(failure)
         return f"told {len(addresses)}"
+
+
+def main() -> int:
+    """Send the message on standard input; return 0 if every address has taken it.
+
+    This runs in a process of its own.
+    """
+    import apprise  # noqa: PLC0415 - an extra, and 30 MB that only this process is to carry
+
+    message = msgspec.json.decode(sys.stdin.buffer.read())
+    messenger = apprise.Apprise()
+    for number, address in enumerate(message["addresses"], 1):
+        if not messenger.add(address):
+            sys.stdout.write(f"apprise does not know the address in line {number}")
+            return 1
+    if not len(messenger):
+        sys.stdout.write("there is no address")
+        return 1
+    return 0 if messenger.notify(title=message["title"], body=message["body"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Runs a program to its end, and ends it with all that it began when it is told to stop."""
+"""Runs a program to its end, and ends it with everything that it started when told to stop."""
 
 import contextlib
 import os
@@ -11,86 +11,154 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import IO, Final
 
-from forewarn.agent.actions.work import Cut, Failed, Work
+from forewarn.agent.action_settings import CommandSettings
+from forewarn.agent.actions.action import ActionFailed, ActionRun, ActionStopped
 
 GRACE_SECONDS: Final = 10.0
 """Between SIGTERM and SIGKILL: a program's time to put things in order."""
 
 TAIL_BYTES: Final = 4096
-"""How much of the end of a program's output is kept, for the log and for what went wrong."""
+"""How much of the end of a program's output is kept, for the log and for the reason of a
+failure."""
 
 READ_BYTES: Final = 65536
 LEFT_OVER_SECONDS: Final = 1.0
-"""How long a pipe is still read whose program has ended: whoever holds it may hold it for ever."""
+"""How long a pipe is still read after its program has ended: another process may hold it open for
+ever."""
+
+AGENT_ONLY: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"})
+"""Variables by which systemd speaks to the agent, and to no program of it."""
 
 
-OWN: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"})
-"""The agent's business with systemd, and no program's."""
+class CommandAction:
+    """Runs one program to prepare, and another to undo it."""
+
+    def __init__(self, settings: CommandSettings) -> None:
+        self._settings = settings
+
+    def prepare(self, run: ActionRun) -> str:
+        """Run `run`."""
+        return _run(self._settings.run, run)
+
+    def recover(self, run: ActionRun) -> str:
+        """Run `undo`, if there is one."""
+        return _run(self._settings.undo, run) if self._settings.undo else ""
 
 
-def run(
-    argv: Sequence[str], work: Work, *, told: bytes = b"", environment: Mapping[str, str] = {}
+def _run(argv: tuple[str, ...], run: ActionRun) -> str:
+    status, said = execute(argv, run, stdin=run.document(), environment=run.environment())
+    if status:
+        how = f"ended with {status}" if status > 0 else f"was ended by signal {-status}"
+        message = f"{argv[0]} {how}{': ' if said else ''}{said}"
+        raise ActionFailed(message)
+    return said
+
+
+def execute(
+    argv: Sequence[str], run: ActionRun, *, stdin: bytes = b"", environment: Mapping[str, str] = {}
 ) -> tuple[int, str]:
     """Run a program in a process group of its own.
 
     Args:
-        argv: The program, a path or a name that PATH finds, and its arguments; no shell reads it.
-        work: Whose time it is; told to stop, the group gets SIGTERM, and SIGKILL after 10 s.
-        told: What it reads on its standard input.
-        environment: Its variables beside the agent's own.
+        argv: The program, a path or a name on the PATH, and its arguments; no shell reads it.
+        run: The action's run; when it is stopped, the group gets SIGTERM, and SIGKILL after 10 s.
+        stdin: What the program reads on its standard input.
+        environment: Variables beside the agent's own.
 
     Returns:
-        Its exit status (below 0: the signal that ended it), and the end of what it wrote.
+        The exit status (below 0: the signal that ended it), and the end of the output.
 
     Raises:
-        Failed: It could not be begun.
-        Cut: It was told to stop.
+        ActionFailed: The program could not be started.
+        ActionStopped: The run was stopped.
     """
     program = shutil.which(argv[0])
     if program is None:
-        message = f"there is no program {argv[0]!r} that may be run"
-        raise Failed(message)
+        message = f"no executable program {argv[0]!r}"
+        raise ActionFailed(message)
     try:
         process = subprocess.Popen(  # noqa: S603 - running what the settings name is the point
             [program, *argv[1:]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={k: v for k, v in os.environ.items() if k not in OWN} | dict(environment),
+            env={k: v for k, v in os.environ.items() if k not in AGENT_ONLY} | dict(environment),
             start_new_session=sys.platform != "win32",
         )
     except OSError as error:
-        message = f"{program} cannot be run: {error.strerror}"
-        raise Failed(message) from error
+        message = f"cannot run {program}: {error.strerror}"
+        raise ActionFailed(message) from error
+    group = _Group(process)
     assert process.stdin is not None
     assert process.stdout is not None
     tail: deque[bytes] = deque()
     reader = threading.Thread(target=_read, args=(process.stdout, tail), daemon=True)
-    writer = threading.Thread(target=_write, args=(process.stdin, told), daemon=True)
-    last = threading.Timer(GRACE_SECONDS, _kill, (process,))
-    last.daemon = True
+    writer = threading.Thread(target=_write, args=(process.stdin, stdin), daemon=True)
+    last_resort = threading.Timer(GRACE_SECONDS, group.kill)
+    last_resort.daemon = True
 
-    def end() -> None:
-        _terminate(process)
-        last.start()
+    def stop() -> None:
+        group.terminate()
+        last_resort.start()
 
     try:
         reader.start()
         writer.start()
-        with work.ending(end):
-            status = process.wait()
-    except Cut:  # it was told before it had begun to wait
-        _kill(process)
-        process.wait()
-        raise
+        with run.on_stop(stop):
+            group.wait()
     finally:
-        last.cancel()
-        _kill(process)  # what it left behind in its group
-        if reader.ident is not None:  # it was begun
+        last_resort.cancel()
+        status = group.close()
+        if reader.ident is not None:  # it was started
             reader.join(LEFT_OVER_SECONDS)
-    if work.stopped:
-        raise Cut
+    if run.stopped:
+        raise ActionStopped
     return status, b"".join(tail)[-TAIL_BYTES:].decode("utf-8", "replace").strip()
+
+
+class _Group:
+    """A process and all that it started, as far as they stay in its group.
+
+    The system may give a process's number to another as soon as the process was waited for, and
+    with it the group's. So the leader stays a zombie, which keeps the number, until the last
+    signal was sent; the lock keeps the stopping threads from sending one after that.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def wait(self) -> None:
+        """Wait for the leader's end."""
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        else:  # macOS before Python 3.13 and Windows: there the number is free a moment too early
+            self._process.wait()
+
+    def terminate(self) -> None:
+        """Ask all of them to end."""
+        self._send("SIGTERM")
+
+    def kill(self) -> None:
+        """End all of them."""
+        self._send("SIGKILL")
+
+    def close(self) -> int:
+        """End what is left, and return the leader's exit status; nothing is sent after that."""
+        self.kill()
+        with self._lock:
+            self._closed = True
+        return self._process.wait()
+
+    def _send(self, name: str) -> None:
+        with self._lock, contextlib.suppress(ProcessLookupError, PermissionError):
+            if self._closed:
+                return
+            if sys.platform == "win32":
+                self._process.terminate()
+            else:
+                os.killpg(self._process.pid, getattr(signal, name))
 
 
 def _read(pipe: IO[bytes], tail: deque[bytes]) -> None:
@@ -101,22 +169,6 @@ def _read(pipe: IO[bytes], tail: deque[bytes]) -> None:
             tail.append(kept[-TAIL_BYTES:])
 
 
-def _write(pipe: IO[bytes], told: bytes) -> None:
-    with contextlib.suppress(OSError), pipe:  # a program need not read what it is told
-        pipe.write(told)
-
-
-def _terminate(process: subprocess.Popen[bytes]) -> None:
-    if sys.platform == "win32":
-        process.terminate()
-        return
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGTERM)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if sys.platform == "win32":
-        process.kill()
-        return
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+def _write(pipe: IO[bytes], data: bytes) -> None:
+    with contextlib.suppress(OSError), pipe:  # a program need not read it
+        pipe.write(data)

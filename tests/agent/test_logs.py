@@ -1,42 +1,52 @@
 """What the log says: a line for each thing that people want to know, and whom it is about."""
 
+import io
 import logging
 
 import pytest
 
 from agent.bench import MARGIN, START, Bench, command, event, rule
-from forewarn.agent import view
-from forewarn.agent.messages import Begin, Cause, Finished, Heard, Looked, Retry, Write
-from forewarn.agent.records import Outcome
-from forewarn.agent.telling import Telling
+from forewarn.agent import action_settings, logs, status
+from forewarn.agent.logs import ActivityLog
+from forewarn.agent.messages import (
+    ActionFinished,
+    BeginAction,
+    DocumentSeen,
+    Input,
+    PeersAnswered,
+    RetryHeld,
+    WriteRecord,
+)
+from forewarn.agent.state import ActionOutcome
+from forewarn.settings import Log
 
 
 class Told(Bench):
     """A bench whose decider's doings are told, as the daemon tells them."""
 
     def __init__(self, *args: object, dry: bool = False, **given: object) -> None:
-        self.telling = Telling(dry=dry)
+        self.log = ActivityLog(dry=dry)
         super().__init__(*args, **given)  # type: ignore[arg-type]  # the bench's own
 
-    def tell(self, cause: Cause) -> list[str]:
-        if isinstance(cause, Heard):
-            self.telling.heard(cause)
-        elif isinstance(cause, Retry):
-            self.telling.wanted()
+    def tell(self, cause: Input) -> list[str]:
+        if isinstance(cause, PeersAnswered):
+            self.log.peers_answered(cause)
+        elif isinstance(cause, RetryHeld):
+            self.log.retry_asked()
         said = super().tell(cause)
-        self.telling.tried(self.machine)
-        if isinstance(cause, Looked):
-            self.telling.looked(self.machine)
+        self.log.retried(self.decider)
+        if isinstance(cause, DocumentSeen):
+            self.log.document_seen(self.decider)
         return said
 
     def _take(self, told: object) -> list[str]:
-        if isinstance(told, Write):
-            self.telling.wrote(told.record, self.machine)
-        elif isinstance(told, Begin):
-            self.telling.began(told)
+        if isinstance(told, WriteRecord):
+            self.log.wrote(told.record, self.decider)
+        elif isinstance(told, BeginAction):
+            self.log.began(told)
         said = super()._take(told)  # type: ignore[arg-type]  # whatever the decider said
         if said and said[0].startswith("ask "):
-            self.telling.asked(self.asked[-1])
+            self.log.asked(self.asked[-1])
         return said
 
 
@@ -73,7 +83,7 @@ def test_an_events_whole_life_is_told_with_its_id_and_its_rule(
 def test_that_an_event_is_held_is_a_warning(log: pytest.LogCaptureFixture) -> None:
     bench = Told(rule(command("drain")))
     bench.see(event())
-    bench.end("drain", Outcome.FAILED)
+    bench.end("drain", ActionOutcome.FAILED)
     said = {record.getMessage(): record.levelname for record in log.records}
     assert said["E1 is held: it is not approved, and its notice runs out"] == "WARNING"
 
@@ -84,12 +94,12 @@ def test_it_is_told_why_what_is_held_stays_so_though_somebody_wants_it_tried_aga
     bench = Told(rule(command("drain")))
     bench.see(event(), event("E2"), event("E3"))
     for _ in bench.document:
-        bench.end("drain", Outcome.FAILED)
+        bench.end("drain", ActionOutcome.FAILED)
     bench.see(event(), event("E2", status="Started"), event("E3", starts_by=START + MARGIN))
     log.clear()
     bench.retry()
     assert [(record.levelname, record.getMessage()) for record in log.records] == [
-        ("INFO", "E1 was held, and is prepared for once more: somebody wants it"),
+        ("INFO", "E1 was held, and is prepared for again: an operator asked for it"),
         ("WARNING", "E2 stays held: it is Started, and its rule does not prepare then"),
         ("WARNING", "E3 stays held: too little of its notice is left"),
     ]
@@ -104,7 +114,7 @@ def test_why_it_stays_held_is_told_only_when_it_is_known_what_is_over(
     bench = Told(rule(command("drain")))
     bench.see(event(), event("E2"))
     for _ in bench.document:
-        bench.end("drain", Outcome.FAILED)
+        bench.end("drain", ActionOutcome.FAILED)
     bench.start()
     log.clear()
     bench.retry()
@@ -118,7 +128,7 @@ def test_why_it_stays_held_is_told_only_when_it_is_known_what_is_over(
 def test_what_is_held_again_at_once_was_tried(log: pytest.LogCaptureFixture) -> None:
     bench = Told(rule(command("drain", needs_seconds=60)))
     bench.see(event())
-    bench.end("drain", Outcome.FAILED)
+    bench.end("drain", ActionOutcome.FAILED)
     bench.see(event(starts_by=START + MARGIN + 30))
     log.clear()
     bench.retry()
@@ -130,10 +140,10 @@ def test_an_action_that_waits_by_failing_is_told_once(log: pytest.LogCaptureFixt
     bench = Told(rule(command("room", retries=5, retry_seconds=1)))
     bench.see(event())
     for _ in range(5):
-        bench.end("room", Outcome.FAILED)
+        bench.end("room", ActionOutcome.FAILED)
         bench.wait(1)
     assert sum("it is tried again" in line for line in log.messages) == 1
-    bench.end("room", Outcome.FAILED)
+    bench.end("room", ActionOutcome.FAILED)
     assert log.messages[-2].endswith(": failed: said so")
 
 
@@ -147,24 +157,21 @@ def test_whose_word_is_waited_for_is_told_when_it_changes(log: pytest.LogCapture
     bench.hear()
     bench.wait(1)
     bench.hear("web-1")
-    waits = "E1 is prepared here, and is approved when these say that they are too: "
-    assert [line for line in log.messages if line.startswith(waits)] == [
-        f"{waits}web-1, web-2",
-        f"{waits}web-2",
-    ]
+    waited_for = [line.rpartition(": ")[2] for line in log.messages if "these" in line]
+    assert waited_for == ["web-1, web-2", "web-2"]
 
 
 def test_an_answer_of_a_round_that_nobody_waits_for_says_nothing(
     log: pytest.LogCaptureFixture,
 ) -> None:
-    Told().tell(Heard(7, frozenset()))
+    Told().tell(PeersAnswered(7, frozenset()))
     assert log.messages == []
 
 
 def test_a_dry_run_tells_no_ends_of_actions(log: pytest.LogCaptureFixture) -> None:
     bench = Told(rule(command("drain")), dry=True)
     bench.see(event())
-    bench.tell(Finished(bench.runs["drain"].run, Outcome.DONE, "dry run"))
+    bench.tell(ActionFinished(bench.runs["drain"].run, ActionOutcome.DONE, "dry run"))
     assert log.messages == ["Reboot E1: rule 'r'", "E1 is prepared"]
 
 
@@ -180,7 +187,7 @@ def test_a_dry_run_tells_no_ends_of_actions(log: pytest.LogCaptureFixture) -> No
     ],
 )
 def test_an_effect_is_shown_as_people_would_write_it(effect: str, said: str) -> None:
-    assert view.readable(effect) == said
+    assert action_settings.readable_effect(effect) == said
 
 
 def test_what_stands_and_what_is_logged_has_the_names_of_actions_and_no_keys(
@@ -189,7 +196,7 @@ def test_what_stands_and_what_is_logged_has_the_names_of_actions_and_no_keys(
     bench = Told(rule(command("drain", shared=False), {"log": {}}))
     bench.see(event())
     bench.end("drain")
-    standing = view.status(bench.machine, bench.now)["standing"]
+    standing = status.report(bench.decider, bench.now)["standing"]
     assert [(each["effect"], each["tells"]) for each in standing] == [
         ("command drain", False),
         ("log", True),
@@ -198,6 +205,24 @@ def test_what_stands_and_what_is_logged_has_the_names_of_actions_and_no_keys(
 
 
 def test_a_long_program_is_cut_short() -> None:
-    line = view.line(["prog", "x" * 100])
-    assert len(line) == view.COMMAND_LENGTH
+    line = action_settings.command_line(["prog", "x" * 100])
+    assert len(line) == action_settings.COMMAND_LENGTH
     assert line.endswith("x…")
+
+
+def test_no_control_character_of_an_event_reaches_a_terminal() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    try:
+        logs.set_up(Log(), terminal)
+        logging.getLogger("forewarn.agent").warning("%s", "\x1b]0;mine\x07 \x9b2J \r é")
+    finally:
+        root.handlers[:], root.level = before
+    (line,) = terminal.getvalue().splitlines()
+    assert line.removesuffix("\n").isprintable()
+    assert "é" in line

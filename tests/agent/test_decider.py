@@ -3,30 +3,29 @@
 import pytest
 
 from agent.bench import ME, NOTICE, START, Bench, command, event, rule, service
-from forewarn.agent.machine import GRACE_SECONDS, LONGEST_PAUSE_SECONDS
-from forewarn.agent.messages import Closing, Finished, Woken
-from forewarn.agent.newcomers import NAME_SECONDS
-from forewarn.agent.records import Ended, Noted, Outcome
+from forewarn.agent.decider import GRACE_SECONDS, LONGEST_PAUSE_SECONDS, NAME_SECONDS
+from forewarn.agent.messages import ActionFinished, ShutdownRequested, TimePassed
+from forewarn.agent.state import ActionEnded, ActionOutcome, FactsNoted
 
-FAILED, DONE, CUT = Outcome.FAILED, Outcome.DONE, Outcome.CUT
+FAILED, DONE, CUT = ActionOutcome.FAILED, ActionOutcome.DONE, ActionOutcome.CUT
 
 
-def results(bench: Bench) -> list[Outcome | None]:
-    (case,) = bench.machine.ledger.cases.values()
+def results(bench: Bench) -> list[ActionOutcome | None]:
+    (case,) = bench.decider.state.cases.values()
     return case.results
 
 
 def test_actions_are_done_one_after_the_other_and_then_it_approves() -> None:
     bench = Bench(rule(service("web"), command("drain")))
     assert bench.see(event()) == ["do web"]
-    assert bench.tell(Woken()) == []
+    assert bench.tell(TimePassed()) == []
     assert bench.end("web") == ["do drain"]
     assert bench.phase == "Preparing"
     assert bench.end("drain") == ["approve E1"]
     assert bench.phase == "Prepared"
     assert bench.answer(taken=True) == []
     assert bench.phase == "Approved"
-    assert bench.machine.wake_at is None
+    assert bench.decider.wake_at is None
 
 
 def test_what_was_done_is_undone_last_first_when_the_event_is_gone() -> None:
@@ -37,7 +36,7 @@ def test_what_was_done_is_undone_last_first_when_the_event_is_gone() -> None:
     assert bench.see() == ["undo drain"]
     assert bench.end("drain") == ["undo web"]
     assert bench.end("web") == []
-    assert bench.machine.ledger.idle
+    assert bench.decider.state.idle
 
 
 def test_an_event_that_stays_started_for_an_hour_is_acted_on_once() -> None:
@@ -78,7 +77,7 @@ def test_no_rule_means_a_line_and_no_approval() -> None:
     assert bench.phase == "Seen"
     assert bench.see() == ["undo log"]
     bench.end("log")
-    assert bench.machine.ledger.idle
+    assert bench.decider.state.idle
 
 
 def test_another_machines_event_is_nobodys_business_unless_a_rule_says_so() -> None:
@@ -121,7 +120,7 @@ def test_an_action_is_tried_again_after_a_pause_as_often_as_it_may() -> None:
     bench.see(event())
     assert bench.runs["web"].attempt == 1
     assert bench.end("web", FAILED) == []
-    assert bench.machine.wake_at == START + 10
+    assert bench.decider.wake_at == START + 10
     assert bench.wait(9) == []
     assert bench.wait(1) == ["do web"]
     assert bench.runs["web"].attempt == 2
@@ -157,14 +156,14 @@ def test_undoing_is_tried_again_with_pauses_that_double_up_to_a_minute() -> None
     waited = []
     for _ in range(6):
         bench.end("web", FAILED)
-        assert bench.machine.wake_at is not None
-        waited.append(bench.machine.wake_at - bench.now)
+        assert bench.decider.wake_at is not None
+        waited.append(bench.decider.wake_at - bench.now)
         assert bench.wait(waited[-1] - 1) == []
         assert bench.wait(1) == ["undo web"]
     assert waited == [4, 8, 16, 32, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
     assert bench.runs["web"].attempt == 7
     bench.end("web", FAILED)
-    assert bench.machine.wake_at is None
+    assert bench.decider.wake_at is None
     assert bench.standing == ["web"]
 
 
@@ -193,9 +192,9 @@ def test_what_need_not_be_undone_lets_the_rest_be_undone() -> None:
 def test_of_what_an_action_said_its_beginning_and_its_end_are_kept() -> None:
     bench = Bench(rule(service()))
     bench.see(event())
-    bench.tell(Finished(bench.runs["web"].run, FAILED, "begin" + "x" * 600 + "end"))
+    bench.tell(ActionFinished(bench.runs["web"].run, FAILED, "begin" + "x" * 600 + "end"))
     last = bench.journal[-1]
-    assert isinstance(last, Ended)
+    assert isinstance(last, ActionEnded)
     assert last.text == "begin" + "x" * 115 + "…" + "x" * 376 + "end"
     assert len(last.text) == 500
 
@@ -206,7 +205,7 @@ def test_an_action_that_took_too_long_says_so() -> None:
     assert bench.wait(90) == ["stop web"]
     bench.end("web", CUT)
     last = bench.journal[-1]
-    assert isinstance(last, Ended)
+    assert isinstance(last, ActionEnded)
     assert last.text == "it took longer than 90 s; said so"
 
 
@@ -229,7 +228,7 @@ def test_what_does_not_fit_may_be_approved_all_the_same() -> None:
     bench.see(event(starts_by=START + 30))
     bench.wait(25)
     assert bench.end("web", FAILED) == ["approve E1"]
-    assert results(bench) == [CUT, Outcome.NO_TIME]
+    assert results(bench) == [CUT, ActionOutcome.NO_TIME]
     assert bench.see() == ["undo web"]
 
 
@@ -245,13 +244,13 @@ def test_an_action_that_needs_more_than_is_left_is_not_begun() -> None:
     bench = Bench(rule(long, short, when_cut="approve"))
     assert bench.see(event(starts_by=START + 30)) == ["do short"]
     assert bench.end("short") == ["approve E1"]
-    assert results(bench) == [Outcome.NO_TIME, DONE]
+    assert results(bench) == [ActionOutcome.NO_TIME, DONE]
 
 
 def test_an_event_whose_notice_is_nearly_over_begins_nothing() -> None:
     bench = Bench(rule(service()))
     assert bench.see(event(starts_by=START + 5)) == []
-    assert results(bench) == [Outcome.NO_TIME]
+    assert results(bench) == [ActionOutcome.NO_TIME]
     assert bench.see(event(status="Started")) == []
     assert bench.see() == []
 
@@ -323,7 +322,7 @@ def test_a_notice_that_is_prolonged_prolongs_what_is_under_way() -> None:
 def test_an_event_that_started_without_notice_is_not_prepared_for() -> None:
     bench = Bench(rule(service()))
     assert bench.see(event(status="Started")) == []
-    assert results(bench) == [Outcome.STARTED]
+    assert results(bench) == [ActionOutcome.STARTED]
     assert bench.see() == []
 
 
@@ -342,7 +341,7 @@ def test_what_is_under_way_when_an_event_starts_keeps_its_deadline() -> None:
     assert bench.wait(14) == []
     assert bench.wait(1) == ["stop web"]
     bench.end("web")
-    assert results(bench) == [DONE, Outcome.STARTED]
+    assert results(bench) == [DONE, ActionOutcome.STARTED]
 
 
 def test_a_rule_that_prepares_even_if_started_goes_on_after_the_start() -> None:
@@ -365,11 +364,11 @@ def test_a_cancelled_event_ends_what_is_under_way_and_undoes_it() -> None:
 def test_an_agent_that_is_to_end_finishes_what_is_under_way_and_begins_nothing() -> None:
     bench = Bench(rule(service("web", time_limit_seconds=20), command("drain")))
     bench.see(event())
-    assert bench.tell(Closing()) == []
-    assert bench.machine.busy
+    assert bench.tell(ShutdownRequested()) == []
+    assert bench.decider.busy
     assert bench.wait(20) == ["stop web"]
     assert bench.end("web") == []
-    assert not bench.machine.busy
+    assert not bench.decider.busy
     bench.start()
     assert bench.see(event()) == ["do drain"]
 
@@ -377,22 +376,22 @@ def test_an_agent_that_is_to_end_finishes_what_is_under_way_and_begins_nothing()
 def test_an_agent_that_is_to_end_neither_approves_nor_undoes() -> None:
     bench = Bench(rule(service()))
     bench.see(event())
-    bench.tell(Closing())
+    bench.tell(ShutdownRequested())
     assert bench.end("web") == []
     assert bench.see() == []
 
 
 def test_it_is_busy_while_it_waits_for_an_answer_or_a_retry() -> None:
     bench = Bench(rule(service(retries=1)))
-    assert not bench.machine.busy
+    assert not bench.decider.busy
     bench.see(event())
     bench.end("web", FAILED)
-    assert bench.machine.busy
+    assert bench.decider.busy
     bench.wait(1)
     bench.end("web")
-    assert bench.machine.busy
+    assert bench.decider.busy
     bench.answer(taken=True)
-    assert not bench.machine.busy
+    assert not bench.decider.busy
 
 
 def test_an_event_that_has_started_has_no_notice_left() -> None:
@@ -420,7 +419,7 @@ def test_an_action_is_told_its_rule_and_the_event_as_it_is_now() -> None:
     assert bench.runs["drain"].event.status == "Started"
     bench.find("drain", was=1)
     noted = bench.journal[-1]
-    assert isinstance(noted, Noted)
+    assert isinstance(noted, FactsNoted)
     assert noted.facts == {"was": 1}
 
 
@@ -445,7 +444,7 @@ def test_a_rule_for_little_notice_takes_the_event_when_it_is_so() -> None:
     bench = Bench(near)
     assert bench.see(event()) == ["do log"]
     bench.end("log")
-    assert bench.machine.wake_at == START + NOTICE - 120
+    assert bench.decider.wake_at == START + NOTICE - 120
     assert bench.wait(NOTICE - 121) == []
     assert bench.wait(1) == ["do web"]
     assert bench.end("web") == ["approve E1"]
@@ -474,7 +473,7 @@ def test_nothing_is_decided_before_the_first_look() -> None:
     bench.see(event())
     bench.end("web")
     bench.start()
-    assert bench.tell(Woken()) == []
+    assert bench.tell(TimePassed()) == []
     assert bench.see() == ["undo web"]
 
 
@@ -491,8 +490,44 @@ def test_what_nobody_began_changes_nothing() -> None:
     bench = Bench(rule(service()))
     bench.see(event())
     length = len(bench.journal)
-    assert bench.tell(Finished(99, DONE)) == []
+    assert bench.tell(ActionFinished(99, DONE)) == []
     assert len(bench.journal) == length
     bench.end("web")
     assert bench.end("web", FAILED) == []
     assert results(bench) == [DONE]
+
+
+# events that come before the machine knows its own name
+ANYBODYS = rule(service(), name="anybody's", match={"machine": "any"})
+
+
+def test_no_rule_takes_an_event_while_its_machines_name_may_still_come() -> None:
+    """A rule for any machine would keep what another says of this machine's own."""
+    bench = Bench(rule(command("drain")), ANYBODYS, me=None)
+    assert bench.see(event(concerns_me=None)) == []
+    assert bench.wait(NAME_SECONDS - 1) == []
+    assert bench.decider.busy
+    bench.me = ME
+    assert bench.see(event()) == ["do drain"]
+
+
+def test_a_name_that_does_not_come_keeps_no_event_waiting() -> None:
+    bench = Bench(rule(command("drain")), ANYBODYS, me=None)
+    bench.see(event(concerns_me=None))
+    assert bench.wait(NAME_SECONDS - 1) == []
+    assert bench.see(event("E1", concerns_me=None), event("E2", concerns_me=None)) == []
+    assert bench.wait(1) == ["do web"]
+    assert set(bench.decider.state.cases) == {"E1"}
+    bench.wait(NAME_SECONDS)
+    assert set(bench.decider.state.cases) == {"E1", "E2"}
+
+
+def test_nothing_is_undone_that_an_event_of_unknown_machines_may_want() -> None:
+    bench = Bench(ANYBODYS)
+    bench.see(event("E1"))
+    bench.end("web")
+    bench.me = None
+    assert bench.see(event("E2", concerns_me=None)) == []
+    assert bench.wait(NAME_SECONDS) == []
+    assert bench.decider.state.cases["E2"].rule == ANYBODYS
+    assert bench.see() == ["undo web"]

@@ -7,18 +7,17 @@ import pytest
 
 from agent import bench as machines
 from agent.bench import MARGIN, START, Bench, command, event, rule, service
-from forewarn.agent import outlook
-from forewarn.agent.outlook import Fate
-from forewarn.agent.records import Outcome
-from forewarn.agent.rules import Rule
+from forewarn.agent import rules
+from forewarn.agent.rules import ForecastOutcome, Rule
+from forewarn.agent.state import ActionOutcome
 
 OUTCOMES = {
-    Outcome.DONE: Fate.DONE,
-    Outcome.CUT: Fate.CUT,
-    Outcome.NO_TIME: Fate.NO_TIME,
-    Outcome.STARTED: Fate.STARTED,
-    Outcome.SHARED: Fate.SHARED,
-    None: Fate.HELD,
+    ActionOutcome.DONE: ForecastOutcome.DONE,
+    ActionOutcome.CUT: ForecastOutcome.CUT,
+    ActionOutcome.NO_TIME: ForecastOutcome.NO_TIME,
+    ActionOutcome.STARTED: ForecastOutcome.STARTED,
+    ActionOutcome.SHARED: ForecastOutcome.SHARED,
+    None: ForecastOutcome.HELD,
 }
 
 
@@ -26,45 +25,68 @@ def ready(seconds: float, **terms: Any) -> dict[str, Any]:
     return {"ready": {"wait_seconds": seconds, **terms}}
 
 
-def happens(taken: Rule, notice: float, *, started: bool) -> tuple[list[Fate], str]:
+def happens(taken: Rule, notice: float, *, started: bool) -> tuple[list[ForecastOutcome], str]:
     """Return what the decider does where each action ends at once, and a wait in its time."""
     bench = Bench(taken)
     status = "Started" if started else "Scheduled"
     bench.see(event(status=status, starts_by=START + notice))
-    (case,) = bench.machine.ledger.cases.values()
-    effects = bench.machine.ledger.effects
+    (case,) = bench.decider.state.cases.values()
+    effects = bench.decider.state.effects
     while any(effect.busy for effect in effects.values()):
         (run,) = (r for r in bench.runs.values() if effects[r.effect].busy)
-        named = machines.name(run.step)
-        said = bench.wait(run.step.ready.wait_seconds) if run.step.ready is not None else []
-        bench.end(named, Outcome.CUT if f"stop {named}" in said else Outcome.DONE)
+        named = machines.name(run.action)
+        said = bench.wait(run.action.ready.wait_seconds) if run.action.ready is not None else []
+        bench.end(named, ActionOutcome.CUT if f"stop {named}" in said else ActionOutcome.DONE)
     return [OUTCOMES[result] for result in case.results], case.phase
 
 
 CASES = [
-    ((ready(20), service()), 30.0, {}, [Fate.DONE, Fate.DONE]),
-    ((ready(28), service()), 30.0, {}, [Fate.CUT, Fate.HELD]),
-    ((ready(28), service()), 30.0, {"when_cut": "approve"}, [Fate.CUT, Fate.NO_TIME]),
-    ((ready(25),), 30.0, {}, [Fate.CUT]),
-    ((ready(20), ready(20), service()), 30.0, {}, [Fate.DONE, Fate.SHARED, Fate.DONE]),
-    ((ready(20), service(needs_seconds=6)), 30.0, {}, [Fate.DONE, Fate.NO_TIME]),
-    ((command("a"), {"log": {}}), 4.0, {"when_cut": "approve"}, [Fate.NO_TIME, Fate.DONE]),
-    (({"log": {}}, command("a")), 4.0, {}, [Fate.DONE, Fate.NO_TIME]),
+    ((ready(20), service()), 30.0, {}, [ForecastOutcome.DONE, ForecastOutcome.DONE]),
+    ((ready(28), service()), 30.0, {}, [ForecastOutcome.CUT, ForecastOutcome.HELD]),
+    (
+        (ready(28), service()),
+        30.0,
+        {"when_cut": "approve"},
+        [ForecastOutcome.CUT, ForecastOutcome.NO_TIME],
+    ),
+    ((ready(25),), 30.0, {}, [ForecastOutcome.CUT]),
+    (
+        (ready(20), ready(20), service()),
+        30.0,
+        {},
+        [ForecastOutcome.DONE, ForecastOutcome.SHARED, ForecastOutcome.DONE],
+    ),
+    (
+        (ready(20), service(needs_seconds=6)),
+        30.0,
+        {},
+        [ForecastOutcome.DONE, ForecastOutcome.NO_TIME],
+    ),
+    (
+        (command("a"), {"log": {}}),
+        4.0,
+        {"when_cut": "approve"},
+        [ForecastOutcome.NO_TIME, ForecastOutcome.DONE],
+    ),
+    (({"log": {}}, command("a")), 4.0, {}, [ForecastOutcome.DONE, ForecastOutcome.NO_TIME]),
 ]
 
 
 @pytest.mark.parametrize(("steps", "notice", "given", "fates"), CASES)
 def test_the_waits_before_an_action_are_taken_from_its_time(
-    steps: tuple[dict[str, Any], ...], notice: float, given: dict[str, Any], fates: list[Fate]
+    steps: tuple[dict[str, Any], ...],
+    notice: float,
+    given: dict[str, Any],
+    fates: list[ForecastOutcome],
 ) -> None:
     taken = rule(*steps, **given)
-    seen = outlook.foretell(taken, notice - MARGIN, started=False)
+    seen = rules.forecast(taken, notice - MARGIN, started=False)
     assert [each.fate for each in seen.prospects] == fates
     assert happens(taken, notice, started=False)[0] == fates
 
 
 def test_what_is_left_is_what_the_waits_leave() -> None:
-    seen = outlook.foretell(rule(ready(20), service(), {"log": {}}), 25.0, started=False)
+    seen = rules.forecast(rule(ready(20), service(), {"log": {}}), 25.0, started=False)
     assert [each.left_seconds for each in seen.prospects] == [25.0, 5.0, 5.0]
     assert [each.limit_seconds for each in seen.prospects] == [25.0, 5.0, 60.0]
 
@@ -85,7 +107,7 @@ def test_the_decider_does_what_was_foretold(seed: int) -> None:
         even_if_started=chance.random() < 0.3,
     )
     notice, started = chance.choice([3.0, 25.0, 30.0, 60.0, 900.0]), chance.random() < 0.3
-    seen = outlook.foretell(taken, notice - MARGIN, started=started)
+    seen = rules.forecast(taken, notice - MARGIN, started=started)
     fates, phase = happens(taken, notice, started=started)
     assert [each.fate for each in seen.prospects] == fates
     assert (seen.held_by is not None) is (phase == "Held")
@@ -109,4 +131,4 @@ def test_the_decider_does_what_was_foretold(seed: int) -> None:
     ],
 )
 def test_only_some_actions_have_something_to_undo(step: dict[str, Any], *, something: bool) -> None:
-    assert outlook.undoes(rule(step).prepare[0].terms) is something
+    assert rules.undoes(rule(step).prepare[0].settings) is something

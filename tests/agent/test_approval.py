@@ -3,15 +3,15 @@
 import pytest
 
 from agent.bench import ME, NOTICE, START, Bench, event, rule, service
-from forewarn.agent import consent
-from forewarn.agent.consent import (
+from forewarn.agent import approval
+from forewarn.agent.approval import (
     APPROVAL_SECONDS,
     PEERS_LIMIT_SECONDS,
     PEERS_SECONDS,
     REFUSED_SECONDS,
 )
-from forewarn.agent.messages import Answered, Heard, Woken
-from forewarn.agent.newcomers import NAME_SECONDS
+from forewarn.agent.decider import NAME_SECONDS
+from forewarn.agent.messages import ApprovalAnswered, PeersAnswered, TimePassed
 
 OURS = (ME, "web-1", "web-2")
 
@@ -26,7 +26,7 @@ def test_the_first_machine_asks_the_others_and_approves_when_all_are_prepared() 
     bench = prepared(*OURS)
     assert bench.end("web") == ["ask web-1 web-2"]
     assert bench.hear("web-1") == []
-    assert bench.machine.wake_at == START + PEERS_SECONDS
+    assert bench.decider.wake_at == START + PEERS_SECONDS
     assert bench.wait(PEERS_SECONDS) == ["ask web-1 web-2"]
     assert bench.hear("web-1", "web-2", "stranger") == ["approve E1"]
     assert bench.answer(taken=True) == []
@@ -68,10 +68,10 @@ def test_a_round_that_nobody_answers_is_lost_and_another_begun() -> None:
     bench = prepared(*OURS)
     bench.end("web")
     lost = bench.asked[-1].round
-    assert bench.machine.wake_at == START + PEERS_LIMIT_SECONDS
+    assert bench.decider.wake_at == START + PEERS_LIMIT_SECONDS
     assert bench.wait(PEERS_LIMIT_SECONDS - 1) == []
     assert bench.wait(1) == ["ask web-1 web-2"]
-    late = Heard(lost, frozenset({"web-1", "web-2"}))
+    late = PeersAnswered(lost, frozenset({"web-1", "web-2"}))
     assert bench.tell(late) == []  # what is true of a round is not true of the next
     assert bench.hear("web-1", "web-2") == ["approve E1"]
     assert bench.hear() == []
@@ -81,7 +81,7 @@ def test_an_approval_that_nobody_knows_the_fate_of_is_sent_again() -> None:
     bench = prepared(ME)
     bench.end("web")
     assert bench.answer(taken=None) == []
-    assert bench.machine.wake_at == START + APPROVAL_SECONDS
+    assert bench.decider.wake_at == START + APPROVAL_SECONDS
     assert bench.wait(APPROVAL_SECONDS - 1) == []
     assert bench.wait(1) == ["approve E1"]
 
@@ -119,7 +119,7 @@ def test_an_approval_that_is_refused_is_sent_again_a_minute_later(
 def test_a_late_answer_to_an_approval_counts_and_one_to_nothing_does_not() -> None:
     bench = prepared(ME)
     bench.end("web")
-    assert bench.tell(Answered(bench.approvals[-1].request + 1, taken=True)) == []
+    assert bench.tell(ApprovalAnswered(bench.approvals[-1].request + 1, taken=True)) == []
     assert bench.phase == "Prepared"
     bench.see(event(status="Started"))
     bench.answer(taken=True)
@@ -132,7 +132,7 @@ def test_an_answer_for_an_event_that_is_over_is_forgotten() -> None:
     bench.see()
     assert bench.answer(taken=True) == []
     bench.end("web")
-    assert bench.machine.ledger.idle
+    assert bench.decider.state.idle
 
 
 def test_nothing_is_approved_that_has_started() -> None:
@@ -156,16 +156,16 @@ def test_a_name_that_is_learnt_late_makes_the_first_machine_the_first() -> None:
 
 def test_a_peer_agrees_when_it_is_prepared_and_its_rule_approves_at_all() -> None:
     bench = prepared("web-1", ME)
-    (case,) = bench.machine.ledger.cases.values()
-    assert not consent.agrees(case)
+    (case,) = bench.decider.state.cases.values()
+    assert not approval.agrees(case)
     bench.end("web")
-    assert consent.agrees(case)
+    assert approval.agrees(case)
     bench = Bench(rule(service(), approve="never"))
     bench.see(event())
     bench.end("web")
-    (case,) = bench.machine.ledger.cases.values()
+    (case,) = bench.decider.state.cases.values()
     assert case.phase == "Prepared"
-    assert not consent.agrees(case)
+    assert not approval.agrees(case)
 
 
 def test_each_event_has_its_own_questions_and_its_own_approval() -> None:
@@ -174,21 +174,21 @@ def test_each_event_has_its_own_questions_and_its_own_approval() -> None:
     assert bench.see(first, second) == ["ask web-1 web-2"] * 2
     assert [ask.event_id for ask in bench.asked] == ["E1", "E2"]
     assert bench.hear("web-1", "web-2") == ["approve E2"]
-    bench.tell(Heard(bench.asked[0].round, frozenset({"web-1", "web-2"})))
-    assert bench.tell(Answered(bench.approvals[0].request, taken=True)) == []
-    phases = {case.event_id: case.phase for case in bench.machine.ledger.cases.values()}
+    bench.tell(PeersAnswered(bench.asked[0].round, frozenset({"web-1", "web-2"})))
+    assert bench.tell(ApprovalAnswered(bench.approvals[0].request, taken=True)) == []
+    phases = {case.event_id: case.phase for case in bench.decider.state.cases.values()}
     assert phases == {"E1": "Prepared", "E2": "Approved"}
-    bench.tell(Answered(bench.approvals[1].request, taken=True))
-    assert {case.phase for case in bench.machine.ledger.cases.values()} == {"Approved"}
+    bench.tell(ApprovalAnswered(bench.approvals[1].request, taken=True))
+    assert {case.phase for case in bench.decider.state.cases.values()} == {"Approved"}
 
 
 def test_an_event_that_has_been_approved_is_agreed_with() -> None:
     bench = prepared(ME)
     bench.end("web")
     bench.answer(taken=True)
-    (case,) = bench.machine.ledger.cases.values()
-    assert consent.agrees(case)
-    assert bench.tell(Woken()) == []
+    (case,) = bench.decider.state.cases.values()
+    assert approval.agrees(case)
+    assert bench.tell(TimePassed()) == []
 
 
 def test_an_approval_takes_more_than_one_round_only_as_long_as_needed() -> None:

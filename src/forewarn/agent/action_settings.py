@@ -1,14 +1,16 @@
-"""The actions that a rule may name, as values: what each takes, and its terms.
+"""The settings of a rule's actions: those of each kind, and those that every action has.
 
-A step says what is to be done and on which terms; what does it is in `actions`, which this module
-does not load. A step has exactly one kind, the one field of `Step` that is given. What a field
-means and why its default is what it is stands with it here and, for people, in
-docs/reference/agent-settings.md.
+An action has exactly one kind, the one field of `RuleAction` that is given. `actions` implements
+them; this module loads nothing of it. Each field has its meaning and the reason of its default
+here and, for people, in docs/reference/agent-settings.md.
 """
 
 import json
+import shlex
 import string
-from typing import Annotated, ClassVar, Final, Literal
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -21,6 +23,15 @@ VARIABLES: Final = (
 )
 """What a template may name as `$event_id`, and a command finds as `FOREWARN_EVENT_ID`."""
 
+SAMPLE: Final[Mapping[str, str]] = dict.fromkeys(VARIABLES, 'a "text"') | {"duration_seconds": "-1"}
+"""Values that show whether a body is JSON whatever an event says: only the duration is a number."""
+
+TOKEN: Final = frozenset("!#$%&'*+-.^_`|~" + string.ascii_letters + string.digits)
+"""The characters of a header's name (RFC 9110, section 5.6.2)."""
+
+COMMAND_LENGTH: Final = 60
+"""How much of a program's command line is shown, in characters."""
+
 NO_UNITS: Final = "this action needs systemd, which Windows does not have; use command there"
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=7 * 24 * 3600)]
@@ -28,10 +39,11 @@ Limit = Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 3600)]
 Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+Body: TypeAlias = Text | dict[str, Any]
 Argv = Annotated[tuple[Name, ...], msgspec.Meta(max_length=1000)]
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The terms on which a step is done, whatever its kind."""
 
     tells: ClassVar[bool] = False
@@ -70,7 +82,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return ""
 
     def fault(self) -> str:
-        """Return what no type tells is wrong with it, after the path within the step; or `""`."""
+        """Return what is wrong with it beyond its types, after the path within it; or `""`."""
         return ""
 
     def posix_fault(self) -> str:
@@ -78,7 +90,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return ""
 
 
-class Command(Terms, frozen=True, kw_only=True):
+class CommandSettings(ActionSettings, frozen=True, kw_only=True):
     """Runs a program of yours."""
 
     run: Argv
@@ -100,7 +112,7 @@ class Command(Terms, frozen=True, kw_only=True):
         return "" if self.run else "run: give the program and its arguments"
 
 
-class Service(Terms, frozen=True, kw_only=True):
+class ServiceSettings(ActionSettings, frozen=True, kw_only=True):
     """Stops or starts a systemd unit; undone by the opposite, where that is how it was before."""
 
     stop: str = ""
@@ -135,7 +147,7 @@ class Service(Terms, frozen=True, kw_only=True):
         return ""
 
 
-class Signal(Terms, frozen=True, kw_only=True):
+class SignalSettings(ActionSettings, frozen=True, kw_only=True):
     """Sends a signal, then waits for what it brings about: an exit, or a file."""
 
     unit: str = ""
@@ -176,7 +188,7 @@ class Signal(Terms, frozen=True, kw_only=True):
         return ""
 
 
-class Ready(Terms, frozen=True, kw_only=True):
+class ReadySettings(ActionSettings, frozen=True, kw_only=True):
     """Turns the agent's `/readyz` to 503, so that a balancer's probe takes the machine out."""
 
     wait_seconds: Seconds = 20.0
@@ -200,7 +212,7 @@ class Ready(Terms, frozen=True, kw_only=True):
         return ""
 
 
-class Haproxy(Terms, frozen=True, kw_only=True):
+class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
     """Drains a server of HAProxy by its runtime API; afterwards it is as it was before."""
 
     socket: Name
@@ -243,7 +255,7 @@ class Haproxy(Terms, frozen=True, kw_only=True):
         return ""
 
 
-class Http(Terms, frozen=True, kw_only=True):
+class HttpSettings(ActionSettings, frozen=True, kw_only=True):
     """Sends an HTTP request."""
 
     url: Name
@@ -251,17 +263,19 @@ class Http(Terms, frozen=True, kw_only=True):
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
     """By default POST, as most webhooks want it."""
     headers: dict[str, Text] = {}
-    """Sent as they are."""
+    """Sent as they are. A JSON body has `Content-Type: application/json` without them."""
     header_files: dict[str, Name] = {}
     """Headers whose values are read from files at each request: tokens."""
-    body: Text = ""
-    """A template: see what an action is told."""
+    body: Body = ""
+    """A template: see what an action is told. A table is sent as JSON, and its texts are
+    templates. A text is JSON if the Content-Type in `headers` says so or, without one, if it reads
+    as JSON: there an event's values are escaped as JSON strings must be."""
     undo_url: str = ""
     """What is asked when the event is over, with the same headers. `""`, the default, is none."""
     undo_method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
     """How `undo_url` is asked."""
-    undo_body: Text = ""
-    """A template too."""
+    undo_body: Body = ""
+    """As `body`."""
     shared: bool = True
     """Whether one request serves all events that want it at one time, as for `command`."""
     retries: Retries = 2
@@ -275,15 +289,39 @@ class Http(Terms, frozen=True, kw_only=True):
         return f"http {json.dumps([self.method, self.url, self.body, self.undo_url])}"
 
     def fault(self) -> str:
-        """Refuse what is no address and templates that name what there is not."""
-        for name in ("url", "undo_url"):
-            value = getattr(self, name)
-            if value and not value.startswith(("http://", "https://")):
-                return f"{name}: {value!r} is no address: give one such as 'https://example.org/x'"
-        return _template_fault("body", self.body) or _template_fault("undo_body", self.undo_body)
+        """Refuse invalid URLs, headers and templates, and a JSON body that would not be JSON."""
+        urls = {"url": self.url, "undo_url": self.undo_url}
+        for name, value in urls.items():
+            if value and not _is_url(value):
+                return f"{name}: invalid URL {value!r}: expected such as 'https://example.org/x'"
+        for name in (*self.headers, *self.header_files):
+            value = self.headers.get(name, "")
+            if not name or not TOKEN.issuperset(name) or not is_header_value(value):
+                return f"{'headers' if name in self.headers else 'header_files'}: invalid {name!r}"
+        return self._body_fault("body", self.body) or self._body_fault("undo_body", self.undo_body)
+
+    def is_json(self, body: Body) -> bool:
+        """Tell whether a body is JSON: it is a table, its Content-Type says so, or it reads so."""
+        if isinstance(body, dict):
+            return True
+        kinds = [text for name, text in self.headers.items() if name.lower() == "content-type"]
+        if not kinds:
+            return body.lstrip()[:1] in {"{", "["} and not _json_fault(
+                filled(body, SAMPLE, json=True)
+            )
+        kind = kinds[0].partition(";")[0].strip().lower()
+        return kind == "application/json" or kind.endswith("+json")
+
+    def _body_fault(self, name: str, body: Body) -> str:
+        for text in _texts(body):
+            if fault := _template_fault(name, text):
+                return fault
+        if body and self.is_json(body):
+            return _json_fault(filled(body, SAMPLE, json=True), name)
+        return ""
 
 
-class Notify(Terms, frozen=True, kw_only=True):
+class NotifySettings(ActionSettings, frozen=True, kw_only=True):
     """Tells people, by what apprise can reach (`pip install 'forewarn[notify]'`)."""
 
     tells: ClassVar[bool] = True
@@ -301,12 +339,12 @@ class Notify(Terms, frozen=True, kw_only=True):
     """By default continue: a message that is not delivered makes no machine less prepared."""
 
     def fault(self) -> str:
-        """Refuse templates that name what there is not."""
+        """Refuse invalid templates."""
         faults = (_template_fault(n, getattr(self, n)) for n in ("title", "body", "undo_body"))
         return next(filter(None, faults), "")
 
 
-class Log(Terms, frozen=True, kw_only=True):
+class LogSettings(ActionSettings, frozen=True, kw_only=True):
     """Writes one structured line to the agent's log for each event, and one when it is over."""
 
     tells: ClassVar[bool] = True
@@ -323,25 +361,25 @@ class Log(Terms, frozen=True, kw_only=True):
     """By default yes: a line that stands twice is better than one that is missing."""
 
     def fault(self) -> str:
-        """Refuse templates that name what there is not."""
+        """Refuse invalid templates."""
         return _template_fault("message", self.message) or _template_fault(
             "undo_message", self.undo_message
         )
 
 
-class Step(
+class RuleAction(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
     """One action of a rule: a table with one key, its kind."""
 
-    command: Command | None = None
-    service: Service | None = None
-    signal: Signal | None = None
-    ready: Ready | None = None
-    haproxy: Haproxy | None = None
-    http: Http | None = None
-    notify: Notify | None = None
-    log: Log | None = None
+    command: CommandSettings | None = None
+    service: ServiceSettings | None = None
+    signal: SignalSettings | None = None
+    ready: ReadySettings | None = None
+    haproxy: HaproxySettings | None = None
+    http: HttpSettings | None = None
+    notify: NotifySettings | None = None
+    log: LogSettings | None = None
 
     @property
     def kind(self) -> str:
@@ -349,41 +387,136 @@ class Step(
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
     @property
-    def terms(self) -> Terms:
-        """Its terms, with what its kind takes."""
-        terms = getattr(self, self.kind)
-        assert isinstance(terms, Terms)
-        return terms
+    def settings(self) -> ActionSettings:
+        """The settings of its kind."""
+        settings = getattr(self, self.kind)
+        assert isinstance(settings, ActionSettings)
+        return settings
 
 
-KINDS: Final = Step.__struct_fields__
+KINDS: Final = RuleAction.__struct_fields__
 
 
-def fault(step: Step, platform: str) -> str:
-    """Return what no type tells is wrong with a step, as `path: what`; `""` if nothing is.
+def fault(action: RuleAction, platform: str) -> str:
+    """Return what is wrong with an action beyond its types, as `path: what`; `""` if nothing is.
 
     Args:
-        step: As it was read.
+        action: As it was read.
         platform: As `sys.platform` names it.
     """
-    given = [kind for kind in KINDS if getattr(step, kind) is not None]
+    given = [kind for kind in KINDS if getattr(action, kind) is not None]
     if len(given) != 1:
         said = " and ".join(given) or "nothing"
         return f": an action has one kind, and this one {said}: give one of {', '.join(KINDS)}"
-    problem = step.terms.posix_fault() if platform == "win32" else ""
-    problem = problem or step.terms.fault()
+    problem = action.settings.posix_fault() if platform == "win32" else ""
+    problem = problem or action.settings.fault()
     if not problem:
         return ""
     name, colon, rest = problem.partition(": ")
-    named = colon and name in type(step.terms).__struct_fields__
+    named = colon and name in type(action.settings).__struct_fields__
     return f".{given[0]}.{name}: {rest}" if named else f".{given[0]}: {problem}"
+
+
+def readable_effect(effect: str) -> str:
+    """Return an effect's key for people: a program's command line, a request's target.
+
+    Args:
+        effect: As records and `/status` have it, of this version or another.
+    """
+    kind, _, rest = effect.partition(" ")
+    if kind not in {"command", "http"}:
+        return effect
+    try:
+        parts = msgspec.json.decode(rest)
+        if kind == "command":
+            return f"command {command_line(parts[0])}"
+        return f"http {parts[0]} {parts[1]}"
+    except (ValueError, TypeError, LookupError):  # as an agent of another version may name it
+        return effect
+
+
+def action_name(action: RuleAction) -> str:
+    """Return what an action is, for people; a long program is cut short."""
+    if action.command is not None:
+        return f"command {command_line(action.command.run)}"
+    if action.http is not None:
+        return f"http {action.http.method} {action.http.url}"
+    return action.settings.effect or action.kind
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """Return a program and its arguments as a shell would take them, cut where they are long."""
+    text = " ".join(shlex.join(argv).split())
+    return text if len(text) <= COMMAND_LENGTH else f"{text[: COMMAND_LENGTH - 1]}…"
+
+
+def filled(body: Body, values: Mapping[str, str], *, json: bool = False) -> str:
+    """Return a body with an event's values in it.
+
+    Args:
+        body: A template, or a table whose texts are templates.
+        values: By name.
+        json: Whether a text is JSON, whose strings the values are put into.
+    """
+    if isinstance(body, dict):
+        return _encoded(_filled_tree(body, values))
+    if json:
+        values = {name: _encoded(value)[1:-1] for name, value in values.items()}
+    return string.Template(body).substitute(values)
+
+
+def is_header_value(text: str) -> bool:
+    """Tell whether a text may be a header's value."""
+    return all(letter.isprintable() or letter == "\t" for letter in text) and _is_latin(text)
+
+
+def _is_latin(text: str) -> bool:
+    return all(ord(letter) < 256 for letter in text)
+
+
+def _encoded(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _filled_tree(value: Any, values: Mapping[str, str]) -> Any:  # noqa: ANN401 - a tree of JSON
+    if isinstance(value, str):
+        return string.Template(value).substitute(values)
+    if isinstance(value, dict):
+        return {key: _filled_tree(each, values) for key, each in value.items()}
+    return [_filled_tree(each, values) for each in value] if isinstance(value, list) else value
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(text)
+        port = parts.port
+    except ValueError:  # a port out of range, half a bracket
+        return False
+    plain = text.isascii() and text.isprintable() and " " not in text
+    return plain and parts.scheme in {"http", "https"} and bool(parts.hostname) and port != 0
+
+
+def _json_fault(text: str, name: str = "body") -> str:
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        return f"{name}: invalid JSON when it is filled in ({error}): quote each $name"
+    return ""
 
 
 def _template_fault(name: str, text: str) -> str:
     template = string.Template(text)
     if not template.is_valid():
-        return f"{name}: a dollar sign stands alone; write it as $$"
+        return f"{name}: a single dollar sign; write $$ for the sign itself"
     unknown = [n for n in template.get_identifiers() if n not in VARIABLES]
     if unknown:
-        return f"{name}: there is no ${unknown[0]}; known are {', '.join(VARIABLES)}"
+        return f"{name}: unknown variable ${unknown[0]}: expected one of {', '.join(VARIABLES)}"
     return ""

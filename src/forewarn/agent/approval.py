@@ -10,9 +10,8 @@ from typing import Final
 
 import msgspec
 
-from forewarn.agent.messages import Answered, Approve, Ask, Command, Heard
-from forewarn.agent.phases import Phase
-from forewarn.agent.records import Case
+from forewarn.agent.messages import ApprovalAnswered, ApproveEvent, AskPeers, Output, PeersAnswered
+from forewarn.agent.state import Case, Phase
 from forewarn.client.event import Event
 from forewarn.vocabulary import EventStatus
 
@@ -30,7 +29,7 @@ REFUSED_SECONDS: Final = 60.0
 registration does that is renewed, and one request a minute disturbs nobody where it does not."""
 
 
-class _Talk(msgspec.Struct):
+class _Pending(msgspec.Struct):
     """What goes on about one event's approval in this process."""
 
     others: frozenset[str]
@@ -58,11 +57,11 @@ def agrees(case: Case) -> bool:
     return case.rule.approve != "never" and case.phase in {Phase.PREPARED, Phase.APPROVED}
 
 
-class Consent:
+class Approvals:
     """Decides about approvals; what it knows beside the cases is of this process alone."""
 
     def __init__(self) -> None:
-        self._talks: dict[str, _Talk] = {}
+        self._talks: dict[str, _Pending] = {}
         self._number = 0
 
     @property
@@ -75,14 +74,14 @@ class Consent:
         """Forget an event that is over."""
         self._talks.pop(event_id, None)
 
-    def heard(self, heard: Heard, now: float) -> None:
+    def heard(self, heard: PeersAnswered, now: float) -> None:
         """Take the peers' answers of one round; those of an older round say nothing."""
         for talk in self._talks.values():
             if talk.round == heard.round:
                 talk.round, talk.ask_at = None, now + PEERS_SECONDS
                 talk.agreed = talk.others <= heard.prepared
 
-    def answered(self, answered: Answered, now: float) -> str | None:
+    def answered(self, answered: ApprovalAnswered, now: float) -> str | None:
         """Take the endpoint's answer; return the event that is approved by it, None for none."""
         for event_id, talk in self._talks.items():
             if talk.request != answered.request:
@@ -96,7 +95,7 @@ class Consent:
 
     def decide(
         self, case: Case, event: Event, own: str | None, now: float
-    ) -> tuple[Command | None, float | None]:
+    ) -> tuple[Output | None, float | None]:
         """Return what is to be done about an event's approval now, and when to look again.
 
         Args:
@@ -116,7 +115,7 @@ class Consent:
         names = [name_of(name) for name in event.resources]
         me = None if own is None else name_of(own)
         others = frozenset(names) - {me}
-        talk = self._talks.setdefault(case.event_id, _Talk(others=others))
+        talk = self._talks.setdefault(case.event_id, _Pending(others=others))
         talk.others = others  # the own name may be known since
         if talk.request is not None:
             return None, None
@@ -126,12 +125,12 @@ class Consent:
             return self._ask(case.event_id, talk, now) if names[0] == me else (None, None)
         self._number += 1
         talk.request = self._number
-        return Approve(request=self._number, event=event), None
+        return ApproveEvent(request=self._number, event=event), None
 
-    def _ask(self, event_id: str, talk: _Talk, now: float) -> tuple[Command | None, float]:
+    def _ask(self, event_id: str, talk: _Pending, now: float) -> tuple[Output | None, float]:
         if talk.ask_at > now:
             return None, talk.ask_at
         self._number += 1
         talk.round, talk.ask_at = self._number, now + PEERS_LIMIT_SECONDS
-        ask = Ask(round=self._number, event_id=event_id, machines=tuple(sorted(talk.others)))
+        ask = AskPeers(round=self._number, event_id=event_id, machines=tuple(sorted(talk.others)))
         return ask, talk.ask_at

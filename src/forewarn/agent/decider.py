@@ -1,0 +1,523 @@
+"""The agent's decider: inputs and the time in, outputs out; no I/O, no clock, no chance.
+
+`Decider.handle` takes one input and the time, and returns outputs that the shell carries out in
+their order, each record durable before what follows it. So a kill between any two of them leaves a
+journal that says at most too much: that an action was begun.
+
+Time is the machine's monotonic clock in seconds, as `Event.starts_by` has it: setting the wall
+clock neither cuts nor prolongs anything.
+"""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from forewarn.agent import messages, rules, state
+from forewarn.agent.approval import Approvals
+from forewarn.agent.rules import Rule
+from forewarn.client.event import Event
+from forewarn.vocabulary import EventStatus
+
+NAME_SECONDS: Final = 10.0
+"""How long the rules wait for this machine's name: it is asked for within 5 s, then the document. A
+third of the shortest notice, which is 30 s."""
+
+GRACE_SECONDS: Final = 15.0
+"""How long an action that was told to stop may take to end: a program has 10 s between SIGTERM and
+SIGKILL. After that the agent goes on without it."""
+
+LONGEST_PAUSE_SECONDS: Final = 60.0
+"""The longest pause between two tries to undo something."""
+
+OTHERS_AT_ONCE: Final = 20
+"""How many events of other machines that are only logged are taken up at once: each costs durable
+records, and this machine's own events must not wait for a thousand of them."""
+
+ENDED_IN_IT: Final = "the agent ended in the middle of it"
+NO_END: Final = "it did not end when it was told to stop"
+
+
+class _Run(msgspec.Struct):
+    """An action that runs in this process."""
+
+    number: int
+    effect: str
+    undo: bool
+    limit: float
+    """When its own time limit ends."""
+    deadline: float | None = None
+    """When the notice ends; None if no notice limits it."""
+    stopped: float | None = None
+    """When it was told to stop; None if it was not."""
+    cut: bool = False
+    """Whether it was stopped for another reason than its own limit."""
+
+
+class _Unidentified:
+    """Events that may or may not concern this machine, as long as its name is not known.
+
+    The client asks for the name again as soon as such an event is listed, so the rules leave these
+    events alone for a while: a rule for any machine could otherwise take for good what another rule
+    says of this machine's own.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+        self.waiting = False
+        """Whether an event is left alone."""
+
+    def wait(
+        self, events: Mapping[str, Event], taken: Container[str], now: float
+    ) -> dict[str, float]:
+        """Return which events are left alone, and until when.
+
+        Args:
+            events: The events of the document, by id.
+            taken: The ids of those that a rule has taken.
+            now: The monotonic clock's seconds.
+        """
+        unsure = [
+            event_id
+            for event_id, event in events.items()
+            if event.concerns_me is None and event_id not in taken
+        ]
+        self._until = {each: self._until.get(each, now + NAME_SECONDS) for each in unsure}
+        left = {each: until for each, until in self._until.items() if until > now}
+        self.waiting = bool(left)
+        return left
+
+
+class Decider:
+    """Decides everything that the agent does.
+
+    Args:
+        own: The rules, in their order.
+        margin_seconds: How long before NotBefore everything must be prepared.
+        records: The journal's, in their order.
+    """
+
+    def __init__(
+        self, own: Sequence[Rule], margin_seconds: float, records: Iterable[state.AnyRecord] = ()
+    ) -> None:
+        self.state = state.AgentState(records)
+        """The events in hand and the effects that stand."""
+        self.events: dict[str, Event] = {}
+        """The last document's events, by id."""
+        self.name: str | None = None
+        """This machine's; None while it is not known."""
+        self.wake_at: float | None = None
+        """When to send `TimePassed`, if no other input comes before; None for never."""
+        self._rules = tuple(own)
+        self._margin = margin_seconds
+        self.looked = False
+        """Whether a document was seen in this process."""
+        self._closing = self._retry = False
+        self._number = 0
+        self._runs: dict[str, _Run] = {}
+        self._retries: dict[tuple[str, bool], float] = {}
+        self._deadlines: dict[str, float] = {}
+        self._unidentified = _Unidentified()
+        self._approvals = Approvals()
+        self._out: list[messages.Output] = []
+        self._wakes: list[float] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs or is about to: an action, a retry, a question to others.
+
+        An agent that is to end retries nothing.
+        """
+        waits = bool(self._retries) or self._unidentified.waiting
+        return bool(self._runs) or (waits and not self._closing) or self._approvals.busy
+
+    def handle(self, told: messages.Input, now: float) -> list[messages.Output]:
+        """Return what follows from one input.
+
+        Args:
+            told: What happened; what is late or unknown changes nothing.
+            now: The monotonic clock's seconds; never less than before.
+        """
+        self._out, self._wakes = [], []
+        match told:
+            case messages.AgentStarted():
+                self._resume(told.boot)
+            case messages.DocumentSeen():
+                self._look(told)
+            case messages.FactsFound():
+                self._found(told)
+            case messages.ActionFinished():
+                self._finished(told, now)
+            case messages.ApprovalAnswered():
+                event_id = self._approvals.answered(told, now)
+                if (
+                    event_id is not None
+                    and self.state.cases[event_id].phase is state.Phase.PREPARED
+                ):
+                    self._write(state.EventApproved(event_id=event_id))
+            case messages.PeersAnswered():
+                self._approvals.heard(told, now)
+            case messages.RulesReloaded():
+                self._rules = told.rules
+                self._retry_undoing(interrupted=True)
+            case messages.RetryHeld():
+                self._retry = True  # as soon as it is known what is over
+            case messages.ShutdownRequested():
+                self._closing = True
+            case _:
+                pass  # time has passed
+        if self.looked:  # before that nobody knows what is over
+            self._go_on(now)
+        self.wake_at = min(self._wakes, default=None)
+        return self._out
+
+    # Inputs
+
+    def _resume(self, boot: str) -> None:
+        """Conclude what the journal says was running."""
+        if boot != self.state.boot:
+            self._write(state.MachineBooted(boot=boot))
+        for effect in list(self.state.effects.values()):
+            if effect.busy:
+                final = not effect.action.settings.repeatable
+                self._end(effect, state.ActionOutcome.INTERRUPTED, final=final, text=ENDED_IN_IT)
+        self._retry_undoing(interrupted=False)
+
+    def _retry_undoing(self, *, interrupted: bool) -> None:
+        if any(effect.stuck or effect.interrupted for effect in self.state.effects.values()):
+            self._write(state.RetryRequested(interrupted=interrupted))
+        self._retries.clear()
+
+    def _look(self, seen: messages.DocumentSeen) -> None:
+        self.looked, self.name = True, seen.machine
+        self.events = {event.event_id.upper(): event for event in seen.events}
+
+    def _found(self, found: messages.FactsFound) -> None:
+        run = next((run for run in self._runs.values() if run.number == found.run), None)
+        if run is not None:
+            self._write(state.FactsNoted(effect=run.effect, facts=found.facts))
+            self._out.append(messages.ProceedAction(run.number))
+
+    def _finished(self, finished: messages.ActionFinished, now: float) -> None:
+        run = next((run for run in self._runs.values() if run.number == finished.run), None)
+        if run is not None:
+            self._conclude(run, finished.outcome, finished.text, now)
+
+    # What follows from them
+
+    def _go_on(self, now: float) -> None:
+        """Do everything that is to be done now, and find out when there will be more."""
+        waits = self._unidentified.wait(self.events, self.state.cases, now)
+        self._wakes += waits.values()
+        self._choose_all({k: event for k, event in self.events.items() if k not in waits}, now)
+        for event_id in list(self.state.cases):
+            if (
+                event_id not in self.events
+            ):  # after the new ones, which may need an effect that stands
+                self._write(state.EventGone(event_id=event_id))
+                self._approvals.drop(event_id)
+                self._deadlines.pop(event_id, None)
+        if self._retry:
+            self._try_held(now)
+        self._retries = {k: at for k, at in self._retries.items() if self._tries_again(*k)}
+        for run in list(self._runs.values()):
+            run.deadline = self._latest(run)
+            if run.stopped is not None and now >= run.stopped + GRACE_SECONDS:
+                self._conclude(run, state.ActionOutcome.CUT, NO_END, now)
+        if not self._closing:
+            for case in sorted(self.state.cases.values(), key=self._urgency):
+                self._advance(case, now)
+        for run in self._runs.values():
+            self._oversee(run, now)
+        if self._closing:
+            return
+        for case in self.state.cases.values():
+            command, again = self._approvals.decide(
+                case, self.events[case.event_id], self.name, now
+            )
+            self._out += [] if command is None else [command]
+            self._wakes += [] if again is None else [again]
+        if not waits:  # one of them may need an effect that stands
+            self._undo(now)
+
+    def _choose_all(self, events: Mapping[str, Event], now: float) -> None:
+        """Let rules take events: this machine's at once, those of others a few at a time."""
+        effects = self.state.effects
+        telling = sum(effects[key].action.settings.tells for key in self._runs)
+        left = OTHERS_AT_ONCE - telling
+        for event_id, event in events.items():
+            new = event_id not in self.state.cases
+            if new and not event.concerns_me and not self._rule(event, now)[0].acts:
+                left -= 1
+                if left < 0:
+                    self._wakes += [] if telling else [now]  # otherwise when one of those has ended
+                    continue
+            self._choose(event_id, event, now)
+
+    def _try_held(self, now: float) -> None:
+        """Prepare again for what is held, where there is still time."""
+        self._retry = False
+        for case in self.state.cases.values():
+            assert case.rule is not None
+            event, deadline = self.events[case.event_id], self._deadline(case)
+            too_late = deadline is not None and now >= deadline
+            may_begin = event.status == EventStatus.SCHEDULED or case.rule.even_if_started
+            if case.phase is state.Phase.HELD and may_begin and not too_late:
+                self._write(state.EventRetried(event_id=case.event_id))
+
+    def _rule(self, event: Event, now: float) -> tuple[Rule, float | None]:
+        """Return the rule that takes an event now, and how much notice is left."""
+        notice = 0.0 if event.started else None
+        if event.starts_by is not None:
+            notice = max(0.0, event.starts_by - now)
+        return rules.choose(self._rules, event, notice), notice
+
+    def _choose(self, event_id: str, event: Event, now: float) -> None:
+        """Let a rule take an event that no acting rule has taken."""
+        case = self.state.cases.get(event_id)
+        if case is not None and case.phase is not state.Phase.SEEN:
+            return
+        rule, notice = self._rule(event, now)
+        if case is None or case.rule != rule:
+            self._write(state.RuleMatched(event=state.without_times(event), rule=rule))
+        seconds = rules.next_change_seconds(self._rules, notice)
+        if not rule.acts and seconds is not None:
+            self._wakes.append(now + seconds)
+
+    def _urgency(self, case: state.Case) -> tuple[bool, bool, float]:
+        deadline = self._deadline(case)
+        return not self.events[case.event_id].concerns_me, deadline is None, deadline or 0.0
+
+    def _deadline(self, case: state.Case) -> float | None:
+        """Return when everything must be prepared for an event; None if nothing limits it.
+
+        A started event keeps the deadline that it had, unless its rule prepares then too.
+        """
+        event, rule = self.events[case.event_id], case.rule
+        assert rule is not None
+        if event.starts_by is not None:
+            self._deadlines[case.event_id] = event.starts_by - self._margin
+        elif rule.even_if_started:
+            return None
+        return self._deadlines.get(case.event_id)
+
+    def _missing(self, case: state.Case) -> list[int]:
+        """Return which of a case's actions still have to begin or to end."""
+        held = (
+            case.phase is state.Phase.HELD
+        )  # then nothing more is begun, but what a boot has undone
+        return [
+            index
+            for index, result in enumerate(case.results)
+            if result is None and (not held or index in case.again)
+        ]
+
+    def _oversee(self, run: _Run, now: float) -> None:
+        """Stop an action whose time is over, or that no event needs any more."""
+        unneeded = not run.undo and not self._awaited(self.state.effects[run.effect])
+        until = run.limit if run.deadline is None else min(run.limit, run.deadline)
+        if run.stopped is None and (unneeded or now >= until):
+            run.stopped, run.cut = now, unneeded or until < run.limit
+            self._out.append(messages.StopAction(run.number))
+        self._wakes.append(until if run.stopped is None else run.stopped + GRACE_SECONDS)
+
+    def _awaited(self, effect: state.Effect) -> bool:
+        """Tell whether an event waits for the end of an action."""
+        if effect.action.settings.tells:
+            return effect.event_id in self.state.cases
+        return bool(self._waiting(effect.key))
+
+    def _waiting(self, key: str) -> list[state.Case]:
+        return [
+            case
+            for case in self.state.cases.values()
+            if any(case.effect(index) == key for index in self._missing(case))
+        ]
+
+    def _tries_again(self, key: str, undo: bool) -> bool:  # noqa: FBT001 - a retry's own name
+        """Tell whether something still waits for this retry."""
+        effect = self.state.effects.get(key)
+        if effect is None or not undo:
+            return bool(self._waiting(key))
+        return effect.stuck is None and not self.state.needed(effect)
+
+    def _latest(self, run: _Run) -> float | None:
+        """Return when the last event that waits for an action no longer needs it."""
+        if run.undo or self.state.effects[run.effect].action.settings.tells:
+            return None
+        deadlines = [self._deadline(case) for case in self._waiting(run.effect)]
+        known = [deadline for deadline in deadlines if deadline is not None]
+        if not deadlines:
+            return run.deadline
+        return max(known) if len(known) == len(deadlines) else None
+
+    def _advance(self, case: state.Case, now: float) -> None:
+        """Begin a case's next action or skip it, until there is one to wait for."""
+        assert case.rule is not None
+        for index in self._missing(case):
+            key = case.effect(index)
+            effect = self.state.effects.get(key)
+            own = effect is not None and effect.event_id == case.event_id and not effect.final
+            reason = self._reason_against(case, index, effect, now)
+            if reason is not None:
+                if own and effect is not None and effect.outcome is not None:
+                    reason = effect.outcome  # it was begun, and is not tried again
+                self._write(
+                    state.ActionSkipped(event_id=case.event_id, index=index, outcome=reason)
+                )
+                if case.phase is state.Phase.HELD:
+                    return
+                continue
+            if effect is not None and effect.busy:
+                deadline = self._deadline(case)
+                if deadline is not None and deadline > now:
+                    self._wakes.append(deadline)
+                return
+            pause = self._retries.get((key, False), now)
+            if pause > now:
+                self._wakes.append(pause)
+                return
+            attempt = effect.attempt + 1 if effect is not None and own else 1
+            self._write(
+                state.ActionBegun(
+                    effect=key, undo=False, event_id=case.event_id, index=index, attempt=attempt
+                )
+            )
+            self._begin(self.state.effects[key], now)
+            return
+
+    def _reason_against(
+        self, case: state.Case, index: int, effect: state.Effect | None, now: float
+    ) -> state.ActionOutcome | None:
+        """Return why an action must not begin; None if it may."""
+        rule = case.rule
+        assert rule is not None
+        terms = rule.prepare[index].settings
+        if terms.tells:
+            return None
+        if effect is not None and effect.outcome is state.ActionOutcome.DONE:
+            return state.ActionOutcome.SHARED
+        if effect is not None and effect.interrupted and not effect.busy:
+            return (
+                state.ActionOutcome.INTERRUPTED
+            )  # it may not be begun again, not for another event either
+        run = self._runs.get(case.effect(index))
+        running = run is not None and not run.undo
+        own = running and effect is not None and effect.event_id == case.event_id
+        started = self.events[case.event_id].status != EventStatus.SCHEDULED
+        if started and not rule.even_if_started and index not in case.again and not own:
+            return state.ActionOutcome.STARTED
+        deadline = self._deadline(case)
+        if deadline is None or (now < deadline and deadline - now >= terms.needs_seconds):
+            return None
+        if run is None or run.undo:
+            return state.ActionOutcome.NO_TIME
+        if now < deadline or (run.deadline is not None and run.deadline <= now):
+            return None  # it runs, or will have ended in a moment
+        return state.ActionOutcome.CUT if own else state.ActionOutcome.NO_TIME
+
+    def _begin(self, effect: state.Effect, now: float) -> None:
+        """Begin an action that has just been recorded as begun."""
+        self._number += 1
+        run = _Run(
+            number=self._number,
+            effect=effect.key,
+            undo=effect.undoing,
+            limit=now + effect.action.settings.time_limit_seconds,
+        )
+        self._runs[effect.key] = run
+        run.deadline = self._latest(run)
+        until = run.limit if run.deadline is None else min(run.limit, run.deadline)
+        self._out.append(
+            messages.BeginAction(
+                run=run.number,
+                effect=effect.key,
+                action=effect.action,
+                undo=effect.undoing,
+                event=self.events.get(effect.event_id, effect.event),
+                rule=effect.rule,
+                until=until,
+                attempt=effect.undo_attempt if effect.undoing else effect.attempt,
+                facts=effect.facts,
+            )
+        )
+
+    def _conclude(self, run: _Run, outcome: state.ActionOutcome, text: str, now: float) -> None:
+        """Record how a run ended, and whether and when it is retried."""
+        del self._runs[run.effect]
+        effect = self.state.effects[run.effect]
+        terms = effect.action.settings
+        if outcome is not state.ActionOutcome.DONE:
+            cut = run.cut or (outcome is state.ActionOutcome.CUT and run.stopped is None)
+            outcome = (
+                state.ActionOutcome.CUT if cut and not run.undo else state.ActionOutcome.FAILED
+            )
+            if run.stopped is not None and not run.cut:
+                text = f"it took longer than {terms.time_limit_seconds:g} s; {text}"
+        if run.undo:
+            pause = min(LONGEST_PAUSE_SECONDS, terms.retry_seconds * 2 ** (effect.undo_attempt - 1))
+            final = effect.undo_attempt > terms.undo_retries
+        else:
+            pause = terms.retry_seconds
+            too_late = run.deadline is not None and now + pause >= run.deadline
+            over = outcome is state.ActionOutcome.CUT or too_late or not self.state.needed(effect)
+            final = over or effect.attempt > terms.retries
+        final = final or outcome is state.ActionOutcome.DONE
+        if not final:
+            self._retries[effect.key, run.undo] = now + pause
+        else:
+            self._retries.pop((effect.key, run.undo), None)
+        self._end(effect, outcome, final=final, text=text, undo=run.undo)
+
+    def _end(
+        self,
+        effect: state.Effect,
+        outcome: state.ActionOutcome,
+        *,
+        final: bool,
+        text: str,
+        undo: bool | None = None,
+    ) -> None:
+        self._write(
+            state.ActionEnded(
+                effect=effect.key,
+                undo=effect.undoing if undo is None else undo,
+                outcome=outcome,
+                final=final,
+                text=state.shortened(text),
+            )
+        )
+
+    def _undo(self, now: float) -> None:
+        """Begin to undo what no event needs, for each event the last action first.
+
+        An effect that served several events waits for what each of them has done after it.
+        """
+        waits: set[str] = set()
+        standing = sorted(self.state.effects.values(), key=lambda e: e.order, reverse=True)
+        for effect in standing:
+            if self.state.needed(effect):
+                continue
+            later = not waits.isdisjoint(effect.served)
+            waits.update(effect.served)
+            if later or effect.busy or effect.stuck:
+                continue
+            pause = self._retries.get((effect.key, True), now)
+            if pause > now:
+                self._wakes.append(pause)
+                continue
+            self._write(
+                state.ActionBegun(
+                    effect=effect.key,
+                    undo=True,
+                    event_id=effect.event_id,
+                    index=effect.index,
+                    attempt=effect.undo_attempt + 1,
+                )
+            )
+            self._begin(effect, now)
+            self._wakes.append(self._runs[effect.key].limit)
+
+    def _write(self, record: state.AnyRecord) -> None:
+        self.state.apply(record)
+        self._out.append(messages.WriteRecord(record))

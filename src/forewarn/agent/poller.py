@@ -1,0 +1,119 @@
+"""Looks at the endpoint in a thread of its own, and sends approvals.
+
+Beside the client's `watch`, which tells change after change, the agent takes whole documents: what
+supersedes an event must be seen before that event's end is acted on.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from forewarn.agent import messages
+from forewarn.client.errors import ClientError, Misuse, Refused
+from forewarn.client.event import Trouble
+from forewarn.client.sync import Client, Documents
+from forewarn.client.watch import NO_NAME
+
+LOGGER: Final = logging.getLogger("forewarn.agent")
+
+FAULT_SECONDS: Final = 1.0
+"""Before the next look after a fault of our own: as long as between two polls."""
+
+APPROVAL_SECONDS: Final = 10.0
+"""How long one approval is tried. Then the decider is told, which asks the peers again: what they
+said may no longer be so when an endpoint that was away is back."""
+
+
+class Poller:
+    """Watches one endpoint, and approves there.
+
+    The looking thread writes the attributes, others read them: each is one value by itself.
+
+    Args:
+        endpoint: Its address; None to find it.
+        machine: This machine's name; None to learn it.
+        tell: Takes inputs for the decider, from any thread.
+
+    Raises:
+        Misuse: The address or the name is invalid.
+    """
+
+    def __init__(
+        self, endpoint: str | None, machine: str | None, tell: Callable[[messages.Input], None]
+    ) -> None:
+        self.trouble = ""
+        """Why no good answer comes; `""` while they do."""
+        self._client = Client(endpoint, name=machine)
+        self._tell = tell
+        self._documents: Documents | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="poller", daemon=True)
+
+    @property
+    def answered_at(self) -> float | None:
+        """When the last good answer came, by the monotonic clock; None before the first."""
+        documents = self._documents
+        return None if documents is None else documents.answered_at
+
+    @property
+    def looks(self) -> int:
+        """How many good answers came."""
+        documents = self._documents
+        return 0 if documents is None else documents.looks
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last look was answered."""
+        return self.answered_at is not None and not self.trouble
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def approve(self, output: messages.ApproveEvent) -> None:
+        """Approve an event in a thread of its own; the answer is told."""
+        thread = threading.Thread(target=self._approve, args=(output,), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives no more threads
+            LOGGER.warning("approving %s: %s", output.event.event_id, error)
+            self._tell(messages.ApprovalAnswered(output.request, None))
+
+    def close(self) -> None:
+        """End at once."""
+        self._closed.set()
+        self._client.close()
+
+    def _look(self) -> None:
+        """Look until it is closed, whatever happens: an agent that sees nothing is useless."""
+        while not self._closed.is_set():
+            try:
+                with self._client.documents(on_trouble=self._note) as documents:
+                    self._documents = documents
+                    for document in documents:
+                        self.trouble = ""
+                        self._tell(messages.DocumentSeen(document.events, self._client.name))
+            except Misuse:
+                return  # it was closed
+            except Exception as error:
+                LOGGER.exception("a fault in looking, the agent's own; it looks again")
+                self.trouble = f"a fault of the agent's own: {error}"
+            self._closed.wait(FAULT_SECONDS)
+
+    def _note(self, trouble: Trouble) -> None:
+        if trouble.reason != NO_NAME:  # its end is not told
+            self.trouble = "" if trouble.over else trouble.message
+
+    def _approve(self, output: messages.ApproveEvent) -> None:
+        taken: bool | None = None
+        try:
+            self._client.approve(output.event, within_seconds=APPROVAL_SECONDS)
+            taken = True
+        except Refused as refused:
+            taken = False
+            LOGGER.warning("approving %s was refused: %s", output.event.event_id, refused)
+        except (ClientError, OSError) as error:  # OSError: the process has no files left
+            LOGGER.warning("approving %s: %s", output.event.event_id, error)
+        finally:
+            self._tell(messages.ApprovalAnswered(output.request, taken))

@@ -1,0 +1,567 @@
+r"""What the agent remembers: records of what happened, and the durable state that they make.
+
+The journal holds records, each a fact. `AgentState.apply` is the only way in which the state
+changes: the decider writes a record by applying it, and an agent that comes back after a kill or a
+boot applies the same records again. So the two states cannot differ. Pure.
+
+The life of an event in the agent, as one table (`docs/agent.md` is drawn from it, and a test
+compares the two):
+
+    (new) --appear--> Seen --take--> Preparing --finish--> Prepared --approve--> Approved
+                                        |  ^                  |                     |
+                                        |  ^-------boot-------+--------boot---------+
+                                        |  +--retry---+
+                                        +--hold--> Held
+
+Each phase ends by vanish, in Over. What is not in the table raises and changes nothing: nothing is
+approved before it is prepared, and nothing leaves Held except by the event's end or by an
+operator's retry, which prepares for it again.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from forewarn.agent.action_settings import RuleAction
+from forewarn.agent.rules import Rule
+from forewarn.client.event import Event
+
+
+class Phase(StrEnum):
+    """How far an event is."""
+
+    SEEN = "Seen"
+    """It is in the document, and no rule that prepares or approves has taken it."""
+    PREPARING = "Preparing"
+    """A rule's actions are done, one after the other."""
+    PREPARED = "Prepared"
+    """All of its rule's actions are done."""
+    HELD = "Held"
+    """A required action failed or was cut: the event is not approved."""
+    APPROVED = "Approved"
+    """The endpoint has taken the approval."""
+    OVER = "Over"
+    """It has left the document: what was done is undone."""
+
+
+class PhaseTrigger(StrEnum):
+    """What moves an event on."""
+
+    APPEAR = "appear"
+    """The document shows it for the first time."""
+    NOTE = "note"
+    """A rule that only tells somebody takes it; another may still take it."""
+    TAKE = "take"
+    """A rule that prepares or approves takes it, and keeps it."""
+    FINISH = "finish"
+    """The last action of the rule has ended, or none has to be waited for."""
+    HOLD = "hold"
+    """An action failed, or was cut, and the rule does not approve then."""
+    RETRY = "retry"
+    """An operator wants the agent to prepare for it again."""
+    APPROVE = "approve"
+    """The endpoint has answered the approval with 200."""
+    BOOT = "boot"
+    """A boot has undone an action that its rule does again."""
+    VANISH = "vanish"
+    """It has left the document."""
+
+
+TRANSITIONS: Final[Mapping[tuple[Phase | None, PhaseTrigger], Phase]] = MappingProxyType(
+    {
+        (None, PhaseTrigger.APPEAR): Phase.SEEN,
+        (Phase.SEEN, PhaseTrigger.NOTE): Phase.SEEN,
+        (Phase.SEEN, PhaseTrigger.TAKE): Phase.PREPARING,
+        (Phase.SEEN, PhaseTrigger.VANISH): Phase.OVER,
+        (Phase.PREPARING, PhaseTrigger.FINISH): Phase.PREPARED,
+        (Phase.PREPARING, PhaseTrigger.HOLD): Phase.HELD,
+        (Phase.PREPARING, PhaseTrigger.BOOT): Phase.PREPARING,
+        (Phase.PREPARING, PhaseTrigger.VANISH): Phase.OVER,
+        (Phase.PREPARED, PhaseTrigger.APPROVE): Phase.APPROVED,
+        (Phase.PREPARED, PhaseTrigger.BOOT): Phase.PREPARING,
+        (Phase.PREPARED, PhaseTrigger.VANISH): Phase.OVER,
+        (Phase.HELD, PhaseTrigger.RETRY): Phase.PREPARING,
+        (Phase.HELD, PhaseTrigger.VANISH): Phase.OVER,
+        (Phase.APPROVED, PhaseTrigger.BOOT): Phase.PREPARING,
+        (Phase.APPROVED, PhaseTrigger.VANISH): Phase.OVER,
+    }
+)
+"""From a phase, by a trigger, to a phase; None is an event that was never seen."""
+
+
+class ImpossibleStep(Exception):  # noqa: N818 - it names what was asked
+    """The table has no such step; nothing was changed."""
+
+
+def next_phase(event_id: str, phase: Phase | None, trigger: PhaseTrigger) -> Phase:
+    """Return the phase that follows.
+
+    Args:
+        event_id: Whose, for the message.
+        phase: Where it is, None before it is seen.
+        trigger: What happens to it.
+
+    Raises:
+        ImpossibleStep: The table has no such step.
+    """
+    following = TRANSITIONS.get((phase, trigger))
+    if following is None:
+        message = f"event {event_id} is {phase or 'new'} and cannot {trigger.value}"
+        raise ImpossibleStep(message)
+    return following
+
+
+TEXT_LENGTH: Final = 500
+"""How much of an action's message is kept, in characters."""
+
+HEAD_LENGTH: Final = 120
+"""How much of that is its beginning, which says what went wrong; the end says why."""
+
+
+def shortened(text: str) -> str:
+    """Return an action's message, without its middle if it is long."""
+    if len(text) <= TEXT_LENGTH:
+        return text
+    return f"{text[:HEAD_LENGTH]}…{text[HEAD_LENGTH + 1 - TEXT_LENGTH :]}"
+
+
+class ActionOutcome(StrEnum):
+    """How one action ended, or why it was never begun."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """It said so, or took longer than its own limit."""
+    CUT = "cut"
+    """The notice, or the event, was over before it had ended."""
+    INTERRUPTED = "interrupted"
+    """The agent itself ended in the middle of it, and it may not be begun again."""
+    NO_TIME = "no-time"
+    """It was not begun: too little notice was left."""
+    STARTED = "started"
+    """It was not begun: the event had started."""
+    SHARED = "shared"
+    """It was not begun: what it does had been done for another event."""
+
+    @property
+    def good(self) -> bool:
+        """Whether its effect is there."""
+        return self in {ActionOutcome.DONE, ActionOutcome.SHARED}
+
+    @property
+    def cut(self) -> bool:
+        """Whether the notice was too short for it."""
+        return self in {ActionOutcome.CUT, ActionOutcome.NO_TIME, ActionOutcome.STARTED}
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=str.lower):
+    """One fact."""
+
+
+class RuleMatched(Record, frozen=True, kw_only=True):
+    """A rule has taken an event."""
+
+    event: Event
+    """As it was then, without `starts_by`, which only this boot's clock understands."""
+    rule: Rule
+    """Whole: an action is undone as the rule said when it began, whatever the files say later."""
+
+
+class ActionBegun(Record, frozen=True, kw_only=True):
+    """An action begins in the next moment."""
+
+    effect: str
+    undo: bool
+    event_id: str
+    index: int
+    """Of the action in its rule."""
+    attempt: int
+    """From 1."""
+
+
+class FactsNoted(Record, frozen=True, kw_only=True):
+    """An action has found out how things were before it changes them."""
+
+    effect: str
+    facts: dict[str, Any]
+    """The action's own; it gets them back when it is undone."""
+
+
+class ActionEnded(Record, frozen=True, kw_only=True):
+    """An action has ended."""
+
+    effect: str
+    undo: bool
+    outcome: ActionOutcome
+    final: bool
+    """Whether it is not retried."""
+    text: str = ""
+    """Its message for people, shortened."""
+
+
+class ActionSkipped(Record, frozen=True, kw_only=True):
+    """An action is not begun, and why."""
+
+    event_id: str
+    index: int
+    outcome: ActionOutcome
+
+
+class EventApproved(Record, frozen=True, kw_only=True):
+    """The endpoint has taken the approval."""
+
+    event_id: str
+
+
+class EventGone(Record, frozen=True, kw_only=True):
+    """The event has left the document."""
+
+    event_id: str
+
+
+class MachineBooted(Record, frozen=True, kw_only=True):
+    """The machine has booted since the last record."""
+
+    boot: str
+
+
+class RetryRequested(Record, frozen=True, kw_only=True):
+    """Undoing what is stuck is tried again."""
+
+    interrupted: bool
+    """Whether this also holds for what the agent's own end interrupted: an operator says so."""
+
+
+class EventRetried(Record, frozen=True, kw_only=True):
+    """The agent prepares again for a held event: an operator says so."""
+
+    event_id: str
+
+
+class Checkpoint(Record, frozen=True, kw_only=True):
+    """The whole state: the first record of a journal that was shortened."""
+
+    boot: str
+    cases: list["Case"]
+    effects: list["Effect"]
+
+
+class Case(msgspec.Struct, kw_only=True):
+    """One event in hand."""
+
+    event: Event
+    phase: Phase
+    rule: Rule | None = None
+    """The rule that took it last; None for a moment only."""
+    results: list[ActionOutcome | None] = []
+    """How each action of the rule ended; None while it has not."""
+    again: list[int] = []
+    """The actions that a boot has undone and that are done again, by index."""
+    reasons: dict[int, str] = {}
+    """The last message of each action that did not end well, by index."""
+
+    @property
+    def event_id(self) -> str:
+        """Its id, in one case of letters."""
+        return self.event.event_id.upper()
+
+    def effect(self, index: int) -> str:
+        """Return the key of the effect of one of its actions."""
+        assert self.rule is not None
+        own = f"{self.event_id}/{self.rule.name}/{index}"
+        return self.rule.prepare[index].settings.effect or own
+
+
+class Effect(msgspec.Struct, kw_only=True):
+    """What an action has done to the machine, or is doing, and what was not undone."""
+
+    key: str
+    event: Event
+    """The event for which it was begun last."""
+    rule: str
+    action: RuleAction
+    index: int
+    """Which action of the rule it is."""
+    order: int
+    """Effects are undone from the highest order to the lowest."""
+    attempt: int
+    doing: bool = True
+    outcome: ActionOutcome | None = None
+    """How the last attempt to do it ended."""
+    final: bool = False
+    """Whether doing it is not retried for that event."""
+    undoing: bool = False
+    undo_attempt: int = 0
+    stuck: ActionOutcome | None = None
+    """How undoing it failed for good."""
+    interrupted: bool = False
+    """Whether the agent ended in the middle of it, and it may not be begun again."""
+    facts: dict[str, Any] | None = None
+    """What the action noted before it changed anything; None if nothing."""
+    text: str = ""
+    """The message of the last try to do or undo it, if that did not end well; else `""`."""
+    served: list[str] = []
+    """The ids of the events for which it was begun, or which found it done."""
+
+    @property
+    def event_id(self) -> str:
+        """The event's id, in one case of letters."""
+        return self.event.event_id.upper()
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is being done or undone."""
+        return self.doing or self.undoing
+
+
+AnyRecord = (
+    RuleMatched
+    | ActionBegun
+    | FactsNoted
+    | ActionEnded
+    | ActionSkipped
+    | EventApproved
+    | EventGone
+    | MachineBooted
+    | RetryRequested
+    | EventRetried
+    | Checkpoint
+)
+"""Every kind of record, as the journal reads them."""
+
+
+FORGOTTEN: Final = frozenset({"forget", "again"})
+"""What `after_boot` says of an effect that a boot has undone."""
+
+
+class AgentState:
+    """The events in hand, and the effects that stand.
+
+    Args:
+        records: The journal's, in their order.
+    """
+
+    def __init__(self, records: Iterable[AnyRecord] = ()) -> None:
+        self.boot = ""
+        """The boot under which the last records were written; `""` before any."""
+        self.cases: dict[str, Case] = {}
+        """The events in hand, by id."""
+        self.effects: dict[str, Effect] = {}
+        """The effects that stand, by key."""
+        self._order = 0
+        for record in records:
+            self.apply(record)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no event is in hand and no effect stands."""
+        return not self.cases and not self.effects
+
+    def needed(self, effect: Effect) -> bool:
+        """Tell whether an event in hand needs an effect, done or not."""
+        if not effect.action.settings.effect:
+            return effect.event_id in self.cases  # one event's own
+        return any(
+            case.effect(index) == effect.key
+            for case in self.cases.values()
+            for index in range(len(case.results))
+        )
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the whole state as one record."""
+        return Checkpoint(
+            boot=self.boot, cases=list(self.cases.values()), effects=list(self.effects.values())
+        )
+
+    def apply(self, record: AnyRecord) -> None:  # noqa: C901, PLR0912 - a case for each kind
+        """Make a record part of the state.
+
+        Raises:
+            ImpossibleStep: It contradicts the records before it; nothing was changed.
+        """
+        match record:
+            case RuleMatched():
+                self._take(record)
+            case ActionBegun(undo=True):
+                effect = self.effects[record.effect]
+                effect.undoing, effect.undo_attempt = True, record.attempt
+                effect.stuck = effect.outcome = None  # from now on it is not done
+                if record.attempt == 1:
+                    effect.text = ""  # that of doing it
+            case ActionBegun():
+                self._begin(record)
+            case FactsNoted():
+                effect = self.effects[record.effect]
+                if effect.facts is None:  # the first note says how things were
+                    effect.facts = record.facts
+            case ActionEnded(undo=True):
+                self._undone(record)
+            case ActionEnded():
+                self._done(record)
+            case ActionSkipped():
+                case_ = self.cases[record.event_id]
+                case_.results[record.index] = record.outcome
+                served = self.effects.get(case_.effect(record.index))
+                if served is not None and self._is_of(served, case_) and served.text:
+                    case_.reasons[record.index] = served.text
+                if served is not None and case_.event_id not in served.served:
+                    served.served.append(case_.event_id)
+                _settle(case_)
+            case EventApproved():
+                self._move(self.cases[record.event_id], PhaseTrigger.APPROVE)
+            case EventGone():
+                self._move(self.cases[record.event_id], PhaseTrigger.VANISH)
+                del self.cases[record.event_id]
+            case MachineBooted():
+                self._boot(record)
+            case RetryRequested():
+                for effect in self.effects.values():
+                    if record.interrupted or effect.stuck is ActionOutcome.FAILED:
+                        effect.stuck, effect.undo_attempt = None, 0
+                    effect.interrupted &= not record.interrupted
+            case EventRetried():
+                self._retry(self.cases[record.event_id])
+            case Checkpoint():
+                self.boot = record.boot
+                self.cases = {case.event_id: case for case in record.cases}
+                self.effects = {effect.key: effect for effect in record.effects}
+                self._order = max((e.order for e in record.effects), default=0)
+
+    def _take(self, record: RuleMatched) -> None:
+        event_id = record.event.event_id.upper()
+        case = self.cases.get(event_id)
+        phase = case.phase if case else next_phase(event_id, None, PhaseTrigger.APPEAR)
+        trigger = PhaseTrigger.TAKE if record.rule.acts else PhaseTrigger.NOTE
+        case = Case(
+            event=record.event,
+            phase=next_phase(event_id, phase, trigger),
+            rule=record.rule,
+            results=[None] * len(record.rule.prepare),
+        )
+        self.cases[event_id] = case
+        _settle(case)
+
+    def _begin(self, record: ActionBegun) -> None:
+        case = self.cases[record.event_id]
+        assert case.rule is not None
+        before = self.effects.get(record.effect)
+        self._order += 1
+        self.effects[record.effect] = Effect(
+            key=record.effect,
+            event=case.event,
+            rule=case.rule.name,
+            action=case.rule.prepare[record.index],
+            index=record.index,
+            order=before.order if before else self._order,
+            attempt=record.attempt,
+            interrupted=before.interrupted if before else False,
+            facts=before.facts if before else None,
+            text=before.text if before and record.attempt > 1 else "",
+            served=sorted({*(before.served if before else ()), case.event_id}),
+        )
+
+    def _done(self, record: ActionEnded) -> None:
+        effect = self.effects[record.effect]
+        effect.doing, effect.outcome, effect.final = False, record.outcome, record.final
+        effect.text = "" if record.outcome.good else record.text
+        effect.interrupted |= record.final and record.outcome is ActionOutcome.INTERRUPTED
+        case = self.cases.get(effect.event_id)
+        if record.final and case is not None and self._is_of(effect, case):
+            if case.results[effect.index] is None:
+                case.results[effect.index] = record.outcome
+                if effect.text:
+                    case.reasons[effect.index] = effect.text
+            _settle(case)
+
+    def _undone(self, record: ActionEnded) -> None:
+        effect = self.effects[record.effect]
+        effect.undoing, effect.text = False, record.text
+        if record.outcome is not ActionOutcome.DONE and not record.final:
+            return
+        if record.outcome is ActionOutcome.DONE or effect.action.settings.on_failure == "continue":
+            del self.effects[record.effect]
+        else:
+            effect.stuck = record.outcome
+            effect.interrupted |= record.outcome is ActionOutcome.INTERRUPTED
+
+    def _retry(self, case: Case) -> None:
+        """Have everything done again that did not end well."""
+        self._move(case, PhaseTrigger.RETRY)
+        for index, result in enumerate(case.results):
+            if result is None or result.good:
+                continue
+            case.results[index] = None
+            case.reasons.pop(index, None)
+            effect = self.effects.get(case.effect(index))
+            if effect is not None:
+                effect.interrupted = False
+
+    def _boot(self, record: MachineBooted) -> None:
+        self.boot = record.boot
+        for effect in list(self.effects.values()):
+            if effect.action.settings.after_boot not in FORGOTTEN:
+                continue
+            del self.effects[effect.key]
+            for case in self.cases.values():
+                for index in range(len(case.results)):
+                    if case.effect(index) == effect.key:
+                        self._boot_step(case, index, effect)
+
+    def _boot_step(self, case: Case, index: int, effect: Effect) -> None:
+        """Record what a boot has made of an action."""
+        begun = case.results[index] is not None or (effect.doing and self._is_of(effect, case))
+        if begun and effect.action.settings.after_boot == "again":
+            case.results[index] = None
+            case.reasons.pop(index, None)
+            case.again = sorted({*case.again, index})
+            if case.phase is not Phase.HELD:  # what is held stays so
+                self._move(case, PhaseTrigger.BOOT)
+        elif begun and case.results[index] is None:
+            case.results[index] = ActionOutcome.INTERRUPTED
+            _settle(case)
+
+    @staticmethod
+    def _is_of(effect: Effect, case: Case) -> bool:
+        """Tell whether the effect was begun for this case, by the rule that it has now."""
+        return (
+            effect.event_id == case.event_id
+            and case.rule is not None
+            and case.rule.name == effect.rule
+            and effect.index < len(case.results)
+        )
+
+    @staticmethod
+    def _move(case: Case, trigger: PhaseTrigger) -> None:
+        case.phase = next_phase(case.event_id, case.phase, trigger)
+
+
+def _settle(case: Case) -> None:
+    """Move a case on when its results say so."""
+    if case.phase is not Phase.PREPARING:
+        return
+    rule = case.rule
+    assert rule is not None
+    if rule.approve == "at-once":  # it waits for nothing
+        case.phase = next_phase(case.event_id, case.phase, PhaseTrigger.FINISH)
+    elif any(_holds(case, index) for index in range(len(case.results))):
+        case.phase = next_phase(case.event_id, case.phase, PhaseTrigger.HOLD)
+    elif None not in case.results:
+        case.phase = next_phase(case.event_id, case.phase, PhaseTrigger.FINISH)
+
+
+def _holds(case: Case, index: int) -> bool:
+    """Tell whether the result of an action forbids to approve."""
+    result = case.results[index]
+    assert case.rule is not None
+    if result is None or result.good:
+        return False
+    if result.cut:
+        return case.rule.when_cut == "hold"
+    return case.rule.prepare[index].settings.on_failure == "hold"
+
+
+def without_times(event: Event) -> Event:
+    """Return an event without what only this boot's monotonic clock understands."""
+    return msgspec.structs.replace(event, starts_by=None)

@@ -1,0 +1,436 @@
+"""What the agent shows of itself: `/status`, the metrics, and the port that serves them.
+
+`/status` is also what peers read of one another: an event with `agrees` true is one that this
+machine is prepared for, and whose start it has nothing against. Each answer of the port comes from
+what the daemon published last: a probe neither waits for the deciding thread nor disturbs it.
+
+The metrics are plain text made here: prometheus-client would cost every machine half of the agent's
+start again (docs/decisions/0010). `FAMILIES` is the one place that lists
+them; docs/reference/agent-metrics.md begins each section with a family's help, and a test compares.
+"""
+
+import contextlib
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import h11
+import msgspec
+
+from forewarn import clock
+from forewarn.agent import action_settings, approval, messages, state
+from forewarn.agent.decider import Decider
+from forewarn.agent.state import ActionOutcome, Case, Effect
+
+MAX_ANSWER: Final = 1024 * 1024
+"""The longest status of a peer that is read."""
+
+REASONS: Final[Mapping[ActionOutcome, str]] = MappingProxyType(
+    {
+        ActionOutcome.CUT: "the notice ended before it was done",
+        ActionOutcome.NO_TIME: "too little notice was left to begin it",
+        ActionOutcome.STARTED: "the event had started before it was begun",
+        ActionOutcome.INTERRUPTED: "the agent ended in the middle of it, and it may not be "
+        "begun again",
+    }
+)
+"""Why an action ended so; the others have said it themselves."""
+
+
+def is_ready(decider: Decider) -> bool:
+    """Tell whether the balancer may send requests to this machine."""
+    effects = decider.state.effects.values()
+    return not any(effect.action.ready is not None and not effect.undoing for effect in effects)
+
+
+def report(decider: Decider, now: float, *, dry: bool = False) -> dict[str, Any]:
+    """Return `/status`: the events in hand and the effects that stand, for people and peers.
+
+    Args:
+        decider: The decider.
+        now: The monotonic clock's seconds.
+        dry: Whether nothing is really done: then the machine stays in its pool, and peers are not
+            told that it is prepared.
+    """
+    cases = decider.state.cases.values()
+    return {
+        "machine": decider.name,
+        "dry_run": dry,
+        "ready": dry or is_ready(decider),
+        "events": [_case(case, decider, now, dry=dry) for case in cases],
+        "standing": [_effect(effect) for effect in decider.state.effects.values()],
+    }
+
+
+def without_reasons(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a status for another machine's eyes: what programs said may hold their secrets.
+
+    Args:
+        told: As `report` returns it, which stays as it is.
+    """
+
+    def bare(each: Mapping[str, Any]) -> Mapping[str, Any]:
+        return each if not each["reason"] else {**each, "reason": ""}
+
+    events = [{**event, "actions": list(map(bare, event["actions"]))} for event in told["events"]]
+    return {**told, "events": events, "standing": list(map(bare, told["standing"]))}
+
+
+class _PeerEvent(msgspec.Struct):
+    event_id: str
+    agrees: bool
+
+
+class _PeerStatus(msgspec.Struct):
+    """What matters of a peer's status; the rest of it is its own business."""
+
+    machine: str | None
+    events: list[_PeerEvent]
+
+
+def agreeing(answer: bytes, event_id: str) -> str | None:
+    """Return the name of a peer that is prepared for an event, from its `/status`.
+
+    Returns:
+        The name as names are compared; None if it is not prepared for this very event, or if the
+        answer is not a status.
+    """
+    try:
+        told = msgspec.json.decode(answer, type=_PeerStatus)
+    except msgspec.DecodeError:
+        return None
+    ids = {each.event_id.upper() for each in told.events if each.agrees}
+    return approval.name_of(told.machine) if told.machine and event_id.upper() in ids else None
+
+
+def _case(case: Case, decider: Decider, now: float, *, dry: bool) -> dict[str, Any]:
+    event = decider.events.get(case.event_id, case.event)
+    rule = case.rule
+    assert rule is not None
+    left = None if event.starts_by is None else round(max(0.0, event.starts_by - now), 1)
+    return {
+        "event_id": event.event_id,
+        "event_type": str(event.event_type),
+        "event_status": str(event.status),
+        "resources": list(event.resources),
+        "concerns_me": event.concerns_me,
+        "notice_left_seconds": left,
+        "rule": rule.name,
+        "approve": rule.approve,
+        "phase": case.phase.value,
+        "agrees": not dry and approval.agrees(case),
+        "actions": [
+            {
+                "kind": action.kind,
+                "result": None if result is None else result.value,
+                "reason": _reason(case, index, decider),
+            }
+            for index, (action, result) in enumerate(zip(rule.prepare, case.results, strict=True))
+        ],
+    }
+
+
+def _reason(case: Case, index: int, decider: Decider) -> str:
+    """Return why an action is not done, or why its last try failed; `""` if nothing says why."""
+    result = case.results[index]
+    if result is not None:
+        return REASONS.get(result) or _one_line(case.reasons.get(index, ""))
+    effect = decider.state.effects.get(case.effect(index))
+    if effect is None or effect.event_id != case.event_id:
+        return ""
+    of_doing = effect.doing or effect.outcome is not None
+    return _one_line(effect.text) if of_doing else ""
+
+
+def _one_line(text: str) -> str:
+    """Return what an action said in one line without a terminal's control characters."""
+    return "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
+
+
+def _effect(effect: Effect) -> dict[str, Any]:
+    return {
+        "effect": action_settings.action_name(effect.action),
+        "tells": effect.action.settings.tells,
+        "event_id": effect.event_id,
+        "rule": effect.rule,
+        "doing": effect.doing,
+        "undoing": effect.undoing,
+        "stuck": effect.stuck is not None,
+        "reason": _one_line(effect.text),
+    }
+
+
+PREFIX: Final = "forewarn_agent_"
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+
+FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "events": "Events in hand now, by type and phase.",
+        "events_taken_total": "Events that a rule took, by type.",
+        "notice_left_seconds": "The least notice that is left of any event of this machine.",
+        "approvals_total": "Approvals that the endpoint took.",
+        "approvals_failed_total": "Approvals that were sent and not taken, by reason.",
+        "approval_delay_seconds": "Time from a rule's match to the approval, of the event that was "
+        "approved last.",
+        "actions_total": "Actions that ended, by kind, phase and outcome.",
+        "action_seconds_total": "Time that these actions took, by kind and phase.",
+        "ready": "1 if /readyz says that the balancer may send requests here, 0 while the machine "
+        "is taken out.",
+        "stuck": "Actions that could not be undone and need an operator.",
+        "healthy": "1 if /healthz says that the agent does its work, 0 otherwise.",
+        "endpoint_up": "1 if the last look at the endpoint was answered, 0 otherwise.",
+        "last_look_timestamp_seconds": "When the endpoint answered last, in seconds since 1970.",
+        "looks_total": "Answers of the endpoint.",
+    }
+)
+"""The help of every metric, by its name without PREFIX; a counter's name ends in `_total`."""
+
+REFUSED: Final = (("reason", "refused"),)
+UNANSWERED: Final = (("reason", "unanswered"),)
+
+DECIMALS: Final = 3
+"""Of fractions: milliseconds. Digits before the point are never left out: a counter that grows by
+steps of a hundred would look as if it stood still."""
+
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+class LiveValues(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scrape finds out at its own moment."""
+
+    healthy: bool
+    """Whether `/healthz` says so."""
+    endpoint_up: bool
+    """Whether the last look was answered."""
+    last_look: float | None
+    """When the last answer came, in seconds since 1970; None before the first."""
+    looks: int
+    """How many answers came."""
+
+
+class Metrics:
+    """Counts what happens. The deciding thread owns it; `live_page` touches nothing of it."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[Labels] = Counter()
+        self._ended: Counter[Labels] = Counter()
+        self._seconds: dict[Labels, float] = {}
+        self._begun: dict[str, tuple[str, float]] = {}
+        self._taken_at: dict[str, float] = {}
+        self._approvals = 0
+        self._approvals_failed: Counter[Labels] = Counter({REFUSED: 0, UNANSWERED: 0})
+        self._delay = 0.0
+
+    def began(self, output: messages.BeginAction, now: float) -> None:
+        """Count an action that begins."""
+        self._begun[output.effect] = output.action.kind, now
+
+    def answered(self, answered: messages.ApprovalAnswered) -> None:
+        """Count an approval that was not taken; one that was is counted by its record."""
+        if not answered.taken:
+            self._approvals_failed[UNANSWERED if answered.taken is None else REFUSED] += 1
+
+    def wrote(self, record: state.AnyRecord, now: float) -> None:
+        """Count a record."""
+        match record:
+            case state.RuleMatched():
+                self._taken[("type", str(record.event.event_type)),] += 1
+                self._taken_at[record.event.event_id.upper()] = now
+            case state.ActionEnded() if record.effect in self._begun:
+                kind, begun = self._begun.pop(record.effect)
+                labels = ("kind", kind), ("phase", "undo" if record.undo else "prepare")
+                self._seconds[labels] = self._seconds.get(labels, 0.0) + now - begun
+                self._ended[*labels, ("outcome", record.outcome.value)] += 1
+            case state.EventApproved():
+                self._approvals += 1
+                self._delay = now - self._taken_at.get(record.event_id, now)
+            case state.EventGone():
+                self._taken_at.pop(record.event_id, None)
+
+    def page(self, decider: Decider, now: float, *, dry: bool = False) -> bytes:
+        """Return everything except what `live_page` has."""
+        cases = decider.state.cases.values()
+        events: Counter[Labels] = Counter(
+            (("type", str(case.event.event_type)), ("phase", case.phase.value)) for case in cases
+        )
+        left = [
+            event.starts_by - now
+            for event in decider.events.values()
+            if event.starts_by is not None and event.concerns_me
+        ]
+        stuck = sum(effect.stuck is not None for effect in decider.state.effects.values())
+        return _page(
+            events=events,
+            events_taken_total=self._taken,
+            notice_left_seconds={(): max(0.0, min(left))} if left else {},
+            approvals_total={(): self._approvals},
+            approvals_failed_total=self._approvals_failed,
+            approval_delay_seconds={(): self._delay},
+            actions_total=self._ended,
+            action_seconds_total=self._seconds,
+            ready={(): int(dry or is_ready(decider))},
+            stuck={(): stuck},
+        )
+
+
+def live_page(live: LiveValues) -> bytes:
+    """Return the metrics that change without any input; any thread may call it."""
+    last_look: dict[Labels, float] = {} if live.last_look is None else {(): live.last_look}
+    return _page(
+        healthy={(): int(live.healthy)},
+        endpoint_up={(): int(live.endpoint_up)},
+        last_look_timestamp_seconds=last_look,
+        looks_total={(): live.looks},
+    )
+
+
+def _page(**families: Mapping[Labels, float]) -> bytes:
+    lines = [line for name, values in families.items() for line in _family(name, values)]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _family(name: str, values: Mapping[Labels, float]) -> Iterator[str]:
+    yield f"# HELP {PREFIX}{name} {FAMILIES[name]}"
+    yield f"# TYPE {PREFIX}{name} {'counter' if name.endswith('_total') else 'gauge'}"
+    for labels, value in values.items():
+        yield f"{PREFIX}{name}{_labels(labels)} {round(value, DECIMALS)}"
+
+
+def _labels(labels: Iterable[tuple[str, str]]) -> str:
+    told = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels)
+    return f"{{{told}}}" if told else ""
+
+
+CONNECTIONS: Final = 64
+"""At once: probes and peers ask for milliseconds; whoever comes above it is hung up on."""
+
+CLOSE_SECONDS: Final = 1.0
+"""How long the thread may take to see that the port is closed; it keeps no process from ending."""
+
+SECONDS: Final = 5.0
+"""For a whole request to come and its answer to be taken."""
+
+HEAD_BYTES: Final = 16 * 1024
+"""The longest request."""
+
+NO_FILES_SECONDS: Final = 0.1
+"""Before the next connection is taken when the process has no file left for one."""
+
+Page: TypeAlias = tuple[int, str, bytes]
+"""The status, the content type and the body."""
+
+
+class StatusServer:
+    """Listens and answers until it is closed: one GET a connection, each in a thread of its own.
+
+    Args:
+        address: The address and the port; 0 is any free one.
+        page: Returns a page by its path, None where there is none; any thread calls it. `own` says
+            that the question comes from this machine's own address: from any of its users, or
+            through a proxy or tunnel on it, whoever may be behind that.
+
+    Raises:
+        OSError: It cannot listen on the address.
+    """
+
+    def __init__(self, address: tuple[str, int], page: Callable[[str, bool], Page | None]) -> None:
+        six = ":" in address[0]
+        self._socket = socket.create_server(
+            address,
+            family=socket.AF_INET6 if six else socket.AF_INET,
+            backlog=CONNECTIONS,
+            dualstack_ipv6=six and socket.has_dualstack_ipv6(),
+        )
+        self.number = int(self._socket.getsockname()[1])
+        """The port that it listens on."""
+        self._page = page
+        self._places = threading.BoundedSemaphore(CONNECTIONS)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="status", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._closed.set()
+        with contextlib.suppress(OSError):  # not every system can
+            self._socket.shutdown(socket.SHUT_RDWR)  # so that the thread wakes up
+        self._thread.join(CLOSE_SECONDS)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while not self._closed.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                self._closed.wait(NO_FILES_SECONDS)
+                continue
+            thread = threading.Thread(target=self._answer, args=(connection,), daemon=True)
+            if not self._places.acquire(blocking=False):
+                connection.close()
+                continue
+            try:
+                thread.start()
+            except RuntimeError:  # the system gives no more threads
+                self._places.release()
+                connection.close()
+
+    def _answer(self, connection: socket.socket) -> None:
+        try:
+            with connection, contextlib.suppress(OSError):  # whoever hangs up is no fault of ours
+                until = clock.monotonic() + SECONDS
+                # No connection from another machine has one address at both its ends.
+                own = connection.getpeername()[0] == connection.getsockname()[0]
+                http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+                answer = _respond(http, self._answer_to(_request(http, connection, until), own=own))
+                connection.settimeout(max(0.1, until - clock.monotonic()))
+                connection.sendall(answer)
+        finally:
+            self._places.release()
+
+    def _answer_to(self, request: h11.Request | None, *, own: bool) -> Page:
+        if request is None:
+            return 400, "text/plain; charset=utf-8", b"Bad request\n"
+        if request.method != b"GET":
+            return 405, "text/plain; charset=utf-8", b"Method not allowed\n"
+        path = request.target.decode("ascii").partition("?")[0]
+        return self._page(path, own) or (404, "text/plain; charset=utf-8", b"Not found\n")
+
+
+def _request(http: h11.Connection, connection: socket.socket, until: float) -> h11.Request | None:
+    """Return the request; None for what is not one.
+
+    Raises:
+        TimeoutError: It did not come in its time, however many bytes came.
+        ConnectionError: The connection was closed before it was whole.
+    """
+    while True:
+        try:
+            event = http.next_event()
+        except h11.RemoteProtocolError:
+            return None
+        if isinstance(event, h11.Request):
+            return event
+        if event is not h11.NEED_DATA:
+            raise ConnectionError
+        left = until - clock.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        http.receive_data(connection.recv(HEAD_BYTES))
+
+
+def _respond(http: h11.Connection, page: Page) -> bytes:
+    status, kind, body = page
+    headers = [
+        ("Server", "forewarn-agent"),
+        ("Content-Type", kind),
+        ("Content-Length", str(len(body))),
+        ("Cache-Control", "no-store"),
+        ("Connection", "close"),
+        *([("Allow", "GET")] if status == 405 else []),
+    ]
+    head = http.send(h11.Response(status_code=status, headers=headers)) or b""
+    return head + (http.send(h11.Data(data=body)) or b"")

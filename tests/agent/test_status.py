@@ -1,0 +1,170 @@
+"""What the agent shows: the metrics to the letter, and the port that serves them."""
+
+import http.client
+import re
+import socket
+import threading
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.bench import Bench, command, event, rule
+from forewarn.agent import status
+from forewarn.agent.messages import ApprovalAnswered
+from forewarn.agent.status import FAMILIES, PREFIX, LiveValues, Metrics, StatusServer
+
+NAME = r"[a-z_][a-z0-9_]*"
+SAMPLE = re.compile(
+    rf'({NAME})(?:\{{{NAME}="[^"\\\n]*"(?:,{NAME}="[^"\\\n]*")*\}})? (-?\d+(?:\.\d+)?)'
+)
+"""As Prometheus reads it; here no value of a label has anything to escape."""
+
+
+def page(
+    counted: Metrics, bench: Bench, last_look: float | None = 1763751958.1239, looks: int = 1
+) -> str:
+    live = LiveValues(
+        healthy=True, endpoint_up=last_look is not None, last_look=last_look, looks=looks
+    )
+    return (counted.page(bench.decider, bench.now) + status.live_page(live)).decode()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    made = Bench(rule(command("drain")))
+    made.see(event())
+    return made
+
+
+def counted_over(bench: Bench) -> Metrics:
+    counted = Metrics()
+    for record in bench.journal:
+        counted.wrote(record, bench.now)
+    return counted
+
+
+def test_each_family_is_told_once_with_help_and_type_before_its_samples(bench: Bench) -> None:
+    text = page(counted_over(bench), bench)
+    assert text.endswith("\n")
+    lines = iter(text.removesuffix("\n").split("\n"))
+    told: list[str] = []
+    for line in lines:
+        if line.startswith("# HELP "):
+            _, _, name, said = line.split(" ", 3)
+            told.append(name)
+            assert said == FAMILIES[name.removeprefix(PREFIX)]
+            kind = "counter" if name.endswith("_total") else "gauge"
+            assert next(lines) == f"# TYPE {name} {kind}"
+            continue
+        sample = SAMPLE.fullmatch(line)
+        assert sample is not None, line
+        assert sample[1] == told[-1]
+    assert sorted(told) == sorted(PREFIX + name for name in FAMILIES)
+
+
+def test_prometheus_own_parser_reads_every_family(bench: Bench) -> None:
+    read = {
+        each.name: each for each in text_string_to_metric_families(page(counted_over(bench), bench))
+    }
+    for name, text in FAMILIES.items():
+        assert read[(PREFIX + name).removesuffix("_total")].documentation == text
+    taken = read[f"{PREFIX}events_taken"].samples
+    assert [(sample.labels, sample.value) for sample in taken] == [({"type": "Reboot"}, 1)]
+
+
+def test_a_counter_is_told_to_its_last_digit(bench: Bench) -> None:
+    assert f"\n{PREFIX}looks_total 12345678\n" in page(Metrics(), bench, looks=12_345_678)
+
+
+def test_a_time_is_told_to_the_millisecond(bench: Bench) -> None:
+    assert f"\n{PREFIX}last_look_timestamp_seconds 1763751958.124\n" in page(Metrics(), bench)
+
+
+def test_what_is_not_known_is_not_told(bench: Bench) -> None:
+    text = page(Metrics(), bench, last_look=None)
+    assert f"\n{PREFIX}last_look_timestamp_seconds " not in text
+    assert f"\n{PREFIX}endpoint_up 0\n" in text
+
+
+@pytest.mark.parametrize(
+    ("taken", "refused", "unanswered"), [(True, 0, 0), (False, 1, 0), (None, 0, 1)]
+)
+def test_an_approval_that_is_not_taken_is_counted_by_reason(
+    bench: Bench, taken: bool | None, refused: int, unanswered: int
+) -> None:
+    counted = Metrics()
+    counted.answered(ApprovalAnswered(1, taken))
+    text = page(counted, bench)
+    assert f'\n{PREFIX}approvals_failed_total{{reason="refused"}} {refused}\n' in text
+    assert f'\n{PREFIX}approvals_failed_total{{reason="unanswered"}} {unanswered}\n' in text
+
+
+def test_what_a_labels_value_must_not_hold_is_escaped() -> None:
+    assert status._labels([("a", 'b"\\\n')]) == '{a="b\\"\\\\\\n"}'
+
+
+# the port
+
+
+def shown(path: str, own: bool) -> status.Page | None:
+    whose = b"own" if own else b"another"
+    return (200, "text/plain", whose) if path == "/here" else None
+
+
+def ask(port: int, path: str, *, by: str = "127.0.0.1") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10, source_address=(by, 0))
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    found = answer.status, answer.read()
+    connection.close()
+    return found
+
+
+def test_it_answers_one_after_another_until_it_is_closed() -> None:
+    before = set(threading.enumerate())
+    port = StatusServer(("127.0.0.1", 0), shown)
+    assert [ask(port.number, path)[0] for path in ("/here", "/there", "/here")] == [200, 404, 200]
+    port.close()
+    assert not port._thread.is_alive()
+    with pytest.raises(ConnectionRefusedError):
+        ask(port.number, "/here")
+    for thread in set(threading.enumerate()) - before:  # a request's own may be about to end
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_port_that_nobody_has_asked_closes_as_soon() -> None:
+    port = StatusServer(("127.0.0.1", 0), shown)
+    port.close()
+    assert not port._thread.is_alive()
+
+
+def test_it_closes_although_somebody_is_connected_and_says_nothing() -> None:
+    port = StatusServer(("127.0.0.1", 0), shown)
+    with socket.create_connection(("127.0.0.1", port.number)):
+        port.close()
+        assert not port._thread.is_alive()
+
+
+def test_whoever_asks_from_the_address_that_is_asked_is_this_machine() -> None:
+    port = StatusServer(("127.0.0.1", 0), shown)
+    assert ask(port.number, "/here") == (200, b"own")
+    assert ask(port.number, "/here", by="127.0.0.2") == (200, b"another")
+    port.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status_code"),
+    [
+        (b"GET /here?x=1 HTTP/1.0\r\n\r\n", 200),
+        (b"POST /here HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"\x16\x03\x01 no http\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nA: " + b"x" * status.HEAD_BYTES, 400),
+    ],
+)
+def test_what_is_not_a_get_is_refused(sent: bytes, status_code: int) -> None:
+    port = StatusServer(("127.0.0.1", 0), shown)
+    with socket.create_connection(("127.0.0.1", port.number), timeout=10) as connection:
+        connection.sendall(sent)
+        assert connection.recv(64).startswith(b"HTTP/1.1 %d" % status_code)
+    port.close()
