@@ -1,12 +1,14 @@
-"""One hostile guest: a process of its own that treats the service in one of six ways.
+"""Hostile guests: a process of its own that treats the service in one of ten ways.
 
-    python strangers.py WAY PORT ADDRESS
+    python strangers.py WAY PORT ADDRESS[,ADDRESS...]
 
-Every connection comes from the one address that such a guest has. It says `begun` when it begins,
-goes on until it is killed, and takes a closed connection as a reason to open the next.
+A hostile guest has one address, a crowd of them many. It says `begun` when it begins, goes on until
+it is killed, and takes a closed connection as a reason to open the next.
 """
 
 import contextlib
+import itertools
+import json
 import selectors
 import socket
 import sys
@@ -18,6 +20,9 @@ import machine
 
 CONNECTIONS = 200
 """It tries to have so many: more than an address may."""
+
+LIMIT = 64
+"""As many connections as an address may have."""
 
 FAST = 8
 """Connections at full speed: a few saturate a core."""
@@ -34,15 +39,15 @@ class Hostile:
 
     Args:
         port: Where the service listens.
-        address: Where it asks from.
-        count: How many connections it wants.
+        address: Where it asks from; several are parted by commas.
+        count: How many connections it wants from each.
         receive_bytes: Of each one's receive buffer; 0 for the system's.
     """
 
     def __init__(self, port: int, address: str, count: int, receive_bytes: int = 0) -> None:
         self._port = port
-        self._address = address
-        self._count = count
+        self._addresses = itertools.cycle(address.split(","))
+        self._count = count * len(address.split(","))
         self._receive_bytes = receive_bytes
         self._selector = selectors.DefaultSelector()
         self.open: set[socket.socket] = set()
@@ -54,7 +59,7 @@ class Hostile:
         while len(self.open) < self._count:
             try:
                 made = guests.connected(
-                    self._port, self._address, receive_bytes=self._receive_bytes
+                    self._port, next(self._addresses), receive_bytes=self._receive_bytes
                 )
             except OSError:
                 return
@@ -174,6 +179,55 @@ def sip(port: int, address: str) -> None:
         time.sleep(1.0)
 
 
+def repeated(port: int, address: str, request: bytes) -> None:
+    """Send one request again and again on as many connections as an address may have."""
+    hostile = Hostile(port, address, LIMIT)
+    at: dict[socket.socket, int] = {}
+    while True:
+        hostile.fill()
+        for connection in list(hostile.open):
+            sent = at.get(connection, 0)
+            sent += hostile.send(connection, request[sent:])
+            at[connection] = 0 if sent == len(request) else sent
+        at = {connection: sent for connection, sent in at.items() if connection in hostile.open}
+        for connection in hostile.readable(0.001):
+            hostile.read(connection)
+
+
+def headers(port: int, address: str) -> None:
+    """Send heads of 3,200 headers, which 16 KiB hold."""
+    repeated(port, address, guests.get()[:-2] + b"A:b\r\n" * 3200 + b"\r\n")
+
+
+def post(body: bytes, *headers: str) -> bytes:
+    lines = [f"POST {guests.EVENTS} HTTP/1.1", "Host: a", "Metadata: true", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def chunks(port: int, address: str) -> None:
+    """Send bodies in 20,000 chunks of one byte."""
+    repeated(port, address, post(b"1\r\n \r\n" * 20_000, "Transfer-Encoding: chunked"))
+
+
+def approvals(port: int, address: str) -> None:
+    """Approve a thousand events at once that there are not, as fast as it goes."""
+    ids = [{"EventId": f"00000000-0000-4000-8000-{number:012X}"} for number in range(1000)]
+    body = json.dumps({"StartRequests": ids}, separators=(",", ":")).encode()
+    repeated(port, address, post(body, f"Content-Length: {len(body)}"))
+
+
+def idle(port: int, address: str) -> None:
+    """Ask once on each connection, and keep it."""
+    hostile = Hostile(port, address, LIMIT)
+    asked: set[socket.socket] = set()
+    while True:
+        hostile.fill()
+        for connection in hostile.open - asked:
+            hostile.send(connection, guests.get())
+        asked = set(hostile.open)
+        hostile.rest(RETRY_SECONDS)
+
+
 WAYS: dict[str, Callable[[int, str], None]] = {
     "silent": silent,
     "drip": drip,
@@ -181,6 +235,10 @@ WAYS: dict[str, Callable[[int, str], None]] = {
     "heads": heads,
     "pipeline": pipeline,
     "sip": sip,
+    "headers": headers,
+    "chunks": chunks,
+    "approvals": approvals,
+    "idle": idle,
 }
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ def test_a_machine_at_a_listener_that_is_not_set_is_told_in_the_log(service: Ser
     (line,) = [one for one in service.log.read_text().splitlines() if "nowhere" in one]
     told = json.loads(line)
     assert (told["level"], told["machine"], told["machines"]) == ("warning", "far", 1)
-    assert told["event"].startswith("no listener of this name is in the settings")
+    assert "listener" in told["event"]
 
 
 def test_at_a_terminal_a_hangup_ends_the_service(folder: Path) -> None:

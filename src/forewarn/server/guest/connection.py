@@ -484,9 +484,11 @@ class Connection(asyncio.Protocol):
         if keep:
             reader.next()
         else:
-            # Behind a whole request with `Connection: close` nothing more comes.
+            # Behind a whole request with `Connection: close` nothing more comes, and who has no
+            # right to a place does not keep it to send more.
             is_whole = reader.body is not None and head.method != b"CONNECT"
-            self._close(lingers=head.keeps_alive or not is_whole)
+            has_place = reply.status != 403 and not self._is_last
+            self._close(lingers=not is_whole or (head.keeps_alive and has_place))
 
     def _end(self) -> None:
         """Close after the peer has: with a word if that was in the middle of a request."""

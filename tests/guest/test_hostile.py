@@ -1,0 +1,361 @@
+"""What one guest, or a crowd of strangers, can take from the others: its share, and no more."""
+
+import asyncio
+import ipaddress
+import itertools
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from forewarn.maintenance.model import Changes
+from forewarn.protocol import identity, refusals
+from forewarn.server.guest.counters import OTHER
+from forewarn.server.guest.http import Head
+from forewarn.server.guest.limits import Account, FairQueue, Limits, Rate, Reason
+from forewarn.server.guest.listener import Listener
+from forewarn.server.guest.machines import Proxies, Registry
+from guest import room
+from guest.room import APPROVAL, EVENTS, Behind, Peer, answers, get, post
+
+STRANGER = "10.9.9.9"
+SECRET = b"a secret of theirs"
+PROXIES = Proxies([ipaddress.ip_network("192.0.2.7/32")])
+PROXIES.secrets = (SECRET,)
+BEHIND = Behind(Listener(address="169.254.169.254"), PROXIES)
+CODED = "Transfer-Encoding: chunked"
+
+
+def statuses(peer: Peer) -> list[int]:
+    return [answer.status for answer in answers(peer.got)]
+
+
+def headers(count: int) -> bytes:
+    return get(EVENTS, *(f"A{number}: b" for number in range(count - 2)))
+
+
+def chunks(count: int) -> bytes:
+    body = APPROVAL.ljust(count)
+    sizes = [len(body) - count + 1, *[1] * (count - 1)]
+    ends = list(itertools.accumulate(sizes))
+    parts = [body[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+def behind(name: str, *more: str) -> bytes:
+    signature = identity.sign(name.encode(), SECRET).decode()
+    return get(EVENTS, f"X-Instance-ID: {name}", f"X-Instance-ID-Signature: {signature}", *more)
+
+
+@pytest.mark.parametrize("cut", [1 << 20, 777, 1])
+@pytest.mark.parametrize(("over", "status"), [(0, 200), (1, 431)])
+def test_a_head_has_a_hundred_headers(over: int, status: int, cut: int) -> None:
+    data = headers(refusals.MAX_HEADERS + over)
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        for at in range(0, len(data), cut):
+            peer.send(data[at : at + cut])
+        turn()
+        assert statuses(peer) == [status]
+        assert peer.ended == bool(over)
+
+
+def test_a_head_of_thousands_of_headers_is_parsed_no_further_than_its_limit() -> None:
+    head = Head(Limits())
+    head.feed(headers(3000))
+    assert head.fault is not None
+    assert len(head.headers) == refusals.MAX_HEADERS
+
+
+@pytest.mark.parametrize("cut", [1 << 20, 777, 1])
+@pytest.mark.parametrize(("over", "status"), [(0, 200), (1, 413)])
+def test_a_body_has_a_thousand_chunks(over: int, status: int, cut: int) -> None:
+    data = post(chunks(refusals.MAX_CHUNKS + over), CODED)
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        for at in range(0, len(data), cut):
+            peer.send(data[at : at + cut])
+        turn()
+        assert statuses(peer) == [status]
+        assert len(plane.approvals.book) == 1 - over
+
+
+def test_trailers_count_as_chunks_do() -> None:
+    trailers = b"".join(b"A: %d\r\n" % number for number in range(refusals.MAX_CHUNKS + 1))
+    with room.opened() as (plane, _):
+        peer = plane.connect()
+        peer.send(post(b"0\r\n" + trailers + b"\r\n", CODED))
+        assert statuses(peer) == [413]
+
+
+@pytest.mark.parametrize(
+    ("address", "target", "status"),
+    [(STRANGER, EVENTS, 403), ("10.0.0.10", "/nowhere", 404)],
+)
+@pytest.mark.parametrize("coding", [CODED, "Content-Length: 60000"])
+def test_a_request_is_refused_by_its_head_before_any_of_its_body_comes(
+    address: str, target: str, status: int, coding: str
+) -> None:
+    head = f"POST {target} HTTP/1.1\r\nHost: a\r\nMetadata: true\r\n{coding}\r\n\r\n"
+    with room.opened() as (plane, _):
+        peer = plane.connect(address)
+        peer.send(head.encode())
+        assert statuses(peer) == [status]
+        assert peer.ended
+        assert peer.connection._reader._body is None
+
+
+def test_the_rate_is_judged_before_the_body_comes() -> None:
+    with room.opened(rate=Rate(per_second=1, burst=1)) as (plane, _):
+        peer = plane.connect()
+        peer.send(get())
+        peer.send(get(EVENTS, "Content-Length: 60000"))
+        assert statuses(peer) == [200, 429]
+        assert peer.ended
+
+
+def test_a_stranger_is_answered_and_closed_at_once() -> None:
+    with room.opened() as (plane, _):
+        peer = plane.connect(STRANGER)
+        peer.send(get() * 2)
+        (answer,) = answers(peer.got)
+        assert (answer.status, answer.headers["connection"]) == (403, "close")
+        assert peer.closing
+        assert len(plane.connections) == 0
+
+
+def test_strangers_have_a_quarter_of_the_connections_and_machines_still_get_in() -> None:
+    with room.opened(Limits(connections=8)) as (plane, _):
+        strangers = [plane.connect(f"10.9.9.{number}") for number in range(6)]
+        assert [statuses(each) for each in strangers] == [[], [], [503], [503], [503], [503]]
+        assert plane.counters.refusals == {Reason.CONNECTIONS_OF_STRANGERS: 4}
+        assert plane.connect().got == b""
+        strangers[0].abort()
+        assert plane.connect("10.9.9.9").got == b""
+
+
+def test_a_network_of_ipv6_addresses_counts_as_one() -> None:
+    with room.opened(Limits(connections_per_address=2)) as (plane, _):
+        peers = [plane.connect(f"fd00::{number:x}") for number in range(3)]
+        assert [statuses(each) for each in peers] == [[], [], [503]]
+        assert plane.connect("fd00:0:0:1::1").got == b""
+
+
+def test_a_machine_behind_a_proxy_has_its_waiters_and_connections_and_no_more() -> None:
+    with room.opened(Limits(connections_per_address=3)) as (plane, _):
+        waits = ("If-None-Match: 2", "Prefer: wait=120")
+        peers = [plane.connect("192.0.2.7", BEHIND) for _ in range(5)]
+        for peer in peers:
+            peer.send(behind("web-0", *waits))
+        assert [statuses(each) for each in peers] == [[], [], [], [304], [304]]
+        assert [each.closing for each in peers] == [False, False, False, True, True]
+        assert plane.counters.refusals[Reason.WAITERS] == 2
+        assert plane.counters.refusals[Reason.CONNECTIONS_OF_ADDRESS] == 2
+        other = plane.connect("192.0.2.7", BEHIND)
+        other.send(behind("web-1", *waits))
+        assert other.got == b""
+        assert len(plane.connections.long_polls) == 4
+        for peer in (*peers[:3], other):
+            peer.abort()
+        assert all(account.waiters == 0 for account in plane.connections._accounts.values())
+
+
+def test_a_proxys_connection_counts_for_the_machine_that_asked_by_it_last() -> None:
+    with room.opened(Limits(connections_per_address=1)) as (plane, turn):
+        kept = plane.connect("192.0.2.7", BEHIND)
+        for name in ("web-0", "web-1", "web-0"):
+            kept.send(behind(name))
+        turn()
+        assert statuses(kept) == [200] * 3
+        other = plane.connect("192.0.2.7", BEHIND)
+        other.send(behind("web-1"))
+        assert not other.closing
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (post(b"0\r\n\r\n", "Transfer-Encoding: gzip"), 501),
+        (b"GET / HTTP/2.0\r\n\r\n", 505),
+        (post(APPROVAL, "Expect: magic"), 417),
+    ],
+)
+def test_what_http_itself_refuses_is_counted_as_the_guests_fault(data: bytes, status: int) -> None:
+    with room.opened() as (plane, _):
+        plane.connect().send(data)
+        counted = {name: dict(each) for name, each in plane.counters.answers.items() if each}
+        assert counted == {OTHER: {status: 1}}
+        assert plane.counters.refusals == {Reason.FAULTY_REQUEST: 1}
+
+
+@pytest.mark.parametrize("coding", [True, False])
+def test_a_client_that_leaves_in_mid_body_is_no_fault_of_the_service(coding: bool) -> None:
+    data = post(chunks(3), CODED)[:-9] if coding else post()[:-9]
+    structlog.reset_defaults()
+    with room.opened() as (plane, turn), capture_logs() as log:
+        peer = plane.connect()
+        peer.send(data)
+        peer.abort()
+        turn()
+        assert [line for line in log if line["log_level"] == "error"] == []
+        assert not any(500 in each for each in plane.counters.answers.values())
+        assert len(plane.connections) == 0
+
+
+class Slow:
+    """A clock by which each look costs a millisecond: what is done between two costs that."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+def test_a_guest_that_used_its_share_waits_its_turn_and_others_do_not() -> None:
+    with room.opened() as (plane, turn):
+        plane.connections.monotonic = Slow()
+        greedy = [plane.connect() for _ in range(8)]
+        for _ in range(30):
+            for peer in greedy:
+                peer.send(post(b"{}"))
+            turn()
+        assert plane.counters.refusals[Reason.LOOP_SHARE] > 0
+        before = [len(statuses(each)) for each in greedy]
+        for peer in greedy:
+            peer.send(post(b"{}"))
+        assert [len(statuses(each)) for each in greedy] == before
+        assert all(each.paused for each in greedy)
+        other = plane.connect("10.0.0.11")
+        other.send(post(b"{}"))
+        assert statuses(other) == [400]
+        turn()
+        assert [len(statuses(each)) for each in greedy] == [each + 1 for each in before]
+        assert not any(each.paused for each in greedy)
+
+
+def test_guests_take_turns_whatever_each_has_queued() -> None:
+    calls: list[Callable[[], None]] = []
+    order: list[str] = []
+    queue = FairQueue(calls.append)
+
+    class Waiting:
+        def __init__(self, name: str, account: Account) -> None:
+            self.name = name
+            self.account = account
+
+        def have_turn(self) -> None:
+            order.append(self.name)
+
+    many, one = Account(), Account()
+    for number in range(3):
+        queue.queue(Waiting(f"many{number}", many))
+    queue.queue(Waiting("one", one))
+    while calls:
+        calls.pop(0)()
+    assert order == ["many0", "one", "many1", "many2"]
+
+
+def test_a_guest_has_one_approval_in_flight_and_a_neighbour_does_not_wait_for_the_rest() -> None:
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        greedy = [plane.connect() for _ in range(5)]
+        for peer in greedy:
+            peer.send(post())
+        neighbour = plane.connect("10.0.0.11")
+        neighbour.send(post())
+        assert len(plane.approvals._waiting) == 2
+        plane.approvals.decide_all()
+        turn()
+        assert statuses(neighbour) == [200]
+        assert [statuses(each) for each in greedy] == [[200], [], [], [], []]
+        for _ in range(4):
+            plane.approvals.decide_all()
+            turn()
+        assert [statuses(each) for each in greedy] == [[200]] * 5
+
+
+def test_approvals_in_flight_are_bounded_by_their_entries_and_who_used_least_goes_first() -> None:
+    ids = [{"EventId": f"{number:036}"} for number in range(1000)]
+    many = post(json.dumps({"StartRequests": ids}, separators=(",", ":")).encode())
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        for address in ("10.0.0.11", "127.0.0.1"):
+            plane.connect(address).send(many)
+        assert len(plane.approvals._waiting) == 2
+        plane.learn(Changes(machines=(room.machine("late", "10.0.0.12", scope="web"),)))
+        greedy, modest = plane.connect(), plane.connect("10.0.0.12")
+        greedy.connection.account.charge(1.0, 0.0)
+        for peer in (greedy, modest):
+            peer.connection._read(post(), 1, 0.0)
+        assert len(plane.approvals._waiting) == 2
+        plane.approvals._waiting.pop(0)()
+        turn()
+        assert len(plane.approvals._waiting) == 3
+        plane.approvals.decide_all()
+        turn()
+        assert (statuses(modest), statuses(greedy)) == ([200], [200])
+        assert [by for _, _, by, _ in plane.approvals.book] == ["late", "web-0"]
+
+
+def test_an_approval_whose_client_left_before_its_turn_is_dropped_and_holds_up_nobody() -> None:
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        first, gone, last = (plane.connect() for _ in range(3))
+        for peer in (first, gone, last):
+            peer.send(post())
+        gone.abort()
+        for _ in range(3):
+            plane.approvals.decide_all()
+            turn()
+        assert (statuses(first), statuses(last)) == ([200], [200])
+        assert len(plane.approvals.book) == 2
+
+
+def test_when_a_machine_last_asked_is_read_from_other_threads_while_the_fleet_changes() -> None:
+    registry = Registry()
+    machines = [room.machine(f"m{number}", scope="web") for number in range(200)]
+    registry.fill(machines)
+    found: set[object] = set()
+    failed: list[BaseException] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        try:
+            while not stop.is_set():
+                found.update(registry.seen(machine.key) for machine in machines)
+        except BaseException as error:  # noqa: BLE001 - the thread's end is judged below
+            failed.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for second in range(60):
+        when = room.START + room.timedelta(seconds=second)
+        for machine in machines:
+            registry.saw(machine, when, "2020-07-01")
+        registry.learn(Changes(removed_machines=tuple(m.key for m in machines[second::7])))
+        registry.learn(Changes(machines=tuple(machines[second::7])))
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert failed == []
+    assert all(each is None or each[1] == "2020-07-01" for each in found)  # type: ignore[index]
+
+
+def test_an_approval_that_cannot_even_be_submitted_is_answered_and_holds_up_nobody() -> None:
+    class Closed:
+        def approve(self, *_: object, **__: object) -> "asyncio.Future[None]":
+            raise RuntimeError("the writer is closed")
+
+    with room.opened() as (plane, turn):
+        plane.endpoint._plane = Closed()
+        peers = [plane.connect() for _ in range(2)]
+        for peer in peers:
+            peer.send(post())
+        turn()
+        assert [statuses(each) for each in peers] == [[500], [500]]
