@@ -25,7 +25,7 @@ class ScheduleType(StrEnum):
 
 TypeArgument = Annotated[
     ScheduleType,
-    typer.Argument(metavar="TYPE", help="reboot, redeploy, freeze, preempt or terminate."),
+    typer.Argument(metavar="TYPE", help="What happens to the machines."),
 ]
 TargetsArgument = Annotated[
     list[str] | None,
