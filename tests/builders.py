@@ -80,8 +80,8 @@ def applied(snapshot: Snapshot, changes: Changes) -> Snapshot:
         machines=machines | {machine.key: machine for machine in changes.machines},
         operations=snapshot.operations | {o.id: o for o in changes.operations},
         maintenances=snapshot.maintenances | {m.number: m for m in changes.maintenances},
-        lost={k: v for k, v in snapshot.lost.items() if k not in changes.found}
-        | {lost.key: lost for lost in changes.lost},
+        tombstones={k: v for k, v in snapshot.tombstones.items() if k not in changes.revived}
+        | {tombstone.key: tombstone for tombstone in changes.tombstones},
         holds=(
             *(hold for hold in snapshot.holds if hold not in changes.released),
             *changes.holds,

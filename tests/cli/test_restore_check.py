@@ -3,6 +3,8 @@
 import contextlib
 import json
 import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -16,16 +18,17 @@ from forewarn.control import tombstones
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance.model import Changes
+from forewarn.maintenance.model import Changes, Tombstone
 from forewarn.maintenance.planner import Request
-from forewarn.store import sql
+from forewarn.store import sqlite
+from forewarn.store.port import Transaction
 from forewarn.vocabulary import EventType
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     path = tmp_path / "forewarn.db"
-    store = sql.open_sqlite(path)
+    store = sqlite.open_store(path)
     plane = Plane(InlineWriter(store, SystemClock(), Changefeed()), mint("b"))
     plane.apply_fleet(FLEET).result()
     plane.request(Request(event_type=EventType.REBOOT, machines=("web-0",))).result()
@@ -34,7 +37,7 @@ def database(tmp_path: Path) -> Path:
 
 
 def incarnations(path: Path) -> dict[str, int]:
-    store = sql.open_sqlite(path)
+    store = sqlite.open_store(path)
     with store.read() as reading:
         found = {key: scope.incarnation for key, scope in reading.scopes().items()}
     store.close()
@@ -63,7 +66,7 @@ def test_by_how_much_may_be_said(database: Path, capsys: pytest.CaptureFixture[s
 def test_a_database_that_a_service_has_open_is_refused(
     database: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = sql.open_sqlite(database)
+    service = sqlite.open_store(database)
     assert main.execute(["restore-check", str(database)]) == ExitStatus.UNAVAILABLE
     assert "is in use by another process" in capsys.readouterr().err
     service.close()
@@ -72,7 +75,7 @@ def test_a_database_that_a_service_has_open_is_refused(
 
 def crashed(database: Path) -> None:
     """Leave the database as a kill does: its last change, a scope less, is in the -wal alone."""
-    store = sql.open_sqlite(database)
+    store = sqlite.open_store(database)
     with store.write() as transaction:
         transaction.save(Changes(removed_machines=("bastion",), removed_scopes=("bastion",)))
     left = {end: database.with_name(database.name + end) for end in ("", "-wal", "-shm")}
@@ -124,7 +127,7 @@ def test_a_mixture_of_two_states_is_told_and_left_as_it_is(
 ) -> None:
     earlier = database.read_bytes()
     crashed(database)
-    sql.open_sqlite(database).close()
+    sqlite.open_store(database).close()
     with contextlib.closing(sqlite3.connect(database)) as connection:
         ((page,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'scopes'")
         ((size,),) = connection.execute("PRAGMA page_size")
@@ -180,7 +183,7 @@ def test_what_is_no_database_of_ours_is_left_alone(
 def test_numbers_that_json_clients_cannot_read_are_refused(
     database: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = sql.open_sqlite(database)
+    store = sqlite.open_store(database)
     with store.write() as transaction:
         web = msgspec.structs.replace(transaction.scopes()["web"], incarnation=2**53 - 10)
         transaction.save(Changes(scopes=(web,)))
@@ -191,16 +194,25 @@ def test_numbers_that_json_clients_cannot_read_are_refused(
     assert main.execute(["restore-check", str(database), "--by", "9"]) == ExitStatus.OK
 
 
-@pytest.mark.parametrize(
-    ("setting", "kept"),
-    [(tombstones.SETTING, '{"gone":%d}'), (tombstones.MACHINES, '{"gone-0":["web",%d]}')],
-)
+def gone(transaction: Transaction, incarnation: int) -> None:
+    when = datetime(2026, 3, 1, tzinfo=UTC)
+    machine = Tombstone(name="gone-0", at=when, scope="web", incarnation=incarnation)
+    transaction.save(Changes(tombstones=(machine,)))
+
+
+def retired(transaction: Transaction, incarnation: int) -> None:
+    transaction.put_setting(tombstones.SETTING, f'{{"gone":{incarnation}}}')
+
+
+@pytest.mark.parametrize("leave", [gone, retired])
 def test_numbers_of_what_was_removed_are_judged_likewise(
-    database: Path, capsys: pytest.CaptureFixture[str], setting: str, kept: str
+    database: Path,
+    capsys: pytest.CaptureFixture[str],
+    leave: Callable[[Transaction, int], None],
 ) -> None:
-    store = sql.open_sqlite(database)
+    store = sqlite.open_store(database)
     with store.write() as transaction:
-        transaction.put_setting(setting, kept % (2**53 - 10))
+        leave(transaction, 2**53 - 10)
     store.close()
     assert main.execute(["restore-check", str(database), "--by", "10"]) == ExitStatus.REFUSED
     assert f"would be {2**53}, and" in capsys.readouterr().err

@@ -10,13 +10,14 @@ from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork, Work
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Changes
+from forewarn.store.port import Store
 
 
 class Busy:
     """The writer, its store, and a plane that asks it."""
 
-    def __init__(self) -> None:
-        self.store = Counting()
+    def __init__(self, store: Store | None = None) -> None:
+        self.store = Counting(store)
         self.feed = Changefeed()
         self.told: list[Changes] = []
         self.feed.subscribe(self.told.append)

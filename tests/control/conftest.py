@@ -14,7 +14,7 @@ from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, Operation
 from forewarn.maintenance.planner import Plan, Request
-from forewarn.store import sql
+from forewarn.store import memory
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import EventType
 
@@ -23,7 +23,7 @@ class House:
     """All that a control plane is made of, wired as the service wires it, without threads."""
 
     def __init__(self) -> None:
-        self.store: Store = sql.in_memory()
+        self.store: Store = memory.MemoryStore()
         self.clock = ManualClock(NOW)
         self.feed = Changefeed()
         self.told: list[Changes] = []
@@ -47,8 +47,8 @@ class House:
 class Counting:
     """A real store that counts commits and can be away."""
 
-    def __init__(self) -> None:
-        self.inner: Store = sql.in_memory()
+    def __init__(self, inner: Store | None = None) -> None:
+        self.inner: Store = inner or memory.MemoryStore()
         self.commits = 0
         self.away = False
         self.refused = 0

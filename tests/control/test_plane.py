@@ -316,11 +316,11 @@ def test_a_preempted_machine_is_gone_and_remembered(house: House) -> None:
     finish(house, "1.1")
     with house.store.read() as reading:
         assert "batch_0" not in reading.machines()
-        assert list(reading.lost()) == ["batch_0"]
+        assert list(reading.tombstones()) == ["batch_0"]
     assert done(house.plane.apply_fleet(FLEET)).lost == ("batch_0",)
     assert done(house.plane.apply_fleet(FLEET, again=True)).added == ("batch_0",)
     with house.store.read() as reading:
-        assert reading.lost() == {}
+        assert reading.tombstones() == {}
 
 
 def test_a_scope_is_on_from_the_moment_it_asked(house: House) -> None:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,12 +14,12 @@ from builders import FLEET, MINUTE, NOW
 from control.busy import Busy
 from control.conftest import done
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import tombstones
 from forewarn.control.writer import MAX_BATCH
 from forewarn.maintenance import fleet
-from forewarn.maintenance.model import Parting, Refused
+from forewarn.maintenance.model import Refused
 from forewarn.maintenance.planner import Request
-from forewarn.store.port import StoreUnavailable
+from forewarn.store import sqlite
+from forewarn.store.port import Store, StoreUnavailable
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 FINE = Outcome(succeeded=True, message="fine")
@@ -28,8 +29,8 @@ LEASE = timedelta(seconds=60)
 class Fleet(Busy):
     """A busy plane with a fleet, and an executor that claims all that has started."""
 
-    def __init__(self, wanted: fleet.Fleet = FLEET) -> None:
-        super().__init__()
+    def __init__(self, wanted: fleet.Fleet = FLEET, store: Store | None = None) -> None:
+        super().__init__(store)
         done(self.plane.apply_fleet(wanted))
 
     def ask(self, event_type: EventType = EventType.REBOOT, *machines: str, **more: Any) -> None:
@@ -53,7 +54,7 @@ class Fleet(Busy):
                 reading.machines(),
                 dict(sorted(reading.operations_of_events(self._events()).items())),
                 reading.maintenances(range(1, 100)),
-                reading.lost(),
+                {(t.key, t.event_type, t.operation) for t in reading.tombstones().values()},
             ]
 
     def _events(self) -> set[str]:
@@ -106,9 +107,10 @@ def test_machines_that_are_lost_in_one_turn_are_all_written_down(busy: Fleet) ->
         end.result(10)
     assert busy.store.commits == before + 2
     with busy.store.read() as reading:
-        last = Parting("batch", reading.scopes()["batch"].incarnation)
-        assert tombstones.partings(reading) == {"batch_0": last, "batch_1": last}
-        assert last.incarnation > 0
+        last = reading.scopes()["batch"].incarnation
+        left = {name: (t.scope, t.incarnation) for name, t in reading.tombstones().items()}
+        assert left == {"batch_0": ("batch", last), "batch_1": ("batch", last)}
+        assert last > 0
 
 
 def test_an_operation_has_one_outcome_whoever_reports_beside_it(busy: Fleet) -> None:
@@ -228,7 +230,8 @@ def test_a_defect_in_deciding_one_fails_that_one_alone(busy: Fleet) -> None:
     assert busy.status("1.2") is EventStatus.STARTED
 
 
-def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(busy: Fleet) -> None:
+def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(tmp_path: Path) -> None:
+    busy = Fleet(store=sqlite.open_store(tmp_path / "it.db"))
     busy.ask(EventType.REBOOT, "web-0", "bastion", "firm_0", no_notice=True)
     acts = busy.claim()
     busy.hold()
@@ -241,6 +244,7 @@ def test_what_the_store_cannot_take_of_one_costs_the_others_nothing(busy: Fleet)
     with pytest.raises(UnicodeEncodeError):
         bad.result(10)
     assert busy.status("1.2") is EventStatus.STARTED
+    busy.close()
 
 
 def test_claims_that_are_renewed_together_share_one_commit(busy: Fleet) -> None:

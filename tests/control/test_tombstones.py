@@ -1,13 +1,11 @@
 """What is removed and added again never meets a number again that it may have read before."""
 
-import msgspec
-
 from builders import FLEET, MINUTE
 from control.conftest import House, done
 from forewarn.connectors.port import Outcome
 from forewarn.control import tombstones
 from forewarn.maintenance import fleet
-from forewarn.maintenance.model import Parting
+from forewarn.maintenance.model import Changes, Tombstone
 from forewarn.vocabulary import EventType
 
 REBOOT = EventType.REBOOT
@@ -55,7 +53,7 @@ def test_a_machine_that_is_removed_and_added_where_it_was_changes_no_number(hous
     done(house.plane.apply_fleet(FLEET))
     assert house.incarnation("web") == 2
     with house.store.read() as reading:
-        assert tombstones.partings(reading) == {}
+        assert reading.tombstones() == {}
 
 
 def test_a_machine_that_is_lost_and_added_elsewhere_never_meets_a_number_again(
@@ -79,14 +77,19 @@ def test_a_machine_that_is_lost_and_added_elsewhere_never_meets_a_number_again(
 def test_removed_machines_are_raised_with_a_restored_store_and_the_oldest_forgotten(
     house: House,
 ) -> None:
-    old = {f"old-{n}": Parting("web", 1) for n in range(tombstones.MAX_MACHINES - 1)}
+    before = house.clock.now() - MINUTE
+    old = [
+        Tombstone(name=f"old-{n:05}", scope="web", incarnation=1, at=before)
+        for n in range(tombstones.MAX_REMOVED - 1)
+    ]
     with house.store.write() as transaction:
-        transaction.put_setting(tombstones.MACHINES, msgspec.json.encode(old).decode())
+        transaction.save(Changes(tombstones=tuple(old)))
     done(house.plane.remove_machines(["bastion"]))  # which never had an event to read
     remove_after_an_event(house)
     done(house.plane.remove_machines(["web-2"]))
     with house.store.write() as transaction:
         tombstones.lift(transaction, 100)
-        kept = tombstones.partings(transaction)
-    assert list(kept) == [*list(old)[1:], "web-1", "web-2"]
-    assert (kept["web-2"], kept["old-1"]) == (Parting("web", 102), Parting("web", 101))
+        kept = transaction.tombstones()
+    assert set(kept) == {*(t.key for t in old[1:]), "web-1", "web-2"}
+    assert (kept["web-2"].scope, kept["web-2"].incarnation) == ("web", 102)
+    assert (kept["old-00001"].scope, kept["old-00001"].incarnation) == ("web", 101)

@@ -19,7 +19,7 @@ from forewarn.cli.exits import ExitStatus
 from forewarn.clock import SystemClock
 from forewarn.control import service_clock
 from forewarn.server import service
-from forewarn.store import sql
+from forewarn.store import sqlite
 from server.running import fleet, request_reboot
 
 HOUR = timedelta(hours=1)
@@ -58,7 +58,7 @@ def an_hour_passes(folder: Path, scale: float) -> None:
     """Let the clock of a service that does not run go on by an hour, and then at a scale."""
     now = SystemClock().now()
     origin = service._Origin(scale=scale, origin=now + HOUR, real_origin=now)
-    store = sql.open_sqlite(folder / "forewarn.db")
+    store = sqlite.open_store(folder / "forewarn.db")
     with store.write() as transaction:
         transaction.put_setting(service.CLOCK_SETTING, msgspec.json.encode(origin).decode())
     store.close()
@@ -119,7 +119,7 @@ def test_the_command_line_lists_a_doubted_clock_until_an_operator_trusts_it(
 ) -> None:
     """A clock that a start finds behind the last time written down, as after a bad battery."""
     tomorrow = service_clock.Served(until=SystemClock().now() + timedelta(days=1), doubted=True)
-    store = sql.open_sqlite(tmp_path / "forewarn.db")
+    store = sqlite.open_store(tmp_path / "forewarn.db")
     with store.write() as transaction:
         transaction.put_setting(service_clock.SETTING, msgspec.json.encode(tomorrow).decode())
     store.close()

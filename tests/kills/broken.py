@@ -59,18 +59,17 @@ def skip_check() -> None:
 def forget_fencing() -> None:
     """Let an act be claimed while another holds it, and take the result of any attempt."""
     import msgspec
-    from sqlalchemy import select
 
     from forewarn.connectors import runs
     from forewarn.maintenance import commands, decide, model, working_set
-    from forewarn.store import reading, tables
+    from forewarn.store import queries
 
     def claimable(
-        self: reading.SqlReading, now: datetime, limit: int
+        self: queries.SqlReading, now: datetime, limit: int
     ) -> dict[str, model.Operation]:
         assert now.tzinfo
-        statement = select(tables.operations).where(reading._to_carry_out).limit(limit)
-        return self._operations_of(statement)
+        statement = queries._select_operations().where(queries._to_carry_out).limit(limit)
+        return self._operations(statement)
 
     def claim(on: working_set.WorkingSet, cause: commands.ClaimTasks) -> list[str]:
         for name in cause.operations:
@@ -88,7 +87,7 @@ def forget_fencing() -> None:
     whole_claim = decide._RULES[commands.ClaimTasks]
     decide._RULES = {**decide._RULES, commands.ClaimTasks: claim}  # type: ignore[misc] # the break
     whole_make, runs.Runs._make = runs.Runs._make, make  # type: ignore[method-assign]
-    reading.SqlReading.claimable = claimable  # type: ignore[method-assign]
+    queries.SqlReading.claimable = claimable  # type: ignore[method-assign]
     working_set.WorkingSet.claimed = claimed  # type: ignore[method-assign]
 
 

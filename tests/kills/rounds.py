@@ -13,10 +13,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
-from alembic import command
-from alembic.config import Config
-
-from forewarn.store import schema, sqlite
 from kills import journal, judge, phases
 from kills.evidence import Final as LastWord
 from kills.evidence import moment
@@ -65,7 +61,7 @@ START_SECONDS: Final = 10.0
 """How long a start may take to come to a phase: a fresh one has everything to import first."""
 
 OF_MIGRATIONS: Final = 40
-"""Of so many kills one falls in the first start of all, which makes or migrates the store."""
+"""Of so many kills one falls in the first start of all, which makes the store."""
 
 _AGAIN: Final = [phase for phase in Start if phase is not Start.MIGRATING]
 
@@ -149,8 +145,6 @@ class Rounds:
             fresh: Whether the starts that are killed are started anew, not forked.
             migrations: How many starts are killed while they make or migrate the store.
         """
-        if self._chance.random() < 0.5:
-            first_release(self._service.database)
         for _ in range(migrations):
             self._kill_start(fresh=fresh, phase=Start.MIGRATING)
         self._start(fresh=True)
@@ -424,18 +418,6 @@ def fleet() -> dict[str, Any]:
             *({"name": f"own-{operator}"} for operator in OPERATORS),
         ],
     }
-
-
-def first_release(path: Path) -> None:
-    """Make an empty database as the first release did, which the first start then migrates."""
-    config = Config()
-    config.set_main_option("script_location", str(schema.SCRIPTS))
-    engine = sqlite.file_engine(path)
-    with engine.execution_options(**{sqlite.WRITING: True}).begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        connection.exec_driver_sql(f"PRAGMA application_id = {sqlite.APPLICATION_ID}")
-    engine.dispose()
 
 
 def run(folder: Path, seed: int, kills: int, fresh: int, broken: str = "") -> Outcome:

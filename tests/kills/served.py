@@ -39,7 +39,7 @@ def mark_start(path: Path) -> None:
     """Write down when each phase of a start begins; nothing else of the service changes."""
     from forewarn.control import executor, heartbeat
     from forewarn.server import service
-    from forewarn.store import schema, sql
+    from forewarn.store import migrations, sqlite
 
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
@@ -57,12 +57,12 @@ def mark_start(path: Path) -> None:
         setattr(owner, name, marked)
 
     def migrate(connection: Any) -> None:
-        if schema.revision(connection) != schema.HEAD:
+        if migrations.revision(connection) != migrations.HEAD:
             note(Start.MIGRATING)
         whole_migrate(connection)
 
-    before(sql, "open_sqlite", Start.OPENING)
-    whole_migrate, schema.migrate = schema.migrate, migrate
+    before(sqlite, "open_store", Start.OPENING)
+    whole_migrate, migrations.migrate = migrations.migrate, migrate
     before(heartbeat.Heartbeat, "begin", Start.RECOVERING)
     before(service.Service, "_fill", Start.FILLING)
     before(service.Service, "_open_operators", Start.BINDING)

@@ -12,7 +12,7 @@ import pytest
 from forewarn.server.operator import auth, sockets
 from forewarn.server.operator.auth import TokenUnusable
 from forewarn.server.operator.sockets import SocketUnusable
-from forewarn.store import sql
+from forewarn.store import memory
 from server.running import Client, Running, settings_in
 
 
@@ -21,7 +21,7 @@ def on_tcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     wanted = settings_in(
         tmp_path_factory.mktemp("service"), listen="127.0.0.1:0", hosts=["ops.example"]
     )
-    with Running(wanted, sql.in_memory()) as running:
+    with Running(wanted, memory.MemoryStore()) as running:
         yield running
 
 

@@ -21,7 +21,7 @@ from forewarn.maintenance.planner import Request
 from forewarn.server import settings
 from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.server.service import CLOCK_SETTING, Crashed, clock_of
-from forewarn.store import sql
+from forewarn.store import memory, sqlite
 from forewarn.store.port import Store, StoreUnavailable, StoreUnusable, Transaction
 from forewarn.vocabulary import EventType
 from server.running import NOON, Client, Flaky, Running, fleet, guids, request_reboot, settings_in
@@ -41,7 +41,7 @@ def eventually(question: Callable[[], Any], wanted: Any) -> None:
 
 
 def test_what_is_approved_is_carried_out_and_recorded(tmp_path: Path) -> None:
-    with Running(quick(tmp_path), sql.in_memory()) as running:
+    with Running(quick(tmp_path), memory.MemoryStore()) as running:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
         request_reboot(client)
@@ -56,13 +56,13 @@ def test_what_is_approved_is_carried_out_and_recorded(tmp_path: Path) -> None:
 def test_a_restart_finds_everything_again_and_takes_up_what_was_under_way(tmp_path: Path) -> None:
     wanted = settings_in(tmp_path)
     path = tmp_path / "forewarn.db"
-    with Running(wanted, sql.open_sqlite(path)) as running:
+    with Running(wanted, sqlite.open_store(path)) as running:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
         request_reboot(client, no_notice=True)
         request_reboot(client, machines=["Bastion"])
         eventually(lambda: client.get("/v1/history?maintenance=1")["operations"][0]["attempt"], 1)
-    with Running(quick(tmp_path), sql.open_sqlite(path)) as running:
+    with Running(quick(tmp_path), sqlite.open_store(path)) as running:
         client = running.client()
         assert running.guests.filled == (4, 6, 2)
         assert len(client.get("/v1/fleet/machines")["machines"]) == 6
@@ -78,7 +78,7 @@ def test_a_restart_finds_everything_again_and_takes_up_what_was_under_way(tmp_pa
 
 
 def test_whoever_is_told_of_a_change_finds_it_in_memory(tmp_path: Path) -> None:
-    with Running(settings_in(tmp_path), sql.in_memory()) as running:
+    with Running(settings_in(tmp_path), memory.MemoryStore()) as running:
         client = running.client()
         for number in range(50):
             client.ask("PUT", "/v1/fleet", {"machine": [{"name": f"m{number}"}]})
@@ -87,7 +87,7 @@ def test_whoever_is_told_of_a_change_finds_it_in_memory(tmp_path: Path) -> None:
 
 
 def test_while_the_store_is_away_lists_are_answered_and_changes_are_not(tmp_path: Path) -> None:
-    store = Flaky(sql.in_memory())
+    store = Flaky(memory.MemoryStore())
     with Running(settings_in(tmp_path), store) as running:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
@@ -137,7 +137,7 @@ def health(client: Client) -> tuple[int, Any, Any]:
 
 
 def test_a_store_that_can_only_be_read_is_not_ready(tmp_path: Path) -> None:
-    store = WriteOnlyAway(sql.in_memory())
+    store = WriteOnlyAway(memory.MemoryStore())
     with Running(settings_in(tmp_path), store) as running:
         client = running.client()
         assert health(client) == (200, "1.0", "1.0")
@@ -149,7 +149,7 @@ def test_a_store_that_can_only_be_read_is_not_ready(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_is_stuck_is_not_ready(tmp_path: Path) -> None:
-    store = WriteOnlyAway(sql.in_memory())
+    store = WriteOnlyAway(memory.MemoryStore())
     go_on = threading.Event()
     with Running(settings_in(tmp_path), store) as running:
         client = running.client()
@@ -179,7 +179,7 @@ def test_a_writer_that_died_ends_the_service(tmp_path: Path) -> None:
     def die() -> None:
         raise SystemExit
 
-    store = WriteOnlyAway(sql.in_memory())
+    store = WriteOnlyAway(memory.MemoryStore())
 
     def act(running: Running) -> None:
         store.trouble = die
@@ -198,7 +198,7 @@ def test_memory_that_cannot_follow_the_store_ends_the_service(tmp_path: Path) ->
     def act(running: Running) -> None:
         running.plane.apply_fleet(msgspec.convert(fleet(), Fleet)).result(10)
 
-    running = Running(settings_in(tmp_path), sql.in_memory())
+    running = Running(settings_in(tmp_path), memory.MemoryStore())
     running.guests.learn = fail  # type: ignore[method-assign] # a defect of ours
     crashes(running, act, "the changefeed")
 
@@ -210,7 +210,7 @@ def test_our_own_fault_shows_no_details(tmp_path: Path) -> None:
                 message = "secret detail"
                 raise RuntimeError(message)
 
-    store = Broken(sql.in_memory())
+    store = Broken(memory.MemoryStore())
     with Running(settings_in(tmp_path), store) as running:
         store.away = True
         answer = running.client().ask("GET", "/v1/history")
@@ -220,9 +220,9 @@ def test_our_own_fault_shows_no_details(tmp_path: Path) -> None:
 
 
 def test_a_socket_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) -> None:
-    with Running(settings_in(tmp_path), sql.in_memory()) as running:
+    with Running(settings_in(tmp_path), memory.MemoryStore()) as running:
         listening = settings_in(tmp_path, socket=str(tmp_path / "operator.sock"))
-        other = Running(listening, sql.in_memory())
+        other = Running(listening, memory.MemoryStore())
         with pytest.raises(SocketUnusable, match="another server answers"), other:
             pass
         assert other.guests.closed
@@ -231,14 +231,14 @@ def test_a_socket_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path) ->
 
 
 def test_a_part_that_ends_by_itself_brings_the_service_down(tmp_path: Path) -> None:
-    running = Running(settings_in(tmp_path), sql.in_memory())
+    running = Running(settings_in(tmp_path), memory.MemoryStore())
     with pytest.raises(Crashed, match="the ticker has ended by itself"), running:
         running.end_a_part("the ticker")
     assert running.guests.closed
 
 
 def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() -> None:
-    store = sql.in_memory()
+    store = memory.MemoryStore()
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow(Flaky):
@@ -272,7 +272,7 @@ def test_a_caller_who_went_away_takes_neither_the_job_nor_the_writer_with_him() 
 
 
 def test_the_clock_is_the_machines_own_where_nothing_was_ever_scaled() -> None:
-    store = sql.in_memory()
+    store = memory.MemoryStore()
     real = ManualClock(NOON)
     assert clock_of(store, 1.0, real) is real
     store.close()
@@ -283,7 +283,7 @@ def real_time() -> datetime:
 
 
 def test_a_scaled_clock_goes_on_after_a_restart_as_if_it_had_run() -> None:
-    store = sql.in_memory()
+    store = memory.MemoryStore()
     an_hour_ago = ManualClock(real_time() - timedelta(hours=1))
     clock_of(store, 100.0, an_hour_ago)
     after = clock_of(store, 100.0, SystemClock())
@@ -294,7 +294,7 @@ def test_a_scaled_clock_goes_on_after_a_restart_as_if_it_had_run() -> None:
 
 @pytest.mark.parametrize(("first", "then"), [(100.0, 1.0), (100.0, 200.0), (1.0, 100.0)])
 def test_a_database_keeps_its_scale_and_another_is_refused(first: float, then: float) -> None:
-    store = sql.in_memory()
+    store = memory.MemoryStore()
     clock_of(store, first, SystemClock())
     with store.read() as reading:
         kept = reading.setting(CLOCK_SETTING)
@@ -309,7 +309,7 @@ def test_a_database_keeps_its_scale_and_another_is_refused(first: float, then: f
 
 
 def test_inline_and_threaded_writers_keep_jobs_from_being_cancelled() -> None:
-    store = sql.in_memory()
+    store = memory.MemoryStore()
     for writer in (
         InlineWriter(store, ManualClock(NOON), Changefeed()),
         ThreadWriter(store, ManualClock(NOON), Changefeed()),
@@ -326,7 +326,7 @@ def test_inline_and_threaded_writers_keep_jobs_from_being_cancelled() -> None:
 
 def test_a_clock_that_jumps_is_told_of_until_an_operator_trusts_it(tmp_path: Path) -> None:
     clock = ManualClock(NOON)
-    with Running(settings_in(tmp_path), sql.in_memory(), clock) as running:
+    with Running(settings_in(tmp_path), memory.MemoryStore(), clock) as running:
         client = running.client()
         client.ask("PUT", "/v1/fleet", fleet())
         request_reboot(client)

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from forewarn.connectors.port import Outcome, Task
 from forewarn.maintenance import invariants
 from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause, key
+from forewarn.store.memory import MemoryStore
 from forewarn.vocabulary import EventStatus, EventType
 from simulation.clocks import Clocks
-from simulation.memory import Memory
 
 ROUNDING = timedelta(milliseconds=1)
 """What adding seconds as floating-point numbers may come to in a whole seed."""
@@ -22,7 +22,7 @@ class Wrong(AssertionError):  # noqa: N818 - what happened is wrong, that is the
 class Judge:
     """Looks at each change before it is committed; `answered` keeps what guests were promised."""
 
-    def __init__(self, memory: Memory, clocks: Clocks) -> None:
+    def __init__(self, memory: MemoryStore, clocks: Clocks) -> None:
         self._memory = memory
         self._clocks = clocks
         self._notices: dict[str, timedelta] = {}

@@ -98,8 +98,8 @@ class Operators:
         self._town.ask("hold", self._town.plane.hold, kind, name, reason="storm", by=self.someone())
 
     def release(self) -> None:
-        if self._town.memory.all_holds:
-            hold = self._chance.choice(self._town.memory.all_holds)
+        if self._town.memory.holds():
+            hold = self._chance.choice(self._town.memory.holds())
             by = self.someone()
             self._town.ask("release", self._town.plane.release, hold.kind, hold.name, by=by)
 

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,11 +21,11 @@ from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import NO_NEEDS, Job
 from forewarn.maintenance import commands, decide, fleet, notice, working_set
 from forewarn.maintenance.model import Changes, Refused
-from forewarn.store import sql
+from forewarn.store import sqlite
 from forewarn.store.port import Store
 from simulation import run
-from simulation.memory import Answered, MemoryWriter
 from simulation.town import Town
+from simulation.writer import Answered, MemoryWriter
 
 SEEDS = (*range(1, 25), 179)
 """Of these, 179 removes a scope that had events and adds it again, as one seed in thirty does."""
@@ -125,8 +126,8 @@ def comparable(changes: Changes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", [1, 4, 12])
-def test_the_memory_answers_as_the_real_store_does(seed: int) -> None:
-    store, mint = sql.in_memory(), Mint()
+def test_the_memory_answers_as_the_real_store_does(seed: int, tmp_path: Path) -> None:
+    store, mint = sqlite.open_store(tmp_path / "it.db"), Mint()
     town = run.play(seed, 400, writer=lambda *given: Twice(store, mint, *given), mint=mint)
     with store.read() as reading:
         assert reading.machines() == town.memory.all_machines
@@ -212,6 +213,10 @@ def nothing(*_: Any, **__: Any) -> None:
     return None
 
 
+def unrecorded(_: Any, changes: Changes, __: Any) -> Changes:
+    return changes
+
+
 def play_all() -> None:
     for seed in SEEDS:
         run.play(seed, STEPS)
@@ -244,7 +249,7 @@ def play_all() -> None:
         (decide, "_record_hosts", nothing, "is on"),
         (fleet, "_check_live", nothing, "moves or goes"),
         (fleet, "_skip_incarnations", nothing, "was at incarnation"),
-        (tombstones, "note", nothing, "is new at"),
+        (tombstones, "record", unrecorded, "is new at"),
     ],
     ids=[
         "domains",

@@ -28,13 +28,14 @@ from forewarn.maintenance.model import (
     Verdict,
     key,
 )
+from forewarn.store.memory import MemoryStore
 from forewarn.vocabulary import ErrorCode, EventStatus
 from simulation.clocks import Clocks
 from simulation.connector import Connector, at_once
 from simulation.fleets import Fleets
 from simulation.judge import Judge, Wrong
-from simulation.memory import Crashed, Memory, MemoryWriter
 from simulation.operators import Operators
+from simulation.writer import Crashed, MemoryWriter
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LEASE = timedelta(minutes=2)
@@ -66,7 +67,7 @@ class Town:
     ) -> None:
         self.chance = chance
         self.clocks = Clocks(START)
-        self.memory = Memory()
+        self.memory = MemoryStore()
         self.judge = Judge(self.memory, self.clocks)
         self.writer = writer(self.memory, self.clocks.now, self.judge.see)
         numbers = itertools.count(1)
@@ -348,7 +349,7 @@ class Town:
         """
         memory = self.memory
         self.writer.dying = False
-        for hold in memory.all_holds:
+        for hold in memory.holds():
             self.ask("release", self.plane.release, hold.kind, hold.name, by="anna")
         self.settle_clock()
         self.carry_on()
@@ -391,7 +392,7 @@ class Town:
         return alerts.items(
             memory.all_operations.values(),
             memory.open.values(),
-            memory.all_holds,
+            memory.holds(),
             {},
             self.now,
             up_since=self.now,

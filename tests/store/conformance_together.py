@@ -17,9 +17,9 @@ from store.values import (
     BATCH,
     WEB,
     hold,
-    lost,
     machine,
     operation,
+    tombstone,
     with_maintenances,
 )
 
@@ -34,7 +34,7 @@ class Together:
             scopes=(BATCH, msgspec.structs.replace(WEB, incarnation=5)),
             machines=(machine("a"),),
             holds=(hold(HoldKind.EVERYTHING),),
-            lost=(lost("b"),),
+            tombstones=(tombstone("b"),),
         )
 
         def change(transaction: Transaction) -> None:
@@ -45,7 +45,7 @@ class Together:
         assert_rolled_back(store, change)
         with store.read() as reading:
             assert reading.scopes() == {"web": WEB}
-            assert reading.machines() == reading.live_operations() == reading.lost() == {}
+            assert reading.machines() == reading.live_operations() == reading.tombstones() == {}
             assert reading.holds() == ()
             assert reading.setting("a") is None
 
@@ -128,7 +128,7 @@ class Together:
             scopes=(WEB,),
             machines=(machine("a"),),
             holds=(hold(HoldKind.HOST, "h1"),),
-            lost=(lost("B"),),
+            tombstones=(tombstone("B"),),
         )
         opened = lasting_engine.open(tmp_path)
         save(opened, whole)
@@ -139,7 +139,7 @@ class Together:
             assert reading.machines() == {"a": whole.machines[0]}
             assert reading.scopes() == {"web": WEB}
             assert reading.holds() == whole.holds
-            assert reading.lost() == {"b": whole.lost[0]}
+            assert reading.tombstones() == {"b": whole.tombstones[0]}
         opened.close()
 
     def test_what_was_committed_survives_the_death_of_the_process(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from forewarn.store import sql
+from forewarn.store import memory, sqlite
 from forewarn.store.port import Store
 
 
@@ -23,6 +23,6 @@ class Engine:
 
 
 ENGINES = [
-    Engine("sqlite-file", lambda folder: sql.open_sqlite(folder / "store.db"), persists=True),
-    Engine("sqlite-memory", lambda _: sql.in_memory(), persists=False),
+    Engine("sqlite-file", lambda folder: sqlite.open_store(folder / "store.db"), persists=True),
+    Engine("memory", lambda _: memory.MemoryStore(), persists=False),
 ]

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from sqlalchemy import event
 
 from forewarn.maintenance.model import Changes
-from forewarn.store import sql
+from forewarn.store import sql, sqlite
 from forewarn.store.port import HistoryQuery, Reading
 from forewarn.vocabulary import EventStatus
 from store import values
@@ -19,8 +20,8 @@ IN_ORDER = "SCAN operations USING INDEX ix_operations_announced_at_sequence"
 
 
 @pytest.fixture
-def store() -> Iterator[sql.SqlStore]:
-    opened = sql.in_memory()
+def store(tmp_path: Path) -> Iterator[sql.SqlStore]:
+    opened = sqlite.open_store(tmp_path / "it.db")
     assert isinstance(opened, sql.SqlStore)
     made = [
         operation(f"{n // 10}.{n}", values.event(f"E{n}", f"s{n % 7}", f"m{n % 50}"))

@@ -14,7 +14,6 @@ from forewarn.maintenance.model import (
     Hold,
     HoldKind,
     Intervention,
-    Lost,
     Machine,
     Maintenance,
     Operation,
@@ -23,6 +22,7 @@ from forewarn.maintenance.model import (
     RollingUpdate,
     Scope,
     StartCause,
+    Tombstone,
 )
 from forewarn.vocabulary import (
     ApproverKind,
@@ -84,9 +84,9 @@ def hold(kind: HoldKind, name: str = "", **fields: Any) -> Hold:
     return Hold(kind=kind, name=name, **(known | fields))
 
 
-def lost(name: str, **fields: Any) -> Lost:
-    known = {"event_type": EventType.PREEMPT, "operation": "1.1", "at": NOW}
-    return Lost(name=name, **(known | fields))
+def tombstone(name: str, **fields: Any) -> Tombstone:
+    known = {"event_type": EventType.PREEMPT, "operation": "1.1", "at": NOW, "scope": "web"}
+    return Tombstone(name=name, **(known | fields))
 
 
 GOING = RollingUpdate(scope="web", done=("web-0",))
@@ -195,4 +195,10 @@ MAINTENANCES = every(
     interventions=INTERVENTIONS,
 )
 HOLDS = every(Hold, kind=st.sampled_from(HoldKind), at=MOMENTS)
-LOST = every(Lost, name=NAMES, event_type=st.sampled_from(EventType), at=MOMENTS)
+TOMBSTONES = every(
+    Tombstone,
+    name=NAMES,
+    event_type=st.none() | st.sampled_from(EventType),
+    at=MOMENTS,
+    incarnation=INT64,
+)

@@ -229,7 +229,7 @@ def _draw_lost(page: "schemas.TombstonePage") -> None:
         page.tombstones,
         {
             "MACHINE": lambda one: one.name,
-            "LOST BY": lambda one: one.event_type,
+            "LOST BY": lambda one: one.event_type or "Removed",
             "OPERATION": lambda one: one.operation,
             "AT": lambda one: times.shown(one.at),
         },

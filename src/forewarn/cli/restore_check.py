@@ -55,7 +55,7 @@ def restore_check(
         message = f"there is no file {database}: name the restored database, such as forewarn.db"
         raise Failed(ExitStatus.NOT_FOUND, message)
     try:
-        from forewarn.store import sql
+        from forewarn.store import sqlite
         from forewarn.store.port import ChangesBeside, StoreError
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "forewarn":
@@ -66,7 +66,7 @@ def restore_check(
         )
         raise Failed(ExitStatus.MISSING_EXTRA, message) from error
     try:
-        store = sql.open_sqlite(database, thoroughly=True, whole=not with_wal)
+        store = sqlite.open_store(database, thoroughly=True, whole=not with_wal)
         try:
             scopes, highest = _raise(store, by)
         finally:

@@ -94,9 +94,8 @@ class Plane:
                 scopes=store.scopes(),
                 machines=store.machines(),
                 operations=store.live_operations(),
-                lost=store.lost(),
-                retired=tombstones.read(store),
-                parted=tombstones.partings(store),
+                tombstones=store.tombstones(),
+                retired=tombstones.scopes(store),
                 holds=store.holds(),
             )
             applied = fleet.apply(

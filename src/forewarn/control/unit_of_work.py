@@ -15,11 +15,11 @@ from forewarn.control import tombstones
 from forewarn.maintenance.model import (
     Changes,
     Hold,
-    Lost,
     Machine,
     Maintenance,
     Operation,
     Scope,
+    Tombstone,
 )
 from forewarn.store.port import Transaction
 
@@ -151,7 +151,7 @@ class UnitOfWork:
     def apply(self, changes: Changes) -> None:
         """Take over what a job came to."""
         # Of these only one change is saved at a time: a hold may be put and released in one batch.
-        alone = changes.removed_scopes or changes.holds or changes.released or changes.found
+        alone = changes.removed_scopes or changes.holds or changes.released or changes.revived
         if alone:
             self.save()
         for scope in changes.scopes:
@@ -165,8 +165,7 @@ class UnitOfWork:
         self._new_operations |= operations
         self._replace_machines({machine.key: machine for machine in changes.machines})
         self._replace_machines(dict.fromkeys(changes.removed_machines))
-        for lost in changes.lost:
-            self._new_lost[lost.key] = lost
+        self._new_tombstones |= {tombstone.key: tombstone for tombstone in changes.tombstones}
         for one in changes.maintenances:
             self._new_maintenances[one.number] = one
             if self._open is not None:
@@ -181,7 +180,7 @@ class UnitOfWork:
                     removed_scopes=changes.removed_scopes,
                     holds=changes.holds,
                     released=changes.released,
-                    found=changes.found,
+                    revived=changes.revived,
                 )
             )
             self._holds = None
@@ -192,8 +191,7 @@ class UnitOfWork:
             self._save(changes)
 
     def _save(self, changes: Changes) -> None:
-        tombstones.note(self._transaction, changes)
-        self._transaction.save(changes)
+        self._transaction.save(tombstones.record(self._transaction, changes, self.now))
         self.saved.append(changes)
         self._begin()
 
@@ -202,7 +200,7 @@ class UnitOfWork:
         self._new_machines: dict[str, Machine | None] = {}
         self._new_operations: dict[str, Operation] = {}
         self._new_maintenances: dict[int, Maintenance] = {}
-        self._new_lost: dict[str, Lost] = {}
+        self._new_tombstones: dict[str, Tombstone] = {}
 
     def _changes(self) -> Changes:
         machines = self._new_machines
@@ -212,7 +210,7 @@ class UnitOfWork:
             scopes=tuple(self._new_scopes.values()),
             machines=tuple(machine for machine in machines.values() if machine is not None),
             removed_machines=tuple(key for key, machine in machines.items() if machine is None),
-            lost=tuple(self._new_lost.values()),
+            tombstones=tuple(self._new_tombstones.values()),
         )
 
     def _learn_operations(self, ids: Iterable[str], found: dict[str, Operation]) -> None:

@@ -45,11 +45,11 @@ from forewarn.maintenance.lifecycle import Trigger
 from forewarn.maintenance.model import (
     AuditAction,
     Hold,
-    Lost,
     Operation,
     Policy,
     Refused,
     Snapshot,
+    Tombstone,
     Verdict,
     key,
 )
@@ -433,8 +433,9 @@ def _record_end(
         _record_hosts(working, operation, hosts, succeeded=succeeded)
     working.end(operation, Trigger.SUCCEED if succeeded else Trigger.FAIL, outcome)
     if deleted:
-        working.lost.extend(
-            Lost(name=name, event_type=operation.event_type, operation=operation.id, at=working.now)
+        event_type = operation.event_type
+        working.tombstones.extend(
+            Tombstone(name=name, event_type=event_type, operation=operation.id, at=working.now)
             for name in operation.machines
         )
 

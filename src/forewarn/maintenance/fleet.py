@@ -472,7 +472,7 @@ def apply(
         machines=tuple(m for m in after.values() if before.get(m.key) != m),
         removed_machines=tuple(machine.key for machine in gone),
         removed_scopes=tuple(name for name in emptied if name not in populated),
-        found=tuple(name for name in snapshot.lost if name in after),
+        revived=tuple(name for name in snapshot.tombstones if name in after),
     )
     return Applied(
         changes=changes,
@@ -536,7 +536,8 @@ def _without_lost(
     groups: list[Group], snapshot: Snapshot, *, again: bool
 ) -> tuple[list[Group], tuple[str, ...]]:
     """Return the groups without the machines that were lost, and the names of those."""
-    gone = {} if again else {k: m for k, m in snapshot.lost.items() if k not in snapshot.machines}
+    deleted = {k for k, tombstone in snapshot.tombstones.items() if tombstone.event_type}
+    gone = set() if again else deleted - snapshot.machines.keys()
     names = [m.name for group in groups for m in group.members if key(m.name) in gone]
     if not names:
         return groups, ()
@@ -749,8 +750,8 @@ def _skip_incarnations(
     for machine in machines:
         if (old := snapshot.machines.get(machine.key)) is not None:
             scope, left = old.scope, snapshot.scopes[old.scope].incarnation
-        elif (parting := snapshot.parted.get(machine.key)) is not None:
-            scope, left = parting.scope, parting.incarnation
+        elif (tombstone := snapshot.tombstones.get(machine.key)) is not None:
+            scope, left = tombstone.scope, tombstone.incarnation
         else:
             continue
         entered = scopes[machine.scope]

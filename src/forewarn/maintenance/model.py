@@ -345,27 +345,24 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return any(rolling.state is not RollingState.FINISHED for rolling in self.rolling_updates)
 
 
-class Lost(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A machine that was preempted or terminated: gone from the fleet, and remembered."""
+class Tombstone(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A machine that is gone from the fleet, remembered in case its name is added again."""
 
     name: str
-    event_type: EventType
-    operation: str
+    event_type: EventType | None = None
+    """Preempt or Terminate; None where an operator removed it."""
+    operation: str = ""
+    """The operation that deleted it; `""` where an operator removed it."""
     at: datetime
+    scope: str = ""
+    """The key of the scope that it was in; filled in, with the incarnation, when it is saved."""
+    incarnation: int = 0
+    """The last incarnation of that scope which it may have read (protocol.md section 7)."""
 
     @property
     def key(self) -> str:
         """The name in lower case."""
         return key(self.name)
-
-
-class Parting(msgspec.Struct, frozen=True, array_like=True):
-    """What a machine that was removed may have read last."""
-
-    scope: str
-    """Its scope, by key."""
-    incarnation: int
-    """That scope's, when the machine was removed."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -382,12 +379,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The open ones that touch one of the scopes."""
     holds: tuple[Hold, ...] = ()
     """All of them."""
-    lost: dict[str, Lost] = {}
+    tombstones: dict[str, Tombstone] = {}
     """Only where a fleet is applied."""
     retired: dict[str, int] = {}
     """The last incarnations of scopes that were removed, by key; only where a fleet is applied."""
-    parted: dict[str, Parting] = {}
-    """What machines that were removed may have read last, by key; only where a fleet is applied."""
     user_events_pending: int = 0
     """How many events of user-initiated maintenance are Scheduled anywhere; only where a limit is
     set."""
@@ -407,10 +402,10 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     holds: tuple[Hold, ...] = ()
     """New ones."""
     released: tuple[Hold, ...] = ()
-    lost: tuple[Lost, ...] = ()
+    tombstones: tuple[Tombstone, ...] = ()
     """New ones; their machines are among the removed."""
-    found: tuple[str, ...] = ()
-    """Keys of lost machines that were added again."""
+    revived: tuple[str, ...] = ()
+    """Keys of tombstones that go: their machines were added again, or they are too many."""
 
     def __bool__(self) -> bool:
         """Whether anything changed."""

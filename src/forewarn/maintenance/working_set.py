@@ -17,7 +17,6 @@ from forewarn.maintenance.model import (
     AuditAction,
     Changes,
     Event,
-    Lost,
     Maintenance,
     Operation,
     Policy,
@@ -27,6 +26,7 @@ from forewarn.maintenance.model import (
     Scope,
     Snapshot,
     StartCause,
+    Tombstone,
     add_intervention,
     key,
 )
@@ -108,7 +108,7 @@ class WorkingSet:
         self.maintenances = TrackedDict(snapshot.maintenances)
         self.holds = list(snapshot.holds)
         self.machines = TrackedDict(snapshot.machines)
-        self.lost: list[Lost] = []
+        self.tombstones: list[Tombstone] = []
         self._changed: dict[str, None] = {}
         self._by_scope: dict[str, dict[str, None]] | None = None
         """Ids of operations by scope; None until somebody looks, which many commands never do."""
@@ -413,8 +413,8 @@ class WorkingSet:
                 operations=tuple(changed),
                 scopes=self.scopes.changed(),
                 machines=self.machines.changed(),
-                removed_machines=tuple(lost.key for lost in self.lost),
-                lost=tuple(self.lost),
+                removed_machines=tuple(tombstone.key for tombstone in self.tombstones),
+                tombstones=tuple(self.tombstones),
                 holds=tuple(hold for hold in self.holds if hold not in before.holds),
                 released=tuple(hold for hold in before.holds if hold not in self.holds),
             ),

@@ -39,7 +39,7 @@ from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.service import Crashed, Opened, Service, clock_of, policy_of
 from forewarn.server.settings import Settings
 from forewarn.settings import state_folder
-from forewarn.store import sql
+from forewarn.store import sqlite
 from forewarn.store.port import Store, StoreError
 from forewarn.version import __version__
 
@@ -80,7 +80,7 @@ def serve(settings: Settings) -> int:
         with contextlib.suppress(OSError):  # the store says what is wrong with its folder
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        store = sql.open_sqlite(path, made=functools.partial(_tell_of_new, path))
+        store = sqlite.open_store(path, made=functools.partial(_tell_of_new, path))
     except StoreError as error:
         _log.error(str(error))
         return BAD_STORE

@@ -1,8 +1,12 @@
 """What every store promises; tests/store holds each of them to it."""
 
-from collections.abc import Collection
-from contextlib import AbstractContextManager
-from datetime import datetime
+import base64
+import binascii
+import re
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -11,16 +15,34 @@ import msgspec
 from forewarn.maintenance.model import (
     Changes,
     Hold,
-    Lost,
     Machine,
     Maintenance,
     Operation,
+    Refused,
     Scope,
+    Tombstone,
 )
-from forewarn.vocabulary import EventStatus, EventType
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 MAX_PAGE = 1000
 """The most operations that one page of history holds; a reader with more to read pages on."""
+
+
+MAX_CURSOR = 100
+"""The most characters of a cursor; ours have at most 56."""
+
+TURN_SECONDS = 30
+"""How long a transaction waits for the one before it: many times the longest (a whole fleet)."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+_PLACE = re.compile(r"(-?\d{1,18})\.(\d{1,18})")
+
+
+def micros(moment: datetime) -> int:
+    """Return an aware time as microseconds since 1970."""
+    return (moment - EPOCH) // MICROSECOND
 
 
 class StoreError(Exception):
@@ -28,15 +50,15 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):  # noqa: N818 - a state of the store, not a mistake
-    """The store is away for now (a full disk, a lock, a lost connection); nothing was changed."""
+    """It cannot be used for now (a full disk, a lock, a lost connection); nothing was changed."""
 
 
 class StoreUnusable(StoreError):  # noqa: N818 - a state of the store, not a mistake
-    """What is there is no store of ours, is a newer release's, or may not be written to."""
+    """It is damaged, not ours, a newer release's, or may not be written to."""
 
 
 class ChangesBeside(StoreUnusable):
-    """A file beside the database holds changes that it lacks, and it was wanted whole.
+    """A file beside the database holds changes that the database lacks.
 
     Args:
         path: The database.
@@ -44,7 +66,7 @@ class ChangesBeside(StoreUnusable):
     """
 
     def __init__(self, path: Path, beside: Path) -> None:
-        super().__init__(f"{path} is not whole: {beside} holds changes that would be put into it")
+        super().__init__(f"{path} is incomplete: {beside} holds changes that belong into it")
         self.path = path
         self.beside = beside
 
@@ -75,6 +97,45 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     operations: tuple[Operation, ...]
     next: str = ""
     """Where the next page begins; `""` after the last."""
+
+
+def cursor(announced: datetime, sequence: int) -> str:
+    """Return the cursor of what comes after an operation.
+
+    It says where a page ended, not how many operations came before, so pages neither repeat nor
+    skip one while new ones arrive. Clients must treat it as opaque.
+
+    Args:
+        announced: When it was announced.
+        sequence: Its number in the order of first saving.
+    """
+    place = f"{micros(announced)}.{sequence}"
+    return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
+
+
+def place(query: HistoryQuery) -> tuple[datetime, int] | None:
+    """Return the announcement and the number after which a page begins, None for the first page.
+
+    Raises:
+        Refused: The cursor or the limit is invalid.
+    """
+    if not 1 <= query.limit <= MAX_PAGE:
+        message = f"invalid limit {query.limit}: must be between 1 and {MAX_PAGE}"
+        raise Refused(ErrorCode.INVALID, message, limit=query.limit)
+    if not query.cursor:
+        return None
+    if len(query.cursor) <= MAX_CURSOR:
+        with suppress(binascii.Error, ValueError, OverflowError):
+            padded = query.cursor + "=" * (-len(query.cursor) % 4)
+            plain = base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
+            if found := _PLACE.fullmatch(plain):
+                return EPOCH + int(found[1]) * MICROSECOND, int(found[2])
+    given = query.cursor[:MAX_CURSOR]
+    message = (
+        f"invalid cursor {given!r}: pass the cursor of the page before unchanged, or none for the "
+        "first page"
+    )
+    raise Refused(ErrorCode.INVALID, message, cursor=given)
 
 
 class Reading(Protocol):
@@ -129,11 +190,11 @@ class Reading(Protocol):
         ...
 
     def due(self, now: datetime, limit: int) -> dict[str, Operation]:
-        """Return up to `limit` operations whose `schedule.wakeup_at` has come, earliest first."""
+        """Return up to `limit` operations whose `decide.wakeup_at` has come, earliest first."""
         ...
 
     def next_wakeup(self) -> datetime | None:
-        """Return the earliest `schedule.wakeup_at` of all operations, None if there is none."""
+        """Return the earliest `decide.wakeup_at` of all operations, None if there is none."""
         ...
 
     def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
@@ -159,8 +220,8 @@ class Reading(Protocol):
         """Return all holds, the oldest first, those of one instant by kind and name."""
         ...
 
-    def lost(self) -> dict[str, Lost]:
-        """Return the lost machines that are remembered, by key."""
+    def tombstones(self, keys: Collection[str] | None = None) -> dict[str, Tombstone]:
+        """Return the tombstones of these machines by key, or all of them."""
         ...
 
     def history(self, query: HistoryQuery) -> Page:
@@ -189,7 +250,7 @@ class Transaction(Reading, Protocol):
         one operation for ever.
 
         Of holds, what is released goes first: by kind and name, whatever else the value says. A
-        new one is the only one of its kind and name. Of lost machines, what was found goes first.
+        new one is the only one of its kind and name. Of tombstones, what is revived goes first.
         """
         ...
 
@@ -201,7 +262,7 @@ class Transaction(Reading, Protocol):
         """Forget up to `limit` operations that ended before this, the first ended first.
 
         A maintenance goes with the last of its operations; its number is not given again. What
-        belongs to an open one stays until that is over. Holds and lost machines are not history:
+        belongs to an open one stays until that is over. Holds and tombstones are not history:
         they stay, whatever becomes of the operations.
 
         Returns:
@@ -241,3 +302,33 @@ class Store(Protocol):
     def close(self) -> None:
         """Leave the store clean; nothing may be under way."""
         ...
+
+
+class WriterTurn:
+    """Lets one thread write at a time, in this process.
+
+    Args:
+        place: What messages call the store.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Hold the turn; a thread that holds it must not ask for it again."""
+        me = threading.get_ident()
+        assert self._holder != me, "this thread has a transaction open already"
+        if not self._lock.acquire(timeout=TURN_SECONDS):
+            raise StoreUnavailable(
+                f"cannot write to {self._place} now: another transaction has been open for more "
+                f"than {TURN_SECONDS} s; nothing was changed; try again"
+            )
+        self._holder = me
+        try:
+            yield
+        finally:
+            self._holder = None
+            self._lock.release()

@@ -1,20 +1,29 @@
-"""SQLite: how it is set up, what its errors mean, and what is looked at before it may write."""
+"""SQLite: how a file is opened and set up, what its errors mean, and how a new one is made."""
 
 import os
 import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
+import filelock
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
-from forewarn.store import schema
-from forewarn.store.port import ChangesBeside, StoreError, StoreUnavailable, StoreUnusable
+from forewarn.store import migrations
+from forewarn.store.port import ChangesBeside, Store, StoreError, StoreUnavailable, StoreUnusable
+from forewarn.store.sql import WRITING, SqlStore
 
 BUSY_SECONDS = 10
 """How long another program's lock (a backup's, a shell's) is waited for."""
+
+LOCK_SECONDS: Final = 1.0
+"""How long another process's lock is waited for: a service that was killed while it started a
+program leaves it with that child for a moment, and its successor must not give up on it."""
 
 IDLE_CONNECTIONS = 4
 """Connections kept open: a writer's and a few readers'; each may hold 2 MB of pages."""
@@ -25,39 +34,92 @@ MAX_CONNECTIONS = 36
 KEPT_WAL_BYTES = 64 * 2**20
 """What the -wal file is cut back to after a large transaction."""
 
+MODE: Final = 0o600
+"""The database's mode, which SQLite gives to the files beside it too: it tells of the whole fleet,
+and nobody but the service needs it."""
+
 APPLICATION_ID = int.from_bytes(b"Fwrn", "big")
 """SQLite's mark of whose database it is (`file` shows it); set with the first schema."""
 
-WRITING = "forewarn_writing"
-"""The execution option of a connection whose transactions write."""
-
 _MAGIC = b"SQLite format 3\0"
-
-_EMPTY = "it is empty: put the backup back, or remove it for a new database"
-
-_DAMAGED = "the file is damaged: restore it from a backup"
-
-_INTEGRITY = text("PRAGMA integrity_check(1)")
 
 _SOUND = "ok"
 """What SQLite answers where it finds no fault."""
 
-_GRANT = "give the service's user the right to, or name another"
+_GRANT = "give the service's user that right, or name another path"
+_EMPTY = "the file is empty: put the backup back, or remove the file for a new database"
+_DAMAGED = "the file is damaged: restore it from a backup"
+_OTHER_FORMAT = "the file is not an SQLite database: name another path, or move the file away"
 
 _AWAY = {
-    sqlite3.SQLITE_FULL: "the disk is full: make room",
-    sqlite3.SQLITE_BUSY: "another program holds it: end that program's transaction",
-    sqlite3.SQLITE_LOCKED: "another connection holds it: wait",
-    sqlite3.SQLITE_IOERR: "the disk does not read or write: look at the disk and its quotas",
-    sqlite3.SQLITE_CANTOPEN: "its files cannot be opened now: look at the limit of open files",
-    sqlite3.SQLITE_NOMEM: "the memory is used up: make room",
+    sqlite3.SQLITE_FULL: "the disk is full: free some space",
+    sqlite3.SQLITE_BUSY: "another program has it locked: end that program's transaction",
+    sqlite3.SQLITE_LOCKED: "another connection has it locked: wait",
+    sqlite3.SQLITE_IOERR: "reading or writing failed: check the disk, its quota and the file-size "
+    "limit",
+    sqlite3.SQLITE_CANTOPEN: "its files cannot be opened: check the limit of open files",
+    sqlite3.SQLITE_NOMEM: "there is no memory left: free some",
+    # A file system that turns read-only, after an error of the disk, can turn back.
+    sqlite3.SQLITE_READONLY: "the file or its file system has become read-only: make it writable",
+    sqlite3.SQLITE_PERM: "the file or its file system has become read-only: make it writable",
 }
+"""States that pass, and what to do about each."""
+
 _USELESS = {
-    sqlite3.SQLITE_READONLY: f"it may not be written to: {_GRANT}",
-    sqlite3.SQLITE_PERM: f"it may not be written to: {_GRANT}",
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    sqlite3.SQLITE_NOTADB: "the file is no SQLite database: name another, or move it away",
+    sqlite3.SQLITE_NOTADB: _OTHER_FORMAT,
+    sqlite3.SQLITE_READONLY_DBMOVED: "the file was moved or removed while it was in use: put it "
+    "back, and start again",
 }
+"""States that do not pass by themselves."""
+
+
+def open_store(
+    path: Path,
+    *,
+    thoroughly: bool = False,
+    whole: bool = False,
+    made: Callable[[], None] = lambda: None,
+) -> Store:
+    """Open the database in this file, and migrate it first where that is needed.
+
+    Where there is no file, a new database is made. One process at a time has it: a lock is held on
+    `<path>.lock` until the store is closed.
+
+    Args:
+        path: The database's file; its folder exists.
+        thoroughly: Whether to check each page of it first.
+        whole: Whether to refuse a file with changes beside it, as a copy has that was put in the
+            place of another database.
+        made: Called where there was none, once the new one is there.
+
+    Raises:
+        ChangesBeside: `whole`, and there are such changes; nothing was opened.
+        StoreUnusable: It cannot be used as it is: the message says why and what to do, and
+            nothing was changed.
+        StoreUnavailable: It cannot be used now.
+    """
+    path = path.resolve()
+    _check_place(path)
+    release = _lock(path)
+    engine = file_engine(path)
+    try:
+        if whole:
+            _check_whole(path)
+        if path.exists():
+            _check_contents(path, thoroughly=thoroughly)
+        else:
+            _create(path)
+            made()
+        create_or_migrate(engine)
+    except BaseException as error:
+        engine.dispose()
+        release()
+        explained = explain(error, str(path))
+        if explained is None:
+            raise
+        raise explained from error
+    return SqlStore(engine, place=str(path), explain=explain, release=release)
 
 
 def file_engine(path: Path) -> Engine:
@@ -70,22 +132,9 @@ def file_engine(path: Path) -> Engine:
         pool_timeout=BUSY_SECONDS,
         connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS},
     )
-    _set_up(engine)
-    return engine
-
-
-def memory_engine() -> Engine:
-    """Return an engine over one connection to a database in memory."""
-    engine = create_engine(
-        "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
-    )
-    _set_up(engine)
-    return engine
-
-
-def _set_up(engine: Engine) -> None:
     event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _on_begin)
+    return engine
 
 
 def _on_connect(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
@@ -111,119 +160,16 @@ def _on_begin(connection: Connection) -> None:
 def explain(error: BaseException, place: str) -> StoreError | None:
     """Return what an error of SQLite's means, None where it is a mistake of ours."""
     original = error.orig if isinstance(error, DBAPIError) else error
-    code = getattr(original, "sqlite_errorcode", 0) & 0xFF  # the upper bits are details
+    code = getattr(original, "sqlite_errorcode", 0)
     name = getattr(original, "sqlite_errorname", "")
-    if code in _AWAY:
+    kind = code & 0xFF  # the upper bits are details
+    if useless := _USELESS.get(code) or _USELESS.get(kind):
+        return StoreUnusable(f"cannot use {place}: {useless} ({name})")
+    if away := _AWAY.get(kind):
         return StoreUnavailable(
-            f"{place} cannot be used now, {_AWAY[code]} and try again; nothing was changed ({name})"
+            f"cannot use {place} now: {away}, and try again; nothing was changed ({name})"
         )
-    if code in _USELESS:
-        return StoreUnusable(f"{place} cannot be used, {_USELESS[code]} ({name})")
     return None
-
-
-def check_place(path: Path) -> None:
-    """See that a database can be there, without touching anything.
-
-    Raises:
-        StoreUnusable: It cannot: what is wrong, and what to do.
-    """
-    try:
-        fault = _fault_of_place(path)
-    except OSError as error:
-        fault = f"it may not be looked at ({error.strerror}): {_GRANT}"
-    if fault:
-        raise StoreUnusable(f"{path} cannot be used, {fault}")
-
-
-def _fault_of_place(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f"the folder {folder} does not exist: make it, or name another"
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return (
-            f"the folder {folder} may not be written to, "
-            f"and SQLite keeps files beside the database: {_GRANT}"
-        )
-    if not path.exists():
-        return ""
-    if not path.is_file():
-        return "it is no file (a folder, a device or a pipe): name a file"
-    if not os.access(path, os.R_OK | os.W_OK):
-        return f"it may not be read or written to: {_GRANT}"
-    with path.open("rb") as file:
-        head = file.read(len(_MAGIC))
-    if not head:
-        return _EMPTY
-    if head != _MAGIC:
-        return f"{_USELESS[sqlite3.SQLITE_NOTADB]}; it was left as it is"
-    return ""
-
-
-def check_whole(path: Path) -> None:
-    """See that no changes stand beside the file, without opening it.
-
-    As soon as anything opens a database, SQLite puts them into it, and does not ask whether the
-    two belong together: after a crash they do, beside a copy put in its place they do not.
-
-    Raises:
-        ChangesBeside: They do.
-    """
-    beside = _filled(path, "-wal") or _filled(path, "-journal")
-    if beside is not None:
-        raise ChangesBeside(path, beside)
-
-
-def _filled(path: Path, end: str) -> Path | None:
-    beside = path.with_name(path.name + end)
-    return beside if beside.exists() and beside.stat().st_size else None
-
-
-def check_contents(path: Path, *, thoroughly: bool = False) -> None:
-    """See that a database there is one that this release can use, without touching it.
-
-    Args:
-        path: A file where `check_place` found no fault; nobody else of ours has it open.
-        thoroughly: Whether each page is looked at, as a copy's should be: what was cut short or
-            mixed with another state can pass for whole otherwise.
-
-    Raises:
-        StoreUnusable: It is empty, another program's, a newer release's, or damaged.
-    """
-    # Opened in the usual way SQLite would make files beside it, and tidy up after a crash.
-    # Without a -wal file nothing is pending, and the file alone says all.
-    alone = _filled(path, "-wal") is None
-    uri = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if alone else "")
-    engine = create_engine(
-        "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=StaticPool
-    )
-    try:
-        with engine.connect() as connection:
-            empty = not connection.execute(text("SELECT count(*) FROM sqlite_master")).scalar()
-            ours = connection.execute(text("PRAGMA application_id")).scalar() == APPLICATION_ID
-            found = schema.revision(connection)
-            fault = connection.execute(_INTEGRITY).scalar() if thoroughly else _SOUND
-    except DBAPIError as error:
-        explained = explain(error, str(path))
-        if explained is None:
-            raise
-        raise explained from error
-    finally:
-        engine.dispose()
-    if empty:
-        raise StoreUnusable(f"{path} cannot be used, {_EMPTY}")
-    if not ours:
-        raise StoreUnusable(
-            f"{path} cannot be used, it is another program's SQLite database: name another file"
-        )
-    if fault != _SOUND:
-        raise StoreUnusable(f"{path} cannot be used, {_DAMAGED} ({' '.join(str(fault).split())})")
-    if not schema.is_known(found):
-        raise StoreUnusable(
-            f"{path} cannot be used, it was written by a newer release of Forewarn "
-            f"(its schema is {found!r}, this release's is {schema.HEAD!r}): "
-            "install that release, or name another file; it was left as it is"
-        )
 
 
 def create_or_migrate(engine: Engine) -> None:
@@ -241,9 +187,207 @@ def create_or_migrate(engine: Engine) -> None:
         cursor.close()
     if mode != ("wal",):
         raise StoreUnusable(
-            f"{engine.url.database} cannot be used, its file system shares no memory between "
-            "connections, as SQLite's write-ahead log needs: name a file on a local disk"
+            f"cannot use {engine.url.database}: its file system shares no memory between "
+            "connections, which SQLite's write-ahead log needs: name a path on a local disk"
         )
     with engine.execution_options(**{WRITING: True}).begin() as connection:
-        schema.migrate(connection)
+        migrations.migrate(connection)
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+# What is checked before anything is written.
+
+
+def _check_place(path: Path) -> None:
+    """Refuse a path where no database can be, without touching anything."""
+    try:
+        fault = _fault_of_place(path)
+    except OSError as error:
+        fault = f"the service may not look at it ({error.strerror}): {_GRANT}"
+    if fault:
+        raise StoreUnusable(f"cannot use {path}: {fault}")
+
+
+def _fault_of_place(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"the folder {folder} does not exist: make it, or name another path"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return (
+            f"the service may not write to the folder {folder}, "
+            f"and SQLite keeps files beside the database: {_GRANT}"
+        )
+    if not path.exists():
+        return ""
+    if not path.is_file():
+        return "it is a folder, a device or a pipe: name a file"
+    if not os.access(path, os.R_OK | os.W_OK):
+        return f"the service may not read and write it: {_GRANT}"
+    with path.open("rb") as file:
+        head = file.read(len(_MAGIC))
+    if not head:
+        return _EMPTY
+    return "" if head == _MAGIC else f"{_OTHER_FORMAT}; it was left as it is"
+
+
+def _check_whole(path: Path) -> None:
+    """Refuse a file with changes beside it, without opening it.
+
+    As soon as anything opens a database, SQLite puts them into it, and does not ask whether the
+    two belong together: after a crash they do, beside a copy put in its place they do not.
+    """
+    beside = _filled(path, "-wal") or _filled(path, "-journal")
+    if beside is not None:
+        raise ChangesBeside(path, beside)
+
+
+def _filled(path: Path, end: str) -> Path | None:
+    beside = path.with_name(path.name + end)
+    return beside if beside.exists() and beside.stat().st_size else None
+
+
+def _check_contents(path: Path, *, thoroughly: bool) -> None:
+    """Refuse a database that is empty, another program's, a newer release's, or damaged.
+
+    Args:
+        path: A file where `_check_place` found no fault, and whose lock is held.
+        thoroughly: Whether to check each page, as a copy needs: what was cut short or mixed with
+            another state can pass for whole otherwise.
+    """
+    # Opened in the usual way SQLite would make files beside it, and tidy up after a crash.
+    # Without a -wal file nothing is pending, and the file alone says all.
+    alone = _filled(path, "-wal") is None
+    uri = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if alone else "")
+    engine = create_engine(
+        "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=StaticPool
+    )
+    try:
+        with engine.connect() as connection:
+            empty = not connection.execute(text("SELECT count(*) FROM sqlite_master")).scalar()
+            ours = connection.execute(text("PRAGMA application_id")).scalar() == APPLICATION_ID
+            found = migrations.revision(connection)
+            check = text("PRAGMA integrity_check(1)")
+            fault = connection.execute(check).scalar() if thoroughly else _SOUND
+    finally:
+        engine.dispose()
+    if empty:
+        raise StoreUnusable(f"cannot use {path}: {_EMPTY}")
+    if not ours:
+        raise StoreUnusable(
+            f"cannot use {path}: it is another program's SQLite database: name another path"
+        )
+    if fault != _SOUND:
+        raise StoreUnusable(f"cannot use {path}: {_DAMAGED} ({' '.join(str(fault).split())})")
+    if not migrations.is_known(found):
+        raise StoreUnusable(
+            f"cannot use {path}: another release of Forewarn wrote it, with the schema {found!r}; "
+            f"this release has {migrations.HEAD!r}: install that release, or name another path; "
+            "the file was left as it is"
+        )
+
+
+# A new database is made whole under another name, and given its own by one rename. So a kill
+# leaves no database or all of it, never an empty file, which `_check_place` refuses.
+
+
+def _create(path: Path) -> None:
+    """Make a database of this release where there is none; if that fails, leave nothing."""
+    try:
+        _check_whole(path)
+    except ChangesBeside as error:
+        raise StoreUnusable(
+            f"{path} does not exist, but {error.beside} does, and holds changes that belong to it: "
+            "put both back, or move that file away for a new database; it was left as it is"
+        ) from error
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        _remove(unfinished)
+        try:
+            os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE))
+            _fill(unfinished)
+            unfinished.rename(path)
+        except BaseException:
+            _remove(unfinished)
+            raise
+        try:
+            _sync(path.parent)
+        except OSError:
+            path.unlink()  # the next start is to tell of a new database, as this one cannot
+            raise
+    except OSError as error:
+        raise StoreUnavailable(
+            f"cannot make {path} now: {error.strerror or error}: check the disk, and try again; "
+            "nothing was changed"
+        ) from error
+
+
+def _fill(path: Path) -> None:
+    engine = file_engine(path)
+    try:
+        create_or_migrate(engine)
+        with engine.connect() as connection:
+            # All of it has to be in the one file before that is moved.
+            done = connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)")).one()
+        assert done[0] == 0, f"somebody else has {path} open"
+    finally:
+        engine.dispose()
+
+
+def _remove(path: Path) -> None:
+    """Remove what a kill, or an error, left of an attempt."""
+    for end in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """Make the rename survive the loss of power."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _lock(path: Path) -> Callable[[], None]:
+    """Lock the database for this process; return what unlocks it."""
+    place = path.with_name(path.name + ".lock")
+    lock = filelock.FileLock(
+        place,
+        mode=MODE,
+        thread_local=False,  # whichever thread closes the store lets go of it
+        fallback_to_soft=False,  # a lock that a crash leaves behind would need a person
+    )
+    try:
+        _make_for_owner(place, path)
+        lock.acquire(timeout=LOCK_SECONDS)
+    except filelock.Timeout as error:
+        raise StoreUnusable(
+            f"{path} is in use by another process, which holds {lock.lock_file}: "
+            "end that process, or name another path"
+        ) from error
+    except OSError as error:
+        raise StoreUnusable(
+            f"cannot use {path}: cannot take its lock {lock.lock_file} "
+            f"({error.strerror or error}): the file system must support locks, and the service's "
+            "user must have the right to write there"
+        ) from error
+    return lock.release
+
+
+def _make_for_owner(lock: Path, path: Path) -> None:
+    """Where root opens a service's database, make the lock that service's.
+
+    SQLite does so with its files beside the database. A lock that stayed root's would keep the
+    service out later.
+    """
+    if os.name != "posix" or os.geteuid() != 0 or not path.exists():
+        return
+    owner = path.stat()
+    # Only what was just made is given away: what is there already may be a link to elsewhere.
+    with suppress(FileExistsError):
+        made = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+        try:
+            os.fchown(made, owner.st_uid, owner.st_gid)
+        finally:
+            os.close(made)

@@ -1,16 +1,14 @@
-"""The schema. A change of it is a migration too: a test compares the two.
+"""The schema, and which struct each table holds. A change is a migration too: a test compares them.
 
 Times are whole microseconds since 1970 in UTC, in every engine: SQLite has no type that keeps a
-time zone. What is never searched for (tags, profiles, the names of an event's machines, walks) is
-one JSON text.
-
-A column that came after the first schema, and is never NULL, has a default: only so can SQLite add
-it to a table that stands. The other way is to copy the table and drop the old one, which takes the
-rows that refer to it along.
+time zone. What is never searched for (tags, profiles, the names of an event's machines) is one
+JSON text.
 """
 
-from datetime import UTC, datetime, timedelta
+import sys
+from operator import attrgetter
 
+import msgspec
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -22,39 +20,29 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    false,
-    text,
 )
-from sqlalchemy.engine import Dialect
-from sqlalchemy.types import TypeDecorator
 
-NOTHING = text("''")
-NO_NUMBER = text("0")
-NONE_LISTED = text("'[]'")
+from forewarn.maintenance import decide, model
+from forewarn.store.mapping import Enumerated, Instant, Json, Mapping, Shared
+from forewarn.vocabulary import EventSource, EventStatus, EventType, Priority, ScopeKind
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
+_said = msgspec.json.Decoder(dict[str, str])
 
 
-def micros(moment: datetime) -> int:
-    """Return an aware time as microseconds since 1970."""
-    return (moment - EPOCH) // MICROSECOND
+def _encode_profile(profile: model.Profile) -> bytes:
+    """Write every value that is not empty, the defaults too: they may change one day."""
+    names = profile.__struct_fields__
+    return msgspec.json.encode({name: v for name in names if (v := getattr(profile, name))})
 
 
-class Instant(TypeDecorator[datetime]):
-    """An aware time, kept as microseconds since 1970 in UTC; exact for every `datetime`."""
+def _decode_profile(text: str) -> model.Profile:
+    said = _said.decode(text)
+    names = model.Profile.__struct_fields__
+    return model.Profile(**{name: sys.intern(said.get(name, "")) for name in names})
 
-    impl = BigInteger
-    cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
-        """Return what is stored."""
-        return None if value is None else micros(value)
-
-    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
-        """Return what was meant."""
-        return None if value is None else EPOCH + timedelta(microseconds=value)
-
+NAMES = Json(tuple[str, ...])
+INTERVENTIONS = Json(tuple[model.Intervention, ...])
 
 metadata = MetaData(
     naming_convention={
@@ -70,11 +58,11 @@ scopes = Table(
     metadata,
     Column("key", Text, primary_key=True),
     Column("name", Text, nullable=False),
-    Column("kind", Text, nullable=False),
+    Column("kind", Enumerated(ScopeKind), nullable=False),
     Column("update_domains", Integer, nullable=False),
     Column("incarnation", BigInteger, nullable=False),
-    Column("priority", Text, nullable=False),
-    Column("automatically_approve", Text, nullable=False),
+    Column("priority", Enumerated(Priority), nullable=False),
+    Column("automatically_approve", Json(tuple[EventType, ...], shared=True), nullable=False),
     Column("terminate_notice_minutes", Integer),
     Column("asked_at", Instant),
 )
@@ -84,16 +72,20 @@ machines = Table(
     metadata,
     Column("key", Text, primary_key=True),
     Column("name", Text, nullable=False),
-    Column("scope", Text, ForeignKey("scopes.key"), nullable=False),
+    Column("scope", Shared, ForeignKey("scopes.key"), nullable=False),
     Column("update_domain", Integer, nullable=False),
     Column("fault_domain", Integer, nullable=False),
     Column("vm_id", Text, nullable=False),
-    Column("host", Text, nullable=False),
+    Column("host", Shared, nullable=False),
     Column("address", Text, nullable=False),
-    Column("role", Text, nullable=False),
-    Column("tags", Text, nullable=False),
-    Column("profile", Text, nullable=False),
-    Column("listener", Text, nullable=False, server_default=NOTHING),
+    Column("listener", Shared, nullable=False),
+    Column("role", Shared, nullable=False),
+    Column("tags", Json(tuple[tuple[str, str], ...], shared=True), nullable=False),
+    Column(
+        "profile",
+        Json(model.Profile, shared=True, encode=_encode_profile, decode=_decode_profile),
+        nullable=False,
+    ),
     Index(None, "scope"),
     Index(None, "host"),
 )
@@ -102,19 +94,19 @@ maintenances = Table(
     "maintenances",
     metadata,
     Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("event_type", Text, nullable=False),
-    Column("source", Text, nullable=False),
-    Column("targets", Text, nullable=False),
+    Column("event_type", Enumerated(EventType), nullable=False),
+    Column("source", Enumerated(EventSource), nullable=False),
+    Column("targets", NAMES, nullable=False),
     Column("requested_by", Text, nullable=False),
     Column("requested_at", Instant, nullable=False),
     Column("description", Text, nullable=False),
     Column("duration_seconds", BigInteger, nullable=False),
-    Column("without_notice", Boolean, nullable=False, server_default=false()),
-    Column("rolling_updates", Text, nullable=False, server_default=NONE_LISTED),
-    Column("announced", BigInteger, nullable=False, server_default=NO_NUMBER),
+    Column("without_notice", Boolean, nullable=False),
+    Column("rolling_updates", Json(tuple[model.RollingUpdate, ...]), nullable=False),
+    Column("announced", BigInteger, nullable=False),
     # `Maintenance.open`, so that open ones are found beside any length of history.
-    Column("open", Boolean, nullable=False, server_default=false()),
-    Column("interventions", Text, nullable=False, server_default=NONE_LISTED),
+    Column("open", Boolean, nullable=False),
+    Column("interventions", INTERVENTIONS, nullable=False),
     Index(None, "open", "number"),
 )
 
@@ -125,31 +117,31 @@ operations = Table(
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("id", Text, nullable=False),
     Column("maintenance", BigInteger, ForeignKey("maintenances.number"), nullable=False),
-    Column("event_type", Text, nullable=False),
-    Column("source", Text, nullable=False),
+    Column("event_type", Enumerated(EventType), nullable=False),
+    Column("source", Enumerated(EventSource), nullable=False),
     Column("description", Text, nullable=False),
     Column("duration_seconds", BigInteger, nullable=False),
-    Column("status", Text, nullable=False),
+    Column("status", Enumerated(EventStatus), nullable=False),
     Column("announced_at", Instant, nullable=False),
     Column("not_before", Instant, nullable=False),
-    Column("start_cause", Text),
+    Column("start_cause", Enumerated(model.StartCause)),
     Column("started_at", Instant),
     Column("ended_at", Instant),
+    Column("hosts", NAMES, nullable=False),
+    Column("rolling_update", Integer),
+    Column("held_at", Instant),
+    Column("notice_left_seconds", BigInteger, nullable=False),
     Column("waits_for", Text, nullable=False),
     Column("outcome", Text, nullable=False),
+    Column("acknowledged_by", Text, nullable=False),
     Column("attempt", BigInteger, nullable=False),
     Column("executor", Text, nullable=False),
     Column("lease_until", Instant),
-    # `schedule.wakeup_at` of what is stored, so that what is due is one look into an index.
+    Column("outcome_unknown", Text, nullable=False),
+    Column("repeat_after", BigInteger, nullable=False),
+    Column("interventions", INTERVENTIONS, nullable=False),
+    # `wakeup_at` of what is stored, so that what is due is one look into an index.
     Column("wakeup_at", Instant),
-    Column("hosts", Text, nullable=False, server_default=NONE_LISTED),
-    Column("rolling_update", Integer),
-    Column("held_at", Instant),
-    Column("notice_left_seconds", BigInteger, nullable=False, server_default=NO_NUMBER),
-    Column("acknowledged_by", Text, nullable=False, server_default=NOTHING),
-    Column("outcome_unknown", Text, nullable=False, server_default=NOTHING),
-    Column("repeat_after", BigInteger, nullable=False, server_default=NO_NUMBER),
-    Column("interventions", Text, nullable=False, server_default=NONE_LISTED),
     UniqueConstraint("id"),
     Index(None, "maintenance"),
     Index(None, "announced_at", "sequence"),
@@ -169,13 +161,10 @@ events = Table(
     Column("live", Boolean, nullable=False),
     Column("scope", Text, nullable=False),
     Column("update_domain", Integer, nullable=False),
-    Column("machines", Text, nullable=False),
+    Column("machines", NAMES, nullable=False),
     Column("published", BigInteger, nullable=False),
-    Column("approved_kind", Text),
-    Column("approved_by", Text),
-    Column("approved_address", Text),
-    Column("approved_at", Instant),
-    Column("silent", Boolean, nullable=False, server_default=false()),
+    Column("approval", Json(model.Approval)),
+    Column("silent", Boolean, nullable=False),
     Index(None, "operation", "position"),
     Index(None, "scope", "live", "operation"),
 )
@@ -192,22 +181,24 @@ operation_machines = Table(
 holds = Table(
     "holds",
     metadata,
-    Column("kind", Text, primary_key=True),
+    Column("kind", Enumerated(model.HoldKind), primary_key=True),
     Column("name", Text, primary_key=True),
     Column("reason", Text, nullable=False),
     Column("by", Text, nullable=False),
     Column("at", Instant, nullable=False),
 )
 
-lost_machines = Table(
+tombstones = Table(
     # They refer to no operation's row: they are remembered for longer than it is.
-    "lost_machines",
+    "tombstones",
     metadata,
     Column("key", Text, primary_key=True),
     Column("name", Text, nullable=False),
-    Column("event_type", Text, nullable=False),
+    Column("event_type", Enumerated(EventType)),
     Column("operation", Text, nullable=False),
     Column("at", Instant, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("incarnation", BigInteger, nullable=False),
 )
 
 counters = Table(
@@ -224,3 +215,11 @@ settings = Table(
     Column("name", Text, primary_key=True),
     Column("value", Text, nullable=False),
 )
+
+SCOPES = Mapping(model.Scope, scopes, key=attrgetter("key"))
+MACHINES = Mapping(model.Machine, machines, key=attrgetter("key"))
+MAINTENANCES = Mapping(model.Maintenance, maintenances, open=attrgetter("open"))
+OPERATIONS = Mapping(model.Operation, operations, elsewhere=("events",), wakeup_at=decide.wakeup_at)
+EVENTS = Mapping(model.Event, events)
+HOLDS = Mapping(model.Hold, holds)
+TOMBSTONES = Mapping(model.Tombstone, tombstones, key=attrgetter("key"))

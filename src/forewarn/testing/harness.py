@@ -25,7 +25,7 @@ from forewarn.maintenance.model import Machine, Operation, Policy, Scope
 from forewarn.protocol import codec, document
 from forewarn.protocol.versions import Version
 from forewarn.server.guest.documents import Documents
-from forewarn.store import sql
+from forewarn.store import memory
 from forewarn.store.port import Reading, Store, Transaction
 
 BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -86,7 +86,7 @@ class Harness:
         self.attempts: dict[str, Task] = {}
         """The latest task of the connector, by operation."""
         self._policy = policy
-        self._store = _MortalStore(sql.in_memory())
+        self._store = _MortalStore(memory.MemoryStore())
         numbers = itertools.count(1)
         self._mint: Callable[[], str] = lambda: f"{next(numbers):08x}-0000-4000-8000-000000000000"
         self._doomed = False

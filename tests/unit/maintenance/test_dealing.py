@@ -371,7 +371,7 @@ def test_a_lost_machine_is_not_added_again_unless_that_is_said() -> None:
     bench.ask(EventType.PREEMPT, "batch_0")
     bench.let_pass(MINUTE)
     decision = bench.finish("1.1")
-    (lost,) = decision.changes.lost
+    (lost,) = decision.changes.tombstones
     assert (lost.name, lost.event_type, lost.operation, lost.at) == (
         "batch_0",
         EventType.PREEMPT,
@@ -385,7 +385,7 @@ def test_a_lost_machine_is_not_added_again_unless_that_is_said() -> None:
     assert "batch_0" not in after.machines
     again = fleet.apply(after, FLEET, prune=False, mint=MINT, again=True)
     assert (again.added, again.lost) == (("batch_0",), ())
-    assert again.changes.found == ("batch_0",)
+    assert again.changes.revived == ("batch_0",)
     last, _ = apply(applied(after, again.changes), FLEET)
     assert (last.lost, last.unchanged) == ((), 15)
 

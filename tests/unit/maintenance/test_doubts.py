@@ -242,7 +242,7 @@ def test_a_machine_that_was_deleted_is_gone_whatever_host_is_named(verdict: Verd
         decision = resolve(bench, verdict)
     assert decision.changes.removed_machines == ("batch_0",)
     assert decision.changes.machines == ()
-    assert [lost.operation for lost in decision.changes.lost] == ["1.1"]
+    assert [lost.operation for lost in decision.changes.tombstones] == ["1.1"]
 
 
 def test_a_deletion_that_failed_leaves_its_machine_where_it_is() -> None:

@@ -154,8 +154,9 @@ async def list_tombstones(
 ) -> schemas.TombstonePage:
     """List machines that were preempted or terminated, and so left the fleet."""
     after = requests.key_before("tombstones", cursor)
-    tombstones = await backend.read(lambda reading: reading.lost())
-    left = sorted(name for name in tombstones if name > after)
+    tombstones = await backend.read(lambda reading: reading.tombstones())
+    deleted = (name for name, tombstone in tombstones.items() if tombstone.event_type)
+    left = sorted(name for name in deleted if name > after)
     page = left[:limit]
     return schemas.TombstonePage(
         tombstones=tuple(tombstones[name] for name in page),

@@ -6,7 +6,7 @@ or an object, and `""` where it is text. Unknown keys of a request are refused. 
 ignore keys of an answer that they do not know: later releases add some.
 
 Values of the rules that the API shows unchanged (`Alert`, `Approval`,
-`Intervention`, `Lost`) are the rules' own
+`Intervention`, `Tombstone`) are the rules' own
 types. Where a shape differs from the rules' value, because it shows names instead of keys or counts
 instead of lists, its name ends in `View`.
 """
@@ -22,9 +22,9 @@ from forewarn.maintenance.model import (
     Approval,
     HoldKind,
     Intervention,
-    Lost,
     RollingState,
     StartCause,
+    Tombstone,
     Verdict,
 )
 from forewarn.vocabulary import (
@@ -136,7 +136,7 @@ class FleetChange(Value, frozen=True, kw_only=True):
 class TombstonePage(ListPage, frozen=True, kw_only=True):
     """Machines that were preempted or terminated, in the order of their names in lower case."""
 
-    tombstones: tuple[Lost, ...]
+    tombstones: tuple[Tombstone, ...]
 
 
 class LastSeen(Value, frozen=True, kw_only=True):

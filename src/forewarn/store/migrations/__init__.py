@@ -1,4 +1,7 @@
-"""The schema's revision: what a database has, what this release needs, and the way there.
+"""The steps from an older schema to this release's.
+
+    env       what Alembic runs around them
+    versions  one file for each step
 
 Alembic is slow to import, so it is imported only where there is something to migrate.
 """
@@ -7,10 +10,10 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-HEAD = "0004"
+HEAD = "1"
 """The revision that this release reads and writes; a test holds it to the scripts' newest."""
 
-SCRIPTS = Path(__file__).parent / "migrations"
+SCRIPTS = Path(__file__).parent
 
 _TABLE = "alembic_version"
 _FOUND = text("SELECT version_num FROM alembic_version")
@@ -24,7 +27,7 @@ def revision(connection: Connection) -> str:
 
 
 def is_known(found: str) -> bool:
-    """Whether this release has a way from this revision to its own."""
+    """Tell whether this release has a way from this revision to its own."""
     if found in {"", HEAD}:
         return True
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow, and seldom needed

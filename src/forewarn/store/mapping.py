@@ -1,0 +1,165 @@
+"""Values to rows and back: a struct's fields are the columns of its table, by the same names.
+
+The type of a column says how its value is written and read, so a new field of a struct is a new
+column in `tables`, and nothing here. A round trip is exact.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from sqlalchemy import BigInteger, Select, Table, Text, select
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+from forewarn.store.port import EPOCH, micros
+
+MAX_SHARED = 4096
+"""How many JSON texts stay decoded where rows share them: a few hundred bytes each."""
+
+Row = dict[str, Any]
+"""A row to write, by column."""
+
+Processor = Callable[[Any], Any]
+"""Converts one value of a column. SQLAlchemy calls it for each row, so C functions pay off."""
+
+V = TypeVar("V", bound=msgspec.Struct)
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware time, stored as microseconds since 1970 in UTC; exact for every `datetime`."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def bind_processor(self, dialect: Dialect) -> Processor:
+        """Return what makes the stored number of a time."""
+        return lambda value: None if value is None else micros(value)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Processor:
+        """Return what makes the time of a stored number."""
+        return lambda value: None if value is None else EPOCH + timedelta(0, 0, value)
+
+
+class Enumerated(TypeDecorator[StrEnum]):
+    """A member of an enumeration, stored as its value."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, kind: type[StrEnum]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def bind_processor(self, dialect: Dialect) -> Processor:
+        """Return what makes the stored text of a member."""
+        texts: dict[str | None, str | None] = {member: member.value for member in self.kind}
+        return (texts | {None: None}).__getitem__
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Processor:
+        """Return what makes the member of a stored text."""
+        members: dict[str | None, StrEnum | None] = {member.value: member for member in self.kind}
+        return (members | {None: None}).__getitem__
+
+
+class Shared(TypeDecorator[str]):
+    """A text that many rows share, such as a host: 100,000 machines hold one copy of it."""
+
+    impl = Text
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Processor:
+        """Return what makes equal texts the same text."""
+        return sys.intern
+
+
+class Json(TypeDecorator[Any]):
+    """A value that is never searched for, stored as one JSON text.
+
+    Args:
+        kind: The type of the value.
+        shared: Whether many rows have equal ones, and so share the value that is read.
+        encode: Makes the value JSON; msgspec's way if left out.
+        decode: Makes JSON the value again; likewise.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(
+        self,
+        kind: Any,  # noqa: ANN401 - a type, or what stands for one, such as `tuple[str, ...]`
+        *,
+        shared: bool = False,
+        encode: Callable[[Any], bytes] = msgspec.json.encode,
+        decode: Callable[[str], Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.kind = kind
+        self.shared = shared
+        self.encode = encode
+        self.decode = decode
+        decoded = decode or msgspec.json.Decoder(kind).decode
+
+        def read(text: str | None) -> Any:  # noqa: ANN401 - of any kind
+            return None if text is None else decoded(text)
+
+        self._read = functools.lru_cache(MAX_SHARED)(read) if shared else read
+
+    def bind_processor(self, dialect: Dialect) -> Processor:
+        """Return what makes the stored text of a value."""
+        encode = self.encode
+        return lambda value: None if value is None else encode(value).decode()
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Processor:
+        """Return what makes the value of a stored text."""
+        return self._read
+
+
+class Mapping(Generic[V]):
+    """One type of struct and its table.
+
+    Args:
+        kind: The struct.
+        table: Has a column for each of its fields, but for those in `elsewhere`.
+        elsewhere: Fields that are rows of another table.
+        derived: Further columns, and what each holds of a value: the keys and the indexes.
+    """
+
+    def __init__(
+        self,
+        kind: type[V],
+        table: Table,
+        *,
+        elsewhere: tuple[str, ...] = (),
+        **derived: Callable[[V], Any],
+    ) -> None:
+        self.table = table
+        fields = [name for name in kind.__struct_fields__ if name not in elsewhere]
+        self._columns = [table.c[name] for name in fields]
+        self._elsewhere = elsewhere
+        self._derived = derived
+        # Compiled, as dataclasses do: a dictionary for each row would cost a start with 100,000
+        # machines a tenth of a second.
+        values = [f"{name}=row[{place}]" for place, name in enumerate(fields)]
+        values += [f"{name}={name}" for name in elsewhere]
+        source = f"lambda {', '.join(('row', *elsewhere))}: kind({', '.join(values)})"
+        self.value: Callable[..., V] = eval(source, {"kind": kind})  # noqa: S307 - names of ours
+        """Returns the value of a row that `select` found; takes the row and what is elsewhere."""
+
+    def select(self, *more: Any) -> Select[Any]:  # noqa: ANN401 - columns of any type
+        """Return a query for what `value` needs, and after that for more columns."""
+        return select(*self._columns, *more)
+
+    def row(self, value: V) -> Row:
+        """Return the row of a value."""
+        row = msgspec.structs.asdict(value)
+        for name in self._elsewhere:
+            del row[name]
+        for name, derive in self._derived.items():
+            row[name] = derive(value)
+        return row

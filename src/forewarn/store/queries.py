@@ -1,0 +1,298 @@
+"""What can be asked of a database; each question is a bounded number of queries."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import islice
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Executable,
+    Select,
+    and_,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.exc import DBAPIError
+
+from forewarn.maintenance.model import (
+    Event,
+    Hold,
+    Machine,
+    Maintenance,
+    Operation,
+    Scope,
+    Tombstone,
+)
+from forewarn.store import port, tables
+from forewarn.store.mapping import Instant
+from forewarn.store.port import HistoryQuery, Page, StoreError
+from forewarn.vocabulary import EventStatus
+
+KEYS_AT_ONCE = 900
+"""Keys in one statement: below the 999 variables that the most cautious SQLite takes."""
+
+ROWS_AT_ONCE = 5000
+"""Rows held as rows while many are read or written; bounds the memory beside the values."""
+
+Explain = Callable[[BaseException], StoreError | None]
+"""Tells what a database's error means for the operator; None where it is our own mistake."""
+
+T = TypeVar("T")
+
+_scopes = tables.scopes.c
+_machines = tables.machines.c
+_maintenances = tables.maintenances.c
+_operations = tables.operations.c
+_events = tables.events.c
+_visible = [status for status in EventStatus if status.visible]
+_to_carry_out = and_(_operations.status == EventStatus.STARTED, _operations.outcome_unknown == "")
+
+
+def chunks(keys: Iterable[T]) -> Iterator[list[T]]:
+    """Yield the keys, each once, in lists that fit one statement."""
+    remaining = iter(dict.fromkeys(keys))
+    while chunk := list(islice(remaining, KEYS_AT_ONCE)):
+        yield chunk
+
+
+class GuardedConnection:
+    """One connection inside one transaction: no statement follows one that failed.
+
+    After some failures SQLite has rolled back by itself, and the next statement would be a
+    transaction of its own.
+    """
+
+    def __init__(self, connection: Connection, explain: Explain) -> None:
+        self._connection = connection
+        self._explain = explain
+        self._failure: Exception | None = None
+        self.dialect = connection.dialect.name
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Translate what a database raises inside, and remember that it did."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except DBAPIError as error:
+            explained = self._explain(error)
+            self._failure = explained or error
+            if explained is None:
+                raise
+            raise explained from error
+
+    def rows(self, statement: Executable) -> Sequence[Any]:
+        """Return all rows that a query finds."""
+        with self.guarded():
+            return self._connection.execute(statement).fetchall()
+
+    def stream(self, statement: Executable) -> Iterator[Any]:
+        """Yield the rows that a query finds, a few in memory at a time."""
+        with self.guarded():
+            for part in self._connection.execute(statement).partitions(ROWS_AT_ONCE):
+                yield from part
+
+    def scalar(self, statement: Executable) -> Any:  # noqa: ANN401 - a column of any type
+        """Return the first column of the first row, None if there is none."""
+        with self.guarded():
+            return self._connection.execute(statement).scalar()
+
+    def write(self, statement: Executable, rows: Sequence[dict[str, Any]] | None = None) -> None:
+        """Run a statement, once for each row if rows are given."""
+        if rows is not None and not rows:
+            return
+        with self.guarded():
+            self._connection.execute(statement, rows)
+
+
+class SqlReading:
+    """`port.Reading` over SQL, which has the docstrings."""
+
+    def __init__(self, connection: GuardedConnection) -> None:
+        self._connection = connection
+
+    def scopes(self, keys: Collection[str] | None = None) -> dict[str, Scope]:
+        found: dict[str, Scope] = {}
+        for statement in each(tables.SCOPES.select(), _scopes.key, keys):
+            for row in self._connection.rows(statement.order_by(_scopes.key)):
+                scope = tables.SCOPES.value(row)
+                found[scope.key] = scope
+        return found
+
+    def machines(self, keys: Collection[str] | None = None) -> dict[str, Machine]:
+        return self._machines_where(_machines.key, keys)
+
+    def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
+        return self._machines_where(_machines.scope, scopes)
+
+    def machines_on(self, hosts: Collection[str]) -> dict[str, Machine]:
+        return self._machines_where(_machines.host, hosts)
+
+    def operations(self, ids: Collection[str]) -> dict[str, Operation]:
+        found: dict[str, Operation] = {}
+        for statement in each(_select_operations(), _operations.id, ids):
+            found.update(self._operations(statement))
+        return found
+
+    def operations_of_maintenance(self, number: int) -> dict[str, Operation]:
+        of_it = _select_operations().where(_operations.maintenance == number)
+        return self._operations(of_it.order_by(_operations.sequence))
+
+    def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
+        return self._operations_with(select(_events.operation), _events.id, event_ids)
+
+    def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
+        if scopes is None:
+            return self._operations(_select_operations().where(_operations.status.in_(_visible)))
+        live = select(_events.operation).where(_events.live)
+        return self._operations_with(live, _events.scope, scopes)
+
+    def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
+        statements = each(tables.MAINTENANCES.select(), _maintenances.number, numbers)
+        return {m.number: m for statement in statements for m in self._maintenances(statement)}
+
+    def open_maintenances(self) -> dict[int, Maintenance]:
+        statement = tables.MAINTENANCES.select().where(_maintenances.open)
+        found = self._maintenances(statement.order_by(_maintenances.number))
+        return {maintenance.number: maintenance for maintenance in found}
+
+    def latest_maintenances(self, before: int | None, limit: int) -> list[Maintenance]:
+        number = _maintenances.number
+        statement = tables.MAINTENANCES.select().order_by(number.desc()).limit(limit)
+        return self._maintenances(statement if before is None else statement.where(number < before))
+
+    def due(self, now: datetime, limit: int) -> dict[str, Operation]:
+        statement = _select_operations().where(_operations.wakeup_at <= now)
+        earliest_first = statement.order_by(_operations.wakeup_at, _operations.sequence)
+        return self._operations(earliest_first.limit(limit))
+
+    def next_wakeup(self) -> datetime | None:
+        return self._moment(select(func.min(_operations.wakeup_at)))
+
+    def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
+        free = or_(_operations.lease_until.is_(None), _operations.lease_until <= now)
+        statement = _select_operations().where(_to_carry_out, free)
+        first_started_first = statement.order_by(_operations.started_at, _operations.sequence)
+        return self._operations(first_started_first.limit(limit))
+
+    def next_lease_end(self) -> datetime | None:
+        return self._moment(select(func.min(_operations.lease_until)).where(_to_carry_out))
+
+    def unnoted_failures(self, limit: int) -> dict[str, Operation]:
+        failed = _operations.status == EventStatus.FAILED
+        statement = _select_operations().where(failed, _operations.acknowledged_by == "")
+        latest_first = statement.order_by(_operations.ended_at.desc(), _operations.sequence.desc())
+        return self._operations(latest_first.limit(limit))
+
+    def holds(self) -> tuple[Hold, ...]:
+        found = map(tables.HOLDS.value, self._connection.rows(tables.HOLDS.select()))
+        return tuple(sorted(found, key=lambda hold: (hold.at, hold.kind, hold.name)))
+
+    def tombstones(self, keys: Collection[str] | None = None) -> dict[str, Tombstone]:
+        found: dict[str, Tombstone] = {}
+        for statement in each(tables.TOMBSTONES.select(), tables.tombstones.c.key, keys):
+            read = map(tables.TOMBSTONES.value, self._connection.rows(statement))
+            found.update((tombstone.key, tombstone) for tombstone in read)
+        return found
+
+    def history(self, query: HistoryQuery) -> Page:
+        found = self._connection.rows(_page(query))
+        page = found[: query.limit]
+        following = ""
+        if len(found) > query.limit:
+            following = port.cursor(page[-1].announced_at, page[-1].sequence)
+        return Page(operations=tuple(self._with_events(page).values()), next=following)
+
+    def setting(self, name: str) -> str | None:
+        named = select(tables.settings.c.value).where(tables.settings.c.name == name)
+        value: str | None = self._connection.scalar(named)
+        return value
+
+    def _machines_where(
+        self, column: ColumnElement[str], keys: Collection[str] | None
+    ) -> dict[str, Machine]:
+        found: dict[str, Machine] = {}
+        for statement in each(tables.MACHINES.select(), column, keys):
+            for machine in map(tables.MACHINES.value, self._connection.stream(statement)):
+                name = machine.name
+                found[name if name == (key := name.lower()) else key] = machine
+        return found
+
+    def _maintenances(self, statement: Select[Any]) -> list[Maintenance]:
+        return [tables.MAINTENANCES.value(row) for row in self._connection.rows(statement)]
+
+    def _operations(self, statement: Select[Any]) -> dict[str, Operation]:
+        return self._with_events(self._connection.rows(statement))
+
+    def _operations_with(
+        self, ids: Select[Any], column: ColumnElement[str], keys: Collection[str]
+    ) -> dict[str, Operation]:
+        """Return the operations whose ids a query of events finds, for these keys of a column."""
+        statements = each(ids, column, keys)
+        return self.operations([row[0] for s in statements for row in self._connection.rows(s)])
+
+    def _with_events(self, found: Sequence[Any]) -> dict[str, Operation]:
+        events: dict[str, list[Event]] = {row.id: [] for row in found}
+        for statement in each(tables.EVENTS.select(_events.operation), _events.operation, events):
+            in_order = statement.order_by(_events.operation, _events.position)
+            for row in self._connection.rows(in_order):
+                events[row.operation].append(tables.EVENTS.value(row))
+        return {row.id: tables.OPERATIONS.value(row, events=tuple(events[row.id])) for row in found}
+
+    def _moment(self, statement: Select[Any]) -> datetime | None:
+        moment: datetime | None = self._connection.scalar(statement)
+        return moment
+
+
+def _select_operations() -> Select[Any]:
+    return tables.OPERATIONS.select(_operations.sequence)
+
+
+def each(
+    statement: Select[Any], column: ColumnElement[T], keys: Iterable[T] | None
+) -> Iterator[Select[Any]]:
+    """Yield the statement for a few of the keys at a time, or as it is for None."""
+    if keys is None:
+        yield statement
+        return
+    for chunk in chunks(keys):
+        yield statement.where(column.in_(chunk))
+
+
+def _page(query: HistoryQuery) -> Select[Any]:
+    """Return the statement that finds a page and, if there is more, one operation beyond it."""
+    after = port.place(query)
+    found = _select_operations()
+    if after is not None:
+        announced, sequence = after
+        found = found.where(
+            tuple_(_operations.announced_at, _operations.sequence)
+            < tuple_(literal(announced, Instant), literal(sequence))
+        )
+    if query.machine:
+        concerned = select(tables.operation_machines.c.operation).where(
+            tables.operation_machines.c.machine == query.machine
+        )
+        found = found.where(_operations.id.in_(concerned))
+    if query.scope:
+        shown = select(_events.operation).where(_events.scope == query.scope)
+        found = found.where(_operations.id.in_(shown))
+    if query.maintenance is not None:
+        found = found.where(_operations.maintenance == query.maintenance)
+    if query.event_types:
+        found = found.where(_operations.event_type.in_(query.event_types))
+    if query.statuses:
+        found = found.where(_operations.status.in_(query.statuses))
+    if query.since is not None:
+        found = found.where(_operations.announced_at >= query.since)
+    if query.until is not None:
+        found = found.where(_operations.announced_at < query.until)
+    newest_first = found.order_by(_operations.announced_at.desc(), _operations.sequence.desc())
+    return newest_first.limit(query.limit + 1)

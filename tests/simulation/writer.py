@@ -1,0 +1,92 @@
+"""A writer over the store in memory that answers at once, and can die just before the commit."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any
+
+from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
+from forewarn.control.writer import NO_NEEDS, Job
+from forewarn.maintenance.model import Changes, Refused
+from forewarn.store.memory import MemoryStore
+
+
+class Answered:
+    """A future that has its answer already: a real one costs more than the decision."""
+
+    __slots__ = ("_answer", "error")
+
+    def __init__(self, answer: Any, error: Exception | None) -> None:
+        self._answer = answer
+        self.error = error
+
+    @property
+    def crashed(self) -> bool:
+        return isinstance(self.error, Crashed)
+
+    def result(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self._answer
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def add_done_callback(self, tell: Callable[["Answered"], object]) -> None:
+        tell(self)
+
+    @classmethod
+    def of(cls, future: "Future[Any]") -> "Answered":
+        """What a future that is done was answered with."""
+        error = future.exception(timeout=0)
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        return cls(None if error else future.result(), error)
+
+
+class Crashed(Exception):  # noqa: N818 - what happened, not a mistake
+    """The process died just before the commit: no answer, and nothing is changed."""
+
+
+class MemoryWriter:
+    """Runs each job at once over a store in memory.
+
+    Args:
+        memory: What is committed.
+        clock: Tells the one `now` of a job.
+        judge: Sees every change just before it is committed.
+    """
+
+    def __init__(
+        self,
+        memory: MemoryStore,
+        clock: Callable[[], datetime],
+        judge: Callable[[Changes, datetime], None],
+    ) -> None:
+        self._memory = memory
+        self._clock = clock
+        self._judge = judge
+        self.dying = False
+
+    def submit(self, job: Job, needs: Needs = NO_NEEDS) -> Answered:
+        del needs  # there is nothing to read ahead
+        now = self._clock()
+        try:
+            with self._memory.write() as transaction:
+                unit = UnitOfWork(transaction, now)
+                try:
+                    work: Work = job(unit)
+                except Refused as refusal:  # as in a batch: the others' changes are committed
+                    return Answered(None, refusal)
+                if work.changes:
+                    if self.dying:
+                        raise Crashed  # noqa: TRY301 - what was written is to be undone
+                    self._judge(work.changes, now)
+                    unit.apply(work.changes)
+                    unit.save()
+        except Exception as error:  # noqa: BLE001 - whoever asked reads it
+            return Answered(None, error)
+        return Answered(work.result, None)
+
+    def close(self) -> None:
+        """Do nothing: nothing waits."""
