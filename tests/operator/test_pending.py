@@ -282,6 +282,8 @@ def test_a_preempted_machine_is_remembered_and_added_again_only_on_purpose(
         "event_type": "Preempt",
         "operation": "1.1",
         "at": "2026-03-01T12:00:00Z",
+        "scope": "batch",
+        "incarnation": 3,
     }
     left_out = client.ask("PUT", "/v1/fleet", fleet()).json
     assert left_out["tombstones"] == {"count": 1, "names": ["batch_0"]}
