@@ -74,6 +74,24 @@ def test_one_document_without_the_event_does_not_end_its_approval(connect: Conne
     assert asked == ["GET", "POST", "GET", "GET", "POST"]
 
 
+@pytest.mark.parametrize(
+    "page",
+    [message(200, b"<html>"), message(200, b"\x1f\x8b", Content_Encoding="gzip")],
+    ids=["html", "gzip"],
+)
+def test_a_proxys_page_confirms_no_approval(connect: Connect, page: bytes) -> None:
+    posts = itertools.count(1)
+
+    def answers(asked: Asked, _: int) -> bytes:
+        if asked.method == "GET":
+            return message(200, document(listed()))
+        return page if next(posts) == 1 else message(200)
+
+    with serving(answers) as server:
+        connect(server.url, name="web-0").approve(EVENT_ID)
+    assert next(posts) == 3
+
+
 def test_an_approval_of_several_goes_on_with_those_that_are_left(connect: Connect) -> None:
     posts: list[list[str]] = []
 

@@ -133,6 +133,18 @@ def test_a_request_is_sent_as_it_is_asked_for_and_any_status_is_an_answer() -> N
     assert (b"x-target", b"/a/b?c=d") in reply.headers
 
 
+def test_a_request_may_replace_the_headers_that_every_request_has() -> None:
+    given = {"host": "other", "Accept": "text/plain", "User-Agent": "me", "Content-Length": "9"}
+    with serving(lambda asked, _: message(200, msgspec.json.encode(asked.headers))) as server:
+        reply = transport.request("POST", server.url, seconds=10, headers=given.items(), body=b"12")
+    given_lower = {name.lower(): value for name, value in given.items()}
+    assert msgspec.json.decode(reply.body) == {
+        **given_lower,
+        "content-length": "2",
+        "connection": "close",
+    }
+
+
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="the system has no unix sockets")
 def test_a_request_may_go_to_a_unix_socket(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
@@ -172,9 +184,10 @@ def test_a_request_that_fails_says_why_and_carries_the_systems_error(tmp_path: P
         assert transport.request("GET", server.url, seconds=10, max_body=100).status == 200
     with serving(lambda *_: b"") as server:
         assert failed(server.url).reason == "cut"
-    for url in ("ftp://x", "http://", "x", "http://a:b"):
-        with pytest.raises(ValueError, match=r"URL|[Pp]ort"):
-            transport.request("GET", url, seconds=1)
+    for url in ("ftp://x", "http://", "x", "http://a:b", "http://a:99999", "http://a/b c"):
+        assert failed(url).reason == "invalid-request"
+    for headers in ([("A\nB", "c")], [("A", "b\r\nC: d")], [("A", "\u0455")]):
+        assert failed("http://a", headers=headers).reason == "invalid-request"
 
 
 def test_a_request_has_one_deadline_however_the_answer_trickles_in() -> None:

@@ -150,10 +150,21 @@ def _content(
 ) -> T | FailedAnswer:
     if reply.status != 200:
         return failure_of(reply, endpoint, of_name=of_name)
+    if (failure := encoded(reply)) is not None:
+        return failure
     try:
         return read(reply.body)
     except codec.Malformed as error:
         return no_document(f"the answer {text.shown(str(error))}")
+
+
+def encoded(reply: Reply) -> FailedAnswer | None:
+    """Return the failure of a response that is compressed, which nobody asked for."""
+    coding = header(reply, b"content-encoding") or b"identity"
+    if coding.lower() == b"identity":
+        return None
+    message = f"the answer has the coding {coding.decode('ascii', 'replace')!r}, unasked"
+    return FailedAnswer(reason="encoded", message=message, answered=True)
 
 
 def header(reply: Reply, name: bytes) -> bytes | None:

@@ -507,4 +507,4 @@ def _confirmed(
         return responses.failure_of(outcome, question.endpoint)
     if outcome.body.lstrip().startswith(b"<"):  # a server's own confirmation has no body
         return responses.no_document("the answer is HTML or XML, like a proxy's own page")
-    return None
+    return responses.encoded(outcome)
