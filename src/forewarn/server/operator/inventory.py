@@ -1,7 +1,7 @@
-"""The fleet and what is live in it, in memory: what the operators' lists are answered from.
+"""The fleet and its live operations in memory, from which the API's lists are answered.
 
-Filled from the store once and kept by the feed, so a list costs the store nothing and shows, to
-whoever was just told that something changed, that it did. Lives on one thread: the event loop's.
+It is filled from the store once and kept up to date by the changefeed: a list costs the store
+nothing, and whoever was just told of a change finds it. Used on the event loop's thread only.
 """
 
 import bisect
@@ -11,22 +11,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from forewarn.maintenance.model import Changes, Event, Machine, Operation, RollingUpdate, Scope, key
 
 UNKNOWN = "unknown"
-"""What asks for machines whose host is not known, as after a Redeploy that told no new one."""
+"""The filter for machines without a known host, as after a Redeploy that named no new one."""
 
 
 class Inventory:
     """Machines, scopes and live operations by key, as of the last change.
 
     Args:
-        machines: By key, kept by somebody else who learns of each change before this does: there
-            may be 100,000, and one copy is enough.
+        machines: By key; the guest plane's, which learns of each change first. One copy of
+            100,000 is enough.
     """
 
     def __init__(self, machines: Mapping[str, Machine]) -> None:
         self.machines = machines
         self.scopes: dict[str, Scope] = {}
         self.operations: dict[str, Operation] = {}
-        """What is Scheduled or Started, by id."""
+        """Those that are Scheduled or Started, by id."""
         self._orders: dict[str, list[str]] = {}
 
     def fill(self, scopes: Iterable[Scope], operations: Iterable[Operation]) -> None:
@@ -58,8 +58,8 @@ class Inventory:
 
         Args:
             scope: Only of this scope, by its key; `""` for any.
-            host: Only on this host; `""` for any, UNKNOWN also for those whose host is not known.
-            after: The key that the page before ended with; `""` for the first page.
+            host: Only on this host; `""` for any, UNKNOWN also for those without a known host.
+            after: The last key of the page before; `""` for the first page.
             limit: At least 1.
         """
         hosts = {host, ""} if host == UNKNOWN else {host}
@@ -120,21 +120,20 @@ class Inventory:
         return found
 
     def name_of_scope(self, scope: str) -> str:
-        """Return a scope's name as it was written; its key where it is gone."""
+        """Return a scope's name as the fleet file has it; its key if it was removed."""
         found = self.scopes.get(scope)
         return found.name if found else scope
 
     def name_of_machine(self, machine: str) -> str:
-        """Return a machine's name as it was written; its key where it is gone."""
+        """Return a machine's name as the fleet file has it; its key if it was removed."""
         found = self.machines.get(machine)
         return found.name if found else machine
 
-    def walked(self, walks: Collection[RollingUpdate]) -> dict[tuple[str, str], list[Machine]]:
-        """Return the machines that these walks may concern, by the walk's scope and host.
-
-        The fleet is gone through once, however many walks there are.
-        """
-        found: dict[tuple[str, str], list[Machine]] = {(w.scope, w.host): [] for w in walks}
+    def machines_of_updates(
+        self, updates: Collection[RollingUpdate]
+    ) -> dict[tuple[str, str], list[Machine]]:
+        """Return the machines of rolling updates, by their scope and host, in one pass."""
+        found: dict[tuple[str, str], list[Machine]] = {(u.scope, u.host): [] for u in updates}
         if found:
             for machine in self.machines.values():
                 for place in ((machine.scope, ""), ("", machine.host)):

@@ -25,10 +25,11 @@ ScopeNames = Callable[[str], str]
 """From a scope's key to its name."""
 
 
-def shown(shape: type[T], value: object, **given: object) -> T:
+def shown(shape: type[T], value: msgspec.Struct, **given: object) -> T:
     """Return a shape with the fields given, and all others from the value's of the same names."""
-    fields = {n: getattr(value, n) for n in shape.__struct_fields__ if n not in given}
-    return shape(**fields, **given)
+    fields = msgspec.structs.asdict(value)
+    fields.update(given)
+    return msgspec.convert(fields, shape, from_attributes=True)
 
 
 def names(listed: Iterable[str]) -> schemas.Names:
@@ -212,7 +213,9 @@ def further(
         ]
         for value in values
     }
-    concerned = inventory.walked([u for updates in open_updates.values() for _, u in updates])
+    concerned = inventory.machines_of_updates(
+        [update for updates in open_updates.values() for _, update in updates]
+    )
     return {
         number: tuple(
             _further_step(index, step, inventory)
@@ -267,10 +270,10 @@ def operation(
         value,
         notice_left_seconds=_notice_left(value, now),
         took_seconds=took,
-        events=tuple(
-            shown(schemas.EventView, event, scope=scope_names(event.scope))
+        events=[
+            msgspec.structs.asdict(event) | {"scope": scope_names(event.scope)}
             for event in value.events
-        ),
+        ],
     )
 
 
