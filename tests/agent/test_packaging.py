@@ -102,7 +102,7 @@ def test_the_packaged_settings_are_judged_in_sensible_lines(
         assert "write down what nothing else takes: log; approve never" in said.out
         (line,) = [one for one in said.out.splitlines() if one.startswith("  Preempt ")]
         assert line == "  Preempt    " + TAKEN[number]
-        assert ("note: there are no peers" in said.err) is bool(number)
+        assert ("note: no peers" in said.err) is bool(number)
 
 
 def test_the_unit_and_the_guide_name_the_packaged_settings() -> None:

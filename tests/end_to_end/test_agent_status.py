@@ -114,10 +114,10 @@ def test_a_held_event_is_prepared_for_again_when_somebody_says_so(
         agent.start()
         agent.until(lambda: agent.status().get("endpoint", {}).get("answers"))
         nothing = asked(agent, "retry")
-        assert (nothing.returncode, nothing.stderr) == (0, "Nothing is held.\n")
+        assert (nothing.returncode, nothing.stderr) == (0, "No event is held.\n")
         cloud.show(event())
         agent.until(lambda: agent.phase() == "Held")
-        assert asked(agent, "retry").stdout == "asked for E1 Reboot\n"
+        assert asked(agent, "retry").stdout == "retrying E1 Reboot\n"
         agent.until(lambda: agent.said.read_text().count("is held: it is not approved") == 2)
         assert cloud.approved == []
         mended.touch()
@@ -170,7 +170,7 @@ def test_a_process_that_is_no_agent_is_never_signalled(
     ):
         refused = asked(agent, "retry", config)
         assert (refused.returncode, refused.stdout) == (8, "")
-        assert "send it SIGUSR1" in refused.stderr
+        assert "send SIGUSR1" in refused.stderr
         assert other.poll() is None
         other.kill()
 
@@ -186,7 +186,7 @@ def test_an_agent_that_may_be_too_old_for_the_signal_is_to_be_restarted_first(
         refused = asked(agent, "retry", config)
     assert (refused.returncode, refused.stdout) == (8, "")
     assert "restart it first" in refused.stderr
-    assert "send it SIGUSR1" not in refused.stderr
+    assert "send SIGUSR1" not in refused.stderr
 
 
 def test_what_cannot_be_tried_again_is_not_said_to_be_asked_for(
@@ -202,9 +202,10 @@ def test_what_cannot_be_tried_again_is_not_said_to_be_asked_for(
 
     agent.until(short)
     told = asked(agent, "retry")
-    assert (told.returncode, told.stdout) == (0, "asked for E1 Reboot\n")
+    assert (told.returncode, told.stdout) == (0, "retrying E1 Reboot\n")
     second, third = told.stderr.splitlines()
-    assert second == "E2 Reboot is Started: it is prepared for only if its rule has even_if_started"
+    assert second.startswith("E2 Reboot is Started")
+    assert "even_if_started" in second
     assert third.startswith("E3 Reboot stays held: ")
     agent.until(lambda: "E3 stays held: too little of its notice" in agent.said.read_text())
     said = agent.said.read_text()

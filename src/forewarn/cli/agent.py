@@ -23,7 +23,7 @@ PROGRAM = "forewarn.agent"
 """The module that is the agent's process."""
 
 ANSWER_SECONDS = 5.0
-"""For a local agent's answer: it gives it at once."""
+"""For a local agent's answer, which comes at once."""
 
 MAX_ANSWER = 16 * 1024 * 1024
 """The longest answer that is read: a thousand events with a hundred actions."""
@@ -34,7 +34,7 @@ ConfigOption = Annotated[
         "--config",
         metavar="FILE",
         show_default=False,
-        help="The settings, TOML, with the drop-ins beside them. Left out: FOREWARN_AGENT_CONFIG, "
+        help="The settings (TOML), with the drop-ins beside them. Default: FOREWARN_AGENT_CONFIG, "
         "the user's own agent.toml, or /etc/forewarn/agent.toml.",
     ),
 ]
@@ -47,18 +47,18 @@ def _agent() -> None:
 
 @app.command()
 def check(*, config: ConfigOption = None) -> None:
-    """Judge the settings, and say which rule takes which kind of event."""
+    """Check the settings, and show which rule takes which type of event."""
     from forewarn.agent.rules import BUILT_IN, Match
     from forewarn.vocabulary import EventType
 
     loaded = _load(config)
     rules = loaded.settings.rule
     read = ", ".join(str(file) for file in loaded.files)
-    output.say(read or "There is no settings file: these are the defaults.")
+    output.say(read or "No settings file: these are the defaults.")
     for number, rule in enumerate(rules, 1):
         output.say(f"{number:>3}. {_told(rule)}  ({loaded.origins[rule.name].name})")
     output.say(f"{len(rules) + 1:>3}. {BUILT_IN.name}")
-    output.say("An event of this machine is offered to:")
+    output.say("Rules that are tried for an event of this machine:")
     reached = {rule.name for rule in rules if not rule.enabled or rule.match.machine == "others"}
     for kind in EventType:
         offered = []
@@ -79,24 +79,27 @@ def check(*, config: ConfigOption = None) -> None:
 def explain(
     *,
     config: ConfigOption = None,
-    event_type: Annotated[str, typer.Option("--type", help="Its type, such as Reboot.")],
+    event_type: Annotated[str, typer.Option("--type", help="The event's type, such as Reboot.")],
     source: Annotated[str, typer.Option("--source", help="Platform or User.")] = "Platform",
     status: Annotated[str, typer.Option("--status", help="Scheduled or Started.")] = "Scheduled",
     duration_seconds: Annotated[
-        int, typer.Option("--duration-seconds", help="How long it interrupts; -1 is unknown.")
+        int,
+        typer.Option("--duration-seconds", help="How long the interruption lasts; -1 is unknown."),
     ] = -1,
     notice_seconds: Annotated[
-        float, typer.Option("--notice-seconds", min=0, help="How much notice is left.")
+        float, typer.Option("--notice-seconds", min=0, help="The notice that is left.")
     ] = 900.0,
-    description: Annotated[str, typer.Option("--description", help="Its text.")] = "",
+    description: Annotated[
+        str, typer.Option("--description", help="The event's description.")
+    ] = "",
     others: Annotated[
-        bool, typer.Option("--others", help="It names other machines, and not this one.")
+        bool, typer.Option("--others", help="The event names other machines, not this one.")
     ] = False,
     machines: Annotated[
-        int, typer.Option("--machines", min=1, help="How many machines it names.")
+        int, typer.Option("--machines", min=1, help="How many machines the event names.")
     ] = 1,
 ) -> None:
-    """Say what would happen for an event."""
+    """Show what the agent would do for an event."""
     from forewarn.agent import rules
     from forewarn.client.event import Event
     from forewarn.vocabulary import EventSource, EventStatus, EventType
@@ -121,7 +124,7 @@ def explain(
     rule = rules.choose(loaded.settings.rule, event, notice)
     output.say(f"Rule: {rule.name}")
     for name in _but_for_its_duration(loaded.settings.rule, event, notice):
-        output.say(f"Not {name!r}: how long it interrupts is unknown (--duration-seconds)")
+        output.say(f"Not {name!r}: the duration is unknown (--duration-seconds)")
     for line in _plan(rule, event, notice, loaded.settings):
         output.say(line)
 
@@ -132,11 +135,11 @@ def run(
     config: ConfigOption = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Do nothing and approve nothing: say what would be done."),
+        typer.Option("--dry-run", help="Do nothing and approve nothing; log what would be done."),
     ] = False,
     once: Annotated[
         bool,
-        typer.Option("--once", help="End when what the first document asks for is done."),
+        typer.Option("--once", help="End when everything for the first document is done."),
     ] = False,
 ) -> None:
     """Run the agent until SIGTERM or Ctrl-C."""
@@ -162,11 +165,11 @@ def status(
             "--address",
             metavar="ADDRESS",
             show_default=False,
-            help="The agent's status port, such as 127.0.0.1:8171; no settings are read then.",
+            help="The agent's status port, such as 127.0.0.1:8171; reads no settings.",
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what the agent answers, as JSON.")
+        bool, typer.Option("--json", help="Print the agent's answer as JSON.")
     ] = False,
 ) -> None:
     """Show the events in hand and what was done for them, of the agent on this machine."""
@@ -177,9 +180,9 @@ def status(
         output.document(tree)
         return
     ready = "ready" if tree["ready"] else "being taken out"
-    output.say(f"{tree['machine'] or 'a machine whose name is not known'}: {ready}")
+    output.say(f"{tree['machine'] or 'a machine with an unknown name'}: {ready}")
     if tree.get("dry_run"):
-        output.say("a dry run: what is shown as done is not, and no peer is told of it")
+        output.say("a dry run: nothing is really done, and no peer is told that it is")
     if tree["trouble"]:
         output.say(f"trouble: {tree['trouble']}")
     endpoint = tree.get("endpoint", {"answers": True})  # one that an older agent does not tell of
@@ -205,14 +208,14 @@ def status(
 
 @app.command()
 def retry(*, config: ConfigOption = None) -> None:
-    """Have the agent that runs here prepare once more for what is held."""
+    """Have the agent on this machine prepare again for held events."""
     from forewarn.vocabulary import EventStatus
 
     tree = _ask(_listen(config))
     margin = _load(config).settings.margin_seconds
     held = [event for event in tree["events"] if event["phase"] == "Held"]
     if not held:
-        output.note("Nothing is held.")
+        output.note("No event is held.")
         return
     _signal(tree.get("process"))
     for event in held:
@@ -220,41 +223,45 @@ def retry(*, config: ConfigOption = None) -> None:
         left = event["notice_left_seconds"]
         if event["event_status"] != EventStatus.SCHEDULED:
             output.note(
-                f"{name} is {event['event_status']}: it is prepared for only if its rule has "
+                f"{name} is {event['event_status']}: the agent prepares only if the rule has "
                 "even_if_started"
             )
         elif left is not None and left <= margin:
-            output.note(f"{name} stays held: {left:g} s of notice are too little")
+            output.note(f"{name} stays held: {left:g} s of notice are not enough")
         else:
-            output.say(f"asked for {name}")
+            output.say(f"retrying {name}")
 
 
 def _signal(process: object) -> None:
-    """Send the agent's process the word to try again."""
+    """Send the agent's process SIGUSR1, to retry."""
     import signal
 
     word = getattr(signal, "SIGUSR1", None)
     if word is None:
-        raise Failed(ExitStatus.USAGE, "this platform has no SIGUSR1, by which the agent is asked")
+        raise Failed(
+            ExitStatus.USAGE, "this platform has no SIGUSR1, which asks the agent to retry"
+        )
     if isinstance(process, int) and _is_agent(process):
         try:
             os.kill(process, word)
         except PermissionError as error:
-            message = f"you may not signal the agent, process {process}: be root, or its user"
+            message = (
+                f"not permitted to signal the agent, process {process}: run as root or as its user"
+            )
             raise Failed(ExitStatus.UNAUTHORIZED, message) from error
         return
     message = (
-        "the agent does not tell its process: it may be older than this release, and then SIGUSR1 "
-        "ends it, so restart it first; or it runs elsewhere, as in a container: ask it there"
+        "the agent does not report its process: if it is older than this release, restart it first "
+        "(SIGUSR1 would end it); if it runs elsewhere, as in a container, retry there"
         if process is None
-        else "the agent's process is not to be seen from here: send it SIGUSR1 where it runs, as "
-        "in its container"
+        else "the agent's process is not visible from here: send SIGUSR1 where it runs, as in its "
+        "container"
     )
     raise Failed(ExitStatus.NOT_FOUND, message)
 
 
 def _is_agent(process: int) -> bool:
-    """Tell whether a process is an agent's; in a container the number may be another's here."""
+    """Tell whether a process is an agent; a container's number may be another process here."""
     try:
         return PROGRAM.encode() in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -262,7 +269,7 @@ def _is_agent(process: int) -> bool:
 
 
 def _why(told: "dict[str, Any]") -> str:
-    """Return the reason that stands with an action, if there is one."""
+    """Return an action's reason, if it has one."""
     return f": {told['reason']}" if told.get("reason") else ""
 
 
@@ -283,13 +290,13 @@ def _told(rule: "Rule") -> str:
 
 
 def _offered(rule: "Rule", kind: str) -> bool:
-    """Tell whether a rule may take an event of this machine of one type, all else left open."""
+    """Tell whether a rule may take an event of this machine of one type."""
     types = rule.match.types
     return rule.enabled and rule.match.machine != "others" and (not types or kind in types)
 
 
 def _unreached(name: str) -> str:
-    return f"rule {name!r} is never reached: those before it take every event that it would"
+    return f"rule {name!r} is never reached: earlier rules take all of its events"
 
 
 def _warnings(loaded: "Loaded") -> list[str]:
@@ -304,19 +311,19 @@ def _warnings(loaded: "Loaded") -> list[str]:
     together = [r.name for r in settings.rule if r.approve in {"when-prepared", "when-all-ready"}]
     if together and not settings.peers:
         found.append(
-            f"there are no peers: an event of several machines is not approved by {together[0]!r}"
+            f"no peers are set: rule {together[0]!r} does not approve an event of several machines"
         )
     if any(step.ready for step in steps) and settings.status.listen == OFF:
-        found.append("a rule has ready, and status.listen is off: no balancer will see it")
+        found.append("a rule has a ready action, but status.listen is off: no balancer can see it")
     return [*found, *_missing_programs(loaded)]
 
 
 def _missing_programs(loaded: "Loaded") -> list[str]:
-    """Return the programs that the rules name by their paths and that cannot be run here."""
+    """Return a warning for each absolute path of a program that cannot be run here."""
     import shutil
 
     return [
-        f"rule {rule.name!r}: there is no program {argv[0]!r} on this machine that may be run"
+        f"rule {rule.name!r}: no executable program {argv[0]!r} on this machine"
         for rule in loaded.settings.rule
         for step in rule.prepare
         if rule.enabled and step.command is not None
@@ -326,7 +333,7 @@ def _missing_programs(loaded: "Loaded") -> list[str]:
 
 
 def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) -> "list[str]":
-    """Return the rules that would come first if an unknown duration were a short one."""
+    """Return the rules that would take the event if its unknown duration were short."""
     import msgspec
 
     from forewarn.agent import rules
@@ -345,7 +352,7 @@ def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) 
 
 
 def _plan(rule: "Rule", event: "Event", notice: float, settings: "AgentSettings") -> list[str]:
-    """Return what a rule would do, line by line, with the time that each action has."""
+    """Return what a rule would do, line by line, with the time for each action."""
     from forewarn.agent import action_settings, rules
 
     left = notice - settings.margin_seconds
@@ -353,8 +360,8 @@ def _plan(rule: "Rule", event: "Event", notice: float, settings: "AgentSettings"
     lines = []
     if not event.started and any(not step.settings.tells for step in rule.prepare):
         lines.append(
-            f"Time: {max(0.0, left):g} s for all of it, {notice:g} s of notice less "
-            f"margin_seconds, {settings.margin_seconds:g} s"
+            f"Time: {max(0.0, left):g} s for all actions ({notice:g} s of notice less "
+            f"margin_seconds = {settings.margin_seconds:g})"
         )
     for number, prospect in enumerate(seen.prospects, 1):
         lines.append(
@@ -375,7 +382,7 @@ def _fate(prospect: "ActionForecast", rule: "Rule") -> str:
     step, terms = prospect.action, prospect.action.settings
     meant = {
         "hold": "; the event is then held",
-        "approve": "; the event is not held for it (when_cut)",
+        "approve": "; the event is not held (when_cut)",
     }
     if rule.approve == "never":
         meant["approve"] = ""
@@ -385,32 +392,32 @@ def _fate(prospect: "ActionForecast", rule: "Rule") -> str:
             limit = f"at most {prospect.limit_seconds:g} s"
             return f"{waits}{limit}; on failure: {terms.on_failure}"
         case ForecastOutcome.CUT:
-            left = f"but at best {prospect.limit_seconds:g} s are left: it is cut"
+            left = f"but at most {prospect.limit_seconds:g} s are left: cut"
             return f"{waits}{left}{meant[rule.when_cut]}"
         case ForecastOutcome.NO_TIME:
             needs = f" (needs_seconds = {terms.needs_seconds:g})" if terms.needs_seconds else ""
-            left = f"not done: at best {max(0.0, prospect.left_seconds or 0.0):g} s are left"
+            left = f"not done: at most {max(0.0, prospect.left_seconds or 0.0):g} s are left"
             return f"{left}{needs}{meant[rule.when_cut]}"
         case ForecastOutcome.STARTED:
             return f"not done: the event has started{meant[rule.when_cut]}"
         case ForecastOutcome.SHARED:
-            return "not done again: an action before it does the same"
+            return "not done again: an earlier action does the same"
         case ForecastOutcome.HELD:
-            return "not done: the event is held by then"
+            return "not done: the event is already held"
 
 
 def _approval(rule: "Rule", event: "Event", seen: "Forecast", settings: "AgentSettings") -> str:
     if rule.approve == "never":
         return "no"
     if event.started:
-        return "no, it has started"
+        return "no, the event has started"
     if rule.approve == "at-once":
         return "at once"
     if seen.held_by is not None:
-        return f"no: it is held, for the notice is too short for action {seen.held_by + 1}"
+        return f"no: the event is held, as the notice is too short for action {seen.held_by + 1}"
     several = len(event.resources) > 1
     if several and not settings.peers:
-        return "no: there are no peers to ask"
+        return "no: no peers are set"
     whose = "when all of its machines are prepared, by the first of them" if several else ""
     cut = '; what is cut does not count (when_cut = "approve")' if seen.lacking else ""
     return (whose or "when prepared") + cut
@@ -420,21 +427,21 @@ def _one_of(option: str, given: str, choices: list[str]) -> str:
     for choice in choices:
         if choice.casefold() == given.casefold():
             return choice
-    message = f"{option} {given!r} is none: give one of {', '.join(choices)}"
+    message = f"invalid {option} {given!r}: expected one of {', '.join(choices)}"
     raise Failed(ExitStatus.USAGE, message)
 
 
 def _listen(config: Path | None) -> str:
-    """Return where the settings say that the agent shows its status."""
+    """Return the status port's address from the settings."""
     from forewarn.agent.settings import OFF
 
     try:
         listen = _load(config).settings.status.listen
     except Failed:
-        output.note("note: without its settings: forewarn agent status --address 127.0.0.1:8171")
+        output.note("note: without settings, use: forewarn agent status --address 127.0.0.1:8171")
         raise
     if listen == OFF:
-        raise Failed(ExitStatus.USAGE, "status.listen is off: the agent shows nothing")
+        raise Failed(ExitStatus.USAGE, "status.listen is off: the agent has no status port")
     return listen
 
 
