@@ -1,9 +1,9 @@
-"""Values to bytes and back: the only file that knows JSON names and date formats."""
+"""Turns values into bytes and back: the only module that knows JSON names and date formats."""
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -22,12 +22,12 @@ PREVIEW_PREFIX: Final = "_"
 """What the preview puts before the names of machines outside cloud services."""
 
 
-class Malformed(ValueError):  # noqa: N818 - the body's state, and no fault of ours
+class Malformed(ValueError):  # noqa: N818 - describes the body, not an error of the service
     """A body is not what was expected; the message says what is wrong, as `is not JSON` does."""
 
 
 class _WireEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An event in JSON: keys in this order, those that a version does not know left out."""
+    """An event in JSON, keys in this order; a version leaves out those it does not have."""
 
     event_id: str = msgspec.field(name="EventId")
     status: EventStatus = msgspec.field(name="EventStatus")
@@ -65,12 +65,12 @@ class _WireVersions(msgspec.Struct, frozen=True):
 DOCUMENT_NAMES: Final = dict(
     zip(_WireDocument.__struct_fields__, _WireDocument.__struct_encode_fields__, strict=True)
 )
-"""What a document's attributes are called in JSON."""
+"""The JSON names of a document's attributes."""
 
 EVENT_NAMES: Final = dict(
     zip(_WireEvent.__struct_fields__, _WireEvent.__struct_encode_fields__, strict=True)
 )
-"""What an event's attributes are called in JSON."""
+"""The JSON names of an event's attributes."""
 
 _encoder: Final = msgspec.json.Encoder()
 _document_decoder: Final = msgspec.json.Decoder(_WireDocument)
@@ -78,7 +78,7 @@ _error_decoder: Final = msgspec.json.Decoder(_WireError)
 
 
 def encode_document(document: Document, version: Version) -> bytes:
-    """Return the body of a GET: the events in the order given, as far as the version shows them.
+    """Return the body of a GET: the events that the version shows, in the order given.
 
     Raises:
         ValueError: An event has no source, and the version shows one.
@@ -118,9 +118,9 @@ def _wire_event(event: Event, version: Version, prefix: str) -> _WireEvent:
 
 
 def decode_document(body: bytes, version: Version) -> Document:
-    """Read what `encode_document` writes by the same version, and nothing else.
+    """Read exactly what `encode_document` writes by the same version.
 
-    What the version does not show gets the defaults of `document.Event`.
+    Fields that the version does not show get the defaults of `document.Event`.
 
     Raises:
         Malformed: A key is missing or unknown to the version, or a value is not what it should be.
@@ -138,7 +138,7 @@ def decode_document(body: bytes, version: Version) -> Document:
             ),
         )
     except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
-        message = f"is no document of {version.name}: {text.shown(str(error))}"
+        message = f"is not a document of {version.name}: {text.shown(str(error))}"
         raise Malformed(message) from error
     return document
 
@@ -166,42 +166,28 @@ def _event(wire: _WireEvent, version: Version) -> Event:
     )
 
 
-_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS: Final = (
-    *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
-    *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
-)
-# Patterns are compiled when they are first used: a client that starts has no date to read yet.
-_RFC_1123: Final = r"(?a)\w{3}, (\d\d) (\w{3}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT"
-_ISO_8601: Final = r"(?a)(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z"
-_ANY_RFC_1123: Final = (
-    r"(?ai)(?:[a-z]+,? +)?(\d{1,2})[ -]([a-z]{3})[ -](\d{4})"
-    r" +(\d\d):(\d\d):(\d\d)(?: *(?:GMT|UTC|Z))?"
-)
-_ANY_ISO_8601: Final = r"(?a)\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d\S{0,24}"
+_ISO_8601: Final = r"(?a)\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d\S{0,24}"
 MAX_DATE_LENGTH: Final = 64
 """Characters of a date that are looked at: the longest that anybody writes has 35."""
 
 
 def http_date(moment: datetime) -> bytes:
-    """Return a moment by RFC 1123: English names whatever the locale, two-digit day.
+    """Write a moment by RFC 1123: English names whatever the locale, two-digit day.
 
     Args:
-        moment: Aware; what it has beyond whole seconds is left out.
+        moment: Aware; fractions of a second are left out.
 
     Raises:
-        ValueError: It is naive: nobody can tell which moment is meant.
+        ValueError: It is naive.
     """
-    utc = _in_utc(moment)
-    return (
-        f"{_DAYS[utc.weekday()]}, {utc.day:02} {_MONTHS[utc.month - 1]} {utc.year:04} "
-        f"{utc.hour:02}:{utc.minute:02}:{utc.second:02} GMT"
-    ).encode()
+    from email.utils import format_datetime  # noqa: PLC0415 - a starting client has no dates yet
+
+    return format_datetime(_in_utc(moment), usegmt=True).encode()
 
 
 def _in_utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
-        message = f"{moment} names no time zone: give an aware datetime"
+        message = f"{moment} has no time zone: expected an aware datetime"
         raise ValueError(message)
     return moment.astimezone(UTC)
 
@@ -217,44 +203,34 @@ def _written(not_before: datetime | None, version: Version) -> str:
 def _read(not_before: str, version: Version) -> datetime | None:
     if not not_before:
         return None
-    match = re.fullmatch(_ISO_8601 if version.iso_dates else _RFC_1123, not_before)
-    if match is not None:
-        moment = _moment(match.groups(), iso=version.iso_dates)
-        if _written(moment, version) == not_before:  # the day's name is that of the date
-            return moment
-    message = f"NotBefore {not_before!r} is not a date as {version.name} writes it"
-    raise ValueError(message)
-
-
-def _moment(parts: Sequence[str], *, iso: bool) -> datetime:
-    first, month, last, *clock = parts
-    year, day = (first, last) if iso else (last, first)
-    number = int(month) if iso else _MONTHS.index(month) + 1
-    hour, minute, second = map(int, clock)
-    return datetime(int(year), number, int(day), hour, minute, second, tzinfo=UTC)
+    moment = any_date(not_before)
+    if _written(moment, version) != not_before:
+        message = f"NotBefore {not_before!r} is not a date as {version.name} writes it"
+        raise ValueError(message)
+    return moment
 
 
 def any_date(written: str) -> datetime:
-    """Read a date as RFC 1123 or ISO 8601 have it, in any version's answer; in UTC.
+    """Read a date by RFC 1123 or ISO 8601, in any version's answer; in UTC.
 
-    The weekday is not looked at: there are servers that get it wrong. A date that names no zone is
-    taken for UTC.
+    The weekday is ignored: some servers get it wrong. A date without a zone is taken for UTC.
 
     Raises:
-        ValueError: It is no such date.
+        ValueError: It is not such a date.
     """
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - likewise
+
     stripped = written.strip()
-    if len(stripped) <= MAX_DATE_LENGTH:
-        match = re.fullmatch(_ANY_RFC_1123, stripped)
-        if match is not None:
-            day, month, *others = match.groups()
-            if month.title() in _MONTHS:
-                return _moment((day, month.title(), *others), iso=False)
-        elif re.fullmatch(_ANY_ISO_8601, stripped):
+    known = len(stripped) <= MAX_DATE_LENGTH and stripped.isascii()
+    try:
+        if known and re.fullmatch(_ISO_8601, stripped):
             moment = datetime.fromisoformat(stripped.upper())
-            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    message = f"{text.shown(written)!r} is no date of RFC 1123 or ISO 8601"
-    raise ValueError(message)
+        else:
+            moment = parsedate_to_datetime(stripped if known else "")
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        message = f"invalid date {text.shown(written)!r}: expected RFC 1123 or ISO 8601"
+        raise ValueError(message) from error
 
 
 def encode_start_requests(event_ids: Iterable[str]) -> bytes:
@@ -265,13 +241,12 @@ def encode_start_requests(event_ids: Iterable[str]) -> bytes:
 def decode_start_requests(body: bytes) -> tuple[str, ...]:
     """Return the EventIds that a guest approves: upper-cased, each once, in the guest's order.
 
-    These two keys count in whatever ASCII case, since .NET's clients write them in camel case where
-    nobody tells them otherwise; where the exact name is there, it counts. Keys beside them are
-    ignored, whatever their values (section 5).
-    JSON in which one object names a key twice is refused: readers differ on which one counts.
+    The two keys count in any ASCII case, since .NET's clients write them in camel case by default;
+    the exact name goes first. Other keys are ignored, whatever their values (section 5). JSON with
+    the same key twice in one object is refused: readers differ on which one counts.
 
     Raises:
-        Malformed: It is no such document.
+        Malformed: It is not such a document.
     """
     entries = _entries(body)
     if len(entries) > refusals.MAX_START_REQUESTS:
@@ -308,16 +283,16 @@ def _event_id(entry: object, number: int) -> str:
         message = f"has no EventId in {place}"
         raise Malformed(message)
     if not isinstance(event_id, str) or not _is_unicode(event_id):
-        message = f"has an EventId that is no text in {place}"
+        message = f"has an EventId that is not a string in {place}"
         raise Malformed(message)
     return event_id
 
 
 def _member(content: dict[str, Any], name: str) -> object:
-    """Return what an object has under a name, or else under one that differs in ASCII case; UNSET.
+    """Return a value by its exact name, else by a name that differs in ASCII case, else UNSET.
 
-    Beside the name itself such another one is an extra key, to be ignored. Two others leave open
-    which one counts.
+    Beside the exact name, one that differs in case is an extra key and ignored. Two that differ are
+    ambiguous.
     """
     if name in content:
         return content[name]
@@ -329,7 +304,7 @@ def _member(content: dict[str, Any], name: str) -> object:
 
 
 def _is_unicode(value: str) -> bool:
-    """Tell whether it can be written at all: JSON's escapes can spell half a character."""
+    """Tell whether a string can be encoded: JSON's escapes can spell half a character."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -338,9 +313,9 @@ def _is_unicode(value: str) -> bool:
 
 
 def _json(body: bytes) -> object:
-    """Return any JSON, its numbers as None: no number is ever asked for, however huge it is.
+    """Parse any JSON, its numbers as None: none is ever needed, however huge it is.
 
-    A byte-order mark before it is passed over (RFC 8259, 8.1): .NET's writers may put one there.
+    A byte-order mark before it is skipped (RFC 8259, 8.1): .NET's writers may put one there.
     """
     if not body:
         message = "is empty"
@@ -375,7 +350,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(_: str) -> NoReturn:
-    """Refuse NaN and the infinities, which Python's reader would take."""
+    """Refuse NaN and the infinities, which Python's parser accepts."""
     message = "is not JSON"
     raise Malformed(message)
 
@@ -385,14 +360,14 @@ def _no_number(_: str) -> None:
 
 
 def encode_error(message: str, newest_versions: tuple[str, ...] = ()) -> bytes:
-    """Return an error's body (section 9); `newest_versions` only where a version is at fault."""
+    """Return an error's body (section 9), with `newest_versions` only for a wrong version."""
     return _encoder.encode(_WireError(message, newest_versions))
 
 
 def decode_error(body: bytes) -> tuple[str, tuple[str, ...]]:
-    """Return what an error's body says, and the versions that it names as the newest.
+    """Return the message of an error's body, and the newest versions that it names.
 
-    Whatever is no such body says nothing: `""` and no versions.
+    Any other body has none of both: `""` and no versions.
     """
     try:
         wire = _error_decoder.decode(body)

@@ -1,4 +1,4 @@
-"""What a guest reads, as frozen values."""
+"""The document that a guest reads, as frozen values."""
 
 from datetime import datetime
 from typing import Final
@@ -29,14 +29,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """In whole seconds, aware; None once Started, which is written `""`."""
     description: str = ""
     source: EventSource | None = None
-    """None only where it was read by a version that does not tell."""
+    """None only where it was read in a version that does not show it."""
     duration_seconds: int = UNKNOWN_DURATION
     """The expected interruption; 0 none, -1 unknown or not applicable."""
 
     def __post_init__(self) -> None:
-        """Refuse what no guest may ever be shown."""
+        """Refuse what no guest may see."""
         if not self.status.visible:
-            message = f"event {self.event_id} is {self.status.value}: guests see no such event"
+            message = (
+                f"event {self.event_id} is {self.status.value}: guests never see such an event"
+            )
             raise ValueError(message)
         if (self.not_before is None) != (self.status is EventStatus.STARTED):
             message = (
@@ -55,16 +57,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def resource_type(self) -> str:
-        """Return the one resource type that there is."""
+        """The only resource type there is."""
         return RESOURCE_TYPE
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What every machine of a scope reads."""
+    """The document that every machine of a scope reads."""
 
     incarnation: int
     """0 for a scope that never had an event; moves with every change of the events."""
     events: tuple[Event, ...] = ()
-    """In the order in which guests read them: by publication, then by EventId."""
+    """In the order of the document: by publication, then by EventId."""
     cloud_service: bool = False
-    """Whether the machines are role instances, whose names the preview leaves as they are."""
+    """Whether the machines are role instances, whose names the preview does not change."""

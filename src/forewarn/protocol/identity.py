@@ -1,10 +1,10 @@
-"""Whom a proxy speaks for: the headers that it signs (protocol.md section 10).
+"""The signed headers by which a proxy names the machine it speaks for (protocol.md section 10).
 
     X-Instance-ID              the machine: its name or its vmId
     X-Instance-ID-Signature    hex HMAC-SHA256 of exactly that value, under a secret that both know
 
-So OpenStack's metadata agent signs. The signature says neither when nor for which request it was
-made: whoever has seen one may show it again, so it counts only from a trusted proxy's address.
+OpenStack's metadata agent signs this way. The signature covers neither time nor request: whoever
+has seen one can replay it, so it counts only from a trusted proxy's address.
 """
 
 import hmac
@@ -19,15 +19,15 @@ HEADERS: Final = frozenset((ID, SIGNATURE))
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a proxy says of who asks; nothing is known yet of whether it may."""
+    """What a proxy says about who asks, not verified yet."""
 
     id: bytes
-    """The value as it was sent, without the blanks around it: what was signed."""
+    """The value as sent, without blanks around it: what was signed."""
     signature: bytes
 
 
 def claim(said: Sequence[tuple[bytes, bytes]]) -> Claim | None:
-    """Return what these headers claim; None unless each is there exactly once.
+    """Return what these headers claim; None unless each of both is given exactly once.
 
     Args:
         said: The headers of HEADERS that a request has, names in lower case.
@@ -46,8 +46,8 @@ def sign(id_: bytes, secret: bytes) -> bytes:
 def is_signed(said: Claim, secrets: Sequence[bytes]) -> bool:
     """Tell whether one of these secrets signed the claim.
 
-    How long it takes tells nothing of how much of a signature was right, nor of which secret it
-    was: each is tried, and compared in constant time.
+    Every secret is tried and compared in constant time, so that the time it takes reveals neither
+    how much of a signature is right nor which secret made it.
     """
     shown = said.signature.lower()
     matches = [hmac.compare_digest(sign(said.id, secret), shown) for secret in secrets]

@@ -1,6 +1,6 @@
 """The instance metadata: a tree of strings, its subtrees and its leaves (protocol.md section 1).
 
-The names in the tree are the names in its paths, so they stand here and not in the codec.
+The names in the tree are also the names in paths, so they are here and not in the codec.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ import msgspec
 from forewarn.protocol import text
 
 Tree: TypeAlias = "str | dict[str, Tree] | list[Tree]"
-"""A leaf, or names and what is below them, or a list of what is below each index."""
+"""A leaf, an object, or a list."""
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine's tree says, `""` where it does not apply."""
+    """The values of a machine's tree; `""` where one does not apply."""
 
     name: str
     """Letter for letter the string in an event's Resources."""
@@ -46,16 +46,16 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     mac_address: str = ""
 
 
-class NotInTree(LookupError):  # noqa: N818 - the path's fault, answered with 404
-    """The path leads to nothing."""
+class NotInTree(LookupError):  # noqa: N818 - answered with 404
+    """There is nothing at this path."""
 
 
 MAX_INDEX_DIGITS: Final = 9
-"""A list's index in a path has at most so many digits; no list is longer than that."""
+"""Digits of a list's index in a path; no list is longer than that."""
 
 
 def tree(instance: Instance) -> dict[str, Tree]:
-    """Return the whole tree, in the order in which it is written."""
+    """Return the whole tree, in the order of the answer."""
     return {"compute": _compute(instance), "network": {"interface": [_interface(instance)]}}
 
 
@@ -101,14 +101,14 @@ def _interface(instance: Instance) -> dict[str, Tree]:
 
 
 def find(root: Tree, path: Sequence[str]) -> Tree:
-    """Return what is at a path below the root; names match without regard to ASCII case.
+    """Return what is at a path below the root; names match in any ASCII case.
 
     Args:
         root: The whole tree, or any part of one.
         path: Names and list indices, such as `("network", "interface", "0")`; empty for the root.
 
     Raises:
-        NotInTree: The path leads to nothing.
+        NotInTree: There is nothing at this path.
     """
     here = root
     for step in path:

@@ -1,4 +1,4 @@
-"""A request and an answer as values: what both ends of the wire have in common."""
+"""A request and a reply as values, for both ends of the wire."""
 
 from typing import TypeAlias
 
@@ -8,7 +8,7 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request as it was read, its body whole."""
+    """A request as it was read, with its whole body."""
 
     method: bytes
     target: bytes
@@ -19,10 +19,10 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """An answer with its own headers only.
+    """A reply with its own headers only.
 
-    The shell adds Server, Date, x-ms-request-id, Content-Length and Connection; and it leaves the
-    body away where HTTP forbids one: in the answer to a HEAD, and in a 304.
+    The server adds Server, Date, x-ms-request-id, Content-Length and Connection, and leaves out the
+    body where HTTP forbids one: in the answer to a HEAD, and in a 304.
     """
 
     status: int

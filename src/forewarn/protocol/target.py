@@ -1,6 +1,6 @@
-"""A request's target read: which resource, of which machine, with which parameters.
+"""Parses a request's target: which resource, of which machine, with which parameters.
 
-Any bytes may come. What leads nowhere is read as `None` and answered with 404.
+Any bytes may come. A target that leads nowhere is None, and the answer is 404.
 """
 
 from enum import Enum, auto
@@ -22,25 +22,25 @@ class Resource(Enum):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A target that leads somewhere."""
+    """A target that leads to a resource."""
 
     resource: Resource
     below: tuple[str, ...] = ()
-    """The path's steps below the resource, as written: only the instance tree has any."""
+    """The path's segments below the resource, as written; only the instance tree has any."""
     machine: str | None = None
-    """The name in a `/vm/NAME` prefix, as written; None where there is none."""
+    """The name in a `/vm/NAME` prefix, as written; None without one."""
     api_version: str | None = None
-    """None where it is not given, or where the path asks for `latest`."""
+    """None where it is missing, or where the path says `latest`."""
     format: str | None = None
     doubled: str | None = None
-    """The first parameter that is named a second time; None where none is."""
+    """The first parameter that is given twice; None where none is."""
 
 
 MAX_REMEMBERED: Final = 1024
-"""Readings that are kept: guests ask for the same few targets each second."""
+"""Parsed targets that are kept: guests ask for the same few each second."""
 
 MAX_REMEMBERED_BYTES: Final = 256
-"""A longer target is read anew each time, so that strangers cannot fill the memory with them."""
+"""Longer targets are not kept, so that strangers cannot fill the memory with them."""
 
 _VM_PREFIX: Final = "vm"
 
@@ -48,8 +48,8 @@ _VM_PREFIX: Final = "vm"
 def read(target: bytes) -> Target | None:
     """Return what a target asks for, None if it leads nowhere.
 
-    Paths match without regard to ASCII case, and one slash at the end is tolerated (section 1).
-    Percent-encoding is decoded step by step, so an encoded slash never parts two steps.
+    Paths match in any ASCII case, and one slash at the end is allowed (section 1). Each segment is
+    percent-decoded by itself, so an encoded slash never separates segments.
     """
     if len(target) <= MAX_REMEMBERED_BYTES:
         return _remembered(target)
@@ -92,7 +92,7 @@ _remembered = lru_cache(maxsize=MAX_REMEMBERED)(_read)
 
 
 def _without_authority(path: bytes) -> bytes:
-    """Return the path alone, also of a whole URL, which a server must take (RFC 9112, 3.2.2)."""
+    """Return the path, also of a whole URL, which a server must accept (RFC 9112, 3.2.2)."""
     scheme, separator, rest = path.partition(b"://")
     if separator and scheme.lower() == b"http":
         _, slash, path = rest.partition(b"/")
@@ -107,7 +107,7 @@ def _steps(path: bytes) -> tuple[str, ...]:
 
 
 def _parameters(query: bytes) -> tuple[dict[str, str], str | None]:
-    """Return the parameters by key, the first of equal ones, and the first that comes again."""
+    """Return the first value of each parameter, and the first parameter that is given twice."""
     parameters: dict[str, str] = {}
     doubled = None
     for piece in query.split(b"&"):
@@ -122,5 +122,5 @@ def _parameters(query: bytes) -> tuple[dict[str, str], str | None]:
 
 
 def _decoded(value: bytes) -> str:
-    """Return it without percent-encoding; what is no UTF-8 becomes a sign that matches nothing."""
+    """Percent-decode a value; invalid UTF-8 becomes a character that matches nothing."""
     return unquote_to_bytes(value).decode("utf-8", "replace")

@@ -1,13 +1,13 @@
-"""Text on the wire: case by ASCII alone, and how much of a client's text is shown back to it.
+"""ASCII-only upper and lower case, and how much of a client's text an error repeats.
 
-Python's own `lower` and `upper` know all of Unicode, where a Kelvin sign becomes a plain `k` and
-one character becomes two. Names, ids and parameters of the protocol compare by ASCII case only.
+Python's `lower` and `upper` cover Unicode: a Kelvin sign becomes a plain `k`, and one character may
+become two. Names, ids and parameters of the protocol compare by ASCII case only.
 """
 
 from typing import Final
 
 MAX_SHOWN: Final = 100
-"""Characters of a client's own text that an error repeats: an id is 36, an answer stays small."""
+"""Characters of a client's text that an error repeats: an id has 36, and the answer stays small."""
 
 _UPPER: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LOWER: Final = "abcdefghijklmnopqrstuvwxyz"
@@ -26,6 +26,6 @@ def upper(value: str) -> str:
 
 
 def shown(value: str) -> str:
-    """Return what an error repeats of a client's text: a part of it, in valid UTF-8."""
+    """Return the part of a client's text that an error repeats, in valid UTF-8."""
     cut = value if len(value) <= MAX_SHOWN else value[:MAX_SHOWN] + "..."
     return cut.encode("utf-8", "replace").decode("utf-8")

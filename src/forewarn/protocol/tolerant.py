@@ -1,10 +1,10 @@
-"""An answer of any server and any version, read as a client must: tolerantly.
+"""Reads the answer of any server in any version: the client's side of the wire.
 
-`codec.decode_document` takes what we write ourselves and nothing else. A client meets other
-servers, of versions that it does not know, and its machine must get its notice all the same:
-what is not understood is kept as text, what is missing is None, unknown keys are passed over. What
-cannot be acted on (no list of events, an event without an id, a date that is none) is refused
-whole, since reading it as "no such event" would tell a machine that its maintenance is over.
+`codec.decode_document` reads only what Forewarn writes. A client meets other servers, of versions
+that it does not know, and its machine must get its notice all the same: unknown values are kept as
+text, missing ones are None, unknown keys are skipped. What nobody can act on (no list of events, an
+event without an id, an invalid date) is refused whole, since reading it as "no such event" would
+tell a machine that its maintenance is over.
 """
 
 import re
@@ -18,7 +18,7 @@ from forewarn.protocol import codec, text
 from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventStatus, EventType
 
 MAX_EVENTS: Final = 10_000
-"""Events of one document: more than a scope can have by far, and less than would hurt."""
+"""Events of one document: far more than a scope can have, and few enough to parse quickly."""
 
 MAX_ID_LENGTH: Final = 256
 """Characters of an EventId: a GUID has 36."""
@@ -28,41 +28,41 @@ MAX_NAME_LENGTH: Final = 256
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """An event as an answer lists it; what an older version does not show is None."""
+    """An event of an answer; what an older version does not show is None."""
 
     event_id: str
-    """As written: compare `key`."""
+    """As written; compare by `key`."""
     status: str
-    """An EventStatus where it is one, else the text; `""` where it was missing."""
+    """An EventStatus if known, else the text; `""` where missing."""
     event_type: str
-    """An EventType where it is one, else the text; `""` where it was missing."""
+    """An EventType if known, else the text; `""` where missing."""
     resource_type: str
     resources: tuple[str, ...]
-    """As written: the preview puts `_` before them."""
+    """As written; the preview puts `_` before them."""
     not_before: datetime | None
-    """In UTC; None where it is empty, as once Started, or missing."""
+    """In UTC; None where it is empty, as in a Started event, or missing."""
     description: str | None = None
     source: str | None = None
-    """An EventSource where it is one, else the text."""
+    """An EventSource if known, else the text."""
     duration_seconds: int | None = None
 
     @property
     def key(self) -> str:
-        """What EventIds are compared by: their case does not count (protocol.md section 5)."""
+        """The EventId in upper case, for comparison (protocol.md section 5)."""
         return text.upper(self.event_id)
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """A document as an answer has it."""
+    """The document of an answer."""
 
     incarnation: int | None
-    """None where it was missing, or no whole number."""
+    """None where it was missing or not a whole number."""
     events: tuple[Listed, ...]
     """Each event once, in the answer's order."""
 
 
 _WHOLE_NUMBER: Final = r"(?a)-?\d{1,19}"
-"""A number that is written as text: no counter of 64 bits has more digits."""
+"""A number written as text; a 64-bit counter has no more digits."""
 
 _STATUSES: Final[dict[str, str]] = {text.lower(each): each for each in EventStatus}
 _TYPES: Final[dict[str, str]] = {text.lower(each): each for each in EventType}
@@ -73,11 +73,11 @@ def listing(body: bytes) -> Listing:
     """Read the answer to a GET of the scheduled events.
 
     Raises:
-        codec.Malformed: It is no document; the message says what it is instead.
+        codec.Malformed: It is not a document; the message says why.
     """
     content = _content(body)
     if not isinstance(content, dict):
-        message = "is JSON, but no object"
+        message = "is JSON, but not an object"
         raise codec.Malformed(message)
     entries = content.get(codec.DOCUMENT_NAMES["events"])
     if not isinstance(entries, list):
@@ -97,7 +97,9 @@ def listing(body: bytes) -> Listing:
 
 
 def _content(body: bytes) -> object:
-    stripped = body.removeprefix(b"\xef\xbb\xbf").strip()  # some writers begin with a UTF-8 mark
+    stripped = body.removeprefix(
+        b"\xef\xbb\xbf"
+    ).strip()  # some writers begin with a byte-order mark
     if not stripped:
         message = "is empty"
         raise codec.Malformed(message)
@@ -138,27 +140,26 @@ def _listed(entry: object, number: int) -> Listed:
 
 
 def status(written: str) -> str:
-    """Return the EventStatus that a text is in any case, else the text."""
+    """Return the EventStatus that a text names in any case, else the text."""
     return _STATUSES.get(text.lower(written), written)
 
 
 def event_type(written: str) -> str:
-    """Return the EventType that a text is in any case, else the text."""
+    """Return the EventType that a text names in any case, else the text."""
     return _TYPES.get(text.lower(written), written)
 
 
 def source(written: str | None) -> str | None:
-    """Return the EventSource that a text is in any case, else the text; None for None."""
+    """Return the EventSource that a text names in any case, else the text; None for None."""
     return None if written is None else _SOURCES.get(text.lower(written), written)
 
 
 def _text(value: object) -> str | None:
-    """Return a text as it is, None for what is none."""
     return value if isinstance(value, str) else None
 
 
 def _names(value: object) -> tuple[str, ...]:
-    """Return the names in a list; a name alone is a list of one."""
+    """Return the names in a list; a single string counts as a list of one."""
     if isinstance(value, str):
         value = [value]
     names: Sequence[object] = value if isinstance(value, list) else ()
@@ -166,7 +167,7 @@ def _names(value: object) -> tuple[str, ...]:
 
 
 def _whole(value: object) -> int | None:
-    """Return a whole number, also of one that is written as text or with a fraction of nothing."""
+    """Return a whole number, also one written as text or with a zero fraction."""
     if isinstance(value, str) and re.fullmatch(_WHOLE_NUMBER, value):
         return int(value)
     if isinstance(value, float) and value.is_integer():
@@ -181,34 +182,34 @@ def _not_before(value: object, event_id: str) -> datetime | None:
         try:
             return codec.any_date(value)
         except (ValueError, OverflowError) as error:
-            message = f"has a NotBefore that is no date in event {text.shown(event_id)}: {error}"
+            message = f"has an invalid NotBefore in event {text.shown(event_id)}: {error}"
             raise codec.Malformed(message) from error
-    message = f"has a NotBefore that is no text in event {text.shown(event_id)}"
+    message = f"has a NotBefore that is not a string in event {text.shown(event_id)}"
     raise codec.Malformed(message)
 
 
 def machine_name(body: bytes) -> str:
-    """Read the answer for the leaf `compute/name`: a bare name.
+    """Read the answer for the leaf `compute/name`, a bare name.
 
     Raises:
-        codec.Malformed: It is none; a name has no blanks and is of one line.
+        codec.Malformed: It is not a name: a name is one line without blanks.
     """
     name = body.decode("utf-8", "replace").strip()
     if not 0 < len(name) <= MAX_NAME_LENGTH or not set(name).isdisjoint('<>{}"\ufffd \t\r\n'):
-        message = f"is no machine's name: {text.shown(name)!r}"
+        message = f"is not a machine's name: {text.shown(name)!r}"
         raise codec.Malformed(message)
     return name
 
 
 def compute(body: bytes) -> dict[str, str]:
-    """Read the answer for the sub-tree `compute`: its single values by name.
+    """Read the answer for the subtree `compute`: its string values by name.
 
     Raises:
-        codec.Malformed: It is no JSON object, or has no name in it.
+        codec.Malformed: It is not a JSON object, or has no name.
     """
     content = _content(body)
     if not isinstance(content, dict):
-        message = "is JSON, but no object"
+        message = "is JSON, but not an object"
         raise codec.Malformed(message)
     values = {name: value for name, value in content.items() if isinstance(value, str)}
     if not values.get("name"):
@@ -220,7 +221,7 @@ def compute(body: bytes) -> dict[str, str]:
 def concerns(resources: Sequence[str], name: str) -> bool:
     """Tell whether a machine is among an event's resources.
 
-    Without regard to case, and with the `_` that the preview puts before names (section 2).
+    Names compare in any case, with or without the `_` of the preview version (section 2).
     """
     wanted = text.lower(name)
     return any(text.lower(each) in {wanted, codec.PREVIEW_PREFIX + wanted} for each in resources)

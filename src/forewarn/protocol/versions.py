@@ -11,15 +11,15 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """One api-version of scheduled events: what it shows and how it writes it."""
 
     name: str
-    """As a request names it, such as `2020-07-01`."""
+    """As in a request, such as `2020-07-01`."""
     fields: tuple[str, ...]
-    """The attributes of `document.Event` that it shows, in the order in which it writes them."""
+    """The attributes of `document.Event` that it shows, in their order."""
     event_types: frozenset[EventType]
-    """The types that it shows; an event of another type is left out of its document."""
+    """The types that it shows; its document leaves out other events."""
     prefixed_names: bool = False
     """Whether `_` stands before the names of machines outside cloud services."""
     iso_dates: bool = False
-    """Whether NotBefore is written `2016-09-19T18:29:47Z`, and not by RFC 1123 [O]."""
+    """Whether NotBefore is written as `2016-09-19T18:29:47Z` instead of RFC 1123 [O]."""
     header_required_on_post: bool = True
     """Whether a POST needs `Metadata: true` whatever the settings say (section 3, rule 1)."""
 
@@ -112,5 +112,5 @@ INSTANCE_VERSIONS: Final[tuple[str, ...]] = (
 
 
 def shows(version: Version, event_type: EventType) -> bool:
-    """Tell whether a guest that asks by this version sees events of this type."""
+    """Tell whether this version shows events of this type."""
     return event_type in version.event_types
