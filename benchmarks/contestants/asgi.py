@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 from forewarn.protocol import codec, document, exchange
-from forewarn.protocol.exchange import Peer, Reply, Request, Rules
+from forewarn.protocol.exchange import HttpRequest, Peer, Reply, Rules
 from forewarn.protocol.versions import Version
 from service import address_of
 
@@ -50,7 +50,7 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
         body += message.get("body", b"")
         more = message.get("more_body", False)
     target = scope["raw_path"] + b"?" + scope["query_string"]
-    request = Request(scope["method"].encode(), target, tuple(scope["headers"]), body)
+    request = HttpRequest(scope["method"].encode(), target, tuple(scope["headers"]), body)
     address = scope["client"][0]
     reply = exchange.respond(request, Peer(address=address, vm_paths=True), RULES, World(address))
     headers = [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forewarn.maintenance.model import Changes, Refused
-from forewarn.protocol.exchange import Reply, Request
+from forewarn.protocol.exchange import HttpRequest, Reply
 from forewarn.server.guest.endpoint import ApprovalRequest
 from forewarn.server.guest.listener import Listener, source_of
 from forewarn.server.guest.machines import Source
@@ -34,7 +34,7 @@ def ask(
     method: bytes = b"GET",
     body: bytes = b"",
 ) -> Reply:
-    request = Request(method, target.encode(), (METADATA,), body)
+    request = HttpRequest(method, target.encode(), (METADATA,), body)
     admitted = plane.endpoint.admit(request, source)
     if isinstance(admitted, Reply):
         return admitted

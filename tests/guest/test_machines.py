@@ -1,6 +1,7 @@
 """Who is asking: by path, by address, by default; when it last did; what it reads of itself."""
 
 import ipaddress
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -273,10 +274,10 @@ def test_a_machine_of_a_scale_set_reads_its_place_and_its_profile() -> None:
             "placementGroupId": "batch",
             "platformFaultDomain": "2",
             "platformUpdateDomain": "1",
-            "priority": "Low",
+            "priority": "Spot",
             "resourceGroupName": "shop",
             "resourceId": "/subscriptions/42/resourceGroups/shop/providers/Microsoft.Compute"
-            "/virtualMachines/batch_0",
+            "/virtualMachineScaleSets/batch/virtualMachines/0",
             "subscriptionId": "42",
             "tags": "role:leader;tier:1",
             "tagsList": [{"name": "role", "value": "leader"}, {"name": "tier", "value": "1"}],
@@ -313,10 +314,20 @@ def test_what_does_not_apply_is_empty_and_the_host_name_is_the_machine_s_own() -
     assert told.priority == "Regular"
 
 
-def test_a_resource_id_needs_both_its_subscription_and_its_group() -> None:
-    for profile in (Profile(subscription_id="42"), Profile(resource_group="shop")):
-        machine = room.machine("bastion", profile=profile)
-        assert described(machine, room.scope("bastion")).resource_id == ""
+def test_a_resource_id_needs_a_subscription() -> None:
+    machine = room.machine("bastion", profile=Profile(resource_group="shop"))
+    assert described(machine, room.scope("bastion")).resource_id == ""
+    machine = room.machine("bastion", profile=Profile(subscription_id="42"))
+    assert described(machine, room.scope("bastion")).resource_id == (
+        "/subscriptions/42/resourceGroups/forewarn/providers/Microsoft.Compute"
+        "/virtualMachines/bastion"
+    )
+
+
+def test_a_location_a_resource_group_and_a_mac_address_are_never_empty() -> None:
+    read = described(room.machine("bastion"), room.scope("bastion"))
+    assert (read.location, read.resource_group_name) == ("forewarn", "forewarn")
+    assert re.fullmatch("02[0-9A-F]{10}", read.mac_address)
 
 
 def test_an_ipv6_address_stands_where_those_stand_and_once() -> None:

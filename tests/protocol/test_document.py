@@ -36,7 +36,9 @@ def test_a_document_is_empty_and_of_no_cloud_service_by_default() -> None:
     "status", [EventStatus.COMPLETED, EventStatus.FAILED, EventStatus.CANCELED]
 )
 def test_what_is_over_is_never_an_event_of_a_document(status: EventStatus) -> None:
-    with pytest.raises(ValueError, match=rf"^event E is {status.value}: guests see no such event$"):
+    with pytest.raises(
+        ValueError, match=rf"^event E is {status.value}: guests never see such an event$"
+    ):
         event(status, None)
 
 

@@ -4,15 +4,15 @@ import pytest
 
 from forewarn.protocol import exchange, refusals, versions
 from forewarn.protocol.exchange import (
-    ApprovalWanted,
-    DocumentWanted,
+    GetDocument,
+    GetInstance,
+    GetVersions,
+    HttpRequest,
     IfNoneMatch,
-    InstanceWanted,
     Peer,
+    PostApproval,
     Reply,
-    Request,
     Rules,
-    VersionsWanted,
 )
 from forewarn.vocabulary import EventStatus
 from protocol import cases, world
@@ -42,8 +42,8 @@ def judge(
     method: bytes = b"GET",
     peer: Peer = GUEST,
     rules: Rules | None = None,
-) -> Reply | exchange.Wanted:
-    return exchange.judge(Request(method, target, headers), peer, rules or Rules())
+) -> Reply | exchange.ValidRequest:
+    return exchange.judge(HttpRequest(method, target, headers), peer, rules or Rules())
 
 
 def error(reply: object) -> tuple[int, str]:
@@ -94,23 +94,27 @@ def test_one_true_header_among_several_is_enough() -> None:
 
 
 @pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
-def test_only_the_previews_post_is_taken_without_the_header(version: versions.Version) -> None:
+def test_the_setting_says_which_posts_need_no_header(version: versions.Version) -> None:
     target = b"/metadata/scheduledevents?api-version=" + version.name.encode()
     taken = judge(target, method=b"POST")
     if version.name == "2017-03-01":
-        assert taken == ApprovalWanted(version=version)
+        assert taken == PostApproval(version=version)
     else:
         assert error(taken) == (400, refusals.NO_HEADER.text)
     assert error(judge(target)) == (400, refusals.NO_HEADER.text)
-    turned_off = Rules(preview_post_without_header=False)
+    assert judge(target, method=b"POST", rules=Rules(post_without_header="always")) == (
+        PostApproval(version=version)
+    )
+    turned_off = Rules(post_without_header="never")
     assert error(judge(target, method=b"POST", rules=turned_off))[0] == 400
     with_header = judge(target, *HEADER, method=b"POST", rules=turned_off)
-    assert with_header == ApprovalWanted(version=version)
+    assert with_header == PostApproval(version=version)
 
 
 def test_the_previews_neighbours_want_the_header_still() -> None:
     for target in (VERSIONS, INSTANCE.replace(b"2017-04-02", b"2017-03-01")):
         assert error(judge(target)) == (400, refusals.NO_HEADER.text)
+        assert error(judge(target, rules=Rules(post_without_header="always")))[0] == 400
     latest = b"/metadata/latest/scheduledevents?api-version=2017-03-01"
     assert error(judge(latest, method=b"POST")) == (400, refusals.NO_HEADER.text)
 
@@ -136,7 +140,7 @@ def test_a_parameter_named_twice_is_refused_whichever_it_is() -> None:
     for target in (EVENTS + b"&x=1&X=2", VERSIONS + b"?x&x", INSTANCE + b"&x=1&x=1"):
         status, text = error(judge(target, *HEADER))
         assert status == 400
-        assert text == "Bad request. Query parameter 'x' is named more than once: name it once"
+        assert text == "Bad request. Query parameter 'x' is given more than once: give it once"
 
 
 def test_a_long_parameter_is_named_in_part() -> None:
@@ -147,7 +151,7 @@ def test_a_long_parameter_is_named_in_part() -> None:
 def test_unknown_parameters_are_ignored() -> None:
     plain = judge(EVENTS, *HEADER)
     assert judge(EVENTS + b"&x=1&format=xml&y", *HEADER) == plain
-    assert judge(VERSIONS + b"?api-version=nonsense", *HEADER) == VersionsWanted()
+    assert judge(VERSIONS + b"?api-version=nonsense", *HEADER) == GetVersions()
 
 
 @pytest.mark.parametrize(
@@ -172,8 +176,8 @@ def test_the_neighbours_take_no_post() -> None:
 @pytest.mark.parametrize("version", versions.VERSIONS, ids=lambda version: version.name)
 def test_each_version_may_read_and_approve(version: versions.Version) -> None:
     target = b"/metadata/scheduledevents?api-version=" + version.name.encode()
-    assert judge(target, *HEADER) == DocumentWanted(version=version)
-    assert judge(target, *HEADER, method=b"POST") == ApprovalWanted(version=version)
+    assert judge(target, *HEADER) == GetDocument(version=version)
+    assert judge(target, *HEADER, method=b"POST") == PostApproval(version=version)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +204,7 @@ def test_the_instance_service_has_its_own_versions(wrong: bytes) -> None:
 @pytest.mark.parametrize("name", versions.INSTANCE_VERSIONS)
 def test_every_instance_version_is_served(name: str) -> None:
     target = f"/metadata/instance/compute/name?api-version={name}&format=text".encode()
-    assert judge(target, *HEADER) == InstanceWanted(path=("compute", "name"), format="text")
+    assert judge(target, *HEADER) == GetInstance(path=("compute", "name"), format="text")
 
 
 @pytest.mark.parametrize("target", [b"/metadata/latest/scheduledevents", EVENTS[:-10] + b"latest"])
@@ -220,13 +224,13 @@ WRONGS = {
     "header": (400, refusals.NO_HEADER.text),
     "doubled": (
         400,
-        "Bad request. Query parameter 'x' is named more than once: name it once",
+        "Bad request. Query parameter 'x' is given more than once: give it once",
     ),
     "version": (400, refusals.VERSION.text),
     "caller": (
         403,
         (
-            "Forbidden. 10.0.0.99 is the address of no registered machine: "
+            "Forbidden. No registered machine has the address 10.0.0.99: "
             "register the machine with this address"
         ),
     ),
@@ -252,14 +256,14 @@ def test_of_several_wrongs_the_first_in_the_order_is_answered(first: int) -> Non
         peer=world.STRANGER if "caller" in wrong else GUEST,
         over_the_rate_for_seconds=9 if "rate" in wrong else 0,
     )
-    assert error(ask(Request(method, path + query, headers), there)) == WRONGS[ORDER[first]]
+    assert error(ask(HttpRequest(method, path + query, headers), there)) == WRONGS[ORDER[first]]
 
 
 def test_the_body_is_judged_last_of_all() -> None:
     stranger = World(peer=world.STRANGER)
     assert error(post(b"nonsense", world=stranger))[0] == 403
     assert error(post(b"nonsense", target=b"/metadata/scheduledevents"))[1] == refusals.VERSION.text
-    assert error(post(b"nonsense"))[1].startswith("Bad request. The body is not JSON. Wanted is")
+    assert error(post(b"nonsense"))[1].startswith("Bad request. The body is not JSON")
 
 
 def test_the_format_comes_after_the_version_and_before_the_caller() -> None:
@@ -283,7 +287,7 @@ def test_a_name_in_the_path_counts_where_the_listener_says_so() -> None:
         assert not isinstance(plain, Reply)
         assert plain.machine is None
     approving = judge(b"/vm/a" + EVENTS, *HEADER, method=b"POST", peer=LOOPBACK)
-    assert approving == ApprovalWanted(version=versions.NEWEST, machine="a")
+    assert approving == PostApproval(version=versions.NEWEST, machine="a")
 
 
 def test_whoever_asks_by_name_is_answered_as_the_machine_of_that_name() -> None:
@@ -299,12 +303,12 @@ def test_the_versions_are_told_to_registered_machines_only() -> None:
 
 
 def test_admission_asks_who_before_how_often() -> None:
-    wanted = DocumentWanted(version=versions.NEWEST, machine=None)
+    wanted = GetDocument(version=versions.NEWEST, machine=None)
     assert exchange.admit(wanted, GUEST, "web-0", 0) is None
     assert exchange.admit(wanted, GUEST, "web-0", 1) == exchange.too_many_requests(1)
     unknown = exchange.unknown_caller(world.ADDRESS)
     assert exchange.admit(wanted, GUEST, None, 1) == unknown
-    named = VersionsWanted(machine="x")
+    named = GetVersions(machine="x")
     assert exchange.admit(named, LOOPBACK, None, 0) == exchange.unknown_caller("127.0.0.1", "x")
 
 
@@ -316,9 +320,9 @@ def test_everything_but_an_approval_is_rated() -> None:
         assert reply.headers == (JSON, (b"Retry-After", b"3"))
     assert post(approval(EVENT_ID), world=over).status == 200
     version = versions.NEWEST
-    assert exchange.is_rated(DocumentWanted(version=version))
-    assert not exchange.is_rated(ApprovalWanted(version=version))
-    assert exchange.admit(ApprovalWanted(version=version), GUEST, "web-0", 9) is None
+    assert exchange.is_rated(GetDocument(version=version))
+    assert not exchange.is_rated(PostApproval(version=version))
+    assert exchange.admit(PostApproval(version=version), GUEST, "web-0", 9) is None
 
 
 def test_nobody_is_told_to_come_back_at_once() -> None:
@@ -364,7 +368,7 @@ def test_tags_may_come_in_several_headers() -> None:
 
 def test_the_tags_that_were_read_are_told_to_whoever_waits_for_a_change() -> None:
     wanted = judge(EVENTS, *HEADER, (b"If-None-Match", b'W/"7", 8'))
-    assert wanted == DocumentWanted(
+    assert wanted == GetDocument(
         version=versions.NEWEST, if_none_match=IfNoneMatch((b"7", b"8"), anything=False)
     )
     assert wanted.if_none_match.matches(8)
@@ -425,8 +429,8 @@ def test_a_store_that_is_away_approves_nothing_and_says_when_to_come_again() -> 
 
 
 def test_the_server_names_itself_and_the_service_that_clients_look_for() -> None:
-    assert exchange.SERVER.startswith(b"Forewarn/")
-    assert exchange.SERVER.endswith(b" IMDS")
+    assert exchange.SERVER.startswith(b"IMDS/")
+    assert exchange.SERVER.startswith(b"IMDS/")
 
 
 def test_every_status_has_its_reason() -> None:
@@ -443,5 +447,5 @@ def test_the_limits_are_named_in_their_refusals() -> None:
 
 
 def test_the_preview_is_served_as_its_clients_expect_by_default() -> None:
-    assert Rules() == Rules(preview_post_without_header=True)
+    assert Rules() == Rules(post_without_header="preview")
     assert Peer() == Peer(address="", trusted_proxy=False, vm_paths=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.protocol import codec, exchange, instance, versions
-from forewarn.protocol.exchange import Reply, Request
+from forewarn.protocol.exchange import HttpRequest, Reply
 from forewarn.vocabulary import ScopeKind
 from protocol import cases, world
 from protocol.world import EVENTS, HEADER, LOOPBACK, STRANGER, World, ask, get, post
@@ -21,7 +21,7 @@ def entries(body: bytes) -> bytes:
 
 
 ERRORS: dict[str, Callable[[], Reply]] = {
-    "no_header": lambda: ask(Request(b"GET", EVENTS)),
+    "no_header": lambda: ask(HttpRequest(b"GET", EVENTS)),
     "version": lambda: get(b"/metadata/scheduledevents"),
     "version_of_instance": lambda: get(b"/metadata/instance"),
     "forwarded": lambda: get(EVENTS, (b"X-Forwarded-For", b"10.0.0.1")),
@@ -32,8 +32,8 @@ ERRORS: dict[str, Callable[[], Reply]] = {
     "leaf_without_text": lambda: get(LEAF),
     "text_of_subtree": lambda: get(LEAF.replace(b"/name", b"") + b"&format=text"),
     "not_found": lambda: get(b"/"),
-    "method": lambda: ask(Request(b"HEAD", EVENTS, HEADER)),
-    "method_of_neighbour": lambda: ask(Request(b"POST", INSTANCE, HEADER)),
+    "method": lambda: ask(HttpRequest(b"HEAD", EVENTS, HEADER)),
+    "method_of_neighbour": lambda: ask(HttpRequest(b"POST", INSTANCE, HEADER)),
     "unknown_caller": lambda: get(EVENTS, world=World(peer=STRANGER)),
     "unknown_name": lambda: get(b"/vm/web-9" + EVENTS, world=World(peer=LOOPBACK)),
     "unknown_instance": lambda: get(EVENTS, *world.signed(b"web-9"), world=World(peer=world.PROXY)),

@@ -6,7 +6,7 @@ from email.utils import parsedate_to_datetime
 import pytest
 
 from forewarn.protocol import versions
-from forewarn.protocol.exchange import Request
+from forewarn.protocol.exchange import HttpRequest
 from protocol import cases, world
 from protocol.world import EVENT_ID, World, approval, ask, get, post
 
@@ -69,8 +69,8 @@ def test_a_client_sends_if_none_match_0_first() -> None:
 def test_the_previews_published_client_posts_without_the_header() -> None:
     there = World()
     preview = target(versions.VERSIONS[0])
-    assert ask(Request(b"POST", preview, (), approval(EVENT_ID)), there).status == 200
-    assert ask(Request(b"GET", preview), there).status == 400
+    assert ask(HttpRequest(b"POST", preview, (), approval(EVENT_ID)), there).status == 200
+    assert ask(HttpRequest(b"GET", preview), there).status == 400
 
 
 def test_an_approval_is_answered_without_a_body_that_could_be_read_as_json() -> None:

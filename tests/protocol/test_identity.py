@@ -6,7 +6,7 @@ import hmac
 import pytest
 
 from forewarn.protocol import exchange, identity, refusals
-from forewarn.protocol.exchange import DocumentWanted, InstanceWanted, Peer, Reply, Request, Rules
+from forewarn.protocol.exchange import GetDocument, GetInstance, HttpRequest, Peer, Reply, Rules
 from forewarn.protocol.identity import Claim
 from protocol import world
 from protocol.world import EVENTS, HEADER, PROXY, SECRET, World, get, signed
@@ -16,7 +16,7 @@ OTHER = b"another secret of sixteen bytes"
 
 
 def judge(*headers: tuple[bytes, bytes], peer: Peer = PROXY, target: bytes = EVENTS) -> object:
-    return exchange.judge(Request(b"GET", target, HEADER + headers), peer, Rules())
+    return exchange.judge(HttpRequest(b"GET", target, HEADER + headers), peer, Rules())
 
 
 def error(reply: object) -> tuple[int, bytes]:
@@ -61,10 +61,10 @@ def test_the_signature_is_of_exactly_the_id_that_was_sent() -> None:
 
 def test_a_proxys_request_names_its_machine_whatever_else_it_carries() -> None:
     told = judge(*signed(ID), (b"X-Tenant-ID", b"t"), (b"X-Forwarded-For", b"10.0.0.99"))
-    assert isinstance(told, DocumentWanted)
+    assert isinstance(told, GetDocument)
     assert told.machine == Claim(ID, identity.sign(ID, SECRET))
     tree = judge(*signed(ID), target=b"/metadata/instance?api-version=2021-02-01")
-    assert isinstance(tree, InstanceWanted)
+    assert isinstance(tree, GetInstance)
     assert tree.machine == told.machine
     assert get(EVENTS, *signed(b"web-0"), world=World(peer=PROXY)).status == 200
 
@@ -107,7 +107,7 @@ def test_a_wrong_signature_and_an_unknown_machine_are_answered_alike(
 
 
 def test_the_header_is_wanted_of_a_proxy_too_unless_it_is_known_to_drop_it() -> None:
-    request = Request(b"GET", EVENTS, signed(ID))
+    request = HttpRequest(b"GET", EVENTS, signed(ID))
     assert error(exchange.judge(request, PROXY, Rules()))[1].count(b"metadata header") == 1
     dropping = Peer(address="192.0.2.7", trusted_proxy=True, without_header=True)
-    assert isinstance(exchange.judge(request, dropping, Rules()), DocumentWanted)
+    assert isinstance(exchange.judge(request, dropping, Rules()), GetDocument)

@@ -3,7 +3,7 @@
 import pytest
 
 from forewarn.protocol import exchange, instance, text
-from forewarn.protocol.exchange import InstanceWanted, Reply, Request, Rules
+from forewarn.protocol.exchange import GetInstance, HttpRequest, Reply, Rules
 from forewarn.protocol.instance import NotInTree, Tree
 from protocol import cases
 from protocol.world import GUEST, HEADER
@@ -22,10 +22,10 @@ def leaves(here: Tree, *path: str) -> list[tuple[tuple[str, ...], str]]:
 
 def ask(path: str, query: str = "") -> Reply:
     target = f"/metadata/instance{path}?api-version=2021-02-01{query}".encode()
-    wanted = exchange.judge(Request(b"GET", target, HEADER), GUEST, Rules())
+    wanted = exchange.judge(HttpRequest(b"GET", target, HEADER), GUEST, Rules())
     if isinstance(wanted, Reply):
         return wanted
-    assert isinstance(wanted, InstanceWanted)
+    assert isinstance(wanted, GetInstance)
     return exchange.instance_reply(wanted, TREE)
 
 

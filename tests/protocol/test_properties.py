@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from forewarn.protocol import codec, exchange, versions
 from forewarn.protocol.codec import Malformed
 from forewarn.protocol.document import Document, Event
-from forewarn.protocol.exchange import Peer, Reply, Request, Rules
+from forewarn.protocol.exchange import HttpRequest, Peer, Reply, Rules
 from forewarn.protocol.versions import Version
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 from protocol import world
@@ -192,13 +192,13 @@ PEERS = st.builds(
 
 
 @given(
-    st.builds(Request, METHODS, REAL | PIECES | st.binary(max_size=60), HEADERS, BODIES),
+    st.builds(HttpRequest, METHODS, REAL | PIECES | st.binary(max_size=60), HEADERS, BODIES),
     PEERS,
-    st.builds(Rules, preview_post_without_header=st.booleans()),
+    st.builds(Rules, post_without_header=st.sampled_from(["preview", "always", "never"])),
     st.integers(0, 1),
 )
 def test_any_request_gets_a_reply_and_never_an_exception(
-    request: Request, peer: Peer, rules: Rules, over: int
+    request: HttpRequest, peer: Peer, rules: Rules, over: int
 ) -> None:
     there = World(peer=peer, over_the_rate_for_seconds=over)
     reply = there.ask(request, rules)

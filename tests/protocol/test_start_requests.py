@@ -87,10 +87,10 @@ WRONG = [
     (b'{"StartRequests":[null]}', "has no object as entry 1 of StartRequests"),
     (b'{"StartRequests":[[]]}', "has no object as entry 1 of StartRequests"),
     (b'{"StartRequests":[{}]}', "has no EventId in entry 1 of StartRequests"),
-    (body("null"), "has an EventId that is no text in entry 1 of StartRequests"),
-    (body("1" * 10_000), "has an EventId that is no text in entry 1 of StartRequests"),
-    (body("[]"), "has an EventId that is no text in entry 1 of StartRequests"),
-    (body('"\\ud800"'), "has an EventId that is no text in entry 1 of StartRequests"),
+    (body("null"), "has an EventId that is not a string in entry 1 of StartRequests"),
+    (body("1" * 10_000), "has an EventId that is not a string in entry 1 of StartRequests"),
+    (body("[]"), "has an EventId that is not a string in entry 1 of StartRequests"),
+    (body('"\\ud800"'), "has an EventId that is not a string in entry 1 of StartRequests"),
 ]
 
 

@@ -13,7 +13,7 @@ import msgspec
 from forewarn.maintenance.model import Changes, Operation
 from forewarn.protocol import codec, identity
 from forewarn.protocol.document import Document
-from forewarn.protocol.exchange import Peer, Reply, Request, Rules
+from forewarn.protocol.exchange import HttpRequest, Peer, Reply, Rules
 from forewarn.server.guest.endpoint import ApprovalRequest
 from forewarn.server.guest.limits import UNLIMITED, Rate
 from forewarn.server.guest.long_poll import LongPoll
@@ -77,14 +77,16 @@ class World:
         if store_is_away:
             self.room.approvals.error = StoreUnavailable("the store is away")
         if over_the_rate_for_seconds:
-            assert self.ask(Request(b"GET", EVENTS, HEADER), peer=GUEST).status == 200
+            assert self.ask(HttpRequest(b"GET", EVENTS, HEADER), peer=GUEST).status == 200
 
     @property
     def approved(self) -> list[tuple[str, ...]]:
         """The ids of each approval."""
         return [event_ids for _, event_ids, _, _ in self.room.approvals.book]
 
-    def ask(self, request: Request, rules: Rules | None = None, peer: Peer | None = None) -> Reply:
+    def ask(
+        self, request: HttpRequest, rules: Rules | None = None, peer: Peer | None = None
+    ) -> Reply:
         """Return the endpoint's reply; to a request that may wait, the one that it has now."""
         source = source_of(peer or self.peer)
         endpoint = self.room.endpoint
@@ -130,7 +132,7 @@ def operations_of(document: Document) -> list[Operation]:
     ]
 
 
-def ask(request: Request, world: World | None = None, rules: Rules | None = None) -> Reply:
+def ask(request: HttpRequest, world: World | None = None, rules: Rules | None = None) -> Reply:
     return (world or World()).ask(request, rules)
 
 
@@ -140,7 +142,7 @@ def get(
     world: World | None = None,
 ) -> Reply:
     """GET with the header that every request needs."""
-    return ask(Request(b"GET", target, HEADER + headers), world)
+    return ask(HttpRequest(b"GET", target, HEADER + headers), world)
 
 
 def post(
@@ -150,7 +152,7 @@ def post(
     world: World | None = None,
 ) -> Reply:
     """POST with the header that every request needs."""
-    return ask(Request(b"POST", target, HEADER + headers, body), world)
+    return ask(HttpRequest(b"POST", target, HEADER + headers, body), world)
 
 
 def signed(id_: bytes, secret: bytes = SECRET) -> tuple[tuple[bytes, bytes], ...]:

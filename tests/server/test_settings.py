@@ -158,14 +158,14 @@ def test_the_environment_overrides_the_file_key_by_key(
             **home,
             "FOREWARN_SET_GUEST__HEAD_SECONDS": "3.5",
             "FOREWARN_SET_GUEST__LISTENER": '[{address = "::1", port = 81}]',
-            "FOREWARN_SET_GUEST__PREVIEW_POST_WITHOUT_HEADER": "false",
+            "FOREWARN_SET_GUEST__POST_WITHOUT_HEADER": "never",
             "FOREWARN_SET_LOG__FORMAT": "json",
             "FOREWARN_SET_OPERATOR__HOSTS": '["ops.example"]',
         },
     )
     assert (loaded.guest.head_seconds, loaded.guest.body_seconds) == (3.5, 2.0)
     assert loaded.guest.listener == (settings.Listener(address="::1", port=81),)
-    assert not loaded.guest.preview_post_without_header
+    assert loaded.guest.post_without_header == "never"
     assert (loaded.log.format, loaded.log.level) == ("json", "error")
     assert loaded.operator.hosts == ("ops.example",)
 

@@ -15,7 +15,7 @@ func main() {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		if !strings.EqualFold(r.Header.Get("Metadata"), "true") {
 			w.WriteHeader(http.StatusBadRequest)
-			w.Write([]byte(`{"error":"Bad request. Required metadata header not specified"}`))
+			w.Write([]byte(`{"error":"Bad request: . Required metadata header not specified"}`))
 			return
 		}
 		w.Write(body)

@@ -1,22 +1,19 @@
-"""A request judged: a Request value in, a Reply value out (protocol.md sections 3 and 9).
+"""Judges a request: an HttpRequest value in, a Reply value out (protocol.md sections 3 and 9).
 
 When several things are wrong, the first in the order of section 3, rule 6 is answered:
 
-    limits of the transport    the shell's, with `head_too_large()` and the like
-    path ... version           `judge`, line by line
-    caller, rate               `admit`, once the shell has looked both up
-    body                       `start_requests`
+    limits of the transport    by the server, with `head_too_large()` and the like
+    path ... version           by `judge`, line by line
+    caller, rate               by `admit`, once the server has looked both up
+    body                       by `start_requests`
 
-`respond` is the whole exchange in one call. A shell whose approval takes its time calls the
-pieces in the same order: `judge`, `admit`, then what the wanted thing asks for.
-
-A waiting GET is a `DocumentWanted` that says how long (section 10). A shell that lets it wait asks
-`holds` whether it is to; `respond` answers it at once.
+A waiting GET is a `GetDocument` that says how long it may wait (section 10); `holds` tells
+whether to hold its answer.
 """
 
 import re
 from collections.abc import Iterable
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -29,29 +26,29 @@ from forewarn.protocol.versions import Version
 from forewarn.version import __version__
 
 MAX_WAIT_SECONDS: Final = 120
-"""The longest that an answer is held back (protocol.md section 10): proxies and address
-translation between a guest and its endpoint keep a silent connection for minutes, not for hours."""
+"""The longest that an answer is held (protocol.md section 10): proxies and address translation
+between a guest and its endpoint keep a silent connection for minutes, not for hours."""
 
 _MAX_DIGITS: Final = 9
-"""More digits are far beyond the longest wait, and Python itself refuses to read thousands."""
+"""More digits are far beyond the longest wait, and Python refuses to parse thousands."""
 
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _QUOTED: Final = rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
-"""One that is not closed goes on to the end. No part of these patterns gives back what it took, so
-that no header takes longer than its length."""
+"""One that is not closed goes on to the end. Every part of these patterns is possessive, so that
+parsing takes time linear in the header's length."""
 _ELEMENT: Final = re.compile(rb'(?:%s|[^",]++)++' % _QUOTED, re.DOTALL)
 """An element of a comma list, whose quoted strings may hold commas."""
 _PREFERENCE: Final = re.compile(
     rb"[ \t]*+(%s)[ \t]*+(?:=[ \t]*+(%s|%s)?+[ \t]*+)?+(?:;.*+)?+" % (_TOKEN, _TOKEN, _QUOTED),
     re.DOTALL,
 )
-"""`token [ BWS "=" BWS word ]`, and parameters, of which `wait` has none."""
+"""`token [ BWS "=" BWS word ]`, and parameters; `wait` has none."""
 
 
 def wait_seconds(values: Iterable[bytes]) -> int:
     """Return how long the answer may wait, MAX_WAIT_SECONDS at most; 0 where it may not.
 
-    Of a preference that is named twice the first counts, as RFC 7240 section 2 says.
+    The first of equal preferences counts (RFC 7240 section 2); an unknown one is ignored.
 
     Args:
         values: The value of every Prefer header, in their order.
@@ -74,8 +71,8 @@ def _seconds(word: bytes) -> int:
     return min(int(digits or b"0"), MAX_WAIT_SECONDS)
 
 
-SERVER: Final = f"Forewarn/{__version__} IMDS".encode()
-"""The Server header: clients look for `IMDS` in it (protocol.md section 9)."""
+SERVER: Final = f"IMDS/1.0 Forewarn/{__version__}".encode()
+"""The Server header: clients expect it to begin with `IMDS/` (protocol.md section 9)."""
 
 REASONS: Final[dict[int, bytes]] = {
     200: b"OK",
@@ -98,114 +95,84 @@ REASONS: Final[dict[int, bytes]] = {
 
 
 Headers: TypeAlias = message.Headers
-Request: TypeAlias = message.Request
+HttpRequest: TypeAlias = message.HttpRequest
 Reply: TypeAlias = message.Reply
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What the settings decide about requests."""
 
-    preview_post_without_header: bool = True
-    """Whether a POST at 2017-03-01 is taken without `Metadata: true` (section 3, rule 1)."""
+    post_without_header: Literal["preview", "always", "never"] = "preview"
+    """At which versions a POST may lack `Metadata: true`: the preview's alone, all, or none
+    (section 3, rule 1)."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the listener says of a connection."""
+    """What the listener knows about a connection."""
 
     address: str = ""
     """The source address, for the error that names it."""
     trusted_proxy: bool = False
-    """Whether the peer is a configured proxy: it may send X-Forwarded-For, and it must say whom it
-    speaks for by signed headers (section 10)."""
+    """Whether the peer is a configured proxy: it may send X-Forwarded-For, and it must name the
+    machine it speaks for by signed headers (section 10)."""
     without_header: bool = False
-    """Whether `Metadata: true` is not wanted: the peer is a proxy that is known to drop it."""
+    """Whether `Metadata: true` may be missing: the peer is a proxy that is known to drop it."""
     vm_paths: bool = False
     """Whether `/vm/NAME/metadata/...` is served: loopback listeners only (section 10)."""
 
 
 class IfNoneMatch(msgspec.Struct, frozen=True):
-    """The entity tags that a client holds already."""
+    """The entity tags of If-None-Match."""
 
     tags: tuple[bytes, ...] = ()
-    """Without quotes and without the mark of weakness."""
+    """Without quotes and without the weakness mark."""
     anything: bool = False
-    """Whether it said `*`, which every document matches."""
+    """Whether it was `*`, which every document matches."""
 
     def matches(self, incarnation: int) -> bool:
         """Tell whether the client holds the document of this incarnation."""
         return self.anything or b"%d" % incarnation in self.tags
 
 
-Told: TypeAlias = str | Claim | None
-"""What a request itself says of who asks: the name in a `/vm/NAME` prefix, as written; a trusted
-proxy's claim; None where the connection must tell."""
+CallerHint: TypeAlias = str | Claim | None
+"""What a request itself says about who asks: the name in a `/vm/NAME` prefix, as written; a trusted
+proxy's claim; None where only the connection tells."""
 
 
-class DocumentWanted(msgspec.Struct, frozen=True, kw_only=True):
+class GetDocument(msgspec.Struct, frozen=True, kw_only=True):
     """GET /metadata/scheduledevents."""
 
     version: Version
     if_none_match: IfNoneMatch = IfNoneMatch()
     wait_seconds: int = 0
-    """How long the answer may be held back for a change; 0 where it was not asked for, and where no
-    entity tag tells what the client holds."""
-    machine: Told = None
+    """How long the answer may be held for a change; 0 where the client did not ask for it, or sent
+    no entity tag to compare with."""
+    machine: CallerHint = None
 
 
-class ApprovalWanted(msgspec.Struct, frozen=True, kw_only=True):
+class PostApproval(msgspec.Struct, frozen=True, kw_only=True):
     """POST /metadata/scheduledevents."""
 
     version: Version
-    machine: Told = None
+    machine: CallerHint = None
 
 
-class InstanceWanted(msgspec.Struct, frozen=True, kw_only=True):
-    """GET /metadata/instance, the whole or a part of it."""
+class GetInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """GET /metadata/instance, all or a part of it."""
 
     path: tuple[str, ...] = ()
     format: Literal["json", "text"] = "json"
-    machine: Told = None
+    machine: CallerHint = None
 
 
-class VersionsWanted(msgspec.Struct, frozen=True, kw_only=True):
+class GetVersions(msgspec.Struct, frozen=True, kw_only=True):
     """GET /metadata/versions."""
 
-    machine: Told = None
+    machine: CallerHint = None
 
 
-Wanted: TypeAlias = DocumentWanted | ApprovalWanted | InstanceWanted | VersionsWanted
-"""A request in which nothing is wrong so far: what is left is the caller, the rate, the body."""
-
-
-class Knowledge(Protocol):
-    """What a whole exchange asks of the world, in the order of its questions."""
-
-    def caller(self, machine: Told) -> str | None:
-        """Return the key of the registered machine that asks, None if there is none.
-
-        Args:
-            machine: What the request itself says of it.
-        """
-        ...
-
-    def retry_after_seconds(self, caller: str) -> int:
-        """Count this request; return 0 within the rate, else the seconds to stay away.
-
-        Not asked for an approval, which is never refused for the rate (section 9).
-        """
-        ...
-
-    def document(self, caller: str, version: Version) -> tuple[int, bytes]:
-        """Return the incarnation and the rendered document of the caller's scope."""
-        ...
-
-    def tree(self, caller: str) -> Tree:
-        """Return the caller's instance tree."""
-        ...
-
-    def approve(self, caller: str, event_ids: tuple[str, ...]) -> Reply:
-        """Approve all or nothing: `approved()`, `unknown_event(...)` or `unavailable(...)`."""
-        ...
+ValidRequest: TypeAlias = GetDocument | PostApproval | GetInstance | GetVersions
+"""A request without errors so far; the caller, the rate and the body are still to check."""
 
 
 _EVENTS_METHODS: Final = (b"GET", b"POST")
@@ -221,23 +188,7 @@ _JSON: Final = (b"Content-Type", b"application/json; charset=utf-8")
 _TEXT: Final = (b"Content-Type", b"text/plain; charset=utf-8")
 
 
-def respond(request: Request, peer: Peer, rules: Rules, knowledge: Knowledge) -> Reply:
-    """Answer a whole request, whose transport is in order, in one call."""
-    wanted = judge(request, peer, rules)
-    if isinstance(wanted, Reply):
-        return wanted
-    caller = knowledge.caller(wanted.machine)
-    seconds = 0
-    if caller is not None and is_rated(wanted):
-        seconds = knowledge.retry_after_seconds(caller)
-    refusal = admit(wanted, peer, caller, seconds)
-    if refusal is not None:
-        return refusal
-    assert caller is not None  # admit refuses such a request
-    return _answer(wanted, request.body, caller, knowledge)
-
-
-def judge(request: Request, peer: Peer, rules: Rules) -> Reply | Wanted:
+def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidRequest:
     """Judge all that the request alone tells: path, method, headers, parameters, version.
 
     The order of the lines is the order of section 3, rule 6. Never raises, whatever the bytes.
@@ -248,29 +199,29 @@ def judge(request: Request, peer: Peer, rules: Rules) -> Reply | Wanted:
     methods = _EVENTS_METHODS if asked.resource is Resource.EVENTS else _NEIGHBOURS_METHODS
     if request.method not in methods:
         return _refusal(refusals.METHOD, (b"Allow", b", ".join(methods)))
-    said = _read_headers(request.headers)
-    told: Told = asked.machine
+    read = _read_headers(request.headers)
+    hint: CallerHint = asked.machine
     if peer.trusted_proxy:
-        if (told := identity.claim(said.identity)) is None:
+        if (hint := identity.claim(read.identity)) is None:
             return _refusal(refusals.UNSIGNED)
-    elif said.forwarded:
+    elif read.forwarded:
         return _refusal(refusals.FORWARDED)
-    elif said.identity:
+    elif read.identity:
         return _refusal(refusals.NO_TRUSTED_PROXY)
-    has_header = said.metadata or peer.without_header
-    if not has_header and not _taken_without_header(request.method, asked, rules):
+    has_header = read.metadata or peer.without_header
+    if not has_header and not _needs_no_header(request.method, asked, rules):
         return _refusal(refusals.NO_HEADER)
     if asked.doubled is not None:
         return _refusal(refusals.DOUBLED_PARAMETER, name=asked.doubled)
     if asked.resource is Resource.EVENTS:
-        return _events_wanted(request.method, asked, said, told)
+        return _events_request(request.method, asked, read, hint)
     if asked.resource is Resource.INSTANCE:
-        return _instance_wanted(asked, told)
-    return VersionsWanted(machine=told)
+        return _instance_request(asked, hint)
+    return GetVersions(machine=hint)
 
 
-class _Said:
-    """What the headers say that the protocol reads."""
+class _ReadHeaders:
+    """The values of the headers that the protocol reads."""
 
     __slots__ = ("forwarded", "identity", "metadata", "preferences", "tags")
 
@@ -283,66 +234,67 @@ class _Said:
         self.preferences: list[bytes] = []
         """Every Prefer."""
         self.identity: list[tuple[bytes, bytes]] = []
-        """Every header that says whom a proxy speaks for, its name in lower case."""
+        """Every header that names the machine a proxy speaks for, its name in lower case."""
 
 
-def _read_headers(headers: Headers) -> _Said:
-    said = _Said()
+def _read_headers(headers: Headers) -> _ReadHeaders:
+    read = _ReadHeaders()
     for name, value in headers:
         match key := name.lower():
             case b"metadata":
-                said.metadata = said.metadata or value.strip().lower() == b"true"
+                read.metadata = read.metadata or value.strip().lower() == b"true"
             case b"x-forwarded-for":
-                said.forwarded = True
+                read.forwarded = True
             case b"if-none-match":
-                said.tags.append(value)
+                read.tags.append(value)
             case b"prefer":
-                said.preferences.append(value)
+                read.preferences.append(value)
             case identity.ID | identity.SIGNATURE:
-                said.identity.append((key, value))
-    return said
+                read.identity.append((key, value))
+    return read
 
 
-def _taken_without_header(method: bytes, asked: Target, rules: Rules) -> bool:
-    """Tell whether it is the preview's POST (section 3, rule 1)."""
+def _needs_no_header(method: bytes, asked: Target, rules: Rules) -> bool:
+    """Tell whether this POST may lack `Metadata: true` (section 3, rule 1)."""
+    if method != b"POST" or rules.post_without_header == "never":
+        return False
     version = versions.BY_NAME.get(asked.api_version or "")
-    return (
-        rules.preview_post_without_header
-        and method == b"POST"
-        and version is not None
-        and not version.header_required_on_post
-    )
+    if version is None:
+        return False
+    return rules.post_without_header == "always" or not version.header_required_on_post
 
 
-def _events_wanted(method: bytes, asked: Target, said: _Said, told: Told) -> Reply | Wanted:
+def _events_request(
+    method: bytes, asked: Target, read: _ReadHeaders, hint: CallerHint
+) -> Reply | ValidRequest:
     version = versions.BY_NAME.get(asked.api_version or "")
     if version is None:
         return _wrong_version(_NEWEST_OF_EVENTS)
     if method == b"POST":
-        return ApprovalWanted(version=version, machine=told)
-    tags = _if_none_match(said.tags)
+        return PostApproval(version=version, machine=hint)
+    tags = _if_none_match(read.tags)
     waits = bool(tags.tags) and not tags.anything
-    return DocumentWanted(
+    return GetDocument(
         version=version,
         if_none_match=tags,
-        wait_seconds=wait_seconds(said.preferences) if waits else 0,
-        machine=told,
+        wait_seconds=wait_seconds(read.preferences) if waits else 0,
+        machine=hint,
     )
 
 
-def _instance_wanted(asked: Target, told: Told) -> Reply | Wanted:
+def _instance_request(asked: Target, hint: CallerHint) -> Reply | ValidRequest:
     if asked.api_version not in _INSTANCE_VERSIONS:
         return _wrong_version(_NEWEST_OF_INSTANCE)
     form = "json" if asked.format is None else asked.format
     if (known := _FORMATS.get(text.lower(form))) is None:
         return _refusal(refusals.FORMAT, format=form)
-    return InstanceWanted(path=asked.below, format=known, machine=told)
+    return GetInstance(path=asked.below, format=known, machine=hint)
 
 
 def _if_none_match(values: list[bytes]) -> IfNoneMatch:
-    """Read the tags, quoted or not, weak or not, in one list or in several headers.
+    """Parse the tags, quoted or not, weak or not, in one list or in several headers.
 
-    A list is read up to what is no tag: behind a quote without its end nobody knows what is one.
+    A list is parsed up to the first invalid tag: after an unclosed quote the rest is ambiguous.
     """
     if not values:
         return IfNoneMatch()
@@ -355,15 +307,15 @@ def _if_none_match(values: list[bytes]) -> IfNoneMatch:
     return IfNoneMatch(tuple(tags), any(value.strip() == b"*" for value in values))
 
 
-def is_rated(wanted: Wanted) -> bool:
+def is_rated(wanted: ValidRequest) -> bool:
     """Tell whether the rate may refuse this: anything but an approval (section 9)."""
-    return not isinstance(wanted, ApprovalWanted)
+    return not isinstance(wanted, PostApproval)
 
 
 def admit(
-    wanted: Wanted, peer: Peer, caller: object | None, retry_after_seconds: int
+    wanted: ValidRequest, peer: Peer, caller: object | None, retry_after_seconds: int
 ) -> Reply | None:
-    """Judge who asks, and then how often.
+    """Check who asks, and then how often.
 
     Args:
         wanted: What `judge` returned.
@@ -381,38 +333,22 @@ def admit(
     return None
 
 
-def _answer(wanted: Wanted, body: bytes, caller: str, knowledge: Knowledge) -> Reply:
-    match wanted:
-        case DocumentWanted():
-            incarnation, document = knowledge.document(caller, wanted.version)
-            return document_reply(wanted, incarnation, document)
-        case InstanceWanted():
-            return instance_reply(wanted, knowledge.tree(caller))
-        case VersionsWanted():
-            return versions_reply()
-        case ApprovalWanted():
-            event_ids = start_requests(body)
-            if isinstance(event_ids, Reply):
-                return event_ids
-            return knowledge.approve(caller, event_ids)
-
-
-def holds(wanted: DocumentWanted, incarnation: int) -> bool:
-    """Tell whether the answer is to wait for a change: the client holds this document already."""
+def holds(wanted: GetDocument, incarnation: int) -> bool:
+    """Tell whether to hold the answer until a change: the client already has this document."""
     return wanted.wait_seconds > 0 and wanted.if_none_match.matches(incarnation)
 
 
 def document_reply(
-    wanted: DocumentWanted, incarnation: int, body: bytes, *, waits: bool = False
+    wanted: GetDocument, incarnation: int, body: bytes, *, waits: bool = False
 ) -> Reply:
-    """Answer with the document, or with 304 to a client that holds it (section 4).
+    """Answer with the document, or with 304 to a client that already has it (section 4).
 
     Args:
         wanted: What was asked for.
         incarnation: The document's number, which is its entity tag, unquoted.
         body: The document as `codec.encode_document` writes it by `wanted.version`.
-        waits: Whether the answer waited, or would have, where the client asked for that: then it is
-            told so, and asks again at once instead of polling (section 10).
+        waits: Whether the server supports waiting here: a client that asked for it is hint so, and
+            asks again at once instead of polling (section 10).
     """
     headers: tuple[tuple[bytes, bytes], ...] = ((b"ETag", b"%d" % incarnation),)
     if waits and wanted.wait_seconds:
@@ -422,7 +358,7 @@ def document_reply(
     return Reply(200, body, (_JSON, *headers))
 
 
-def instance_reply(wanted: InstanceWanted, tree: Tree) -> Reply:
+def instance_reply(wanted: GetInstance, tree: Tree) -> Reply:
     """Answer with the tree, a subtree or a leaf (section 1)."""
     try:
         found = instance.find(tree, wanted.path)
@@ -452,7 +388,7 @@ def start_requests(body: bytes) -> tuple[str, ...] | Reply:
 
 
 def approved() -> Reply:
-    """Answer an approval that is stored: an empty body, since clients read any other as JSON."""
+    """Answer a stored approval with an empty body, since clients parse any other as JSON."""
     return Reply(200)
 
 
@@ -466,15 +402,15 @@ def unavailable(retry_after_seconds: int) -> Reply:
     return _refusal(refusals.UNAVAILABLE, _retry_after(retry_after_seconds))
 
 
-def unknown_caller(address: str, machine: Told = None) -> Reply:
-    """Refuse whoever is no registered machine.
+def unknown_caller(address: str, machine: CallerHint = None) -> Reply:
+    """Refuse a caller that is not a registered machine.
 
-    A proxy's guest reads the same of a wrong signature and of a right one for no machine, and
-    nothing of either is repeated to it: what is wrong stands in the service's log.
+    Behind a proxy, a wrong signature and an unknown machine get the same answer, which repeats
+    nothing of either: the service's log says what is wrong.
 
     Args:
         address: Where it asked from.
-        machine: What the request itself said of who asks.
+        machine: What the request itself says about who asks.
     """
     if machine is None:
         return _refusal(refusals.UNKNOWN_CALLER, address=address)
@@ -537,17 +473,17 @@ def too_many_connections(limit: int, whose: str, retry_after_seconds: int) -> Re
 
 
 def malformed(what: str) -> Reply:
-    """Refuse what is no HTTP request."""
+    """Refuse what is not an HTTP request."""
     return _refusal(refusals.MALFORMED, what=what)
 
 
 def too_slow() -> Reply:
-    """Refuse a request that did not arrive in its time."""
+    """Refuse a request that did not arrive in time."""
     return _refusal(refusals.TOO_SLOW)
 
 
 def internal() -> Reply:
-    """Answer where the service failed by its own fault."""
+    """Answer where the service failed."""
     return _refusal(refusals.INTERNAL)
 
 
@@ -561,6 +497,6 @@ def _retry_after(seconds: int) -> tuple[bytes, bytes]:
 
 
 def _refusal(refusal: Refusal, *headers: tuple[bytes, bytes], **facts: str | int) -> Reply:
-    """Write a refusal; of what a client sent it repeats a part, in valid UTF-8."""
+    """Write a refusal; it repeats at most a part of what the client sent, in valid UTF-8."""
     safe = {name: text.shown(str(fact)) for name, fact in facts.items()}
     return Reply(refusal.status, codec.encode_error(refusal.text.format(**safe)), (_JSON, *headers))

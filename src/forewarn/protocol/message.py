@@ -7,7 +7,7 @@ import msgspec
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 
-class Request(msgspec.Struct, frozen=True):
+class HttpRequest(msgspec.Struct, frozen=True):
     """A request as it was read, with its whole body."""
 
     method: bytes

@@ -1,11 +1,10 @@
-"""What the wire says where its sources are silent, in one place: one line changes with evidence.
+"""Refusals, limits and lists of the wire, in one place: one line changes with new evidence.
 
 Standing, as in docs/protocol.md: `D` documented by the protocol's owner, `C` captured from the
 real service, `K` demanded by clients in the field, `O` open in all of these, and our choice.
 
-Choices that are a property of a version stand in `versions`, and the order of the rules is the
-order of the lines in `exchange.judge`. What an event says of itself is decided where it is
-planned, not here.
+What belongs to a version is in `versions`, and the order of the rules is the order of the lines in
+`exchange.judge`. The descriptions of events are in `maintenance.planner`.
 """
 
 from typing import Final, Literal, TypeAlias
@@ -18,7 +17,7 @@ Standing: TypeAlias = Literal["D", "C", "K", "O"]
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """One way to say no (protocol.md section 9)."""
+    """One refusal (protocol.md section 9)."""
 
     status: int
     text: str
@@ -27,7 +26,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 MAX_START_REQUESTS: Final = 1000
-"""Entries of one approval [O]: far above any scope's live events, far below what would hurt."""
+"""Entries of one approval [O]: far more than any scope has live events."""
 
 MAX_BODY_BYTES: Final = 64 * 1024
 """A body's limit by default [O]; 1,000 approvals fit."""
@@ -48,9 +47,9 @@ VERSIONS_LISTED: Final = versions.INSTANCE_VERSIONS
 """What /metadata/versions lists: the instance service's versions [O]."""
 
 parameter_key = text.lower
-"""What a query parameter's name is compared by: its case does not count [O]."""
+"""Query parameters compare in any case [O]."""
 
-NO_HEADER: Final = Refusal(400, "Bad request. Required metadata header not specified", "C")
+NO_HEADER: Final = Refusal(400, "Bad request: . Required metadata header not specified", "C")
 VERSION: Final = Refusal(
     400,
     "Bad request. api-version is invalid or was not specified in the request. "
@@ -66,17 +65,17 @@ NO_TRUSTED_PROXY: Final = Refusal(
     "Bad request. X-Instance-ID is not accepted from here: ask the endpoint directly, without a "
     "proxy",
 )
-"""Identity headers of whoever is no trusted proxy are refused, signed or not, and not ignored [O].
-No guest's client sends them, and a proxy that was not made known would else be answered as
-whatever machine has the proxy's own address."""
+"""Identity headers of a peer that is not a trusted proxy are refused, signed or not [O]. No guest's
+client sends them, and a proxy that is not configured would otherwise get the answers of whatever
+machine has the proxy's own address."""
 UNSIGNED: Final = Refusal(
     400,
     "Bad request. A trusted proxy says who asks by X-Instance-ID and X-Instance-ID-Signature: "
-    "wanted is each of them once",
+    "expected each of them once",
 )
-"""From a trusted proxy's address nothing else tells who asks, neither address nor path [O]."""
+"""Behind a trusted proxy nothing else tells who asks, neither address nor path [O]."""
 DOUBLED_PARAMETER: Final = Refusal(
-    400, "Bad request. Query parameter '{name}' is named more than once: name it once"
+    400, "Bad request. Query parameter '{name}' is given more than once: give it once"
 )
 FORMAT: Final = Refusal(400, "Bad request. format '{format}' is not served: ask for json or text")
 LEAF_WITHOUT_TEXT: Final = Refusal(
@@ -87,7 +86,7 @@ TEXT_OF_SUBTREE: Final = Refusal(
 )
 BODY: Final = Refusal(
     400,
-    "Bad request. The body {wrong}. Wanted is a JSON object whose StartRequests is a list of "
+    "Bad request. The body {wrong}: expected a JSON object whose StartRequests is a list of "
     "at most {limit} objects, each with a string EventId. Nothing was approved",
 )
 UNKNOWN_EVENT: Final = Refusal(
@@ -98,17 +97,17 @@ UNKNOWN_EVENT: Final = Refusal(
 MALFORMED: Final = Refusal(400, "Bad request. Not HTTP/1.1 as expected: {what}")
 UNKNOWN_CALLER: Final = Refusal(
     403,
-    "Forbidden. {address} is the address of no registered machine: "
+    "Forbidden. No registered machine has the address {address}: "
     "register the machine with this address",
 )
 UNKNOWN_NAME: Final = Refusal(
     403,
-    "Forbidden. {address} asked as '{machine}', which is no registered machine: "
+    "Forbidden. {address} asked as '{machine}', which is not a registered machine: "
     "ask as one that is registered",
 )
 UNKNOWN_INSTANCE: Final = Refusal(
     403,
-    "Forbidden. X-Instance-ID and X-Instance-ID-Signature name no registered machine: "
+    "Forbidden. X-Instance-ID and X-Instance-ID-Signature do not name a registered machine: "
     "the service's log says why",
 )
 NOT_FOUND: Final = Refusal(404, "Not found")
@@ -131,16 +130,16 @@ TOO_MANY_CHUNKS: Final = Refusal(
     "Content too large. A body may have {limit} chunks at most: send larger ones. "
     "Nothing was approved",
 )
-EXPECTATION: Final = Refusal(417, "Expectation failed. The only one that is met is 100-continue")
-CODING: Final = Refusal(501, "Not implemented. The only Transfer-Encoding that is read is chunked")
+EXPECTATION: Final = Refusal(417, "Expectation failed. The only supported one is 100-continue")
+CODING: Final = Refusal(501, "Not implemented. The only supported Transfer-Encoding is chunked")
 HTTP_VERSION: Final = Refusal(
-    505, "HTTP version {version} is not served: ask by HTTP/1.1 or HTTP/1.0"
+    505, "HTTP version {version} is not supported: use HTTP/1.1 or HTTP/1.0"
 )
 CONNECTIONS: Final = Refusal(
     503, "Service unavailable. {whose} has {limit} connections open: close some"
 )
 INTERNAL: Final = Refusal(
-    500, "Internal error. The fault is the service's own; its log has the details"
+    500, "Internal error. This is a defect of the service; its log has the details"
 )
 UNAVAILABLE: Final = Refusal(
     503,

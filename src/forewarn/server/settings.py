@@ -94,9 +94,9 @@ class GuestSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     listener: tuple[Listener, ...] = (Listener(),)
     """By default one, on loopback: you choose the addresses that guests reach."""
-    preview_post_without_header: bool = True
-    """Whether a POST at 2017-03-01 is accepted without `Metadata: true`, which clients of the
-    preview do not send (protocol.md section 3)."""
+    post_without_header: Literal["preview", "always", "never"] = "preview"
+    """At which versions a POST is accepted without `Metadata: true`: `preview` is 2017-03-01 only,
+    whose published clients do not send it (protocol.md section 3)."""
 
     def __post_init__(self) -> None:
         """Refuse limits that are not positive, and those that would not limit anything."""

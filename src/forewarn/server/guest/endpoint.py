@@ -14,7 +14,14 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.maintenance.model import Machine, Refused
 from forewarn.protocol import exchange, instance, text
-from forewarn.protocol.exchange import ApprovalWanted, DocumentWanted, Reply, Request, Rules, Wanted
+from forewarn.protocol.exchange import (
+    GetDocument,
+    HttpRequest,
+    PostApproval,
+    Reply,
+    Rules,
+    ValidRequest,
+)
 from forewarn.protocol.identity import Claim
 from forewarn.server.guest import machines
 from forewarn.server.guest.counters import Counters
@@ -46,7 +53,7 @@ class Admitted:
 
     __slots__ = ("machine", "source", "wanted")
 
-    def __init__(self, wanted: Wanted, machine: Machine, source: Source) -> None:
+    def __init__(self, wanted: ValidRequest, machine: Machine, source: Source) -> None:
         self.wanted = wanted
         self.machine = machine
         self.source = source
@@ -115,7 +122,7 @@ class GuestEndpoint:
         """Return whether an address is that of no registered machine."""
         return self._registry.at(source) is None
 
-    def admit(self, head: Request, source: Source) -> Reply | Admitted:
+    def admit(self, head: HttpRequest, source: Source) -> Reply | Admitted:
         """Judge a request by its head: path to version, caller, rate.
 
         Args:
@@ -137,7 +144,7 @@ class GuestEndpoint:
                 return exchange.too_many_requests(seconds)
         return Admitted(wanted, machine, source)
 
-    def _count_stranger(self, wanted: Wanted, source: Source, reason: Reason) -> None:
+    def _count_stranger(self, wanted: ValidRequest, source: Source, reason: Reason) -> None:
         facts: dict[str, str] = {}
         told = wanted.machine
         if isinstance(told, Claim):
@@ -162,13 +169,13 @@ class GuestEndpoint:
 
     def _answer(self, admitted: Admitted, body: bytes) -> Outcome:
         match admitted.wanted:
-            case exchange.VersionsWanted():
+            case exchange.GetVersions():
                 return exchange.versions_reply()
-            case exchange.InstanceWanted() as wanted:
+            case exchange.GetInstance() as wanted:
                 scope = self._documents.scope(admitted.machine.scope)
                 tree = instance.tree(machines.described(admitted.machine, scope))
                 return exchange.instance_reply(wanted, tree)
-            case DocumentWanted() | ApprovalWanted() as wanted:
+            case GetDocument() | PostApproval() as wanted:
                 machine = admitted.machine
                 second = self._clock.now().replace(microsecond=0)
                 self._registry.saw(machine, second, wanted.version.name)
@@ -185,7 +192,7 @@ class GuestEndpoint:
     def _serve(self, admitted: Admitted, body: bytes) -> Reply | LongPoll | ApprovalRequest:
         """Answer about events, as of now."""
         wanted, machine, source = admitted.wanted, admitted.machine, admitted.source
-        if isinstance(wanted, DocumentWanted):
+        if isinstance(wanted, GetDocument):
             page = self._documents.page(machine.scope, wanted.version)
             if exchange.holds(wanted, page.incarnation):
                 return LongPoll(wanted, source, machine.key, machine.scope)

@@ -21,7 +21,7 @@ import httptools
 
 from forewarn.clock import Clock
 from forewarn.protocol import codec, exchange, refusals
-from forewarn.protocol.exchange import Reply, Request
+from forewarn.protocol.exchange import HttpRequest, Reply
 from forewarn.server.guest.limits import Limits
 
 EMPTY_LINE: Final = b"\r\n\r\n"
@@ -93,9 +93,9 @@ class Head:
         """Whether the client waits for `100 Continue` before it sends its body."""
 
     @property
-    def request(self) -> Request:
+    def request(self) -> HttpRequest:
         """Return the request without its body."""
-        return Request(self.method, self.target, tuple(self.headers))
+        return HttpRequest(self.method, self.target, tuple(self.headers))
 
     def feed(self, part: bytes) -> None:
         """Parse some more of it, not beyond its end."""

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from forewarn.maintenance.model import Changes
-from forewarn.protocol.exchange import DocumentWanted
+from forewarn.protocol.exchange import GetDocument
 from forewarn.server.guest.machines import Source
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class LongPoll:
 
     connection: "Connection"
 
-    def __init__(self, wanted: DocumentWanted, source: Source, machine: str, scope: str) -> None:
+    def __init__(self, wanted: GetDocument, source: Source, machine: str, scope: str) -> None:
         self.wanted = wanted
         self.source = source
         self.machine = machine

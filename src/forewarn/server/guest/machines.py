@@ -11,7 +11,7 @@ import msgspec
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Changes, Machine, Profile, Scope
 from forewarn.protocol import exchange, identity, instance
-from forewarn.protocol.exchange import Told
+from forewarn.protocol.exchange import CallerHint
 from forewarn.protocol.identity import Claim
 from forewarn.server.guest.limits import Bucket, Reason
 from forewarn.vocabulary import Priority, ScopeKind
@@ -198,7 +198,7 @@ class Registry:
         if self._by_vm_id.get(machine.vm_id) is machine:
             del self._by_vm_id[machine.vm_id]
 
-    def find(self, source: Source, told: Told) -> Machine | Reason:
+    def find(self, source: Source, told: CallerHint) -> Machine | Reason:
         """Return the machine that asks, or why there is none (protocol.md section 10).
 
         Args:
@@ -275,15 +275,19 @@ def _replace_by_equals(machine: Machine, **equals: str | Profile) -> None:
         msgspec.structs.force_setattr(machine, name, equal)
 
 
-_PRIORITIES: Final = {Priority.REGULAR: "Regular", Priority.LOW: "Low"}
-"""As the original spells them."""
+_PRIORITIES: Final = {Priority.REGULAR: "Regular", Priority.LOW: "Spot"}
+"""As Azure spells them."""
+
+DEFAULT_NAME: Final = "forewarn"
+"""The location and the resource group of a machine whose fleet file gives none."""
 
 
 def described(machine: Machine, scope: Scope) -> instance.Instance:
-    """Return what a machine's instance tree says of it (protocol.md section 1).
+    """Return the values of a machine's instance tree (protocol.md section 1).
 
     A scale set's placement group has no GUID here, so `placementGroupId` is the scope's name: a
-    client only compares it.
+    client only compares it. Clients need a location, a resource group and a MAC address, so these
+    have defaults; the default MAC address is locally administered and made from the vm_id.
     """
     profile = machine.profile
     in_scale_set = scope.kind is ScopeKind.SCALE_SET
@@ -293,14 +297,14 @@ def described(machine: Machine, scope: Scope) -> instance.Instance:
         name=machine.name,
         vm_id=machine.vm_id,
         az_environment=profile.azure_environment,
-        location=profile.location,
+        location=profile.location or DEFAULT_NAME,
         os_type=profile.os_type,
         placement_group_id=scope.name if in_scale_set else "",
         platform_fault_domain=str(machine.fault_domain),
         platform_update_domain=str(machine.update_domain),
         priority=_PRIORITIES[scope.priority],
-        resource_group_name=profile.resource_group,
-        resource_id=_resource_id(machine),
+        resource_group_name=profile.resource_group or DEFAULT_NAME,
+        resource_id=_resource_id(machine, scope),
         subscription_id=profile.subscription_id,
         tags=machine.tags,
         vm_scale_set_name=scope.name if in_scale_set else "",
@@ -312,7 +316,7 @@ def described(machine: Machine, scope: Scope) -> instance.Instance:
         subnet_address=subnet_address,
         subnet_prefix=subnet_prefix,
         ipv6_addresses=ipv6,
-        mac_address=profile.mac_address.replace(":", "").replace("-", "").upper(),
+        mac_address=_bare(profile.mac_address or f"02{_bare(machine.vm_id)[:10]}"),
     )
 
 
@@ -324,11 +328,20 @@ def _addresses(machine: Machine) -> tuple[str, tuple[str, ...]]:
     return machine.address, others
 
 
-def _resource_id(machine: Machine) -> str:
+def _bare(written: str) -> str:
+    return written.replace(":", "").replace("-", "").upper()
+
+
+def _resource_id(machine: Machine, scope: Scope) -> str:
     profile = machine.profile
-    if not profile.subscription_id or not profile.resource_group:
+    if not profile.subscription_id:
         return ""
+    below = f"virtualMachines/{machine.name}"
+    if scope.kind is ScopeKind.SCALE_SET:
+        index = machine.name.rpartition("_")[2]
+        below = f"virtualMachineScaleSets/{scope.name}/virtualMachines/{index}"
     return (
-        f"/subscriptions/{profile.subscription_id}/resourceGroups/{profile.resource_group}"
-        f"/providers/Microsoft.Compute/virtualMachines/{machine.name}"
+        f"/subscriptions/{profile.subscription_id}"
+        f"/resourceGroups/{profile.resource_group or DEFAULT_NAME}"
+        f"/providers/Microsoft.Compute/{below}"
     )

@@ -73,9 +73,7 @@ class GuestPlane:
             self._registry,
             self._documents,
             plane,
-            rules=exchange.Rules(
-                preview_post_without_header=settings.guest.preview_post_without_header
-            ),
+            rules=exchange.Rules(post_without_header=settings.guest.post_without_header),
             clock=watch.wall,
             limiter=limiter,
             monotonic=loop.time,

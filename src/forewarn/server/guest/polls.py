@@ -17,7 +17,7 @@ what is right.
 from typing import Final
 
 from forewarn.protocol import exchange
-from forewarn.protocol.exchange import DocumentWanted, Reply, Wanted
+from forewarn.protocol.exchange import GetDocument, Reply, ValidRequest
 from forewarn.server.guest import http
 from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.enablement import Enabler
@@ -44,7 +44,7 @@ class KnownPoll:
 
     __slots__ = ("data", "is_last", "last_request", "wanted")
 
-    def __init__(self, data: bytes, wanted: DocumentWanted, *, is_last: bool) -> None:
+    def __init__(self, data: bytes, wanted: GetDocument, *, is_last: bool) -> None:
         self.data = data
         self.wanted = wanted
         self.is_last = is_last
@@ -110,7 +110,7 @@ class Polls:
         self._is_closed = True
         self.generation += 1
 
-    def remember(self, data: bytes, wanted: Wanted, reply: Reply, *, is_last: bool) -> None:
+    def remember(self, data: bytes, wanted: ValidRequest, reply: Reply, *, is_last: bool) -> None:
         """Remember a request, if it is one to be remembered.
 
         Args:
@@ -121,7 +121,7 @@ class Polls:
         """
         if (
             len(data) <= MAX_BYTES
-            and isinstance(wanted, DocumentWanted)
+            and isinstance(wanted, GetDocument)
             and wanted.machine is None
             and not wanted.wait_seconds
             and reply.status in {200, 304}
