@@ -255,6 +255,22 @@ def test_a_time_with_another_zone_is_answered_in_utc(client: Client) -> None:
     assert plan["operations"][0]["not_before"] == "2026-03-01T13:00:00Z"
 
 
+def test_what_its_scope_approves_automatically_waits_for_the_not_before_that_was_asked_for(
+    client: Client,
+) -> None:
+    redeploy = {"event_type": "Redeploy", "machines": ["web-0"], "source": "User"}
+    past = {**redeploy, "not_before": "2026-03-01T11:59:59Z"}
+    refused = client.ask("POST", "/v1/maintenance", past)
+    assert (refused.status, refused.error["code"]) == (422, "notice-too-short")
+    later = {**redeploy, "not_before": "2026-03-01T12:05:00Z"}
+    (operation,) = client.ask("POST", "/v1/maintenance", later).json["operations"]
+    assert operation["status"] == "Scheduled"
+    assert operation["not_before"] == "2026-03-01T12:05:00Z"
+    at_once = {**redeploy, "machines": ["web-1"]}
+    (operation,) = client.ask("POST", "/v1/maintenance", at_once).json["operations"]
+    assert operation["status"] == "Started"
+
+
 def test_maintenances_are_listed_newest_first_page_by_page(client: Client) -> None:
     for name in ("web-0", "web-1", "web-2"):
         request_reboot(client, machines=[name])
