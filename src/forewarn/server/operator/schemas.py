@@ -5,10 +5,9 @@ time, which `GET /v1/clock` tells. A field that does not apply is null where it 
 or an object, and `""` where it is text. Unknown keys of a request are refused. Clients should
 ignore keys of an answer that they do not know: later releases add some.
 
-Values of the rules that the API shows unchanged (`Alert`, `Approval`,
-`Intervention`, `Tombstone`) are the rules' own
-types. Where a shape differs from the rules' value, because it shows names instead of keys or counts
-instead of lists, its name ends in `View`.
+Values that the API shows unchanged (`Alert`, `Approval`, `Intervention`, `Tombstone`) are the
+rules' own types. A shape that differs from the rules' value, because it shows names instead of keys
+or counts instead of lists, has a name that ends in `View`.
 """
 
 from datetime import datetime

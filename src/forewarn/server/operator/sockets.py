@@ -89,14 +89,9 @@ def open_tcp(address: str, port: int) -> socket.socket:
         SocketUnusable: The address is in use, or is not this machine's.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    opened = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if os.name == "posix":
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind((address, port))
-        opened.listen(BACKLOG)
+        opened = socket.create_server((address, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        opened.close()
         shown = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         why = binding.obstacle(error, address, port)
         message = f"cannot listen on {shown} (operator.listen): {why}"
