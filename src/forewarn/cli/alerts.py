@@ -7,7 +7,7 @@ import typer
 
 from forewarn.cli import operations, output, times
 from forewarn.cli.exits import ExitStatus
-from forewarn.cli.operator import JsonOption, OperatorOption, Service, segment, who
+from forewarn.cli.operator import JsonOption, OperatorClient, OperatorOption, segment, who
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
@@ -30,7 +30,7 @@ def alerts(*, as_json: JsonOption = False, operator: OperatorOption = None) -> N
     """
     from forewarn.server.operator import schemas
 
-    answer = Service(operator).get("/v1/alerts")
+    answer = OperatorClient(operator).get("/v1/alerts")
     answer.show(schemas.AlertList, _draw, as_json=as_json)
     if answer.tree()["count"]:
         raise typer.Exit(ExitStatus.ALERTS)
@@ -50,7 +50,7 @@ def acknowledge(
     All of them or, if one is not a failure, none. The history keeps who did it.
     """
     body = {"references": references, "by": who()}
-    answer = Service(operator).ask("POST", "/v1/acknowledgements", body=body)
+    answer = OperatorClient(operator).ask("POST", "/v1/acknowledgements", body=body)
     operations.show(answer, as_json=as_json)
 
 
@@ -68,7 +68,7 @@ def resolve(
     'repeat' reruns the machines whose result is unknown.
     """
     path = f"/v1/operations/{segment(reference)}/resolution"
-    answer = Service(operator).ask("POST", path, body={"verdict": verdict, "by": who()})
+    answer = OperatorClient(operator).ask("POST", path, body={"verdict": verdict, "by": who()})
     operations.show(answer, as_json=as_json)
 
 
@@ -83,7 +83,7 @@ def trust(*, as_json: JsonOption = False, operator: OperatorOption = None) -> No
 
     If it was set forward, every notice is extended; if it was set back, nothing moves.
     """
-    answer = Service(operator).ask("POST", "/v1/clock", body={"trust": True, "by": who()})
+    answer = OperatorClient(operator).ask("POST", "/v1/clock", body={"trust": True, "by": who()})
     now = answer.tree()["now"]
     if as_json:
         output.document(answer.tree())

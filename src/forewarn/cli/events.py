@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forewarn.cli import guest, operations, output, times
-from forewarn.cli.operator import JsonOption, OperatorOption, ReasonOption, Service, who
+from forewarn.cli.operator import JsonOption, OperatorClient, OperatorOption, ReasonOption, who
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
@@ -42,7 +42,7 @@ def events(
         return
     from forewarn.server.operator import schemas
 
-    answer = Service(operator).get("/v1/events", scope=scope, machine=machine)
+    answer = OperatorClient(operator).get("/v1/events", scope=scope, machine=machine)
     answer.show(schemas.EventList, _draw, as_json=as_json)
 
 
@@ -67,7 +67,9 @@ def approve(
         guest.approve(endpoint, references, as_json=as_json)
         return
     body = {"references": references, "by": who()}
-    operations.show(Service(operator).ask("POST", "/v1/approvals", body=body), as_json=as_json)
+    operations.show(
+        OperatorClient(operator).ask("POST", "/v1/approvals", body=body), as_json=as_json
+    )
 
 
 def cancel(
@@ -82,7 +84,9 @@ def cancel(
     An event is cancelled with its whole operation, a maintenance with all that has not started.
     """
     body = {"reference": reference, "reason": reason, "by": who()}
-    operations.show(Service(operator).ask("POST", "/v1/cancellations", body=body), as_json=as_json)
+    operations.show(
+        OperatorClient(operator).ask("POST", "/v1/cancellations", body=body), as_json=as_json
+    )
 
 
 def postpone(
@@ -99,7 +103,7 @@ def postpone(
 
     It applies to what is Scheduled. No event moves earlier than its guests have read.
     """
-    service = Service(operator)
+    service = OperatorClient(operator)
     at = service.moment(times.moment(time))
     body = {"reference": reference, "not_before": at.isoformat(), "by": who()}
     operations.show(service.ask("POST", "/v1/postponements", body=body), as_json=as_json)

@@ -12,9 +12,9 @@ from forewarn.cli.operator import (
     CursorOption,
     JsonOption,
     LimitOption,
+    OperatorClient,
     OperatorOption,
     Query,
-    Service,
     more,
     pages,
     segment,
@@ -62,7 +62,7 @@ def apply(
         "by": who(),
     }
     try:
-        answer = Service(operator).ask("PUT", "/v1/fleet", query=query, body=fleet.body)
+        answer = OperatorClient(operator).ask("PUT", "/v1/fleet", query=query, body=fleet.body)
     except Failed as failed:
         raise fleet.blamed(failed) from failed
     _show_change(answer, as_json=as_json)
@@ -98,7 +98,7 @@ def list_(
         raise typer.BadParameter("--scopes excludes --lost")
     kind = "scopes" if scopes else "tombstones" if lost else "machines"
     query: Query = {"scope": scope, "host": host, "limit": limit, "cursor": cursor}
-    answer = pages(Service(operator), f"/v1/fleet/{kind}", kind, whole=whole, query=query)
+    answer = pages(OperatorClient(operator), f"/v1/fleet/{kind}", kind, whole=whole, query=query)
     if scopes:
         answer.show(schemas.ScopePage, _draw_scopes, as_json=as_json)
     elif lost:
@@ -120,7 +120,7 @@ def show(
     """
     from forewarn.server.operator import schemas
 
-    service = Service(operator)
+    service = OperatorClient(operator)
     try:
         answer = service.get(f"/v1/fleet/machines/{segment(name)}")
     except Failed as no_machine:
@@ -150,7 +150,7 @@ def remove(
     All of them or, if one cannot be removed, none.
     """
     query: Query = {"name": names, "by": who()}
-    answer = Service(operator).ask("DELETE", "/v1/fleet/machines", query=query)
+    answer = OperatorClient(operator).ask("DELETE", "/v1/fleet/machines", query=query)
     _show_change(answer, as_json=as_json)
 
 

@@ -21,7 +21,6 @@ MAX_NAME: Final = 80
 THE_BODY: Final = "the body"
 """How the errors of the service begin that concern the whole file."""
 
-_INDEX = re.compile(r"\[\d+\]")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -51,8 +50,6 @@ class FleetFile:
             message = f"{self.shown}: {place}{self._of(place)}: {what}"
         if self._toml and where:
             message = message.replace("`object`", "`table`")
-            if (failed.facts.get("expected"), failed.facts.get("got")) == ("array", "object"):
-                message += f"; write [[{_INDEX.sub('', str(where))}]]"
         return Failed(failed.status, message, failed.facts)
 
     def _begins(self, where: str) -> bool:

@@ -10,9 +10,9 @@ from forewarn.cli.operator import (
     CursorOption,
     JsonOption,
     LimitOption,
+    OperatorClient,
     OperatorOption,
     Query,
-    Service,
     more,
     pages,
 )
@@ -60,11 +60,11 @@ def history(
     from forewarn.server.operator import schemas
 
     def draw(page: schemas.HistoryPage) -> None:
-        operations.told(page.operations, empty="The history has no such operation.")
+        operations.history(page.operations, empty="The history has no such operation.")
         more(page.next)
 
     bounds = [None if text is None else times.moment(text) for text in (since, until)]
-    service = Service(operator)
+    service = OperatorClient(operator)
     first, last = (None if bound is None else service.moment(bound).isoformat() for bound in bounds)
     query: Query = {
         "machine": machine,

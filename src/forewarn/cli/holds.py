@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from forewarn.cli import operations, output, times
-from forewarn.cli.operator import JsonOption, OperatorOption, ReasonOption, Service, who
+from forewarn.cli.operator import JsonOption, OperatorClient, OperatorOption, ReasonOption, who
 
 
 class ReleaseTarget(StrEnum):
@@ -56,7 +56,7 @@ def hold(
         return
     _check(what, name)
     body = {"kind": what, "name": name, "reason": reason, "by": who()}
-    answer = Service(operator).ask("POST", "/v1/holds", body=body)
+    answer = OperatorClient(operator).ask("POST", "/v1/holds", body=body)
     if not as_json:
         output.say(f"{what} {name}".rstrip() + " is held")
     operations.show(answer, as_json=as_json)
@@ -77,7 +77,7 @@ def release(
     """
     _check(what, name)
     query = {"kind": what, "name": name, "by": who()}
-    answer = Service(operator).ask("DELETE", "/v1/holds", query=query)
+    answer = OperatorClient(operator).ask("DELETE", "/v1/holds", query=query)
     if not as_json:
         output.say(f"{what} {name}".rstrip() + " is released")
     operations.show(answer, as_json=as_json)
@@ -108,4 +108,4 @@ def _list(*, as_json: bool, operator: str | None) -> None:
             empty="There are no holds.",
         )
 
-    Service(operator).get("/v1/holds").show(schemas.HoldList, draw, as_json=as_json)
+    OperatorClient(operator).get("/v1/holds").show(schemas.HoldList, draw, as_json=as_json)

@@ -46,7 +46,7 @@ _READ_ON: Final = f"\b\nExamples and exit statuses:\n{REFERENCE}"
 """After a backspace Typer breaks no lines."""
 
 
-class Command(TyperCommand):
+class SingleValueCommand(TyperCommand):
     """A command that refuses an option given twice, unless the option takes several values.
 
     Without this the last value wins, and `--host h1 --host h2` patches one host of the two.
@@ -116,7 +116,7 @@ def _forewarn(
 
 def command() -> TyperGroup:
     """Return the whole command line."""
-    _use_command(app)
+    _refuse_repeated(app)
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     group.commands = {name: group.commands[name] for name in ORDER}
@@ -124,13 +124,13 @@ def command() -> TyperGroup:
     return group
 
 
-def _use_command(group: typer.Typer) -> None:
-    """Make every command of a group, and of the groups below it, a `Command`."""
+def _refuse_repeated(group: typer.Typer) -> None:
+    """Make every command of a group, and of the groups below it, a `SingleValueCommand`."""
     for registered in group.registered_commands:
-        registered.cls = Command
+        registered.cls = SingleValueCommand
     for below in group.registered_groups:
         assert below.typer_instance is not None
-        _use_command(below.typer_instance)
+        _refuse_repeated(below.typer_instance)
 
 
 def _refer(group: TyperGroup, path: tuple[str, ...]) -> None:

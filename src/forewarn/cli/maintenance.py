@@ -10,9 +10,9 @@ from forewarn.cli.operator import (
     CursorOption,
     JsonOption,
     LimitOption,
+    OperatorClient,
     OperatorOption,
     Query,
-    Service,
     more,
     pages,
     who,
@@ -39,7 +39,9 @@ def list_(
     from forewarn.server.operator import schemas
 
     query: Query = {"limit": limit, "cursor": cursor}
-    answer = pages(Service(operator), "/v1/maintenance", "maintenances", whole=whole, query=query)
+    answer = pages(
+        OperatorClient(operator), "/v1/maintenance", "maintenances", whole=whole, query=query
+    )
     answer.show(schemas.MaintenancePage, _draw_list, as_json=as_json)
 
 
@@ -50,7 +52,7 @@ def show(
     """Show a maintenance, its operations and its events."""
     from forewarn.server.operator import schemas
 
-    answer = Service(operator).get(f"/v1/maintenance/{number}")
+    answer = OperatorClient(operator).get(f"/v1/maintenance/{number}")
     answer.show(schemas.MaintenanceDetail, _draw, as_json=as_json)
 
 
@@ -59,7 +61,9 @@ def resume(
     number: NumberArgument, *, as_json: JsonOption = False, operator: OperatorOption = None
 ) -> None:
     """Resume a paused rolling update with its next step."""
-    answer = Service(operator).ask("POST", f"/v1/maintenance/{number}/resume", body={"by": who()})
+    answer = OperatorClient(operator).ask(
+        "POST", f"/v1/maintenance/{number}/resume", body={"by": who()}
+    )
     if not as_json:
         output.say(f"maintenance {number} is resumed")
         if not answer.tree()["operations"]:
@@ -101,7 +105,7 @@ def _draw(detail: "schemas.MaintenanceDetail") -> None:
         ]
     )
     output.say("")
-    operations.told(detail.operations, empty="The history has no operation of it.")
+    operations.history(detail.operations, empty="The history has no operation of it.")
     output.say("")
     output.table(
         ((event, operation) for operation in detail.operations for event in operation.events),

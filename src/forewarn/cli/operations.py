@@ -87,7 +87,7 @@ def further(steps: Sequence["schemas.FurtherStep"]) -> None:
     output.note("Each of these is announced when the one before it has ended well.")
 
 
-def told(operations: Iterable["schemas.OperationView"], empty: str) -> None:
+def history(operations: Iterable["schemas.OperationView"], empty: str) -> None:
     """Show what has happened; and which operators intervened, if any did."""
     listed = list(operations)
     steered = any(operation.interventions for operation in listed)
@@ -114,10 +114,10 @@ def show(answer: "Answer", *, as_json: bool) -> None:
     """Print the operations of an answer as they are after a request."""
     from forewarn.server.operator import schemas
 
-    answer.show(schemas.OperationList, lambda found: became(found.operations), as_json=as_json)
+    answer.show(schemas.OperationList, lambda found: states(found.operations), as_json=as_json)
 
 
-def became(operations: Iterable["schemas.OperationView"]) -> None:
+def states(operations: Iterable["schemas.OperationView"]) -> None:
     """Print each operation in a line."""
     for operation in operations:
         line = f"{operation.id} {operation.event_type} of {machines(operation)}: "

@@ -1,7 +1,7 @@
 """The operator plane as the commands ask it: over a unix socket, or TCP with a token.
 
-`Service` asks, and answers with the documents of the API; every failure becomes one `Failed` with
-its exit status.
+`OperatorClient` answers with the documents of the API; every failure becomes one `Failed` with its
+exit status.
 """
 
 import getpass
@@ -113,7 +113,7 @@ class Answer:
             draw(self.read(shape))
 
 
-class Service:
+class OperatorClient:
     """The operator plane at one address.
 
     Args:
@@ -245,7 +245,7 @@ def segment(name: str) -> str:
     return urllib.parse.quote(name, safe="")
 
 
-def pages(service: Service, path: str, key: str, *, whole: bool, query: Query) -> Answer:
+def pages(service: OperatorClient, path: str, key: str, *, whole: bool, query: Query) -> Answer:
     """Return one page of a list, or all of them as one.
 
     Args:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forewarn.cli import operations, output, times
-from forewarn.cli.operator import JsonOption, OperatorOption, Service, who
+from forewarn.cli.operator import JsonOption, OperatorClient, OperatorOption, who
 from forewarn.vocabulary import EventSource
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def schedule(
         "indivisible": indivisible,
         "by": who(),
     }
-    service = Service(operator)
+    service = OperatorClient(operator)
     if at is not None:
         body["not_before"] = service.moment(at).isoformat()
     answer = service.ask("POST", "/v1/maintenance", query={"dry_run": dry_run}, body=body)

@@ -39,11 +39,11 @@ def simulate(
         raise Failed(ExitStatus.MISSING_EXTRA, message) from error
     # The log of the service would stand between the lines of the timeline.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    wanted = _scenario(file)
+    parsed = _scenario(file)
     entries: list[scenario.TimelineEntry] = []
     broken: scenario.ScenarioBroken | None = None
     try:
-        for entry in scenario.play(wanted):
+        for entry in scenario.play(parsed):
             entries.append(entry)
             if not as_json:
                 for line in scenario.shown(entry):
@@ -55,7 +55,7 @@ def simulate(
 
         output.document(
             {
-                "scenario": wanted.name,
+                "scenario": parsed.name,
                 "holds": broken is None,
                 "broken_line": broken.line if broken else None,
                 "instead": broken.message if broken else None,

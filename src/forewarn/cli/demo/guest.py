@@ -38,7 +38,7 @@ DURING = {
 """What happens to a machine while an event of this type is Started."""
 
 
-class Guest:
+class GuestProgram:
     """The program in one machine.
 
     Args:
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--role", required=True, choices=["approves", "drains", "watches"])
     parser.add_argument("--api-version", required=True)
     parser.add_argument("--drain", type=float, default=0.0)
-    guest = Guest(parser.parse_args())
+    guest = GuestProgram(parser.parse_args())
     trouble = ""
     while True:
         try:

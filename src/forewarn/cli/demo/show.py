@@ -20,7 +20,7 @@ import typer
 from forewarn.cli import operations, output, times
 from forewarn.cli.demo import story
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator import JsonOption, Service
+from forewarn.cli.operator import JsonOption, OperatorClient
 from forewarn.clock import SystemClock
 from forewarn.vocabulary import EventStatus
 
@@ -84,14 +84,14 @@ def demo(
         _signals(_interrupt),
         tempfile.TemporaryDirectory(prefix="forewarn-demo-", dir=place) as folder,
     ):
-        stage = Stage(Path(folder), as_json=as_json)
+        running = Demo(Path(folder), as_json=as_json)
         try:
-            stage.run()
+            running.run()
             if keep:
-                stage.keep()
+                running.keep()
         finally:
             with _signals(signal.SIG_IGN):
-                stage.close()
+                running.close()
 
 
 class Row:
@@ -145,7 +145,7 @@ class Row:
         ]
 
 
-class Stage:
+class Demo:
     """The running demo.
 
     Args:
@@ -161,7 +161,7 @@ class Stage:
         self._nap = threading.Event()  # never set: waiting for it is a pause that Ctrl-C ends
         self._port = _free_port()
         self._socket = folder / "operator.sock"
-        self._operator = Service(str(self._socket))
+        self._operator = OperatorClient(str(self._socket))
         self._service: Process | None = None
         self._rows: list[Row] = []
         self._told: deque[str] = deque([""] * TOLD_LINES, maxlen=TOLD_LINES)
@@ -192,7 +192,7 @@ class Stage:
             output.document(history.tree())
         else:
             output.say("\nWhat happened, the newest first ('forewarn history'):")
-            operations.told(reversed(self.operations.values()), empty="nothing")
+            operations.history(reversed(self.operations.values()), empty="nothing")
             output.say("")
         for verdict in verdicts:
             (output.note if self._as_json else output.say)(f"ok  {verdict}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from forewarn.vocabulary import EventStatus
 
 if TYPE_CHECKING:
-    from forewarn.cli.demo.show import Stage
+    from forewarn.cli.demo.show import Demo
     from forewarn.server.operator.schemas import OperationView
 
 SCALE: Final = 90
@@ -115,11 +115,11 @@ class Story:
     """What happens, from the first request to the end of the last operation.
 
     Args:
-        stage: Where it is played.
+        demo: Where it is played.
     """
 
-    def __init__(self, stage: "Stage") -> None:
-        self._stage = stage
+    def __init__(self, demo: "Demo") -> None:
+        self._demo = demo
 
     def play(self) -> None:
         """Play it all.
@@ -127,29 +127,29 @@ class Story:
         Raises:
             DemoFailed: Something did not happen in time.
         """
-        stage = self._stage
+        demo = self._demo
         self._pause(2)
-        stage.tell("> Reboot of the availability set 'web': one request, domain after domain")
-        self._reboot = stage.schedule(event_type="Reboot", scope="web")
+        demo.tell("> Reboot of the availability set 'web': one request, domain after domain")
+        self._reboot = demo.schedule(event_type="Reboot", scope="web")
         # Nobody approves the last domain: its notice has room for the rest.
         self._until(lambda: len(self._of(self._reboot)) == len(WEB_LEADERS), "the last domain")
         self._pause(1)
-        stage.tell(f"> Freeze of the host {HOST}: one request, machines of three scopes")
-        self._freeze = stage.schedule(event_type="Freeze", host=HOST, duration_seconds=5)
+        demo.tell(f"> Freeze of the host {HOST}: one request, machines of three scopes")
+        self._freeze = demo.schedule(event_type="Freeze", host=HOST, duration_seconds=5)
         self._pause(1)
-        stage.tell(f"> Preemption of the low-priority machine {PREEMPTED}")
-        not_before = (stage.now + PREEMPT_AHEAD).isoformat()
-        self._preempt = stage.schedule(
+        demo.tell(f"> Preemption of the low-priority machine {PREEMPTED}")
+        not_before = (demo.now + PREEMPT_AHEAD).isoformat()
+        self._preempt = demo.schedule(
             event_type="Preempt", machines=[PREEMPTED], not_before=not_before
         )
         self._pause(1)
-        stage.tell(f"> Redeploy of {REDEPLOYED}, to be cancelled")
-        self._redeploy = stage.schedule(event_type="Redeploy", machines=[REDEPLOYED], source="User")
+        demo.tell(f"> Redeploy of {REDEPLOYED}, to be cancelled")
+        self._redeploy = demo.schedule(event_type="Redeploy", machines=[REDEPLOYED], source="User")
         self._pause(5)
-        stage.cancel(self._redeploy, REASON)
+        demo.cancel(self._redeploy, REASON)
         self._until(lambda: self._over(self._preempt), "the end of the preemption")
-        stage.delete(PREEMPTED)
-        stage.tell(f"  {PREEMPTED}: is gone")
+        demo.delete(PREEMPTED)
+        demo.tell(f"  {PREEMPTED}: is gone")
         self._until(lambda: self._over(self._redeploy), "the cancellation")
         self._until(lambda: self._over(self._freeze), "the end of the freeze")
         self._until(lambda: self._over(self._reboot), "the end of the reboot")
@@ -170,7 +170,7 @@ class Story:
         if redeploy.status is not EventStatus.CANCELED or redeploy.started_at is not None:
             raise DemoFailed(f"the cancelled redeploy {redeploy.id} is {redeploy.status}")
         return [
-            judge_nothing_early(self._stage.operations.values()),
+            judge_nothing_early(self._demo.operations.values()),
             judge_one_domain_at_a_time([*reboots, freeze]),
             judge_announcements(reboots),
             self._judge_approvals(reboots, freeze, preempt),
@@ -182,7 +182,7 @@ class Story:
     ) -> str:
         expected = [*zip(reboots, WEB_LEADERS, strict=True)]
         expected += [(freeze, HOST_LEADERS), (preempt, {PREEMPTED})]
-        stopped = self._stage.stopped
+        stopped = self._demo.stopped
         for operation, leaders in expected:
             by = {event.approval.by for event in operation.events if event.approval}
             if not leaders - stopped <= by <= leaders:
@@ -193,21 +193,21 @@ class Story:
         return "web-0 approved at once, web-1 once drained; nobody approved the reboot of web-2"
 
     def _of(self, number: int) -> "list[OperationView]":
-        return [one for one in self._stage.operations.values() if one.maintenance == number]
+        return [one for one in self._demo.operations.values() if one.maintenance == number]
 
     def _over(self, number: int) -> bool:
         return all(operation.status.over for operation in self._of(number))
 
     def _pause(self, minutes: int) -> None:
-        until = self._stage.now + timedelta(minutes=minutes)
-        self._until(lambda: self._stage.now >= until, "the clock of the service")
+        until = self._demo.now + timedelta(minutes=minutes)
+        self._until(lambda: self._demo.now >= until, "the clock of the service")
 
     def _until(self, true: Callable[[], bool], what: str) -> None:
-        deadline = self._stage.now + LONGEST_WAIT
+        deadline = self._demo.now + LONGEST_WAIT
         while not true():
-            if self._stage.now > deadline:
+            if self._demo.now > deadline:
                 raise DemoFailed(f"waited in vain for {what}")
-            self._stage.look()
+            self._demo.look()
 
 
 def judge_nothing_early(operations: "Iterable[OperationView]") -> str:
