@@ -68,7 +68,7 @@ static class Handle
         }
     }
 
-    // What is no document, such as a proxy's own page, says nothing: least of all that it is over.
+    // Only a document counts: a proxy's own page does not mean that an event is over.
     static JArray Listed(int seconds)
     {
         var listed = JObject.Parse(Ask(Events, seconds))["Events"] as JArray;
@@ -101,7 +101,7 @@ static class Handle
         }
     }
 
-    // Whatever fails, the next event is listened for.
+    // Whatever fails, wait for the next event.
     static void Try(Action action, string otherwise)
     {
         try
@@ -116,7 +116,7 @@ static class Handle
 
     static void Main(string[] arguments)
     {
-        // The name that events use: the host's own name may be another.
+        // The name in events: the host name may differ.
         var name = Until(() => Ask(Name, FirstAnswerSeconds));
         var inHand = new HashSet<string>();
         var before = new HashSet<string>(); // two documents in a row confirm that an event is over

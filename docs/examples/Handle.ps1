@@ -35,7 +35,7 @@ function Approve([string] $Id) {
     $false
 }
 
-# The name that events use: the host's own name may be another.
+# The name in events: the host name may differ.
 $name = $null
 while (-not $name) {
     try { $name = Ask $named 150 } catch { Say $_; Start-Sleep 1 }
@@ -47,7 +47,7 @@ $patience = 150 # the first answer may take two minutes, while the cloud turns e
 while ($true) {
     try {
         $document = Ask $events $patience
-        # What is no document, such as a proxy's own page, says nothing: least of all that it is over.
+        # Only a document counts: a proxy's own page does not mean that an event is over.
         if ($document.PSObject.Properties.Name -notcontains 'Events') { throw 'no document' }
     } catch {
         Say $_
@@ -60,7 +60,7 @@ while ($true) {
         # -contains compares without regard to case, as names are compared here.
         if ($event.EventStatus -ne 'Scheduled' -or $event.Resources -notcontains $name) { continue }
         if (-not $inHand.Add($id)) { continue }
-        # Whatever fails, the next event is listened for.
+        # Whatever fails, wait for the next event.
         if (-not ((Run $Drain $id) -and (Approve $id))) {
             Say "$id is not approved, and starts when its notice is over"
         }

@@ -1,4 +1,4 @@
-"""A computation in steps that writes down where it is when it gets SIGUSR1, and goes on from there.
+"""A computation in steps that saves its state when it gets SIGUSR1, and resumes from there.
 
 Usage: computation.py CHECKPOINT STEPS
 """
@@ -17,7 +17,7 @@ log = logging.getLogger("computation")
 
 
 class Computation:
-    """What it has come to: each step's value rests on all those before it."""
+    """The result so far: each step's value depends on all those before it."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
@@ -27,12 +27,12 @@ class Computation:
         self.ending = False
 
     def ask(self, number: int, _: object) -> None:
-        """Only note what a signal asks for: it is done between two steps."""
+        """Only record the signal: the loop acts on it between two steps."""
         self.asked = True
         self.ending = self.ending or number == signal.SIGTERM
 
     def resume(self) -> None:
-        """Go on from the checkpoint; one that cannot be read is an error, and no new beginning."""
+        """Resume from the checkpoint; if it cannot be read, fail instead of starting over."""
         if self.checkpoint.exists():
             kept = json.loads(self.checkpoint.read_text(encoding="utf-8"))
             self.step, self.value = kept["step"], kept["value"]
@@ -44,7 +44,7 @@ class Computation:
         self.step, self.value = self.step + 1, value
 
     def save(self) -> None:
-        """Write a checkpoint: at any moment the file is the last one or this one, and whole."""
+        """Write a checkpoint atomically: the file is always whole, the last one or this one."""
         written = self.checkpoint.with_name(self.checkpoint.name + ".new")
         with written.open("w", encoding="utf-8") as file:
             json.dump({"step": self.step, "value": self.value}, file)
@@ -72,7 +72,7 @@ def main() -> None:
             computation.asked = False
             try:
                 computation.save()
-            except OSError as error:  # the old one is whole still, and the work goes on
+            except OSError as error:  # the old one is still whole, and the work goes on
                 log.error("no checkpoint: %s", error)  # noqa: TRY400 - the error says it all
             else:
                 log.info("checkpoint at step %d", computation.step)

@@ -34,7 +34,7 @@ class Echo:
             writer.close()
 
     async def drain(self, seconds: float) -> None:
-        """Take no new connection, and give those that are open this long to end."""
+        """Accept no new connection, and give open ones this long to end."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs DRAIN before this machine goes down, approves, and runs RECOVER when it is over.
 # Usage: handle.sh DRAIN RECOVER
-set -u # and not -e: whatever fails, the next event is listened for
+set -u # and not -e: whatever fails, wait for the next event
 drain=$1 recover=$2
 endpoint=${FOREWARN_ENDPOINT:-http://169.254.169.254}
 events="$endpoint/metadata/scheduledevents?api-version=2020-07-01"
@@ -21,7 +21,7 @@ approve() { # ID: sent until it is confirmed; however often it arrives, it count
     done
 }
 
-# The name that events use: the host's own name may be another.
+# The name in events: the host name may differ.
 until name=$(ask 150 "$endpoint/metadata/instance/compute/name?api-version=2021-02-01&format=text"); do
     sleep 1
 done
@@ -30,7 +30,7 @@ in_hand="" # ids of events that DRAIN was run for, with a blank around each
 before="" # the ids of the document before: two in a row confirm that an event is over
 patience=150 # the first answer may take two minutes, while the cloud turns events on
 while :; do
-    # What is no document, such as a proxy's own page, says nothing: least of all that it is over.
+    # Only a document counts: a proxy's own page does not mean that an event is over.
     if document=$(ask "$patience" "$events") &&
         listed=$(printf '%s' "$document" | jq -er '.Events | map(.EventId | ascii_upcase) | " \(join(" ")) "') &&
         ours=$(printf '%s' "$document" | jq -r --arg name "$name" '.Events[]

@@ -9,7 +9,7 @@ import forewarn
 
 
 class Notices(Protocol):
-    """What the handler wants of a forewarn.Client."""
+    """What the handler needs of a forewarn.Client."""
 
     def watch(self, *, mine: bool) -> Iterable[forewarn.Change]: ...
 
@@ -23,7 +23,7 @@ class Service(Protocol):
 
 
 def handle(client: Notices, service: Service) -> None:
-    """The handler: yours stands in a module of its own, as these classes do."""
+    """The handler: put yours in a module of its own."""
     in_hand: set[str] = set()
     for change in client.watch(mine=True):
         event = change.event
@@ -38,7 +38,7 @@ def handle(client: Notices, service: Service) -> None:
 
 
 class FakeClient:
-    """Tells what it is given, as a client's watch would, and keeps what is approved."""
+    """A client that reports given changes, and records approvals."""
 
     def __init__(self, *changes: forewarn.Change) -> None:
         self.changes = changes
@@ -76,7 +76,7 @@ def reboot(event_id: str, notice_seconds: float = 900.0) -> forewarn.Event:
         source="Platform",
         duration_seconds=-1,
         concerns_me=True,
-        starts_by=time.monotonic() + notice_seconds,  # what notice_left is reckoned from
+        starts_by=time.monotonic() + notice_seconds,  # notice_left counts from this
     )
 
 

@@ -10,7 +10,7 @@ import forewarn
 
 PORT = int(os.environ.get("WEB_PORT", "8080"))
 NOTICED_SECONDS = float(os.environ.get("WEB_NOTICED_SECONDS", "15"))
-"""How long the load balancer takes to see a failing health check and send nobody any more."""
+"""How long the load balancer takes to see a failing health check and to send no more requests."""
 
 log = logging.getLogger("web")
 going_down: set[str] = set()

@@ -21,11 +21,11 @@ class Worker:
     def _run(self) -> None:
         while True:
             job = self.jobs.get()
-            with self._working:  # whoever holds it keeps the next job from beginning
+            with self._working:  # while it is held, no job begins
                 log.info("done: %s", job)
 
     def drain(self, seconds: float | None) -> bool:
-        """Let the job that is under way end, and begin no other; tell whether it did in time."""
+        """Let the current job end, and begin no other; tell whether it did in time."""
         return self._working.acquire(timeout=-1 if seconds is None else seconds)
 
     def resume(self) -> None:

@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "client.md"
 
 def test_the_page_is_what_the_docstrings_say() -> None:
     written = PAGE.read_text(encoding="utf-8")
-    assert written == reference.page(), "write it anew: see its second paragraph"
+    assert written == reference.page(), "write it again: see its second paragraph"
 
 
 def test_every_public_name_has_its_place_on_the_page() -> None:

@@ -144,7 +144,7 @@ def parse(address: str) -> EndpointAddress:
     if "@" in parts.netloc or "?" in address or "#" in address or parts.netloc.endswith(":"):
         raise _bad(address, "only a host, a port and a path count")
     if not bracketed and not re.fullmatch(_NAME, host):
-        raise _bad(address, "the host is no name")
+        raise _bad(address, "the host name is invalid")
     if port == 0:
         raise _bad(address, "the port must be 1 to 65535")
     if "/metadata/" in f"{path.lower()}/":

@@ -37,7 +37,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     concerns_me: bool | None = None
     """Whether this machine is among the resources; None where its name is not known."""
     starts_by: float | None = None
-    """NotBefore on this machine's monotonic clock, in seconds; None where there is none."""
+    """NotBefore on this machine's monotonic clock, in seconds; None without one."""
 
     @property
     def started(self) -> bool:

@@ -46,7 +46,7 @@ class FailedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     """For people: what is wrong, and the likely cause."""
     answered: bool = False
-    """Whether anything came: a whole answer, or bytes that are none."""
+    """Whether anything came: a whole answer, or bytes that are not HTTP."""
     status: int | None = None
     """The answer's; None where none came, or the status was not what was wrong."""
     text: str = ""
@@ -80,7 +80,7 @@ _NO_NAME: Final = "this server does not tell machines their names: set the name 
 
 
 def failure_of(reply: Reply, endpoint: EndpointAddress, *, of_name: bool = False) -> FailedAnswer:
-    """Return what a response that is no success says.
+    """Return the failure that a response without success reports.
 
     Args:
         reply: The response.
@@ -110,7 +110,7 @@ def _cause(status: int, endpoint: EndpointAddress, *, of_name: bool) -> str:
     if status == 404 and of_name:
         return _NO_NAME
     hundred = status // 100 * 100
-    return _CAUSES.get(status) or _CAUSES.get(hundred, "this is no answer of the protocol")
+    return _CAUSES.get(status) or _CAUSES.get(hundred, "this is not an answer of the protocol")
 
 
 def no_document(message: str) -> FailedAnswer:

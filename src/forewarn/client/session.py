@@ -419,7 +419,7 @@ def ids_of(events: Sequence[event.Event | str]) -> tuple[str, ...]:
     """Return the ids to approve, each once.
 
     Raises:
-        Misuse: There is none, or too many for one request, or something is neither event nor id.
+        Misuse: There are no events or too many, or something is neither event nor id.
     """
     ids: dict[str, str] = {}
     for each in events:

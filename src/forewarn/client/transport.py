@@ -165,7 +165,7 @@ class HttpExchange:
             data: `b""` where the server has closed.
 
         Raises:
-            ConnectionBroken: It is no response, is over a limit, or was cut off.
+            ConnectionBroken: It is not a response, is over a limit, or was cut off.
         """
         self._began = self._began or bool(data)
         if not self._began:
