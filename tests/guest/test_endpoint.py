@@ -40,7 +40,9 @@ def ask(
         return admitted
     outcome = plane.endpoint.answer(admitted, body)
     if isinstance(outcome, ApprovalRequest):
-        return plane.endpoint.settle(plane.endpoint.approve(outcome))
+        outcome = plane.endpoint.approve(outcome)
+    if isinstance(outcome, Future):
+        return plane.endpoint.settle(outcome)
     assert isinstance(outcome, Reply)
     return outcome
 

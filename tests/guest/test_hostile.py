@@ -268,6 +268,7 @@ def test_a_guest_has_one_approval_in_flight_and_a_neighbour_does_not_wait_for_th
             peer.send(post())
         neighbour = plane.connect("10.0.0.11")
         neighbour.send(post())
+        turn()
         assert len(plane.approvals._waiting) == 2
         plane.approvals.decide_all()
         turn()
@@ -292,6 +293,7 @@ def test_approvals_in_flight_are_bounded_by_their_entries_and_who_used_least_goe
         greedy.connection.account.charge(1.0, 0.0)
         for peer in (greedy, modest):
             peer.connection._read(post(), 1, 0.0)
+        turn()
         assert len(plane.approvals._waiting) == 2
         plane.approvals._waiting.pop(0)()
         turn()

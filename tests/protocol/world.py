@@ -5,6 +5,7 @@ Requests are answered by the endpoint that the service itself answers them with.
 
 import asyncio
 import functools
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
 
@@ -97,7 +98,9 @@ class World:
             return admitted
         outcome: Any = endpoint.answer(admitted, request.body)
         if isinstance(outcome, ApprovalRequest):
-            return endpoint.settle(endpoint.approve(outcome))
+            outcome = endpoint.approve(outcome)
+        if isinstance(outcome, Future):
+            return endpoint.settle(outcome)
         return endpoint.refuse_to_wait(outcome) if isinstance(outcome, LongPoll) else outcome
 
 

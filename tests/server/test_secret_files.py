@@ -43,3 +43,10 @@ def test_what_is_no_secret_is_refused_in_one_line(tmp_path: Path, content: bytes
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SecretUnusable, match=r"gone cannot be read: No such file"):
         secret_files.shared_secret(tmp_path / "gone")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
+def test_a_fifo_is_refused_at_once_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(SecretUnusable, match="ordinary file"):
+        secret_files.shared_secret(tmp_path / "fifo")

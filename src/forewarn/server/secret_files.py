@@ -1,5 +1,6 @@
 """Secrets that are kept in files of their own, never in the settings."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -25,12 +26,19 @@ def read(path: Path) -> tuple[int, str]:
     """Return the mode of a file and its text without the blanks around it.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be read, or is no ordinary file: a FIFO would hold the service up.
     """
-    with path.open("rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    with open(path, "rb", opener=_at_once) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not an ordinary file")
+        mode = stat.S_IMODE(status.st_mode)
         text = file.read(MAX_BYTES).decode("utf-8", "replace").strip()
     return mode, text
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def shared_secret(path: Path) -> bytes:

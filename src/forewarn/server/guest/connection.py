@@ -417,32 +417,46 @@ class Connection(asyncio.Protocol):
         self._send(reply, resource=EVENTS)  # the reader has let go of what was asked for
         self._carry_on()
 
-    def _approve(self, approval: ApprovalRequest) -> None:
-        """Submit an approval when its guest's turn comes."""
-        shared, account, entries = self._shared, self.account, len(approval.event_ids)
-        self._pending = approval
+    def _approve(self, request: ApprovalRequest) -> None:
+        """Submit an approval now, or when its guest's turn comes."""
+        self._pending = request
+        if self._shared.fair_queue.may_approve(self.account):
+            self._submit(request)
+        else:
+            self._shared.fair_queue.wait_to_approve(self)
+
+    def submit(self) -> None:
+        """Submit the approval, now that its guest's turn has come."""
+        request = self._pending
+        assert isinstance(request, ApprovalRequest)
+        began = self._shared.monotonic()
+        self._submit(request)
+        self.account.charge(self._shared.monotonic() - began, began)
+        if self._pending is not request:
+            self._carry_on()
+
+    def _submit(self, request: ApprovalRequest) -> None:
+        """Have it approved; come back to the loop from the thread that decides."""
+        shared, account = self._shared, self.account
+        submitted = shared.endpoint.approve(request)
+        if isinstance(submitted, Reply):
+            self._pending = None
+            self._send(submitted)
+            return
 
         def approved(done: "Future[Any]") -> None:
-            shared.fair_queue.approved(account, entries)
-            if self._pending is approval:
+            shared.fair_queue.approved(account, request.entries)
+            if self._pending is request:
                 self._pending = None
                 self._send(shared.endpoint.settle(done))
                 self._carry_on()
 
         def come_back(done: "Future[Any]") -> None:
-            """Come back to the event loop; called by the thread that has decided."""
             with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the connection
                 shared.loop.call_soon_threadsafe(approved, done)
 
-        def submit() -> None:
-            try:
-                decided = shared.endpoint.approve(approval)
-            except Exception as error:  # noqa: BLE001 - it is answered as one that failed
-                decided = Future()
-                decided.set_exception(error)
-            decided.add_done_callback(come_back)
-
-        shared.fair_queue.approve(self, entries, submit)
+        shared.fair_queue.submitted(account, request.entries)
+        submitted.add_done_callback(come_back)
 
     def _delayed_is_done(self, delayed: "Future[Any]") -> None:
         self._shared.loop.call_soon(self._give_delayed, delayed)

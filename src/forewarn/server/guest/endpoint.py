@@ -60,20 +60,24 @@ class Admitted:
 
 
 class ApprovalRequest:
-    """An approval that is to be submitted: `Endpoint.approve`, then `Endpoint.settle`.
+    """An approval to be submitted in its turn: `GuestEndpoint.approve`, then `settle`.
+
+    Its body is read only then: a thousand EventIds take more memory, and longer, than all else.
 
     Args:
         machine: Whose word it is.
         address: Where its word came from.
-        event_ids: Upper-case ids; all of them are approved or none.
+        body: The request's.
     """
 
-    __slots__ = ("address", "event_ids", "machine")
+    __slots__ = ("address", "body", "entries", "machine")
 
-    def __init__(self, machine: Machine, address: str, event_ids: tuple[str, ...]) -> None:
+    def __init__(self, machine: Machine, address: str, body: bytes) -> None:
         self.machine = machine
         self.address = address
-        self.event_ids = event_ids
+        self.body = body
+        self.entries = 0
+        """How many EventIds the control plane has of it."""
 
 
 Outcome: TypeAlias = "Reply | LongPoll | ApprovalRequest | DelayedAnswer"
@@ -197,12 +201,7 @@ class GuestEndpoint:
             if exchange.holds(wanted, page.incarnation):
                 return LongPoll(wanted, source, machine.key, machine.scope)
             return exchange.document_reply(wanted, page.incarnation, page.body, waits=True)
-        event_ids = exchange.start_requests(body)
-        if isinstance(event_ids, Reply):
-            return event_ids
-        if not event_ids:
-            return exchange.approved()
-        return ApprovalRequest(machine, source.address, event_ids)
+        return ApprovalRequest(machine, source.address, body)
 
     def _answer_late(self, admitted: Admitted, body: bytes) -> Reply | LongPoll | ApprovalRequest:
         """Answer a request that turned its scope on.
@@ -251,25 +250,45 @@ class GuestEndpoint:
         assert reply is not None  # it is over
         return reply
 
-    def approve(self, approval: ApprovalRequest) -> "Future[Any]":
-        """Submit an approval; the future is done, on another thread, once it is durable."""
-        machine = approval.machine
-        return self._plane.approve(
-            machine.scope, approval.event_ids, by=machine.name, address=approval.address
-        )
+    def approve(self, request: ApprovalRequest) -> "Reply | Future[Any]":
+        """Submit an approval.
+
+        Returns:
+            The answer, if the body is wrong or names no event; else a future that is done, on
+            another thread, once the approval is durable.
+        """
+        event_ids = exchange.start_requests(request.body)
+        if isinstance(event_ids, Reply):
+            return event_ids
+        if not event_ids:
+            return exchange.approved()
+        machine = request.machine
+        try:
+            submitted = self._plane.approve(
+                machine.scope, event_ids, by=machine.name, address=request.address
+            )
+        except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
+            _log.exception("could not submit an approval")
+            return exchange.internal()
+        request.body = b""
+        request.entries = len(event_ids)
+        return submitted
 
     def settle(self, done: "Future[Any]") -> Reply:
         """Answer an approval that is done, well or not."""
-        try:
-            done.result(timeout=0)
-        except Refused as refused:
-            if refused.code is ErrorCode.NOT_FOUND and "event_id" in refused.facts:
-                return exchange.unknown_event(str(refused.facts["event_id"]))
-            _log.exception("the plane refused an approval for a reason that guests have not")
-            return exchange.internal()
-        except (StoreError, CancelledError):
+        error = CancelledError() if done.cancelled() else done.exception(timeout=0)
+        if error is None:
+            return exchange.approved()
+        if isinstance(error, (StoreError, CancelledError)):
             return exchange.unavailable(RETRY_AFTER_SECONDS)
-        except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
-            _log.exception("an approval failed")
-            return exchange.internal()
-        return exchange.approved()
+        if (
+            isinstance(error, Refused)
+            and error.code is ErrorCode.NOT_FOUND
+            and "event_id" in error.facts
+        ):
+            # Its frames hold the future that holds it: a guest who is refused again and again
+            # would fill the memory until the collector comes by.
+            error.__traceback__ = None
+            return exchange.unknown_event(str(error.facts["event_id"]))
+        _log.error("an approval failed", exc_info=error)
+        return exchange.internal()

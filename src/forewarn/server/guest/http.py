@@ -299,7 +299,7 @@ class RequestReader:
             stop = min(len(data), start + length - len(self._body))
             self._body += data[start:stop]
             if len(self._body) == length:
-                self.body = bytes(self._body)
+                self._complete(self._body)
             return stop
         if self._body is None:
             self._body = _Chunks(self._limits)
@@ -309,10 +309,14 @@ class RequestReader:
         self._body.feed(data[start:stop])
         self.fault = self._body.fault
         if self.fault is None and self._body.is_complete:
-            self.body = bytes(self._body.body)
+            self._complete(self._body.body)
         elif self.fault is None and self._count(data, start, stop) >= limit:
             self.fault = exchange.body_too_large(self._limits.body_bytes)
         return stop
+
+    def _complete(self, body: bytearray) -> None:
+        self.body = bytes(body)
+        self._body = None
 
     def _boundary(self, data: bytes, start: int, limit: int) -> int:
         """Return how far a parser may read without passing the end of anything."""

@@ -181,8 +181,8 @@ LOOP_SHARE: Final = 0.05
 """Of the loop's time: what one guest may use before its requests wait for turns. A machine that
 polls 50 times a second uses 0.003."""
 
-BURST_SECONDS: Final = 0.2
-"""How far a guest may be ahead of its share: 10 ms of the loop at once."""
+BURST_SECONDS: Final = 0.1
+"""How far a guest may be ahead of its share: 5 ms of the loop at once, a burst of its rate."""
 
 ACCEPT_SECONDS: Final = 50e-6
 """What a new connection costs the loop, about: most of it is spent before we are asked."""
@@ -199,6 +199,10 @@ class Queued(Protocol):
 
     def have_turn(self) -> None:
         """Answer some more of what has come."""
+        ...
+
+    def submit(self) -> None:
+        """Submit its approval."""
         ...
 
 
@@ -220,8 +224,8 @@ class Account:
         """Its connections that wait for a turn."""
         self.is_approving = False
         """Whether the control plane has an approval of it."""
-        self.approvals: dict[Queued, tuple[int, Callable[[], None]]] = {}
-        """Its approvals that wait for a turn: how many EventIds, and what submits them."""
+        self.approvals: dict[Queued, None] = {}
+        """Its connections whose approval waits for a turn."""
 
     def is_over(self, now: float) -> bool:
         """Return whether it has used its share of the loop."""
@@ -250,6 +254,7 @@ class FairQueue:
         self._in_flight = 0
         self._approving: dict[Account, None] = {}
         """Accounts whose approvals wait for a turn."""
+        self._is_approving_soon = False
 
     def queue(self, connection: Queued) -> None:
         """Let a connection have a turn when its account's turn comes.
@@ -275,27 +280,32 @@ class FairQueue:
             self._call_soon(self._next)
         connection.have_turn()
 
-    def approve(self, connection: Queued, entries: int, submit: Callable[[], None]) -> None:
-        """Submit a connection's approval, at once or when its guest's turn comes.
+    def may_approve(self, account: Account) -> bool:
+        """Return whether a guest's approval need not wait for a turn."""
+        is_free = not self._approving and not account.is_approving
+        return is_free and self._in_flight < MAX_APPROVALS_IN_FLIGHT
+
+    def wait_to_approve(self, connection: Queued) -> None:
+        """Let a connection submit its approval when its guest's turn comes.
 
         A guest has one in flight at a time; of those that wait, the guest goes first that has used
         least of the loop.
-
-        Args:
-            connection: Where it came from; it has one at a time.
-            entries: How many EventIds it names.
-            submit: Submits it; `approved` must follow.
         """
         account = connection.account
-        account.approvals[connection] = (entries, submit)
+        account.approvals[connection] = None
         self._approving[account] = None
-        self._submit()
+        self._approve_soon()
+
+    def submitted(self, account: Account, entries: int) -> None:
+        """Note that the control plane has an approval of so many EventIds."""
+        account.is_approving = True
+        self._in_flight += entries
 
     def approved(self, account: Account, entries: int) -> None:
-        """Note that the control plane has answered, and submit what waited for that."""
+        """Note that the control plane has answered."""
         account.is_approving = False
         self._in_flight -= entries
-        self._submit()
+        self._approve_soon()
 
     def forget(self, connection: Queued) -> None:
         """Drop a connection's approval that was not submitted yet: nobody hears of it any more."""
@@ -304,16 +314,18 @@ class FairQueue:
         if not account.approvals:
             self._approving.pop(account, None)
 
-    def _submit(self) -> None:
-        while self._in_flight < MAX_APPROVALS_IN_FLIGHT:
-            ready = [account for account in self._approving if not account.is_approving]
-            if not ready:
-                return
-            account = min(ready, key=lambda each: each.free_at)
-            connection = next(iter(account.approvals))
-            entries, submit = account.approvals.pop(connection)
-            if not account.approvals:
-                del self._approving[account]
-            account.is_approving = True
-            self._in_flight += entries
-            submit()
+    def _approve_soon(self) -> None:
+        if self._approving and not self._is_approving_soon:
+            self._is_approving_soon = True
+            self._call_soon(self._approve_next)
+
+    def _approve_next(self) -> None:
+        self._is_approving_soon = False
+        ready = [account for account in self._approving if not account.is_approving]
+        if not ready or self._in_flight >= MAX_APPROVALS_IN_FLIGHT:
+            return  # `approved` comes back to it
+        account = min(ready, key=lambda each: each.free_at)
+        connection = next(iter(account.approvals))
+        self.forget(connection)
+        self._approve_soon()
+        connection.submit()

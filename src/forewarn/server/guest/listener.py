@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 BACKLOG: Final = 1024
 """Connections that wait to be accepted: a whole fleet's poll in one second gets through."""
 
+RECEIVE_BYTES: Final = 16 * 1024
+"""Of a connection's receive buffer, which Linux doubles. A head fits, and a body comes in a few
+pieces; of a thousand connections that wait for their turn, each holds one buffer's worth."""
+
 MAX_LISTENERS: Final = 64
 """One for each bridge of a host, and some to spare."""
 
@@ -201,6 +205,8 @@ class Listeners:
             for listener, proxies in listeners:
                 server = await self._bind(listener, proxies)
                 self._servers.append(server)
+                # Before it listens: a connection has the buffer of the socket that it came to.
+                server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
                 port = server.sockets[0].getsockname()[1]
                 opened.append(msgspec.structs.replace(listener, port=port))
             # No connection is served before all addresses are ours. Some loops find out only
