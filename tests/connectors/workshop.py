@@ -1,4 +1,4 @@
-"""Little programs, acts, and connectors that run them: real processes, waited for through pipes."""
+"""Little programs and tasks, and connectors that run them: real processes, awaited by pipes."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from forewarn.connectors.command import Command, CommandSettings
+from forewarn.connectors.command import CommandConnector, CommandConnectorSettings
 from forewarn.connectors.port import Task
 from forewarn.vocabulary import EventSource, EventType
 
@@ -29,7 +29,7 @@ def play(story: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(run())
 
 
-def act(*machines: str, operation: str = "1.1", attempt: int = 1, **more: Any) -> Task:
+def task(*machines: str, operation: str = "1.1", attempt: int = 1, **more: Any) -> Task:
     names = machines or ("web-0",)
     usual = Task(
         operation=operation,
@@ -63,10 +63,10 @@ class Workshop:
         os.mkfifo(place)
         return place
 
-    def connector(self, body: str, **settings: Any) -> Command:
+    def connector(self, body: str, **settings: Any) -> CommandConnector:
         environment = {**os.environ, **settings.pop("environment", {})}
-        shape = CommandSettings(program=(self.program(body),), **settings)
-        return Command(shape, self.state, environment)
+        shape = CommandConnectorSettings(program=(self.program(body),), **settings)
+        return CommandConnector(shape, self.state, environment)
 
     def lines(self, name: str) -> list[str]:
         place = self.folder / name

@@ -10,7 +10,7 @@ from builders import MINUTE, NOW, SECOND
 from control.conftest import House, done
 from control.scripted import Scripted
 from forewarn.connectors.port import Found, Outcome, Task
-from forewarn.connectors.simulated import DURATIONS, Simulated
+from forewarn.connectors.simulated import DURATIONS, SimulatedConnector
 from forewarn.control.executor import LEASE, MAX_REPEATS, RENEW_EVERY, Executor, OnUnknown
 from forewarn.control.ticker import Ticker
 from forewarn.maintenance import fleet, planner
@@ -302,7 +302,7 @@ def test_old_history_is_purged_as_time_goes_by(house: House) -> None:
 
 def test_a_simulated_act_lasts_its_duration_from_its_start(house: House) -> None:
     async def run() -> None:
-        connector = Simulated(house.clock, {EventType.FREEZE: timedelta(seconds=5)})
+        connector = SimulatedConnector(house.clock, {EventType.FREEZE: timedelta(seconds=5)})
         freeze, reboot = act(EventType.FREEZE), act(REBOOT)
         house.clock.advance(2 * SECOND)
         frozen = asyncio.create_task(connector.perform(freeze))

@@ -42,25 +42,25 @@ def answer_before_commit() -> None:
 
 
 def skip_check() -> None:
-    """Carry an act out without a look at what earlier attempts have done."""
-    from forewarn.connectors import command, runs
+    """Carry a task out without a look at what earlier attempts have done."""
+    from forewarn.connectors import command, task_process
     from forewarn.connectors.port import Found, Task
 
-    async def check(_: command.Command, __: Task) -> Found:
+    async def check(_: command.CommandConnector, __: Task) -> Found:
         return Found.NOT_DONE
 
-    def of(_: runs.Runs, __: Task) -> list[runs.Run]:
+    def of(_: task_process.TaskRuns, __: Task) -> list[task_process.TaskRun]:
         return []
 
-    command.Command.check = check  # type: ignore[assignment]  # the break
-    runs.Runs.of = of  # type: ignore[method-assign]  # that is the break
+    command.CommandConnector.check = check  # type: ignore[assignment]  # the break
+    task_process.TaskRuns.of = of  # type: ignore[method-assign]  # that is the break
 
 
 def forget_fencing() -> None:
-    """Let an act be claimed while another holds it, and take the result of any attempt."""
+    """Let a task be claimed while another holds it, and take the result of any attempt."""
     import msgspec
 
-    from forewarn.connectors import runs
+    from forewarn.connectors import task_process
     from forewarn.maintenance import commands, decide, model, working_set
     from forewarn.store import queries
 
@@ -80,13 +80,15 @@ def forget_fencing() -> None:
         assert attempt
         return self.named(operation_id)
 
-    def make(self: runs.Runs, act: Any, subject: str, *, check: bool) -> tuple[runs.Run, int]:
+    def make(
+        self: task_process.TaskRuns, task: Any, subject: str, *, check: bool
+    ) -> tuple[task_process.TaskRun, int]:
         self._latest.clear()
-        return whole_make(self, act, subject, check=check)
+        return whole_make(self, task, subject, check=check)
 
     whole_claim = decide._RULES[commands.ClaimTasks]
     decide._RULES = {**decide._RULES, commands.ClaimTasks: claim}  # type: ignore[misc] # the break
-    whole_make, runs.Runs._make = runs.Runs._make, make  # type: ignore[method-assign]
+    whole_make, task_process.TaskRuns._make = task_process.TaskRuns._make, make  # type: ignore[method-assign]
     queries.SqlReading.claimable = claimable  # type: ignore[method-assign]
     working_set.WorkingSet.claimed = claimed  # type: ignore[method-assign]
 

@@ -1,6 +1,6 @@
 """The operator's program carries maintenance out: run once a machine, or once an operation.
 
-The program gets the act as JSON on its standard input and as FOREWARN_* variables; its exit status
+The program gets the task as JSON on its standard input and as FOREWARN_* variables; its exit status
 is the outcome. docs/guides/connectors.md is the contract. Each run has a runner process of its own
 (see `runs`), so that a restart of the service neither kills nor repeats it.
 """
@@ -10,18 +10,26 @@ import os
 import shutil
 from collections.abc import Collection, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import structlog
 
-from forewarn.connectors import runs
+from forewarn.connectors import task_process
 from forewarn.connectors.port import Found, Outcome, Task
-from forewarn.connectors.program import CommandSettings
-from forewarn.connectors.runs import WHOLE, Alive, Ended, Limits, Program, Run, Runs, Trace
+from forewarn.connectors.task_process import (
+    WHOLE,
+    Program,
+    RunLimits,
+    RunningTask,
+    RunResult,
+    RunTrace,
+    TaskRun,
+    TaskRuns,
+)
 
 PREFIX: Final = "FOREWARN_"
-"""What a program's variables about the act begin with; the service's own are not passed on."""
+"""What a program's variables about the task begin with; the service's own are not passed on."""
 
 OWN_VARIABLES: Final = frozenset(
     {"CREDENTIALS_DIRECTORY", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID", "NOTIFY_SOCKET"}
@@ -52,6 +60,33 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
+class CommandConnectorSettings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """The operator's program, and how it is run."""
+
+    program: tuple[str, ...] = ()
+    """The program and its arguments, as `["/usr/local/bin/maintain", "--quiet"]`: a full path, or a
+    bare name that PATH finds; no shell reads it. Empty by default: nobody can choose it but you."""
+    per: Literal["machine", "operation"] = "machine"
+    """Whether it is run for each machine of an operation, all at once as far as `at_once` allows,
+    or once for all of them. By default each machine: the simplest programs take one name."""
+    time_limit_seconds: Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 3600)] = 1800.0
+    """When a run gets SIGTERM, with all of its process group, and has failed. By default half an
+    hour: longer than a large machine's live migration, and not for ever."""
+    grace_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 10.0
+    """How long after that SIGTERM it gets SIGKILL: 10 s to put things in order."""
+    at_once: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 16
+    """How many runs are under way at once; the others wait in the order in which they came. 16
+    spare the hosts; what a restart finds under way is not counted."""
+    check_command: tuple[str, ...] = ()
+    """Asked where nobody knows whether a run did its work, with the same input and variables: exit
+    status 0 says done, 1 not done, any other that it cannot tell either. Empty, the default, is
+    none: `on_unknown` decides then."""
+    state: str = ""
+    """The folder for the runs' files, on a local disk. `""` is `commands` beside the database."""
+
+
 class CommandUnusable(Exception):  # noqa: N818 - a state of the settings, as StoreUnusable is
     """The connector cannot be used; the message is one line for the operator."""
 
@@ -72,7 +107,7 @@ class _Report(msgspec.Struct, frozen=True, kw_only=True):
     hosts: dict[str, str] = {}
 
 
-class Command:
+class CommandConnector:
     """Runs the operator's program.
 
     Args:
@@ -87,19 +122,18 @@ class Command:
 
     def __init__(
         self,
-        settings: CommandSettings,
+        settings: CommandConnectorSettings,
         state: Path,
         environment: Mapping[str, str],
         os_name: str = os.name,
     ) -> None:
         if os_name != "posix":
-            message = "the command connector needs a POSIX system, such as Linux: it runs programs "
-            raise CommandUnusable(message + "in process groups of their own")
-        _judge("program", settings.program, "name the program that carries maintenance out")
+            raise CommandUnusable("the command connector needs a POSIX system, such as Linux")
+        _judge("program", settings.program, "set the program that carries maintenance out")
         if settings.check_command:
             _judge("check_command", settings.check_command, "")
         self._settings = settings
-        self._limits = Limits(settings.time_limit_seconds, settings.grace_seconds)
+        self._limits = RunLimits(settings.time_limit_seconds, settings.grace_seconds)
         self._environment = {
             name: value
             for name, value in environment.items()
@@ -107,132 +141,142 @@ class Command:
         }
         self._slots = asyncio.Semaphore(settings.at_once)
         try:
-            self._runs = Runs(state.absolute())
+            self._runs = TaskRuns(state.absolute())
         except OSError as error:
-            message = f"the folder {state} for the commands' results cannot be made: {error}"
+            message = f"cannot make the folder {state} for the results of commands: {error}"
             raise CommandUnusable(message) from error
 
-    async def perform(self, act: Task) -> Outcome | Literal[Found.UNKNOWN]:
+    async def perform(self, task: Task) -> Outcome | Literal[Found.UNKNOWN]:
         """Run the program for all that has no result of an earlier attempt."""
-        earlier = await self._earlier(act)
-        tasks = [self._perform(act, subject, found) for subject, found in earlier.items()]
+        earlier = await self._earlier(task)
+        tasks = [self._perform(task, subject, found) for subject, found in earlier.items()]
         reports = await _all(tasks)
         known = [report for report in reports if report is not None]
         return _outcome(known) if len(known) == len(reports) else Found.UNKNOWN
 
-    async def check(self, act: Task) -> Outcome | Found:
+    async def check(self, task: Task) -> Outcome | Found:
         """Tell what the files of earlier attempts, or the check command, say."""
-        earlier = await self._earlier(act)
-        tasks = [self._check(act, subject, found) for subject, found in earlier.items()]
+        earlier = await self._earlier(task)
+        tasks = [self._check(task, subject, found) for subject, found in earlier.items()]
         left = await _all(tasks)
-        if Trace.BEGUN in left:
+        if RunTrace.BEGUN in left:
             return Found.UNKNOWN
-        ended = [one for one in left if isinstance(one, Ended)]
+        ended = [one for one in left if isinstance(one, RunResult)]
         if len(ended) < len(left):
             return Found.NOT_DONE
         pairs = zip(earlier, ended, strict=True)
         return _outcome([self._report(subject, one) for subject, one in pairs])
 
-    async def forget(self, act: Task) -> None:
+    async def forget(self, task: Task) -> None:
         """Remove the files of this operation."""
-        await asyncio.to_thread(self._runs.forget, act)
+        await asyncio.to_thread(self._runs.forget, task)
 
     async def sweep(self, live: Collection[str]) -> None:
         """Remove the files of operations that are over."""
         await asyncio.to_thread(self._runs.sweep, live)
 
-    async def _earlier(self, act: Task) -> dict[str, list[Run]]:
+    async def _earlier(self, task: Task) -> dict[str, list[TaskRun]]:
         """Return the runs that there are of each subject, the latest first.
 
         What was begun once a machine or once an operation is ended so, whatever `per` says now.
         """
-        begun = await asyncio.to_thread(self._runs.of, act)
+        begun = await asyncio.to_thread(self._runs.of, task)
         whole = {run.subject == WHOLE for run in begun} or {self._settings.per == "operation"}
-        earlier: dict[str, list[Run]] = {WHOLE: []} if True in whole else {}
+        earlier: dict[str, list[TaskRun]] = {WHOLE: []} if True in whole else {}
         if not earlier:
-            earlier = {machine: [] for machine in act.machines}
+            earlier = {machine: [] for machine in task.machines}
         for run in begun:
             earlier.setdefault(run.subject, []).append(run)
         return earlier
 
-    async def _perform(self, act: Task, subject: str, earlier: list[Run]) -> _Report | None:
+    async def _perform(self, task: Task, subject: str, earlier: list[TaskRun]) -> _Report | None:
         """Return how a subject's run ended; None if its runner was lost."""
         left, _ = await self._settled(earlier)
-        if isinstance(left, Ended):
+        if isinstance(left, RunResult):
             return self._report(subject, left)
         async with self._slots:
             try:
-                run = await self._begin(act, subject, self._settings.program, self._limits)
+                run = await self._begin(task, subject, self._settings.program, self._limits)
             except (OSError, ValueError) as error:
-                message = f"it could not be started: {error}"
+                message = f"could not start the program: {error}"
                 return _Report(subject=subject, succeeded=False, message=message)
             left = await self._end(run)
-        if isinstance(left, Ended):
+        if isinstance(left, RunResult):
             return self._report(subject, left)
-        if left is Trace.NOTHING:
+        if left is RunTrace.NOTHING:
             why = await asyncio.to_thread(self._runs.trouble, run)
-            message = f"it could not be started: {why or 'its runner was killed'}"
+            message = f"could not start the program: {why or 'its runner was killed'}"
             return _Report(subject=subject, succeeded=False, message=message)
-        _log.error("a program's runner was lost", operation=act.operation, subject=subject)
+        _log.error("a program's runner was lost", operation=task.operation, subject=subject)
         return None
 
-    async def _check(self, act: Task, subject: str, earlier: list[Run]) -> Ended | Trace:
+    async def _check(
+        self, task: Task, subject: str, earlier: list[TaskRun]
+    ) -> RunResult | RunTrace:
         left, run = await self._settled(earlier)
-        if left is not Trace.BEGUN or run is None:
+        if left is not RunTrace.BEGUN or run is None:
             return left
-        if run.attempt <= act.repeat_after:
-            return Trace.NOTHING
+        if run.attempt <= task.repeat_after:
+            return RunTrace.NOTHING
         if self._settings.check_command:
-            left = await self._ask(act, run)
-        if left is Trace.BEGUN:
-            _log.warning("nobody knows how a run ended", operation=act.operation, subject=subject)
+            left = await self._ask(task, run)
+        if left is RunTrace.BEGUN:
+            _log.warning(
+                "the result of a run is unknown", operation=task.operation, subject=subject
+            )
         return left
 
-    async def _ask(self, act: Task, lost: Run) -> Ended | Trace:
+    async def _ask(self, task: Task, lost: TaskRun) -> RunResult | RunTrace:
         """Let the check command say what became of a run that was lost."""
-        limits = Limits(CHECK_SECONDS, self._settings.grace_seconds)
+        limits = RunLimits(CHECK_SECONDS, self._settings.grace_seconds)
         async with self._slots:
             try:
                 check = await self._begin(
-                    act, lost.subject, self._settings.check_command, limits, check=True
+                    task, lost.subject, self._settings.check_command, limits, check=True
                 )
             except (OSError, ValueError) as error:
                 _log.error("the check command cannot be run", reason=str(error))
-                return Trace.BEGUN
+                return RunTrace.BEGUN
             found = await self._end(check)
-        if not isinstance(found, Ended):
-            return Trace.BEGUN
+        if not isinstance(found, RunResult):
+            return RunTrace.BEGUN
         if found.succeeded:
             await asyncio.to_thread(self._runs.adopt, lost, check)
             return found
         if (found.kind, found.number, found.stage) == ("exit", 1, 0):
-            return Trace.NOTHING
-        _log.warning("the check command cannot tell", why=runs.spoken(found, limits))
-        return Trace.BEGUN
+            return RunTrace.NOTHING
+        _log.warning("the check command cannot tell", why=task_process.spoken(found, limits))
+        return RunTrace.BEGUN
 
-    async def _settled(self, earlier: list[Run]) -> tuple[Ended | Trace, Run | None]:
+    async def _settled(self, earlier: list[TaskRun]) -> tuple[RunResult | RunTrace, TaskRun | None]:
         """Return what a subject's runs came to, when none of them is under way.
 
         Returns:
             Its end, or what is left of the latest that had begun; and that run.
         """
-        left: tuple[Ended | Trace, Run | None] = (Trace.NOTHING, None)
+        left: tuple[RunResult | RunTrace, TaskRun | None] = (RunTrace.NOTHING, None)
         for run in earlier:
             stands = await self._end(run)
-            if isinstance(stands, Ended):
+            if isinstance(stands, RunResult):
                 return stands, run
-            if stands is Trace.BEGUN and left[1] is None:
+            if stands is RunTrace.BEGUN and left[1] is None:
                 left = stands, run
         return left
 
     async def _begin(
-        self, act: Task, subject: str, argv: tuple[str, ...], limits: Limits, *, check: bool = False
-    ) -> Run:
+        self,
+        task: Task,
+        subject: str,
+        argv: tuple[str, ...],
+        limits: RunLimits,
+        *,
+        check: bool = False,
+    ) -> TaskRun:
         found = shutil.which(argv[0], path=self._environment.get("PATH"))
         if found is None:
-            message = f"there is no program {argv[0]} that may be executed"
+            message = f"no executable program {argv[0]}"
             raise FileNotFoundError(message)
-        order = _order(act, subject)
+        order = _order(task, subject)
         program = Program(
             argv=(found, *argv[1:]),
             order=msgspec.json.encode(order),
@@ -240,16 +284,16 @@ class Command:
             limits=limits,
             checks=check,
         )
-        return await asyncio.to_thread(self._runs.begin, act, subject, program)
+        return await asyncio.to_thread(self._runs.begin, task, subject, program)
 
-    async def _end(self, run: Run) -> Ended | Trace:
-        while isinstance(stands := await asyncio.to_thread(self._runs.look, run), Alive):
+    async def _end(self, run: TaskRun) -> RunResult | RunTrace:
+        while isinstance(stands := await asyncio.to_thread(self._runs.look, run), RunningTask):
             await self._runs.over(stands)
         return stands
 
-    def _report(self, subject: str, ended: Ended) -> _Report:
+    def _report(self, subject: str, ended: RunResult) -> _Report:
         said, complaint = _said(ended.out)
-        how = runs.spoken(ended, self._limits)
+        how = task_process.spoken(ended, self._limits)
         parts = (said.message, complaint) if said.message else (_text(ended.err), complaint)
         words = "; ".join(part for part in parts if part)
         return _Report(
@@ -272,31 +316,31 @@ async def _all(tasks: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 def _judge(name: str, argv: tuple[str, ...], wanted: str) -> None:
     where = f"connector.command.{name}"
     if not argv or not argv[0]:
-        message = f"{where} is empty: {wanted}, as ['/usr/local/bin/maintain']"
+        message = f"{where} is empty: {wanted}, such as ['/usr/local/bin/maintain']"
         raise CommandUnusable(message)
     if "/" in argv[0] and not argv[0].startswith("/"):
-        message = f"{where}: {argv[0]!r} is neither a full path nor a name that PATH finds"
+        message = f"{where}: invalid program {argv[0]!r}: expected a full path or a bare name"
         raise CommandUnusable(message)
     if any("\0" in argument for argument in argv):
-        message = f"{where} holds a NUL character, which no program's argument can"
+        message = f"{where} contains a NUL character, which no argument can contain"
         raise CommandUnusable(message)
 
 
-def _order(act: Task, subject: str) -> dict[str, object]:
-    """Return what a program reads: the act, and which machine it is about."""
+def _order(task: Task, subject: str) -> dict[str, object]:
+    """Return what a program reads: the task, and which machine it is about."""
     order: dict[str, object] = {
-        "operation": act.operation,
-        "attempt": act.attempt,
-        "event_type": act.event_type.value,
-        "source": act.source.value,
-        "machines": act.machines,
-        "hosts": act.hosts,
-        "duration_seconds": act.duration_seconds,
-        "started_at": act.started_at,
+        "operation": task.operation,
+        "attempt": task.attempt,
+        "event_type": task.event_type.value,
+        "source": task.source.value,
+        "machines": task.machines,
+        "hosts": task.hosts,
+        "duration_seconds": task.duration_seconds,
+        "started_at": task.started_at,
     }
     if subject != WHOLE:
         order["machine"] = subject
-        order["host"] = act.hosts[act.machines.index(subject)]
+        order["host"] = task.hosts[task.machines.index(subject)]
     return order
 
 
@@ -325,10 +369,10 @@ def _said(out: bytes) -> tuple[_Said, str]:
     try:
         said = msgspec.json.decode(line, type=_Said)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return _Said(), f"the last line of its output was not understood: {error}"
+        return _Said(), f"the last line of the output is invalid: {error}"
     for machine, host in said.hosts.items():
         if len(host) > MAX_HOST or not host.isprintable():
-            text = f"its output names a host for {machine[:MAX_HOST]!r} that cannot be one"
+            text = f"the output has an invalid host for {machine[:MAX_HOST]!r}"
             return _Said(message=_clean(said.message)), text
     return _Said(said.hosts, _clean(said.message)), ""
 

@@ -29,7 +29,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How an act ended."""
+    """How a task ended."""
 
     succeeded: bool
     message: str = ""
@@ -48,12 +48,12 @@ class Found(StrEnum):
 
 
 class Connector(Protocol):
-    """Carries acts out. Every verb may be called for many acts at once, on one event loop.
+    """Carries tasks out. Every verb may be called for many tasks at once, on one event loop.
 
-    A call that is cancelled leaves the act as it is: another process asks `check` about it.
+    A call that is cancelled leaves the task as it is: another process asks `check` about it.
     """
 
-    async def perform(self, act: Task) -> Outcome | Literal[Found.UNKNOWN]:
+    async def perform(self, task: Task) -> Outcome | Literal[Found.UNKNOWN]:
         """Carry it out and return when it is over.
 
         What an earlier attempt is known to have done is not done again; what cannot be told is.
@@ -64,19 +64,19 @@ class Connector(Protocol):
         """
         ...
 
-    async def check(self, act: Task) -> Outcome | Found:
-        """Tell how earlier attempts of this act ended; wait for what is still under way.
+    async def check(self, task: Task) -> Outcome | Found:
+        """Tell how earlier attempts of this task ended; wait for what is still under way.
 
         Asked once before `perform` when the attempt is above 1.
         """
         ...
 
-    async def forget(self, act: Task) -> None:
-        """Drop what was kept of this act: its outcome is recorded."""
+    async def forget(self, task: Task) -> None:
+        """Drop what was kept of this task: its outcome is recorded."""
         ...
 
     async def sweep(self, live: Collection[str]) -> None:
-        """Drop what was kept of any operation but these; asked once, before any act.
+        """Drop what was kept of any operation but these; asked once, before any task.
 
         Args:
             live: The ids of the operations that are Started.

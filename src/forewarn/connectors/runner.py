@@ -1,14 +1,15 @@
 """Runs one program and leaves its result in a file: a process of its own, one for each run.
 
-`commands` starts it in a session of its own, so neither Ctrl-C nor the end of the service reaches
-it or the program. It is written for its start-up: run as `python -I -S runner.py`, it imports
-nothing of the package, and of the standard library only what costs next to nothing (`signal` alone
-would take as long as everything else together, for it builds enums; hence `_signal`).
+`task_process` starts it in a session of its own, so neither Ctrl-C nor the end of the service
+reaches it or the program. It is apart from `task_process` for its start-up: run as
+`python -I -S runner.py`, it imports nothing of the package, and of the standard library only what
+costs next to nothing (`signal` alone would take as long as everything else together, for it builds
+enums; hence `_signal`).
 
 Its arguments: the descriptor that tells that it lives, the run's folder, the time limit and the
 grace in seconds, and the program with its own arguments. Its environment is the program's.
 
-In the folder it finds `act.json`, the program's standard input. It leaves `begun` before it starts
+In the folder it finds `task.json`, the program's standard input. It leaves `begun` before it starts
 the program and `result` after that has ended, each durable before it goes on.
 """
 
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _run(folder: str, argv: list[str], limit: float, grace: float) -> bytes:
-    source = os.open(folder + "/act.json", os.O_RDONLY)
+    source = os.open(folder + "/task.json", os.O_RDONLY)
     out, out_end = os.pipe()
     err, err_end = os.pipe()
     trouble, trouble_end = os.pipe()

@@ -1,4 +1,4 @@
-"""A connector that touches nothing: an act lasts as long as the settings say, and succeeds."""
+"""A connector that touches nothing: a task lasts as long as the settings say, and succeeds."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -15,17 +15,17 @@ DURATIONS: Mapping[EventType, timedelta] = {
     EventType.PREEMPT: timedelta(seconds=30),
     EventType.TERMINATE: timedelta(seconds=30),
 }
-"""How long an act of each type takes where the settings say nothing: about what a real one does."""
+"""How long a task of each type takes by default: about as long as a real one."""
 
 
-class Simulated:
-    """Waits out an act's duration from its start.
+class SimulatedConnector:
+    """Waits out a task's duration from its start.
 
-    It keeps nothing: how far an act is follows from when it started, so a restart goes on where
+    It keeps nothing: how far a task is follows from when it started, so a restart goes on where
     the process before would be.
 
     Args:
-        clock: Whose time acts take.
+        clock: Whose time tasks take.
         durations: By type; DURATIONS for those that are left out.
     """
 
@@ -33,23 +33,23 @@ class Simulated:
         self._clock = clock
         self._durations = {**DURATIONS, **durations}
 
-    async def perform(self, act: Task) -> Outcome:
-        """Return when the act's duration since its start is over."""
+    async def perform(self, task: Task) -> Outcome:
+        """Return when the task's duration since its start is over."""
         never = asyncio.Event()
-        while (left := self._left(act)) > timedelta(0):
+        while (left := self._left(task)) > timedelta(0):
             await self._clock.wait(left.total_seconds(), never)
         return Outcome(succeeded=True)
 
-    async def check(self, act: Task) -> Outcome | Found:
+    async def check(self, task: Task) -> Outcome | Found:
         """Tell that it is done if its duration is over."""
-        return Outcome(succeeded=True) if self._left(act) <= timedelta(0) else Found.NOT_DONE
+        return Outcome(succeeded=True) if self._left(task) <= timedelta(0) else Found.NOT_DONE
 
-    async def forget(self, act: Task) -> None:
+    async def forget(self, task: Task) -> None:
         """Do nothing: nothing is kept."""
 
     async def sweep(self, live: Collection[str]) -> None:
         """Do nothing: nothing is kept."""
 
-    def _left(self, act: Task) -> timedelta:
-        over = act.started_at + self._durations[act.event_type]
+    def _left(self, task: Task) -> timedelta:
+        over = task.started_at + self._durations[task.event_type]
         return over - self._clock.now()

@@ -7,9 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from forewarn.clock import Clock
-from forewarn.connectors.command import Command, CommandUnusable
+from forewarn.connectors.command import CommandConnector, CommandUnusable
 from forewarn.connectors.port import Connector
-from forewarn.connectors.simulated import Simulated
+from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.server.settings import Settings
 from forewarn.vocabulary import EventType
 
@@ -30,8 +30,8 @@ def chosen(settings: Settings, clock: Clock, environment: Mapping[str, str]) -> 
         for name in ("program", "check_command"):
             _judge_there(f"connector.command.{name}", getattr(connector.command, name))
         state = Path(connector.command.state)
-        return Command(connector.command, state, environment, os.name)
-    return Simulated(clock, _durations(settings))
+        return CommandConnector(connector.command, state, environment, os.name)
+    return SimulatedConnector(clock, _durations(settings))
 
 
 def _judge_there(where: str, argv: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from forewarn import settings
-from forewarn.connectors.program import CommandSettings
+from forewarn.connectors.command import CommandConnectorSettings
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
 from forewarn.settings import FieldError, Log
@@ -150,7 +150,7 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """What to do with a task whose outcome is unknown after a restart: ask an operator, repeat it,
     or fail it. By default ask: a second reboot is worse than a wait."""
     simulated: SimulatedSettings = SimulatedSettings()
-    command: CommandSettings = CommandSettings()
+    command: CommandConnectorSettings = CommandConnectorSettings()
 
 
 class ClockSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

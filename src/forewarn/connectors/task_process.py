@@ -4,7 +4,7 @@ An operation's runs are in one folder, `<operation>@<when it started>`, for an o
 is restored gives the same number to another operation. A run is a folder in it,
 `<attempt>.<try>.<subject>`, where the subject is the machine or `_all`:
 
-    act.json  what the program reads as its standard input
+    task.json  what the program reads as its standard input
     alive     a pipe that the runner holds open as long as it lives
     begun     the program may have begun: durable before it does
     result    how it ended: there whole, or not at all
@@ -12,7 +12,7 @@ is restored gives the same number to another operation. A run is a folder in it,
 
 Whether a runner lives is read from the pipe: the kernel closes it with the last process that holds
 it, so no process number is compared and none that is used again deceives. The service holds it
-until the runner does. All functions here block, but for `Runs.over`: they belong on a thread.
+until the runner does. All functions here block, but for `TaskRuns.over`: they belong on a thread.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ MAX_HEAD = 100
 _log = structlog.get_logger(__name__)
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a program ended."""
 
     kind: str
@@ -69,7 +69,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind == "exit" and self.number == 0 and self.stage == 0
 
 
-class Trace(Enum):
+class RunTrace(Enum):
     """What is left of a run that has no result and nobody alive."""
 
     NOTHING = "nothing"
@@ -78,14 +78,14 @@ class Trace(Enum):
     """It may have done anything."""
 
 
-class Alive(msgspec.Struct, frozen=True):
+class RunningTask(msgspec.Struct, frozen=True):
     """A run under way."""
 
     pipe: int
     """A descriptor that reads nothing, and its end when the runner is gone; the taker closes it."""
 
 
-class Run(NamedTuple):
+class TaskRun(NamedTuple):
     """One run's place."""
 
     attempt: int
@@ -95,7 +95,7 @@ class Run(NamedTuple):
     folder: Path
 
 
-class Limits(NamedTuple):
+class RunLimits(NamedTuple):
     """How long a program may take."""
 
     time_seconds: float
@@ -111,12 +111,12 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     """Its standard input."""
     environment: dict[str, str]
     """Its variables, and no others."""
-    limits: Limits
+    limits: RunLimits
     checks: bool = False
     """Whether it is the check command, whose runs are nobody's result."""
 
 
-class Runs:
+class TaskRuns:
     """The folder of all runs, and the runners that this process began.
 
     It takes part in fencing: once a later attempt has asked what there is, an earlier one of this
@@ -133,32 +133,32 @@ class Runs:
         self._latest: dict[str, int] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def of(self, act: Task) -> list[Run]:
+    def of(self, task: Task) -> list[TaskRun]:
         """Return an operation's runs, the latest first."""
         found = []
         with self._lock, contextlib.suppress(FileNotFoundError):
-            self._latest[act.operation] = max(act.attempt, self._latest.get(act.operation, 0))
-            for folder in self._place(act).iterdir():
+            self._latest[task.operation] = max(task.attempt, self._latest.get(task.operation, 0))
+            for folder in self._place(task).iterdir():
                 attempt, _, rest = folder.name.partition(".")
                 again, _, subject = rest.partition(".")
                 if attempt.isdigit() and again.isdigit():
-                    found.append(Run(int(attempt), int(again), subject, folder))
+                    found.append(TaskRun(int(attempt), int(again), subject, folder))
         return sorted(found, reverse=True)
 
-    def begin(self, act: Task, subject: str, program: Program) -> Run:
+    def begin(self, task: Task, subject: str, program: Program) -> TaskRun:
         """Start a program on a runner of its own.
 
         Args:
-            act: Whose operation and attempt the run belongs to.
+            task: Whose operation and attempt the run belongs to.
             subject: The machine, or WHOLE.
             program: What to run.
 
         Raises:
             OSError: It could not be started; the program has not run.
         """
-        run, alive = self._make(act, subject, check=program.checks)
+        run, alive = self._make(task, subject, check=program.checks)
         try:
-            (run.folder / "act.json").write_bytes(program.order)
+            (run.folder / "task.json").write_bytes(program.order)
             for folder in (run.folder.parent, self._folder):
                 _sync(folder)
             self._spawn(run, program, alive)
@@ -166,20 +166,20 @@ class Runs:
             os.close(alive)
         return run
 
-    def look(self, run: Run) -> Ended | Alive | Trace:
+    def look(self, run: TaskRun) -> RunResult | RunningTask | RunTrace:
         """Tell how a run stands."""
         pipe = _living(run.folder / "alive")
         if pipe is not None:
-            return Alive(pipe)
+            return RunningTask(pipe)
         self._reap(run)
         with contextlib.suppress(FileNotFoundError):
             ended = _read(run.folder / "result")
             if ended is not None:
                 return ended
-            _log.error("a result cannot be read", file=str(run.folder / "result"))
-        return Trace.BEGUN if (run.folder / "begun").exists() else Trace.NOTHING
+            _log.error("cannot read a result", file=str(run.folder / "result"))
+        return RunTrace.BEGUN if (run.folder / "begun").exists() else RunTrace.NOTHING
 
-    async def over(self, alive: Alive) -> None:
+    async def over(self, alive: RunningTask) -> None:
         """Return when the runner is gone."""
         loop = asyncio.get_running_loop()
         stirred = asyncio.Event()
@@ -192,12 +192,12 @@ class Runs:
             loop.remove_reader(alive.pipe)
             os.close(alive.pipe)
 
-    def adopt(self, run: Run, check: Run) -> None:
+    def adopt(self, run: TaskRun, check: TaskRun) -> None:
         """Let the check command's result be the result of a run that was lost."""
         (check.folder / "result").rename(run.folder / "result")
         _sync(run.folder)
 
-    def trouble(self, run: Run) -> str:
+    def trouble(self, run: TaskRun) -> str:
         """Return what a runner complained of."""
         with contextlib.suppress(OSError):
             text = (run.folder / "trouble").read_bytes()[-MAX_TROUBLE:]
@@ -205,11 +205,11 @@ class Runs:
             return lines[-1] if lines else ""
         return ""
 
-    def forget(self, act: Task) -> None:
+    def forget(self, task: Task) -> None:
         """Remove an operation's runs."""
         with self._lock:
-            self._latest.pop(act.operation, None)
-        _remove(self._place(act))
+            self._latest.pop(task.operation, None)
+        _remove(self._place(task))
 
     def sweep(self, live: Collection[str]) -> None:
         """Remove the runs of all other operations, but for those that are under way."""
@@ -218,32 +218,34 @@ class Runs:
             if not at or operation in live:
                 continue
             if any(lives(folder / "alive") for folder in place.iterdir()):
-                _log.warning("a program is under way for an operation that is over", at=str(place))
+                _log.warning(
+                    "a program still runs for an operation that has ended", folder=str(place)
+                )
                 continue
             _remove(place)
 
-    def _reap(self, run: Run) -> None:
+    def _reap(self, run: TaskRun) -> None:
         """Let the kernel forget a runner that is over, if this process began it."""
         with self._lock:
             process = self._runners.pop(run.folder, None)
         if process is not None:
             process.wait()  # its pipe is closed already: it is as good as gone
 
-    def _place(self, act: Task) -> Path:
-        return self._folder / f"{act.operation}@{act.started_at:%Y%m%dT%H%M%S.%fZ}"
+    def _place(self, task: Task) -> Path:
+        return self._folder / f"{task.operation}@{task.started_at:%Y%m%dT%H%M%S.%fZ}"
 
-    def _make(self, act: Task, subject: str, *, check: bool) -> tuple[Run, int]:
+    def _make(self, task: Task, subject: str, *, check: bool) -> tuple[TaskRun, int]:
         """Make a run's folder, which is alive from then on.
 
         Returns:
             The run, and the descriptor that keeps it alive.
         """
-        place = self._place(act)
-        prefix = f"{CHECKS}-{act.attempt}" if check else str(act.attempt)
+        place = self._place(task)
+        prefix = f"{CHECKS}-{task.attempt}" if check else str(task.attempt)
         with self._lock:
-            latest = self._latest.get(act.operation, 0)
-            if latest > act.attempt:
-                message = f"attempt {latest} has taken the operation over"
+            latest = self._latest.get(task.operation, 0)
+            if latest > task.attempt:
+                message = f"attempt {latest} has taken over the operation"
                 raise OSError(message)
             place.mkdir(mode=0o700, exist_ok=True)
             again = 0
@@ -252,9 +254,9 @@ class Runs:
             folder.mkdir(mode=0o700)
             os.mkfifo(folder / "alive", 0o600)
             alive = os.open(folder / "alive", os.O_RDWR | os.O_NONBLOCK)
-        return Run(act.attempt, again, subject, folder), alive
+        return TaskRun(task.attempt, again, subject, folder), alive
 
-    def _spawn(self, run: Run, program: Program, alive: int) -> None:
+    def _spawn(self, run: TaskRun, program: Program, alive: int) -> None:
         arguments = (str(alive), str(run.folder), *map(str, program.limits), *program.argv)
         with (run.folder / "trouble").open("wb") as trouble:
             process = subprocess.Popen(  # noqa: S603 - the operator's own program, without a shell
@@ -271,13 +273,13 @@ class Runs:
             self._runners[run.folder] = process
 
 
-def spoken(ended: Ended, limits: Limits) -> str:
+def spoken(ended: RunResult, limits: RunLimits) -> str:
     """Return in words how a program ended; `""` if it succeeded."""
     if ended.stage:
-        how = "ended by SIGTERM" if ended.stage == 1 else "killed by SIGKILL"
-        return f"over its time limit of {limits.time_seconds:g} s and {how}"
+        how = "stopped by SIGTERM" if ended.stage == 1 else "killed by SIGKILL"
+        return f"exceeded its time limit of {limits.time_seconds:g} s and was {how}"
     if ended.kind == "refused":
-        return f"it could not be run: {os.strerror(ended.number)}"
+        return f"could not run the program: {os.strerror(ended.number)}"
     if ended.kind == "signal":
         with contextlib.suppress(ValueError):
             return f"killed by {signal.Signals(ended.number).name}"
@@ -285,7 +287,7 @@ def spoken(ended: Ended, limits: Limits) -> str:
     return f"exit status {ended.number}" if ended.number else ""
 
 
-def _read(result: Path) -> Ended | None:
+def _read(result: Path) -> RunResult | None:
     """Return a result, None if it is none of a runner's."""
     head, newline, tails = result.read_bytes().partition(b"\n")
     words = head[:MAX_HEAD].decode("ascii", "replace").split(" ")
@@ -296,7 +298,7 @@ def _read(result: Path) -> Ended | None:
     number, stage, out, err = map(int, words[1:])
     if out + err != len(tails):
         return None
-    return Ended(kind=words[0], number=number, stage=stage, out=tails[:out], err=tails[out:])
+    return RunResult(kind=words[0], number=number, stage=stage, out=tails[:out], err=tails[out:])
 
 
 def _living(alive: Path) -> int | None:
@@ -343,6 +345,6 @@ def _sync(folder: Path) -> None:
 def _remove(place: Path) -> None:
     def say(_: object, path: str, error: tuple[object, BaseException, object]) -> None:
         if not isinstance(error[1], FileNotFoundError):
-            _log.warning("a run's file cannot be removed", file=path, reason=str(error[1]))
+            _log.warning("cannot remove a run's file", file=path, reason=str(error[1]))
 
     shutil.rmtree(place, onerror=say)
