@@ -88,7 +88,8 @@ def forget_fencing() -> None:
 
     whole_claim = decide._RULES[commands.ClaimTasks]
     decide._RULES = {**decide._RULES, commands.ClaimTasks: claim}  # type: ignore[misc] # the break
-    whole_make, task_process.TaskRuns._make = task_process.TaskRuns._make, make  # type: ignore[method-assign]
+    runs: Any = task_process.TaskRuns
+    whole_make, runs._make = runs._make, make
     queries.SqlReading.claimable = claimable  # type: ignore[method-assign]
     working_set.WorkingSet.claimed = claimed  # type: ignore[method-assign]
 
