@@ -300,17 +300,14 @@ class Session:
         """Ask for the name at once if it is not known: the server is back, or has a new event."""
         self._name_tries, self._name_at = 0, float("-inf")
 
-    def name_failed(self, failure: FailedAnswer, at: ClockReading) -> bool:
+    def name_failed(self, failure: FailedAnswer) -> bool:
         """Record that the name was not learnt; tell whether to try again soon.
 
         Events do not wait for a name that cannot be had: it is asked for again later.
         """
         self._name_tries += 1
         transient = failure.status is None or failure.status in {410, 429} or failure.status >= 500
-        if transient and self._name_tries < NAME_TRIES:
-            return True
-        self.leave_name(at)
-        return False
+        return transient and self._name_tries < NAME_TRIES
 
     def leave_name(self, at: ClockReading) -> None:
         """Leave the name for later."""
@@ -329,7 +326,8 @@ def document(session: Session, at: ClockReading) -> Dialogue[event.Document]:
             have come in any case, or where another try would fail as well.
     """
     listing, reply, at = yield from _listing(session, at)
-    yield from _learn_name(session, at)
+    if session.wants_name(at):
+        yield from learn_name(session, at)
     sent = responses.server_time(reply)
     seen = (responses.seen(each, session.name, at, sent) for each in listing.events)
     return event.Document(incarnation=listing.incarnation, events=tuple(seen))
@@ -371,11 +369,11 @@ def _read(
     return found
 
 
-def _learn_name(session: Session, at: ClockReading) -> Dialogue[None]:
-    """Learn this machine's name, if it can be had in a few seconds."""
+def learn_name(session: Session, at: ClockReading) -> Dialogue[FailedAnswer | None]:
+    """Learn this machine's name, if it can be had in a few seconds; else return why not."""
     until = at.monotonic + NAME_SECONDS
     failures = 0
-    while session.wants_name(at):
+    while True:
         question = session.name_question().within(until - at.monotonic)
         attempt = yield question
         found, at = attempt.outcome, attempt.at
@@ -383,11 +381,15 @@ def _learn_name(session: Session, at: ClockReading) -> Dialogue[None]:
         name = responses.name_in(found, question.endpoint) if isinstance(found, Reply) else found
         if isinstance(name, str):
             session.name = name
-        elif not session.asks_instance_again(name, question) and session.name_failed(name, at):
-            failures += 1
-            at = (yield session.pause(failures, name, attempt.chance)).at
-            if at.monotonic >= until:
-                session.leave_name(at)
+            return None
+        if session.moves_on(name, question) or session.asks_instance_again(name, question):
+            continue
+        failures += 1
+        pause = session.pause(failures, name, attempt.chance)
+        if not session.name_failed(name) or at.monotonic + pause.seconds >= until:
+            session.leave_name(at)
+            return name
+        at = (yield pause).at
 
 
 def machine(session: Session) -> Dialogue[event.Machine]:

@@ -24,7 +24,7 @@ import msgspec
 from forewarn.client import event, responses, session, state
 from forewarn.client.errors import Misuse
 from forewarn.client.responses import ClockReading, FailedAnswer
-from forewarn.client.session import Attempt, Pause, Question, Session
+from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
 from forewarn.client.state import KnownEvent, PendingChange, WatchState
 from forewarn.protocol import codec, text
 from forewarn.protocol.message import Reply
@@ -123,7 +123,8 @@ class Watcher:
         self._next_at = at.monotonic
         self._asked_at = at.monotonic
         self._asked: Question | None = None
-        self._name_until: float | None = None  # None: the watch is not asking for the name
+        self._naming: Dialogue[FailedAnswer | None] | None = None
+        self._naming_wants: Question | Pause | None = None
         self._tag: bytes | None = None
         self._apart = _apart(at)
         self._try_waiting_at = at.monotonic
@@ -159,14 +160,14 @@ class Watcher:
     def step(self, at: ClockReading) -> Question | Pause:
         """Return what to do now, once every change is taken."""
         assert not self._state.pending  # the next document is compared with what was told
+        if self._naming_wants is not None:
+            return self._naming_wants
         if at.monotonic < self._next_at:
             return Pause(self._next_at - at.monotonic)
         if self._held_back is None and self._session.wants_name(at):
-            if self._name_until is None:
-                self._name_until = at.monotonic + session.NAME_SECONDS
-            self._asked = self._session.name_question().within(self._name_until - at.monotonic)
-            return self._asked
-        self._name_until = None
+            self._naming = session.learn_name(self._session, at)
+            self._naming_wants = next(self._naming)
+            return self._naming_wants
         self._asked_at = at.monotonic
         if self._held_back is not None:
             self._asked = self._session.question().within(SECOND_LOOK_SECONDS)
@@ -178,12 +179,11 @@ class Watcher:
     def heard(self, attempt: Attempt) -> None:
         """Record what came of the last step."""
         question, self._asked = self._asked, None
-        if question is not None:
+        if self._naming is not None:
+            self._heard_name(self._naming, attempt)
+        elif question is not None:
             assert attempt.outcome is not None  # a question was asked
-            if self._name_until is not None:
-                self._heard_name(question, attempt.outcome, attempt)
-            else:
-                self._heard_events(question, attempt.outcome, attempt)
+            self._heard_events(question, attempt.outcome, attempt)
         apart = _apart(attempt.at)
         if abs(apart - self._apart) > responses.CLOCKS_AGREE_SECONDS:
             # The machine may have slept, and its notice is shorter than it seems: only a whole
@@ -205,32 +205,19 @@ class Watcher:
                 self._session.accepted(question)
                 self._document(found, outcome, attempt)
 
-    def _heard_name(
-        self, question: Question, outcome: Reply | FailedAnswer, attempt: Attempt
-    ) -> None:
-        named: str | FailedAnswer
-        if isinstance(outcome, Reply):
-            named = responses.name_in(outcome, question.endpoint)
-        else:
-            named = outcome
-        if isinstance(named, str):
-            self._session.name = named
-            self._failures, self._tag = 0, None  # the whole document shows whom it concerns
-            return
-        if self._session.moves_on(named, question):
-            return
-        if self._session.asks_instance_again(named, question):
-            return
-        assert self._name_until is not None  # the name was asked for
-        if self._session.name_failed(named, attempt.at):
-            self._back_off(named, attempt)
-            if self._next_at < self._name_until:
+    def _heard_name(self, naming: Dialogue[FailedAnswer | None], attempt: Attempt) -> None:
+        try:
+            self._naming_wants = naming.send(attempt)
+        except StopIteration as done:
+            self._naming = self._naming_wants = None
+            failure: FailedAnswer | None = done.value
+            if failure is None:
+                self._tag = None  # the whole document shows whom it concerns
                 return
-        self._session.leave_name(attempt.at)
-        self._next_at = self._asked_at + LEAST_GAP_SECONDS
-        if not self._told_no_name:
-            self._told_no_name = True
-            self._say(NO_NAME, f"this machine's name is not known: {named.message}")
+            self._next_at = self._asked_at + LEAST_GAP_SECONDS
+            if not self._told_no_name:
+                self._told_no_name = True
+                self._say(NO_NAME, f"this machine's name is not known: {failure.message}")
 
     def _nothing_new(self, reply: Reply, attempt: Attempt) -> None:
         self._fine(attempt.at)
