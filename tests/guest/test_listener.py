@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from forewarn.server.guest.connection import REFUSAL_SECONDS
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import MAX_LISTENERS, CannotListen, Listener
 from guest import room
@@ -46,6 +47,23 @@ def test_an_approval_is_answered_by_the_thread_that_decided_it(play: Play) -> No
             assert (approved.status, approved.body) == (200, b"")
             assert document.status == 200
             assert served.plane.approvals.book[0][2:] == ("web-0", "127.0.0.1")
+
+    play(body())
+
+
+def test_how_long_a_refusal_takes_does_not_tell_whether_the_event_is_anothers(play: Play) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            loop = asyncio.get_running_loop()
+            unknown = post(
+                room.APPROVAL.replace(b"C1BF", b"0000"), target=f"/vm/web-0{room.EVENTS}"
+            )
+            approved = post(target=f"/vm/web-0{room.EVENTS}")
+            for request, status, least in ((unknown, 400, REFUSAL_SECONDS), (approved, 200, 0.0)):
+                began = loop.time()
+                (answer,) = await served.ask(request)
+                assert answer.status == status
+                assert loop.time() - began >= least
 
     play(body())
 

@@ -301,10 +301,14 @@ class FairQueue:
         account.is_approving = True
         self._in_flight += entries
 
-    def approved(self, account: Account, entries: int) -> None:
+    def decided(self, entries: int) -> None:
         """Note that the control plane has answered."""
-        account.is_approving = False
         self._in_flight -= entries
+        self._approve_soon()
+
+    def finished(self, account: Account) -> None:
+        """Note that the guest has its answer, and may have the next approval in flight."""
+        account.is_approving = False
         self._approve_soon()
 
     def forget(self, connection: Queued) -> None:
@@ -323,7 +327,7 @@ class FairQueue:
         self._is_approving_soon = False
         ready = [account for account in self._approving if not account.is_approving]
         if not ready or self._in_flight >= MAX_APPROVALS_IN_FLIGHT:
-            return  # `approved` comes back to it
+            return  # `decided` and `finished` come back to it
         account = min(ready, key=lambda each: each.free_at)
         connection = next(iter(account.approvals))
         self.forget(connection)
