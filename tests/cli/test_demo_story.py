@@ -132,5 +132,5 @@ def test_every_machine_of_the_fleet_has_a_guest() -> None:
     wanted = fleet.flatten(msgspec.convert(story.fleet(), fleet.Fleet))
     named = [member.name for group in wanted for member in group.members]
     assert sorted(named) == sorted(guest.machine for guest in story.GUESTS)
-    on_host = {m.name for group in wanted for m in group.members if m.placed.host == story.HOST}
+    on_host = {m.name for group in wanted for m in group.members if m.entry.host == story.HOST}
     assert on_host == story.HOST_LEADERS

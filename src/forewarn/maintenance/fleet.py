@@ -10,8 +10,8 @@ import functools
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from forewarn.maintenance.model import (
     Refused,
     Scope,
     Snapshot,
+    Text,
     key,
 )
 from forewarn.maintenance.notice import TERMINATE_MINUTES
@@ -51,10 +52,6 @@ MAX_MACHINES = 200_000
 """Machines of one fleet: twice the number that one process is measured with."""
 
 MAX_TAGS = 50
-MAX_TEXT = 256
-"""Characters of a tag, a host's name or another text: Azure's limit for tags."""
-
-Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 Domain = Annotated[int, msgspec.Meta(ge=0, lt=MAX_UPDATE_DOMAINS)]
 Domains = Annotated[int, msgspec.Meta(ge=1, le=MAX_UPDATE_DOMAINS)]
 
@@ -62,50 +59,39 @@ Domains = Annotated[int, msgspec.Meta(ge=1, le=MAX_UPDATE_DOMAINS)]
 T = TypeVar("T", bound=Hashable)
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MachineEntry(Profile, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fields that every machine of the file may have."""
 
     host: Text = ""
     address: Text = ""
     listener: Text | None = None
+    """None for its group's."""
     vm_id: Text = ""
     update_domain: Domain | None = None
     fault_domain: Annotated[int, msgspec.Meta(ge=0, lt=MAX_FAULT_DOMAINS)] | None = None
-    tags: dict[Text, Text] = {}
-    azure_environment: Text = "AzurePublicCloud"
-    location: Text = ""
-    os_type: Text = "Linux"
-    vm_size: Text = ""
-    zone: Text = ""
-    resource_group: Text = ""
-    subscription_id: Text = ""
-    computer_name: Text = ""
-    mac_address: Text = ""
-    public_address: Text = ""
-    subnet: Text = ""
-    ipv6_address: Text = ""
+    tags: dict[Text, Text] = msgspec.field(default_factory=dict)
 
 
-class Named(Placed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NamedMachine(MachineEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A machine of an availability set."""
 
     name: str
 
 
-class Standalone(Named, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StandaloneMachine(NamedMachine, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A machine in a scope of its own."""
 
     priority: Priority = Priority.REGULAR
     automatically_approve: tuple[EventType, ...] = ()
 
 
-class Indexed(Placed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class IndexedMachine(MachineEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A machine of a scale set: `{scale set}_{index}`."""
 
     index: Annotated[int, msgspec.Meta(ge=0, le=999_999)]
 
 
-class Grouped(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScopeEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fields that every group of machines may have."""
 
     name: str
@@ -114,28 +100,28 @@ class Grouped(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     listener: Text = ""
 
 
-class AvailabilitySet(Grouped, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AvailabilitySet(ScopeEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Machines with names of their own."""
 
-    machines: tuple[Named, ...] = ()
+    machines: tuple[NamedMachine, ...] = ()
 
 
-class ScaleSet(Grouped, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScaleSet(ScopeEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Machines named by an index; the only kind with Terminate events."""
 
     priority: Priority = Priority.REGULAR
     terminate_notice_minutes: int | None = None
-    machines: tuple[Indexed, ...] = ()
+    machines: tuple[IndexedMachine, ...] = ()
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A role of a cloud service; its machines are `{role}_IN_0`, `{role}_IN_1`, ..."""
 
     name: str
-    instances: tuple[Placed, ...] = ()
+    instances: tuple[MachineEntry, ...] = ()
 
 
-class CloudService(Grouped, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CloudService(ScopeEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Roles and their instances."""
 
     roles: tuple[Role, ...] = ()
@@ -147,7 +133,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     availability_set: tuple[AvailabilitySet, ...] = ()
     scale_set: tuple[ScaleSet, ...] = ()
     cloud_service: tuple[CloudService, ...] = ()
-    machine: tuple[Standalone, ...] = ()
+    machine: tuple[StandaloneMachine, ...] = ()
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -155,7 +141,7 @@ class Member(msgspec.Struct, frozen=True):
 
     name: str
     role: str
-    placed: Placed
+    entry: MachineEntry
     where: str
     """Its place in the file, for messages: `availability_set[0].machines[2]`."""
     listener: str = ""
@@ -165,12 +151,8 @@ class Member(msgspec.Struct, frozen=True):
 class Group(msgspec.Struct, frozen=True):
     """A scope of the file, with its machines."""
 
-    name: str
-    kind: ScopeKind
-    update_domains: int
-    priority: Priority
-    automatically_approve: tuple[EventType, ...]
-    terminate_notice_minutes: int | None
+    scope: Scope
+    """As the file has it, at incarnation 0."""
     members: tuple[Member, ...]
     where: str
 
@@ -187,15 +169,15 @@ def flatten(fleet: Fleet) -> list[Group]:
     addresses: dict[tuple[str, str], str] = {}
     for group in groups:
         _check_group(group)
-        _claim(scopes, key(group.name), group.where, f"the name {group.name} of a scope")
+        _claim(scopes, group.scope.key, group.where, f"the name {group.scope.name} of a scope")
         for member in group.members:
             _check_member(member, group)
             _claim(names, key(member.name), member.where, f"the machine name {member.name}")
-            if member.placed.vm_id:
-                vm_id = member.placed.vm_id.lower()
+            if member.entry.vm_id:
+                vm_id = member.entry.vm_id.lower()
                 _claim(names, vm_id, member.where, f"the vm_id {vm_id}")
-            if member.placed.address:
-                address = normal_address(member.placed.address, member.where)
+            if member.entry.address:
+                address = normal_address(member.entry.address, member.where)
                 at = f" at the listener {member.listener}" if member.listener else ""
                 place = (member.listener, address)
                 _claim(addresses, place, member.where, f"the address {address}{at}")
@@ -228,9 +210,9 @@ def normal_address(text: str, where: str) -> str:
     return str(mapped or address)
 
 
-def profile_of(placed: Placed) -> Profile:
+def profile_of(entry: MachineEntry) -> Profile:
     """Return the profile of a machine of the file."""
-    return _profile(*(getattr(placed, name) for name in Profile.__struct_fields__))
+    return _profile(*(getattr(entry, name) for name in Profile.__struct_fields__))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -239,89 +221,69 @@ def _profile(*values: str) -> Profile:
     return Profile(**dict(zip(Profile.__struct_fields__, values, strict=True)))
 
 
+_Listed: TypeAlias = tuple[str, str, MachineEntry, str]
+"""The name, role, entry and place of a machine of the file."""
+
+
 def _groups(fleet: Fleet) -> Iterator[Group]:
     for n, availability_set in enumerate(fleet.availability_set):
         where = f"availability_set[{n}]"
-        members = tuple(
-            Member(m.name, "", m, f"{where}.machines[{i}]", _heard(m, availability_set))
+        members: Iterable[_Listed] = (
+            (m.name, "", m, f"{where}.machines[{i}]")
             for i, m in enumerate(availability_set.machines)
         )
-        yield _group(availability_set, ScopeKind.AVAILABILITY_SET, members, where)
+        yield _group(availability_set, ScopeKind.AVAILABILITY_SET, where, members)
     for n, scale_set in enumerate(fleet.scale_set):
         where = f"scale_set[{n}]"
-        members = tuple(
-            Member(
-                f"{scale_set.name}_{m.index}",
-                "",
-                m,
-                f"{where}.machines[{i}]",
-                _heard(m, scale_set),
-            )
+        members = (
+            (f"{scale_set.name}_{m.index}", "", m, f"{where}.machines[{i}]")
             for i, m in enumerate(scale_set.machines)
         )
-        yield _group(scale_set, ScopeKind.SCALE_SET, members, where)
+        yield _group(scale_set, ScopeKind.SCALE_SET, where, members)
     for n, service in enumerate(fleet.cloud_service):
         where = f"cloud_service[{n}]"
-        members = tuple(
-            Member(
-                f"{role.name}_IN_{i}",
-                role.name,
-                m,
-                f"{where}.roles[{r}].instances[{i}]",
-                _heard(m, service),
-            )
+        members = (
+            (f"{role.name}_IN_{i}", role.name, m, f"{where}.roles[{r}].instances[{i}]")
             for r, role in enumerate(service.roles)
             for i, m in enumerate(role.instances)
         )
-        yield _group(service, ScopeKind.CLOUD_SERVICE, members, where)
+        yield _group(service, ScopeKind.CLOUD_SERVICE, where, members)
     for n, machine in enumerate(fleet.machine):
         where = f"machine[{n}]"
-        yield Group(
-            machine.name,
-            ScopeKind.MACHINE,
-            1,
-            machine.priority,
-            machine.automatically_approve,
-            None,
-            (Member(machine.name, "", machine, where, machine.listener or ""),),
-            where,
-        )
-
-
-def _heard(placed: Placed, group: Grouped) -> str:
-    """Return the listener of a machine: its own, else its group's."""
-    return group.listener if placed.listener is None else placed.listener
+        yield _group(machine, ScopeKind.MACHINE, where, [(machine.name, "", machine, where)])
 
 
 def _group(
-    written: AvailabilitySet | ScaleSet | CloudService,
+    written: ScopeEntry | StandaloneMachine,
     kind: ScopeKind,
-    members: tuple[Member, ...],
     where: str,
+    members: Iterable[_Listed],
 ) -> Group:
-    scale_set = written if isinstance(written, ScaleSet) else None
+    fields = msgspec.structs.asdict(written)
+    shared = {name: fields[name] for name in Scope.__struct_fields__ if name in fields}
     return Group(
-        written.name,
-        kind,
-        written.update_domains,
-        scale_set.priority if scale_set else Priority.REGULAR,
-        written.automatically_approve,
-        scale_set.terminate_notice_minutes if scale_set else None,
-        members,
+        Scope(**{"update_domains": 1} | shared, kind=kind),
+        tuple(
+            Member(
+                *member,
+                (written.listener if member[2].listener is None else member[2].listener) or "",
+            )
+            for member in members
+        ),
         where,
     )
 
 
 def _check_group(group: Group) -> None:
-    check_name(group.name, f"{group.where}.name")
-    wrong = [t for t in group.automatically_approve if t not in AUTOMATIC_TYPES]
+    check_name(group.scope.name, f"{group.where}.name")
+    wrong = [t for t in group.scope.automatically_approve if t not in AUTOMATIC_TYPES]
     if wrong:
         message = (
             f"at {group.where}.automatically_approve: {wrong[0]} cannot be approved "
             "automatically: only Reboot and Redeploy can"
         )
         raise Refused(ErrorCode.INVALID, message, where=group.where)
-    minutes = group.terminate_notice_minutes
+    minutes = group.scope.terminate_notice_minutes
     least, most = TERMINATE_MINUTES
     if minutes is not None and not least <= minutes <= most:
         message = (
@@ -348,15 +310,15 @@ def check_name(name: str, where: str) -> None:
 
 def _check_member(member: Member, group: Group) -> None:
     check_name(member.name, member.where)
-    placed = member.placed
-    if placed.update_domain is not None and placed.update_domain >= group.update_domains:
+    entry = member.entry
+    if entry.update_domain is not None and entry.update_domain >= group.scope.update_domains:
         message = (
-            f"at {member.where}.update_domain: {group.name} has domains 0 to "
-            f"{group.update_domains - 1}, not {placed.update_domain}"
+            f"at {member.where}.update_domain: {group.scope.name} has domains 0 to "
+            f"{group.scope.update_domains - 1}, not {entry.update_domain}"
         )
         raise Refused(ErrorCode.INVALID, message, where=member.where)
-    if len(placed.tags) > MAX_TAGS:
-        message = f"at {member.where}.tags: {len(placed.tags)} tags, at most {MAX_TAGS} allowed"
+    if len(entry.tags) > MAX_TAGS:
+        message = f"at {member.where}.tags: {len(entry.tags)} tags, at most {MAX_TAGS} allowed"
         raise Refused(ErrorCode.LIMIT, message, where=member.where)
     if member.listener and not LISTENER.fullmatch(member.listener):
         message = (
@@ -364,15 +326,15 @@ def _check_member(member: Member, group: Group) -> None:
             "lower-case letters, digits, '.', '_' or '-', beginning with a letter or a digit"
         )
         raise Refused(ErrorCode.INVALID, message, where=member.where)
-    if placed.vm_id and not VM_ID.fullmatch(placed.vm_id.lower()):
+    if entry.vm_id and not VM_ID.fullmatch(entry.vm_id.lower()):
         message = (
-            f"at {member.where}.vm_id: invalid GUID {placed.vm_id!r}: expected one such as "
+            f"at {member.where}.vm_id: invalid GUID {entry.vm_id!r}: expected one such as "
             "02aab8a4-74ef-476e-8182-f6d2ba4166a6; leave it out to have one generated"
         )
         raise Refused(ErrorCode.INVALID, message, where=member.where)
     for field in ("subnet", "public_address", "ipv6_address"):
-        _check_network(field, getattr(placed, field), member.where)
-    for text in (placed.host, *placed.tags, *placed.tags.values()):
+        _check_network(field, getattr(entry, field), member.where)
+    for text in (entry.host, *entry.tags, *entry.tags.values()):
         if not text.isprintable():
             message = f"at {member.where}: {text!r} has characters that cannot be printed"
             raise Refused(ErrorCode.INVALID, message, where=member.where)
@@ -451,7 +413,7 @@ def apply(
     scopes: dict[str, Scope] = {}
     for group in groups:
         scope = _scope(
-            snapshot.scopes.get(name := key(group.name)), group, _first_incarnation(snapshot, name)
+            snapshot.scopes.get(name := group.scope.key), group, _first_incarnation(snapshot, name)
         )
         scopes[scope.key] = scope
         after.update(_place(members.get(scope.key, ()), before, group, mint))
@@ -555,22 +517,17 @@ def _first_incarnation(snapshot: Snapshot, name: str) -> int:
     return snapshot.retired[name] + 1 if name in snapshot.retired else 0
 
 
-def _scope(before: Scope | None, group: Group, retired: int) -> Scope:
-    if before is not None and before.kind is not group.kind:
+def _scope(before: Scope | None, group: Group, incarnation: int) -> Scope:
+    if before is None:
+        return msgspec.structs.replace(group.scope, incarnation=incarnation)
+    if before.kind is not group.scope.kind:
         message = (
-            f"at {group.where}: {group.name} is already a scope of kind {before.kind}, not "
-            f"{group.kind}: remove it first, or choose another name"
+            f"at {group.where}: {before.name} is already a scope of kind {before.kind}, not "
+            f"{group.scope.kind}: remove it first, or choose another name"
         )
         raise Refused(ErrorCode.CONFLICT, message, where=group.where)
-    return Scope(
-        name=group.name,
-        kind=group.kind,
-        update_domains=group.update_domains,
-        incarnation=before.incarnation if before else retired,
-        priority=group.priority,
-        automatically_approve=group.automatically_approve,
-        terminate_notice_minutes=group.terminate_notice_minutes,
-        asked_at=before.asked_at if before else None,
+    return msgspec.structs.replace(
+        group.scope, incarnation=before.incarnation, asked_at=before.asked_at
     )
 
 
@@ -581,9 +538,9 @@ def _place(
     mint: Callable[[], str],
 ) -> dict[str, Machine]:
     """Return the group's machines with their domains: given, else kept, else chosen."""
-    scope = key(group.name)
+    scope = group.scope.key
     named = {key(member.name) for member in group.members}
-    update = _DomainChooser(group.update_domains)
+    update = _DomainChooser(group.scope.update_domains)
     fault = _DomainChooser(MAX_FAULT_DOMAINS)
     for machine in present:  # machines that the file does not name keep theirs
         if machine.key not in named:
@@ -594,25 +551,25 @@ def _place(
     for member in group.members:
         old = before.get(key(member.name))
         kept = old if old is not None and old.scope == scope else None
-        domain = _first(member.placed.update_domain, kept.update_domain if kept else None)
-        if domain is not None and domain >= group.update_domains:
+        domain = _first(member.entry.update_domain, kept.update_domain if kept else None)
+        if domain is not None and domain >= group.scope.update_domains:
             message = (
-                f"at {member.where}: {member.name} is in update domain {domain}, but {group.name} "
-                f"would have only {group.update_domains}: give it another update_domain"
+                f"at {member.where}: {member.name} is in update domain {domain}, but "
+                f"{group.scope.name} would have only {group.scope.update_domains}: change it"
             )
             raise Refused(ErrorCode.CONFLICT, message, where=member.where)
-        fault_domain = _first(member.placed.fault_domain, kept.fault_domain if kept else None)
+        fault_domain = _first(member.entry.fault_domain, kept.fault_domain if kept else None)
         if domain is None or fault_domain is None:
             waiting.append((member, domain, fault_domain))
         if domain is not None:
-            update.place(domain, member.placed.host)
+            update.place(domain, member.entry.host)
         if fault_domain is not None:
-            fault.place(fault_domain, member.placed.host)
+            fault.place(fault_domain, member.entry.host)
         placed[member.name] = (domain or 0, fault_domain or 0)
     for member, domain, fault_domain in waiting:
         placed[member.name] = (
-            update.choose(member.placed.host) if domain is None else domain,
-            fault.choose(member.placed.host) if fault_domain is None else fault_domain,
+            update.choose(member.entry.host) if domain is None else domain,
+            fault.choose(member.entry.host) if fault_domain is None else fault_domain,
         )
     return {
         key(member.name): _machine(member, scope, before.get(key(member.name)), placed, mint)
@@ -628,7 +585,7 @@ def _machine(
     mint: Callable[[], str],
 ) -> Machine:
     update_domain, fault_domain = placed[member.name]
-    written = member.placed
+    written = member.entry
     address = written.address and normal_address(written.address, member.where)
     vm_id = written.vm_id.lower() or (before.vm_id if before else mint().lower())
     return Machine(

@@ -12,6 +12,7 @@ events, and the two cannot disagree.
 
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -47,26 +48,32 @@ def key(name: str) -> str:
     return name.lower()
 
 
+MAX_TEXT = 256
+"""Characters of a tag, a host's name or another text of the fleet file: Azure's limit for tags."""
+
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a machine's instance metadata says beside its place in the fleet; `""` where unknown.
 
     The fields are those of protocol.md section 1, in the fleet file's spelling.
     """
 
-    azure_environment: str = "AzurePublicCloud"
-    location: str = ""
-    os_type: str = "Linux"
-    vm_size: str = ""
-    zone: str = ""
-    resource_group: str = ""
-    subscription_id: str = ""
-    computer_name: str = ""
+    azure_environment: Text = "AzurePublicCloud"
+    location: Text = ""
+    os_type: Text = "Linux"
+    vm_size: Text = ""
+    zone: Text = ""
+    resource_group: Text = ""
+    subscription_id: Text = ""
+    computer_name: Text = ""
     """The host name inside the machine; the machine's own name where it is empty."""
-    mac_address: str = ""
-    public_address: str = ""
-    subnet: str = ""
+    mac_address: Text = ""
+    public_address: Text = ""
+    subnet: Text = ""
     """The subnet of `Machine.address`, as `10.0.0.0/24`."""
-    ipv6_address: str = ""
+    ipv6_address: Text = ""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):

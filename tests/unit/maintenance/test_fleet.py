@@ -39,29 +39,33 @@ def test_every_kind_of_scope_becomes_a_group_with_its_machines() -> None:
         )
     )
     web, batch, shop, bastion = groups
-    assert (web.name, web.kind, web.update_domains) == ("web", ScopeKind.AVAILABILITY_SET, 5)
-    assert (web.priority, web.terminate_notice_minutes) == (Priority.REGULAR, None)
+    assert (web.scope.name, web.scope.kind, web.scope.update_domains) == (
+        "web",
+        ScopeKind.AVAILABILITY_SET,
+        5,
+    )
+    assert (web.scope.priority, web.scope.terminate_notice_minutes) == (Priority.REGULAR, None)
     assert (web.where, web.members[0].where) == (
         "availability_set[0]",
         "availability_set[0].machines[0]",
     )
-    assert (batch.kind, batch.update_domains) == (ScopeKind.SCALE_SET, 2)
-    assert (batch.priority, batch.terminate_notice_minutes) == (Priority.LOW, 5)
-    assert batch.automatically_approve == (EventType.REDEPLOY,)
+    assert (batch.scope.kind, batch.scope.update_domains) == (ScopeKind.SCALE_SET, 2)
+    assert (batch.scope.priority, batch.scope.terminate_notice_minutes) == (Priority.LOW, 5)
+    assert batch.scope.automatically_approve == (EventType.REDEPLOY,)
     assert batch.where == "scale_set[0]"
     assert (batch.members[0].name, batch.members[0].where) == (
         "batch_7",
         "scale_set[0].machines[0]",
     )
-    assert shop.kind is ScopeKind.CLOUD_SERVICE
+    assert shop.scope.kind is ScopeKind.CLOUD_SERVICE
     assert [(m.name, m.role, m.where) for m in shop.members] == [
         ("Front_IN_0", "Front", "cloud_service[0].roles[0].instances[0]"),
         ("Front_IN_1", "Front", "cloud_service[0].roles[0].instances[1]"),
     ]
     assert shop.where == "cloud_service[0]"
-    assert (bastion.kind, bastion.update_domains) == (ScopeKind.MACHINE, 1)
-    assert (bastion.priority, bastion.terminate_notice_minutes) == (Priority.LOW, None)
-    assert bastion.automatically_approve == (EventType.REBOOT,)
+    assert (bastion.scope.kind, bastion.scope.update_domains) == (ScopeKind.MACHINE, 1)
+    assert (bastion.scope.priority, bastion.scope.terminate_notice_minutes) == (Priority.LOW, None)
+    assert bastion.scope.automatically_approve == (EventType.REBOOT,)
     assert bastion.where == bastion.members[0].where == "machine[0]"
 
 
@@ -181,11 +185,11 @@ def test_good_network_fields_are_taken() -> None:
             ]
         )
     )
-    profile = fleet.profile_of(group.members[0].placed)
+    profile = fleet.profile_of(group.members[0].entry)
     assert (profile.subnet, profile.public_address) == ("10.0.0.0/24", "192.0.2.1")
     assert (profile.ipv6_address, profile.vm_size) == ("fd00::1", "Standard_D2s")
     assert profile.azure_environment == "AzurePublicCloud"
-    assert profile is fleet.profile_of(group.members[0].placed)
+    assert profile is fleet.profile_of(group.members[0].entry)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +205,7 @@ def test_text_that_cannot_be_printed_is_refused(machine: dict[str, Any]) -> None
 
 def test_a_fleet_has_200_000_machines_at_most() -> None:
     def of(count: int) -> fleet.Fleet:
-        machines = tuple(fleet.Named(name=f"m{n}") for n in range(count))
+        machines = tuple(fleet.NamedMachine(name=f"m{n}") for n in range(count))
         return fleet.Fleet(availability_set=(fleet.AvailabilitySet(name="s", machines=machines),))
 
     (group,) = fleet.flatten(of(200_000))
