@@ -1,5 +1,6 @@
 """A store that is away for a while says so in one line, has changed nothing, and comes back."""
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -106,6 +107,55 @@ def test_a_disk_that_does_not_write_changes_nothing(store: sql.SqlStore, tmp_pat
     with again.read() as reading:
         assert len(reading.machines()) == 5000
     again.close()
+
+
+ON_A_SMALL_DISK = """
+import pathlib, subprocess, sys
+from forewarn.store import port, sqlite
+from store.test_trouble import FLEET, assert_only_web_is_there, save
+from forewarn.maintenance.model import Changes
+from store.values import WEB
+
+disk = pathlib.Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", disk], check=True)
+store = sqlite.open_store(disk / "it.db")
+save(store, Changes(scopes=(WEB,)))
+
+def refused():
+    try: save(store, FLEET)
+    except port.StoreUnavailable as error: print(error)
+    assert_only_web_is_there(store)
+
+filler = disk / "filler"
+try:
+    with filler.open("wb", buffering=0) as file:
+        while True: file.write(bytes(4096))
+except OSError: pass
+refused()
+filler.unlink()
+subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+save(store, FLEET)
+store.close()
+"""
+
+
+def may_mount() -> bool:
+    unshare = shutil.which("unshare")
+    command = [unshare or "false", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not may_mount(), reason="nobody may mount a file system here")
+def test_a_disk_that_is_full_can_still_be_read(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        ["unshare", "-rm", sys.executable, "-B", "-c", ON_A_SMALL_DISK, str(tmp_path)],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stderr == ""
+    assert "SQLITE_FULL" in ran.stdout or "SQLITE_IOERR" in ran.stdout
 
 
 def test_another_programs_lock_is_told_and_passes(store: sql.SqlStore, tmp_path: Path) -> None:
