@@ -13,6 +13,7 @@ from json import loads
 from typing import Any
 from typing import Final as Constant
 
+from forewarn.testing.trace import Trace
 from kills import promises
 from kills.evidence import Entry, Final, Journals, Times, moment
 
@@ -28,18 +29,40 @@ def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[
         final: What the service shows at the end.
     """
     times = Times(final)
+    trace = _traced(journals, runs, final)
+    _starts(trace, journals, runs, final, times)
     return [
+        *trace.complaints,
         *_requests_are_there(journals, final),
         *_approvals_are_there(journals, final, times),
         *promises.judge(journals, runs, final, times),
-        *_nothing_started_early(journals, runs, final, times),
-        *_no_act_was_repeated(runs, final),
-        *_one_outcome_each(journals, final),
+        *_runs_are_of_their_operations(runs, final),
         *_outcomes_are_the_program_s(runs, final),
-        *_incarnations_tell_the_truth(journals, final),
         *_everything_ended(final),
         *_nothing_odd(journals),
     ]
+
+
+def _traced(journals: Journals, runs: list[dict[str, Any]], final: Final) -> Trace:
+    """Return the documents, runs and ends that the witnesses saw."""
+    trace = Trace()
+    for name, entries in journals.items():
+        for entry in entries:
+            if entry["what"] == "read":
+                document = entry["document"]
+                number, events = document["DocumentIncarnation"], str(document["Events"])
+                trace.read(name, entry["scope"], number, events)
+            for operation, end in entry["ends"].items() if entry["what"] == "ends" else ():
+                trace.ended(operation, tuple(end))
+    for scope, document in final.documents.items():
+        trace.at_last(scope, document["DocumentIncarnation"])
+    for operation in final.operations.values():
+        if operation["status"] in OVER:
+            trace.ended(operation["id"], _end(operation))
+    for run in runs:
+        if run["what"] == "start":
+            trace.carried_out(run["operation"], run["machine"], run["attempt"])
+    return trace
 
 
 def told_operations(journals: Journals) -> Iterator[dict[str, Any]]:
@@ -97,9 +120,9 @@ def _approvals_are_there(journals: Journals, final: Final, times: Times) -> Iter
                 )
 
 
-def _nothing_started_early(
-    journals: Journals, runs: list[dict[str, Any]], final: Final, times: Times
-) -> Iterator[str]:
+def _starts(
+    trace: Trace, journals: Journals, runs: list[dict[str, Any]], final: Final, times: Times
+) -> None:
     notices = _notices(journals)
     words = _approvals_sent(journals)
     unannounced = promises.unannounced(journals)
@@ -113,44 +136,22 @@ def _nothing_started_early(
             if any(sent <= run["at"] for sent in words[event["id"]]):
                 continue
             read = [at for seen, at in notices[event["id"]] if seen <= run["at"]]
-            started = times.latest(run["at"])
             if not read:
                 # Nobody read of it: then the service's own word is all there is.
                 read = [moment(operation["not_before"])]
-            if started < max(read):
-                yield (
-                    f"the program for {run['operation']} started at {started} at the latest, "
-                    f"before its NotBefore {max(read)}, and nobody had sent an approval"
-                )
+            what = f"the program for {run['operation']}"
+            trace.started(what, times.latest(run["at"]), max(read), approved=False)
 
 
-def _no_act_was_repeated(runs: list[dict[str, Any]], final: Final) -> Iterator[str]:
-    starts: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for run in runs:
-        if run["what"] == "start":
-            starts[run["operation"], run["machine"]].append(run["attempt"])
-    for (operation, machine), attempts in starts.items():
-        if len(attempts) > 1:
-            yield f"{operation} was done {len(attempts)} x to {machine}, by attempts {attempts}"
+def _runs_are_of_their_operations(runs: list[dict[str, Any]], final: Final) -> Iterator[str]:
+    for operation, machine in {
+        (r["operation"], r["machine"]) for r in runs if r["what"] == "start"
+    }:
         known = final.operations.get(operation)
         if known is None:
             yield f"the program ran for {operation}, and there is no such operation"
         elif machine not in _machines(known):
             yield f"the program ran for {operation} on {machine}, which it does not concern"
-
-
-def _one_outcome_each(journals: Journals, final: Final) -> Iterator[str]:
-    told: dict[str, set[tuple[str, ...]]] = defaultdict(set)
-    for operation in final.operations.values():
-        if operation["status"] in OVER:
-            told[operation["id"]].add(_end(operation))
-    for entries in journals.values():
-        for entry in entries:
-            for name, end in entry["ends"].items() if entry["what"] == "ends" else ():
-                told[name].add(tuple(end))
-    for name, ends in told.items():
-        if len(ends) > 1:
-            yield f"{name} has {len(ends)} outcomes: {sorted(ends)}"
 
 
 def _outcomes_are_the_program_s(runs: list[dict[str, Any]], final: Final) -> Iterator[str]:
@@ -172,35 +173,6 @@ def _outcomes_are_the_program_s(runs: list[dict[str, Any]], final: Final) -> Ite
         failed = any(status for found in ended.values() for status in found)
         if failed != (operation["status"] == "Failed"):
             yield f"{operation['id']} is {operation['status']}, and its program ended {ended}"
-
-
-def _incarnations_tell_the_truth(journals: Journals, final: Final) -> Iterator[str]:
-    """Each client reads them in order, and one of them never stands for two documents."""
-    contents: dict[tuple[str, int], str] = {}
-    last: dict[tuple[str, str], int] = {}
-    for name, entries in journals.items():
-        for entry in entries:
-            if entry["what"] != "read":
-                continue
-            scope, document = entry["scope"], entry["document"]
-            number = document["DocumentIncarnation"]
-            before = last.get((name, scope), 0)
-            if number < before:
-                yield f"{name} read incarnation {number} of {scope} after {before}"
-            last[name, scope] = number
-            content = contents.setdefault((scope, number), str(document["Events"]))
-            if content != str(document["Events"]):
-                yield (
-                    f"{name} read incarnation {number} of {scope} with {document['Events']}, and "
-                    f"it was read before with {content}"
-                )
-    for (name, scope), number in last.items():
-        document = final.documents[scope]
-        if document["DocumentIncarnation"] < number:
-            yield (
-                f"{name} had read incarnation {number} of {scope}, and at the end it is "
-                f"{document['DocumentIncarnation']}"
-            )
 
 
 def _everything_ended(final: Final) -> Iterator[str]:

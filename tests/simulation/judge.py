@@ -6,6 +6,7 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.maintenance import invariants
 from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause, key
 from forewarn.store.memory import MemoryStore
+from forewarn.testing.trace import Trace
 from forewarn.vocabulary import EventStatus, EventType
 from simulation.clocks import Clocks
 
@@ -33,6 +34,7 @@ class Judge:
         """The scope that each removed machine was in, by key, and that one's incarnation."""
         self.approved: set[str] = set()
         """Events of which somebody was told that they are approved."""
+        self._trace = Trace()
         self.starts = 0
         self.ends = 0
 
@@ -58,12 +60,9 @@ class Judge:
                 raise Wrong(f"{scope.name} was asked at {old.asked_at}, now {scope.asked_at}")
 
     def _see(self, old: Operation | None, new: Operation, now: datetime) -> None:
-        if (
-            old is not None
-            and old.status in OVER
-            and ((old.status, old.ended_at, old.outcome) != (new.status, new.ended_at, new.outcome))
-        ):
-            raise Wrong(f"{new.id} had ended as {old.status} and is {new.status}")
+        self._trace.changed(old, new)
+        if self._trace.complaints:
+            raise Wrong(self._trace.complaints[0])
         if old is not None:
             for before, after in zip(old.events, new.events, strict=True):
                 if before.approval is not None and after.approval != before.approval:
@@ -87,8 +86,6 @@ class Judge:
         if old is None:
             return  # it struck: the rules refuse that where notice is due
         missing = [e.id for e in new.events if not e.silent and e.approval is None]
-        if missing and now < old.not_before:
-            raise Wrong(f"{new.id} started at {now}, NotBefore {old.not_before}, not approved")
         short = self._notices[new.id] - (self._counted() + ROUNDING)
         if missing and short > timedelta(0):
             raise Wrong(f"{new.id} started {short} before its guests had their notice")

@@ -6,6 +6,7 @@ need.
 
     parser     the language of scenario files: text in, values out
     scenario   a scenario played line by line, its expectations checked, its timeline
+    trace      the checker of what must hold over time, shared by scenarios, simulation and kills
     harness    a service without sockets, which can be killed, started and given time
 
 Nothing here decides what is right: the rules do, and the expectations of the scenario. Time stands

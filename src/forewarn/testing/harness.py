@@ -21,12 +21,14 @@ from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import alerts, model
 from forewarn.maintenance.fleet import Fleet
-from forewarn.maintenance.model import Machine, Operation, Policy, Scope
-from forewarn.protocol import codec, document
+from forewarn.maintenance.invariants import InvariantBroken
+from forewarn.maintenance.model import Changes, Machine, Operation, Policy, Scope
+from forewarn.protocol import codec, document, versions
 from forewarn.protocol.versions import Version
 from forewarn.server.guest.documents import Documents
 from forewarn.store import memory
 from forewarn.store.port import Reading, Store, Transaction
+from forewarn.testing.trace import Trace
 
 BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 """The time of day at which every scenario begins."""
@@ -86,6 +88,7 @@ class Harness:
         self.attempts: dict[str, Task] = {}
         """The latest task of the connector, by operation."""
         self._policy = policy
+        self._trace = Trace()
         self._store = _MortalStore(memory.MemoryStore())
         numbers = itertools.count(1)
         self._mint: Callable[[], str] = lambda: f"{next(numbers):08x}-0000-4000-8000-000000000000"
@@ -118,11 +121,23 @@ class Harness:
         self._documents = Documents()
         with self._store.read() as reading:
             self._documents.fill(reading.scopes().values(), reading.live_operations().values())
+            self._operations = dict(reading.live_operations())
         feed.subscribe(self._documents.learn)
+        feed.subscribe(self._judge)
         self._watch.open()
         self._plane = plane
         self._down_since = None
         self._tick()
+
+    def _judge(self, changes: Changes) -> None:
+        """Check what the guests' documents and the operations have become by a commit."""
+        for scope in changes.scopes:
+            page = self._documents.page(scope.key, versions.NEWEST)
+            events = codec.decode_document(page.body, versions.NEWEST).events
+            self._trace.read("a guest", scope.key, scope.incarnation, events)
+        for operation in changes.operations:
+            self._trace.changed(self._operations.get(operation.id), operation)
+            self._operations[operation.id] = operation
 
     def kill(self) -> None:
         """End the server at once: its memory is gone.
@@ -160,6 +175,7 @@ class Harness:
         finally:
             self._store.doomed = False
         self._claim()
+        self._check_trace()
         return answer
 
     def run_until(self, moment: timedelta, *, inclusive: bool) -> Iterator[None]:
@@ -250,6 +266,10 @@ class Harness:
     def since_beginning(self, moment: datetime) -> timedelta:
         """Return a time of day as the span since the beginning."""
         return moment - BEGINNING
+
+    def _check_trace(self) -> None:
+        if self._trace.complaints:
+            raise InvariantBroken(self._trace.complaints[0])
 
     def _need_server(self) -> None:
         if not self.up:

@@ -1,0 +1,93 @@
+"""The one checker of what must hold over time, whoever saw it happen.
+
+It knows no store and no service: whoever watches one (the simulation before each commit, scenarios
+after it, clients of a service that is killed again and again) says what was seen, in its order.
+What must hold of a single state is in `maintenance.invariants`.
+"""
+
+from collections.abc import Hashable
+from datetime import datetime
+
+from forewarn.maintenance.model import Operation
+from forewarn.vocabulary import EventStatus
+
+
+class Trace:
+    """What was seen so far, and what was wrong with it: `complaints`, a sentence each."""
+
+    def __init__(self) -> None:
+        self.complaints: list[str] = []
+        self._contents: dict[tuple[str, int], tuple[str, object]] = {}
+        self._latest: dict[tuple[str, str], int] = {}
+        self._attempts: dict[tuple[str, str], list[int]] = {}
+        self._ends: dict[str, Hashable] = {}
+
+    def read(self, reader: str, scope: str, incarnation: int, events: object) -> None:
+        """A guest read its scope's document: numbers only go up, and one never has two contents.
+
+        Args:
+            reader: Who read it; each reads in order.
+            scope: Of the document.
+            incarnation: Its number.
+            events: Its content, in a form that can be compared.
+        """
+        before = self._latest.get((reader, scope), 0)
+        if incarnation < before:
+            self._complain(f"{reader} read incarnation {incarnation} of {scope} after {before}")
+        self._latest[reader, scope] = incarnation
+        other, content = self._contents.setdefault((scope, incarnation), (reader, events))
+        if content != events:
+            self._complain(
+                f"{reader} read incarnation {incarnation} of {scope} with {events}, and {other} "
+                f"read it before with {content}"
+            )
+
+    def at_last(self, scope: str, incarnation: int) -> None:
+        """A document at the end: nobody has read a higher number."""
+        for (reader, other), number in self._latest.items():
+            if other == scope and incarnation < number:
+                self._complain(
+                    f"{reader} had read incarnation {number} of {scope}, and at the end it is "
+                    f"{incarnation}"
+                )
+
+    def changed(self, before: Operation | None, after: Operation) -> None:
+        """An operation is now so: it started or ended, perhaps, and what is over stays so."""
+        scheduled = before is not None and before.status is EventStatus.SCHEDULED
+        if before is not None and scheduled and after.started_at is not None:
+            approved = after.approved
+            self.started(after.id, after.started_at, before.not_before, approved=approved)
+        if after.status.over:
+            self.ended(after.id, (after.status.value, after.outcome, after.ended_at))
+        elif after.id in self._ends:
+            self._complain(f"{after.id} has ended and is {after.status}")
+
+    def started(self, what: str, at: datetime, not_before: datetime, *, approved: bool) -> None:
+        """An operation started, or a program for it: never early (protocol.md section 6).
+
+        Args:
+            what: Which.
+            at: When, at the latest.
+            not_before: The latest that guests had read by then.
+            approved: Whether everybody who had to approve it had done so by then.
+        """
+        if not approved and at < not_before:
+            self._complain(f"{what} started at {at}, before its NotBefore {not_before}, unapproved")
+
+    def carried_out(self, operation: str, machine: str, attempt: int) -> None:
+        """A task began on a machine: once for each operation."""
+        attempts = self._attempts.setdefault((operation, machine), [])
+        attempts.append(attempt)
+        if len(attempts) > 1:
+            self._complain(
+                f"{operation} was done {len(attempts)} x to {machine}, by attempts {attempts}"
+            )
+
+    def ended(self, operation: str, end: Hashable) -> None:
+        """Somebody saw how an operation ended: it has one outcome for ever."""
+        known = self._ends.setdefault(operation, end)
+        if known != end:
+            self._complain(f"{operation} has 2 outcomes: {known} and {end}")
+
+    def _complain(self, sentence: str) -> None:
+        self.complaints.append(sentence)

@@ -1,0 +1,46 @@
+"""The trace is silent about a sound story, and red about each fault."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from forewarn.testing.trace import Trace
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def sound() -> Trace:
+    trace = Trace()
+    trace.read("guest", "web", 0, ())
+    trace.read("guest", "web", 1, ("reboot",))
+    trace.read("other", "web", 1, ("reboot",))
+    trace.started("1.1", NOON, NOON, approved=False)
+    trace.started("2.1", NOON - MINUTE, NOON, approved=True)
+    trace.carried_out("1.1", "web-0", 1)
+    trace.ended("1.1", "Completed")
+    trace.ended("1.1", "Completed")
+    trace.at_last("web", 2)
+    return trace
+
+
+def test_a_sound_story_has_no_complaints() -> None:
+    assert sound().complaints == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda trace: trace.read("guest", "web", 0, ()),
+        lambda trace: trace.read("third", "web", 1, ()),
+        lambda trace: trace.at_last("web", 0),
+        lambda trace: trace.started("3.1", NOON - MINUTE, NOON, approved=False),
+        lambda trace: trace.carried_out("1.1", "web-0", 2),
+        lambda trace: trace.ended("1.1", "Failed"),
+    ],
+)
+def test_each_fault_is_a_complaint(fault: Callable[[Trace], None]) -> None:
+    trace = sound()
+    fault(trace)
+    assert trace.complaints
