@@ -119,10 +119,10 @@ class UnitOfWork:
             self._learn_operations((), self._transaction.live_operations(missing))
             self._whole["live"].update(missing)
         ids: Collection[str] = [id_ for scope in scopes for id_ in self._in_scope.get(scope, ())]
-        if len(scopes) > 1:  # in the order of reading: a set of scopes has none
+        if len(ids) > 1 and len(scopes) > 1:  # in the order of reading: a set of scopes has none
             ids = sorted(set(ids), key=self._order.__getitem__)
-        found = self.operations(ids)
-        return {id_: operation for id_, operation in found.items() if operation.status.visible}
+        known = self._operations
+        return {i: found for i in ids if (found := known[i]) is not None and found.status.visible}
 
     def open_maintenances(self) -> dict[int, Maintenance]:
         """Return the maintenances that are open, by number, the oldest first."""
@@ -257,7 +257,7 @@ class UnitOfWork:
 
 
 def _missing(known: dict[K, V], keys: Iterable[K]) -> list[K]:
-    return [key for key in dict.fromkeys(keys) if key not in known]
+    return [key for key in keys if key not in known]
 
 
 def _known(

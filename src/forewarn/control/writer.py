@@ -230,7 +230,8 @@ class _Committer:
                 except Exception as error:  # noqa: BLE001 - a defect is its own job's to answer
                     results.append(error)
                 else:
-                    unit.apply(work.changes)
+                    if work.changes:
+                        unit.apply(work.changes)
                     results.append(work)
             unit.save()
         return unit, results
