@@ -1,0 +1,415 @@
+"""Ticker, executor, inventory, writer and changefeed with real threads, put aside at random.
+
+A fleet is kept busy by operators and guests on threads of their own, on a clock that runs 300 times
+as fast, over a database file. The store stalls, is away for longer than a lease, and commits late;
+connectors fail and lose results. What must hold is judged at each change and at the end, when the
+store, what memory has of it, and what was answered must agree. A failure tells its seed, which
+chooses the stalls and the requests; the machine chooses the order.
+"""
+
+import asyncio
+import itertools
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from forewarn.clock import ScaledClock, SystemClock
+from forewarn.connectors.port import Found, Outcome, Task
+from forewarn.control.changefeed import Changefeed
+from forewarn.control.executor import Executor
+from forewarn.control.plane import Plane
+from forewarn.control.service_clock import Heartbeat, ServiceClock
+from forewarn.control.ticker import Ticker
+from forewarn.control.writer import ThreadWriter
+from forewarn.maintenance import invariants
+from forewarn.maintenance.fleet import Fleet
+from forewarn.maintenance.model import (
+    Approval,
+    Changes,
+    HoldKind,
+    Machine,
+    Operation,
+    Refused,
+    Snapshot,
+    Verdict,
+)
+from forewarn.maintenance.planner import Request
+from forewarn.server.operator.inventory import Inventory
+from forewarn.store import sql
+from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
+from forewarn.vocabulary import EventStatus, EventType
+
+SCALE = 300.0
+"""Fifteen minutes' notice is three seconds, and a lease is a fifth of a second."""
+
+SETTLE_SECONDS = 60.0
+"""How long all that is live may take to end, on a busy machine."""
+
+FLEET = msgspec.convert(
+    {
+        "availability_set": [
+            {
+                "name": f"set{s}",
+                "update_domains": 3,
+                "machines": [{"name": f"set{s}-{n}", "host": f"h{n % 4}"} for n in range(6)],
+            }
+            for s in range(4)
+        ],
+        "scale_set": [
+            {
+                "name": "spot",
+                "priority": "low",
+                "machines": [{"index": n, "host": f"h{n % 4}"} for n in range(20)],
+            }
+        ],
+    },
+    Fleet,
+)
+
+
+class Chance:
+    """A seed's own randomness for one thread, and the stalls that it orders."""
+
+    def __init__(self, seed: int, thread: str) -> None:
+        self.random = random.Random(f"{seed} {thread}")
+
+    def stall(self, often: float = 0.3) -> None:
+        """Be put aside: mostly not, seldom for longer than a lease."""
+        if self.random.random() < often:
+            longest = 0.3 if self.random.random() < 0.05 else 0.01
+            threading.Event().wait(self.random.random() * longest)
+
+
+class Stalling:
+    """A real store that stalls at each step, and is away now and then."""
+
+    def __init__(self, inner: Store, chance: Chance) -> None:
+        self._inner = inner
+        self._chance = chance
+        self._refusals = 0
+        self.calm = False
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        if not self.calm:
+            self._chance.stall()
+            if self._chance.random.random() < 0.004:
+                self._refusals = self._chance.random.randint(1, 20)
+            if self._refusals:
+                self._refusals -= 1
+                threading.Event().wait(0.02)
+                raise StoreUnavailable("the disk is full")
+        with self._inner.write() as transaction:
+            yield transaction
+            if not self.calm:
+                self._chance.stall(0.1)
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        with self._inner.read() as reading:
+            yield reading
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class Connector:
+    """Takes its time, fails, loses results; and notices two attempts at once."""
+
+    def __init__(self, clock: ScaledClock, chance: Chance, wrong: list[str]) -> None:
+        self._clock = clock
+        self._random = chance.random
+        self._wrong = wrong
+        self._under_way: dict[str, int] = {}
+        self.performed = 0
+
+    async def perform(self, task: Task) -> Outcome | Literal[Found.UNKNOWN]:
+        with self._alone(task):
+            self.performed += 1
+            await self._clock.wait(self._random.uniform(0, 90), asyncio.Event())
+            fate = self._random.random()
+            if fate < 0.05:
+                return Found.UNKNOWN
+            return Outcome(succeeded=fate > 0.15, message="as chance has it")
+
+    async def check(self, task: Task) -> Outcome | Found:
+        with self._alone(task):
+            return self._random.choice([Found.NOT_DONE, Outcome(succeeded=True)])
+
+    async def forget(self, task: Task) -> None:
+        await asyncio.sleep(0)
+
+    async def sweep(self, live: Collection[str]) -> None:
+        await asyncio.sleep(0)
+
+    @contextmanager
+    def _alone(self, task: Task) -> Iterator[None]:
+        other = self._under_way.setdefault(task.operation, task.attempt)
+        if other != task.attempt:
+            self._wrong.append(f"{task.operation}: attempts {other} and {task.attempt} at once")
+        try:
+            yield
+        finally:
+            self._under_way.pop(task.operation, None)
+
+
+class Mirror:
+    """What a listener before the inventory keeps: machines, and the operations a second time."""
+
+    def __init__(self, wrong: list[str]) -> None:
+        self.machines: dict[str, Machine] = {}
+        self.live: dict[str, Operation] = {}
+        self.incarnations: dict[str, int] = {}
+        self._wrong = wrong
+
+    def learn(self, changes: Changes) -> None:
+        for name in changes.removed_machines:
+            del self.machines[name]
+        self.machines.update((machine.key, machine) for machine in changes.machines)
+        for operation in changes.operations:
+            before = self.live.pop(operation.id, None)
+            if before is not None and before.attempt > operation.attempt:
+                self._wrong.append(f"{operation.id} was told of out of order")
+            if operation.status.visible:
+                self.live[operation.id] = operation
+        for scope in changes.scopes:
+            if scope.incarnation < self.incarnations.get(scope.key, 0):
+                self._wrong.append(f"{scope.key} went back to {scope.incarnation}")
+            self.incarnations[scope.key] = scope.incarnation
+
+
+class Stress:
+    """All of it, from one seed."""
+
+    def __init__(self, seed: int, path: Path) -> None:
+        self.seed = seed
+        self.wrong: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.approvals: dict[str, Approval] = {}
+        """What was answered, by event."""
+        real = SystemClock()
+        self.clock = ScaledClock(SCALE, real.now(), real.now())
+        self.watch = ServiceClock(self.clock, real, SCALE)
+        self.store = Stalling(sql.open_sqlite(path), Chance(seed, "store"))
+        self.feed = Changefeed()
+        self.writer = ThreadWriter(self.store, self.watch, self.feed, real)
+        numbers = itertools.count(1)
+        self.plane = Plane(
+            self.writer,
+            lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000",
+            may_start=self.watch.may_start,
+        )
+        self.heartbeat = Heartbeat(self.plane, self.watch, real)
+        self.ticker = Ticker(self.plane, self.watch, timedelta(days=90), self.watch.may_start)
+        self.connector = Connector(self.clock, Chance(seed, "connector"), self.wrong)
+        self.executor = Executor(self.plane, self.connector, self.watch, "here")
+        self.mirror = Mirror(self.wrong)
+        self.inventory = Inventory(self.mirror.machines)
+        self.stop = threading.Event()
+
+    # On the loop.
+
+    async def play(self, seconds: float) -> None:
+        """Keep everybody busy for this long; then let all of it end."""
+        loop = asyncio.get_running_loop()
+        memory = (self.mirror, self.inventory, self.ticker, self.executor)
+        for listener in memory:
+            self.feed.subscribe(listener.learn)
+        self.feed.deliver_on(loop)
+        self.watch.open()
+        await self._asked(lambda: self.plane.apply_fleet(FLEET))
+        parts = (self.heartbeat, self.ticker, self.executor)
+        tasks = [asyncio.create_task(part.run()) for part in parts]
+        actors = [self._guest] * 3 + [self._operator] * 2
+        threads = [
+            threading.Thread(target=actor, args=(Chance(self.seed, f"{actor.__name__} {n}"), loop))
+            for n, actor in enumerate(actors)
+        ]
+        for thread in threads:
+            thread.start()
+        ends = loop.time() + seconds
+        while loop.time() < ends:
+            self._look()
+            await asyncio.sleep(0)
+        self.stop.set()
+        for thread in threads:
+            await asyncio.to_thread(thread.join, 30)
+            assert not thread.is_alive()
+        await self._settle()
+        for part in parts:
+            part.stop()
+        await asyncio.gather(*tasks)
+        for _ in range(3):  # what was published is delivered
+            await asyncio.sleep(0)
+
+    def _look(self) -> None:
+        """Be a handler, between any two callbacks of the loop."""
+        if self.mirror.live.keys() != self.inventory.operations.keys():
+            self.wrong.append("a handler met half of a change")
+
+    async def _settle(self) -> None:
+        self.store.calm = True
+        for hold in await asyncio.to_thread(self._read, lambda reading: reading.holds()):
+            await self._asked(lambda h=hold: self.plane.release(h.kind, h.name, by="anna"))
+        async with asyncio.timeout(SETTLE_SECONDS):
+            while live := await asyncio.to_thread(
+                self._read, lambda reading: reading.live_operations()
+            ):
+                for operation in live.values():
+                    if operation.status is EventStatus.SCHEDULED and not operation.approved:
+                        await self._asked(
+                            lambda o=operation: self.plane.approve_for_guests([o.id], by="anna")
+                        )
+                    if operation.outcome_unknown:
+                        await self._asked(lambda o=operation: self._resolved(o))
+                await self.clock.wait(10, asyncio.Event())
+
+    def _resolved(self, operation: Operation) -> Any:
+        return self.plane.resolve(operation.id, Verdict.SUCCEEDED, "anna")
+
+    async def _asked(self, question: Callable[[], Any]) -> None:
+        while True:
+            try:
+                await asyncio.wrap_future(question())
+            except StoreUnavailable:
+                continue
+            except Refused:
+                return
+            return
+
+    def _read(self, question: Callable[[Reading], Any]) -> Any:
+        with self.store.read() as reading:
+            return question(reading)
+
+    # On threads of their own.
+
+    def _guest(self, chance: Chance, loop: asyncio.AbstractEventLoop) -> None:
+        while not self.stop.is_set():
+            chance.stall()
+            live = self._live(loop)
+            if not live:
+                continue
+            event = chance.random.choice(chance.random.choice(live).events)
+            future = self.plane.approve(event.scope, [event.id], by="guest", address="")
+            if (answer := self._answer("approve", future)) is None:
+                continue
+            (approval,) = [e.approval for o in answer for e in o.events if e.id == event.id]
+            if approval is not None and self.approvals.setdefault(event.id, approval) != approval:
+                self.wrong.append(f"{event.id} was approved twice")
+
+    def _operator(self, chance: Chance, loop: asyncio.AbstractEventLoop) -> None:
+        moves = [self._request] * 6 + [self._cancel, self._hold, self._release, self._resolve]
+        while not self.stop.is_set():
+            chance.stall(0.5)
+            chance.random.choice(moves)(chance, self._live(loop))
+
+    def _live(self, loop: asyncio.AbstractEventLoop) -> tuple[Operation, ...]:
+        """Return immutable values that the loop's thread has taken."""
+
+        async def taken() -> tuple[Operation, ...]:
+            return tuple(self.inventory.operations.values())
+
+        return asyncio.run_coroutine_threadsafe(taken(), loop).result(30)
+
+    def _request(self, chance: Chance, _: tuple[Operation, ...]) -> None:
+        choice = chance.random.choice
+        asked: dict[str, Any] = choice(
+            [
+                {"machines": (f"set{choice('0123')}-{choice('012345')}",)},
+                {"machines": (f"set{choice('0123')}-{choice('012345')}",), "no_notice": True},
+                {"scope": f"set{choice('0123')}"},
+                {"host": f"h{choice('0123')}"},
+                {"machines": (f"spot_{chance.random.randrange(20)}",)},
+            ]
+        )
+        spot = asked.get("machines", ("",))[0].startswith("spot")
+        event_type = EventType.PREEMPT if spot else EventType.REBOOT
+        request = Request(event_type=event_type, **asked)
+        self._answer("request", self.plane.request(request))
+
+    def _cancel(self, chance: Chance, live: tuple[Operation, ...]) -> None:
+        if live:
+            operation = chance.random.choice(live)
+            self._answer("cancel", self.plane.cancel(operation.id, reason="changed our minds"))
+
+    def _hold(self, chance: Chance, _: tuple[Operation, ...]) -> None:
+        name = f"set{chance.random.choice('0123')}"
+        self._answer("hold", self.plane.hold(HoldKind.SCOPE, name, reason="storm", by="anna"))
+
+    def _release(self, chance: Chance, _: tuple[Operation, ...]) -> None:
+        name = f"set{chance.random.choice('0123')}"
+        self._answer("release", self.plane.release(HoldKind.SCOPE, name, by="anna"))
+
+    def _resolve(self, chance: Chance, live: tuple[Operation, ...]) -> None:
+        for operation in live:
+            if operation.outcome_unknown:
+                verdict = chance.random.choice(list(Verdict))
+                self._answer("resolve", self.plane.resolve(operation.id, verdict, "anna"))
+
+    def _answer(self, what: str, future: Any) -> Any:
+        try:
+            answer = future.result(30)
+        except (Refused, StoreUnavailable) as error:
+            self.counts[f"{what}: {type(error).__name__}"] += 1
+            return None
+        self.counts[what] += 1
+        return answer
+
+    # At the end.
+
+    def judge(self) -> None:
+        """Hold the store, memory and what was answered against each other."""
+        assert not self.wrong, self.wrong[:5]
+        assert not self.feed.ended.done()
+        assert not self.writer.ended.done()
+        with self.store.read() as reading:
+            scopes, machines = reading.scopes(), reading.machines()
+            maintenances = range(1, 1 + self.counts["request"] + self.counts["request: Refused"])
+            told = [reading.operations_of_maintenance(number) for number in maintenances]
+            for event_id, approval in self.approvals.items():
+                (operation,) = reading.operations_of_events([event_id]).values()
+                assert approval in [event.approval for event in operation.events]
+        operations = {id_: operation for each in told for id_, operation in each.items()}
+        invariants.check(Snapshot(scopes=scopes, machines=machines, operations=operations))
+        assert self.inventory.scopes == scopes
+        assert self.mirror.machines == machines
+        assert self.inventory.operations == {}
+        assert self.executor.running == 0
+        for operation in operations.values():
+            assert operation.status.over, operation
+            started = operation.status is not EventStatus.CANCELED
+            assert (operation.attempt > 0) == started, operation
+        self.counts["operations"] = len(operations)
+
+
+def stress(seed: int, path: Path, seconds: float) -> Stress:
+    played = Stress(seed, path)
+    try:
+        asyncio.run(played.play(seconds))
+        played.judge()
+    except BaseException as error:
+        error.add_note(f"seed {seed}: {dict(played.counts)}")
+        raise
+    finally:
+        played.writer.close()
+        played.store.close()
+    return played
+
+
+def test_threads_the_loop_and_the_disk_agree_after_random_stalls(tmp_path: Path) -> None:
+    counts = stress(1, tmp_path / "forewarn.db", 2.0).counts
+    assert min(counts["approve"], counts["request"], counts["operations"]) > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_they_agree_for_long_and_from_many_seeds(tmp_path: Path, seed: int) -> None:
+    stress(seed, tmp_path / "forewarn.db", 15.0)
