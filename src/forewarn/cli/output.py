@@ -86,30 +86,47 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     width = shutil.get_terminal_size().columns
+    cells = dict(zip(columns, zip(*rows, strict=True), strict=True))
+    hidden = hide(cells, width)
     drawn = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    wrapped = WRAPPED if _fits(columns, rows, width) else frozenset(columns)
-    for column in columns:
-        drawn.add_column(column, no_wrap=column not in wrapped, overflow="fold")
-    for row in rows:
+    shown = {heading: column for heading, column in cells.items() if heading not in hidden}
+    for heading, column in shown.items():
+        drawn.add_column(heading, overflow="fold", min_width=_longest_word(heading, column))
+    for row in zip(*shown.values(), strict=True):
         drawn.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
     Console(width=width).print(drawn)
+    if hidden:
+        note(f"Not shown on this narrow terminal: {', '.join(hidden)}.")
 
 
-def _fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Tell whether a table fits the width when only the WRAPPED columns wrap."""
-    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
-    least = [
-        min(size, WRAPPED_LEAST) if column in WRAPPED else size
-        for column, size in zip(columns, widths, strict=True)
-    ]
-    return sum(least) + 2 * len(least) <= width
+def hide(cells: Mapping[str, Sequence[str]], width: int) -> list[str]:
+    """Return the columns to leave out so that no word of the others is broken.
+
+    Args:
+        cells: The cells of each column, by its heading.
+        width: The columns of the terminal.
+    """
+    _first, *others = cells
+    needed = {heading: _longest_word(heading, column) + 2 for heading, column in cells.items()}
+    hidden: list[str] = []
+    for heading in HIDDEN_FIRST:
+        if sum(needed.values()) + 1 <= width:  # as rich draws SIMPLE_HEAD
+            break
+        if heading in others:
+            del needed[heading]
+            hidden.append(heading)
+    return hidden
 
 
-WRAPPED = frozenset({"MACHINES", "TARGETS", "DESCRIPTION", "OUTCOME", "STARTED BECAUSE", "WHAT"})
-"""Columns of words: they wrap before any other."""
+def _longest_word(heading: str, cells: Sequence[str]) -> int:
+    return max(len(word) for text in (heading, *cells) for word in text.split() or [""])
 
-WRAPPED_LEAST = 12
-"""Their least width."""
+
+HIDDEN_FIRST = (
+    *("EVENT", "KIND", "WAITED", "NOTICE", "TOOK", "FROM", "SOURCE", "STEERED BY", "SHOWN TO"),
+    *("DOMAIN", "LISTENER"),
+)
+"""The columns that a narrow terminal does without, in this order; never the first of a table."""
 
 STYLES = {
     "Scheduled": "yellow",
