@@ -9,7 +9,7 @@ import pytest
 
 from forewarn.maintenance.model import Changes, Refused
 from forewarn.protocol.exchange import HttpRequest, Reply
-from forewarn.server.guest.endpoint import ApprovalRequest
+from forewarn.server.guest.endpoint import PendingApproval
 from forewarn.server.guest.listener import Listener, source_of
 from forewarn.server.guest.machines import Source
 from forewarn.store.port import StoreUnavailable
@@ -39,7 +39,7 @@ def ask(
     if isinstance(admitted, Reply):
         return admitted
     outcome = plane.endpoint.answer(admitted, body)
-    if isinstance(outcome, ApprovalRequest):
+    if isinstance(outcome, PendingApproval):
         outcome = plane.endpoint.approve(outcome)
     if isinstance(outcome, Future):
         return plane.endpoint.settle(outcome)

@@ -15,7 +15,7 @@ from forewarn.maintenance.model import Changes, Operation
 from forewarn.protocol import codec, identity
 from forewarn.protocol.document import Document
 from forewarn.protocol.exchange import HttpRequest, Peer, Reply, Rules
-from forewarn.server.guest.endpoint import ApprovalRequest
+from forewarn.server.guest.endpoint import PendingApproval
 from forewarn.server.guest.limits import UNLIMITED, Rate
 from forewarn.server.guest.long_poll import LongPoll
 from forewarn.server.guest.machines import Proxies, Source
@@ -97,7 +97,7 @@ class World:
         if isinstance(admitted, Reply):
             return admitted
         outcome: Any = endpoint.answer(admitted, request.body)
-        if isinstance(outcome, ApprovalRequest):
+        if isinstance(outcome, PendingApproval):
             outcome = endpoint.approve(outcome)
         if isinstance(outcome, Future):
             return endpoint.settle(outcome)

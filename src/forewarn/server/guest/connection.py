@@ -38,9 +38,9 @@ from forewarn.server.guest.enablement import DelayedAnswer
 from forewarn.server.guest.endpoint import (
     RETRY_AFTER_SECONDS,
     Admitted,
-    ApprovalRequest,
     GuestEndpoint,
     Outcome,
+    PendingApproval,
 )
 from forewarn.server.guest.http import CONTINUE, AnswerWriter, RequestReader
 from forewarn.server.guest.limits import ACCEPT_SECONDS, Account, FairQueue, Limits, Reason
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
         self._stage = Stage.FRESH
         self._unread = b""
         self._admitted: Admitted | None = None
-        self._pending: ApprovalRequest | DelayedAnswer | None = None
+        self._pending: PendingApproval | DelayedAnswer | None = None
         self._long_poll: LongPoll | None = None
         self._poll: Poll | None = None
         self._choked = False
@@ -387,7 +387,7 @@ class Connection(asyncio.Protocol):
             self._send(outcome)
         elif isinstance(outcome, LongPoll):
             self._let_wait(outcome)
-        elif isinstance(outcome, ApprovalRequest):
+        elif isinstance(outcome, PendingApproval):
             self._approve(outcome)
         else:
             self._pending = outcome
@@ -421,7 +421,7 @@ class Connection(asyncio.Protocol):
         self._send(reply, resource=EVENTS)  # the reader has let go of what was asked for
         self._carry_on()
 
-    def _approve(self, request: ApprovalRequest) -> None:
+    def _approve(self, request: PendingApproval) -> None:
         """Submit an approval now, or when its guest's turn comes."""
         self._pending = request
         if self._shared.fair_queue.may_approve(self.account):
@@ -432,14 +432,14 @@ class Connection(asyncio.Protocol):
     def submit(self) -> None:
         """Submit the approval, now that its guest's turn has come."""
         request = self._pending
-        assert isinstance(request, ApprovalRequest)
+        assert isinstance(request, PendingApproval)
         began = self._shared.monotonic()
         self._submit(request)
         self.account.charge(self._shared.monotonic() - began, began)
         if self._pending is not request:
             self._carry_on()
 
-    def _submit(self, request: ApprovalRequest) -> None:
+    def _submit(self, request: PendingApproval) -> None:
         """Have it approved; come back to the loop from the thread that decides."""
         shared, account = self._shared, self.account
         submitted = shared.endpoint.approve(request)

@@ -59,7 +59,7 @@ class Admitted:
         self.source = source
 
 
-class ApprovalRequest:
+class PendingApproval:
     """An approval to be submitted in its turn: `GuestEndpoint.approve`, then `settle`.
 
     Its body is read only then: a thousand EventIds take more memory, and longer, than all else.
@@ -80,7 +80,7 @@ class ApprovalRequest:
         """How many EventIds the control plane has of it."""
 
 
-Outcome: TypeAlias = "Reply | LongPoll | ApprovalRequest | DelayedAnswer"
+Outcome: TypeAlias = "Reply | LongPoll | PendingApproval | DelayedAnswer"
 """An answer; or a request that waits for one, whose answer is `look`'s or `settle`'s."""
 
 
@@ -193,7 +193,7 @@ class GuestEndpoint:
                         return delayed
                 return self._serve(admitted, body)
 
-    def _serve(self, admitted: Admitted, body: bytes) -> Reply | LongPoll | ApprovalRequest:
+    def _serve(self, admitted: Admitted, body: bytes) -> Reply | LongPoll | PendingApproval:
         """Answer about events, as of now."""
         wanted, machine, source = admitted.wanted, admitted.machine, admitted.source
         if isinstance(wanted, GetDocument):
@@ -201,9 +201,9 @@ class GuestEndpoint:
             if exchange.holds(wanted, page.incarnation):
                 return LongPoll(wanted, source, machine.key, machine.scope)
             return exchange.document_reply(wanted, page.incarnation, page.body, waits=True)
-        return ApprovalRequest(machine, source.address, body)
+        return PendingApproval(machine, source.address, body)
 
-    def _answer_late(self, admitted: Admitted, body: bytes) -> Reply | LongPoll | ApprovalRequest:
+    def _answer_late(self, admitted: Admitted, body: bytes) -> Reply | LongPoll | PendingApproval:
         """Answer a request that turned its scope on.
 
         Who asks is looked up again: the answer may have been held back for minutes, in which the
@@ -250,7 +250,7 @@ class GuestEndpoint:
         assert reply is not None  # it is over
         return reply
 
-    def approve(self, request: ApprovalRequest) -> "Reply | Future[Any]":
+    def approve(self, request: PendingApproval) -> "Reply | Future[Any]":
         """Submit an approval.
 
         Returns:

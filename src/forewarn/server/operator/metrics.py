@@ -184,7 +184,7 @@ class _Figures(Collector):
             ("guest_connections", "Open connections of guests.", figures.connections),
             ("guest_waiters", "Requests that wait for their document.", figures.waiters),
             ("machines_seen", "Machines that asked for events since the start.", figures.seen),
-            ("machines", "Machines of the fleet.", scrape.machines),
+            ("machines", "Registered machines.", scrape.machines),
             ("tasks_running", "Tasks that the connector carries out.", scrape.tasks),
         ):
             yield GaugeMetricFamily(f"forewarn_{name}", documentation, int(value))

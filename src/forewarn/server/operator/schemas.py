@@ -146,7 +146,7 @@ class LastSeen(Value, frozen=True, kw_only=True):
 
 
 class MachineView(Value, frozen=True, kw_only=True):
-    """A machine of the fleet."""
+    """A machine."""
 
     name: str
     scope: str
