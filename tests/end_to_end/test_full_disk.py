@@ -21,6 +21,9 @@ from forewarn.agent.journal import NAME
 FULL = "cannot write"
 LOG = f"{NAME}-wal"
 
+ROOM_BYTES = 512
+"""Room for what the actions write, and for no page of the journal."""
+
 
 @pytest.fixture
 def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
@@ -31,7 +34,7 @@ def agent(tmp_path: Path, cloud: Endpoint) -> Iterator[Agent]:
 
 def fill(agent: Agent) -> None:
     """Let the journal not grow any more."""
-    _limit(agent, (agent.folder / "state" / LOG).stat().st_size)
+    _limit(agent, ROOM_BYTES)
 
 
 def make_room(agent: Agent) -> None:

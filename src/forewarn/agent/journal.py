@@ -16,7 +16,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -33,10 +33,20 @@ SHORTEN_AT: Final = 1000
 FORMAT: Final = 1
 """The database's user_version; another is of another release."""
 
+PAGE_BYTES: Final = 1024
+"""Each record writes one or two pages, so small ones are faster than SQLite's 4096: measured over
+600 records, 4.0 ms each against 5.7."""
+
+LOG_PAGES: Final = 50
+"""How long the write-ahead log grows before it is begun again: syncing is faster while the file
+keeps its length."""
+
 SET_UP: Final = (
+    f"PRAGMA page_size = {PAGE_BYTES}",
     "PRAGMA locking_mode = EXCLUSIVE",  # before the first access: no shared memory is needed then
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
+    f"PRAGMA wal_autocheckpoint = {LOG_PAGES}",
 )
 
 
@@ -149,12 +159,15 @@ class Journal:
             raise JournalError(message)
         if verdict != "ok":
             raise self._damaged(verdict)
-        self._last = rows[-1][0] if rows else 0
+        if rows and not isinstance(rows[-1][0], int):  # the table itself was changed
+            raise self._damaged("the table")
+        self._last: int = rows[-1][0] if rows else 0
         return tuple(self._decoded(rows))
 
-    def _decoded(self, rows: Sequence[tuple[int, int, bytes]]) -> Iterator[AnyRecord]:
+    def _decoded(self, rows: Sequence[tuple[Any, Any, Any]]) -> Iterator[AnyRecord]:
         for expected, (sequence, checksum, body) in enumerate(rows, self._last - len(rows) + 1):
-            if sequence != expected or checksum != _checksum(sequence, body):
+            is_whole = isinstance(body, bytes) and checksum == _checksum(sequence, body)
+            if sequence != expected or not is_whole:
                 raise self._damaged(f"record {expected}")
             try:
                 yield msgspec.json.decode(body, type=AnyRecord)
