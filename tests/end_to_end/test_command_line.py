@@ -96,6 +96,7 @@ def test_a_machine_and_a_scope_are_shown_whole(service: Running) -> None:
     unknown = service.call("fleet", "show", "nobody/else")
     assert unknown.returncode == ExitStatus.NOT_FOUND
     assert "'nobody/else'" in unknown.stderr
+    assert "'bastion'" in service.call("fleet", "show", "bastoin").stderr
 
 
 def test_a_fleet_is_tried_then_applied_then_pruned(service: Running, folder: Path) -> None:

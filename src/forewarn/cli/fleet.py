@@ -1,6 +1,6 @@
 """`forewarn fleet`: the machines and their scopes."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -23,6 +23,9 @@ from forewarn.cli.operator import (
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
+
+MAX_COMPARED: Final = 1000
+"""The names that are compared with one that does not exist: one page of a list."""
 
 app = typer.Typer(help="Apply a fleet file; list, show and remove machines.", no_args_is_help=True)
 
@@ -130,7 +133,7 @@ def show(
             answer = service.get(f"/v1/fleet/scopes/{segment(name)}")
         except Failed as failed:
             if failed.status is ExitStatus.NOT_FOUND:
-                message = f"no machine and no scope named {name!r}: see 'forewarn fleet list'"
+                message = f"no machine and no scope named {name!r}{_suggestion(service, name)}"
                 raise Failed(ExitStatus.NOT_FOUND, message) from failed
             raise
         answer.show(schemas.ScopeDetail, _draw_scope, as_json=as_json)
@@ -152,6 +155,19 @@ def remove(
     query: Query = {"name": names, "by": who()}
     answer = OperatorClient(operator).ask("DELETE", "/v1/fleet/machines", query=query)
     _show_change(answer, as_json=as_json)
+
+
+def _suggestion(service: OperatorClient, name: str) -> str:
+    """Return the most similar name of the first thousand machines and scopes."""
+    import difflib
+
+    names = [
+        entry["name"]
+        for kind in ("machines", "scopes")
+        for entry in service.get(f"/v1/fleet/{kind}", limit=MAX_COMPARED).tree()[kind]
+    ]
+    near = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ": see 'forewarn fleet list'"
 
 
 def _show_change(answer: Answer, *, as_json: bool) -> None:
