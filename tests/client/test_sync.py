@@ -168,6 +168,16 @@ def test_threads_that_meet_one_refusal_step_down_once() -> None:
     assert session.version == "2019-08-01"
 
 
+def test_a_failure_that_comes_late_does_not_lead_back_to_an_earlier_address() -> None:
+    nobody = FailedAnswer(reason="no-connection", message="")
+    session = Session(QUICK, [EndpointAddress("127.0.0.1", port) for port in (1, 2, 3)])
+    first = session.question()
+    assert session.asks_again(nobody, first)
+    assert session.asks_again(nobody, session.question())
+    assert session.asks_again(nobody, first)
+    assert session.endpoint.port == 3
+
+
 def open_files() -> int:
     gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))

@@ -199,9 +199,33 @@ def test_a_server_that_waits_is_not_asked_to_before_every_end_is_confirmed() -> 
     assert held == [False, True, False, False, False]
 
 
+def test_an_end_in_doubt_is_not_left_to_a_server_that_waits() -> None:
+    def server(_: Question, held: bool) -> Reply:
+        if len(replies) > 1:
+            return replies.pop(0)
+        run.seconds += 60.0 if held else 0.0
+        return reply(304, Preference_Applied="wait=60") if held else replies[0]
+
+    waits = {"Preference_Applied": "wait=60"}
+    ours, other = document(listed(), **waits), document(listed(OTHER_ID), **waits)
+    replies = [ours, other, ours, ours]
+    run = Run(server)
+    told = [(c.kind, c.event.event_id) for _ in range(3) for c in run.ask()]
+    assert told[1:] == [("appeared", OTHER_ID), ("gone", OTHER_ID)]
+    assert run.seconds < 10
+
+
+def test_an_event_that_is_listed_again_in_time_needs_two_documents_to_end_again() -> None:
+    both, new = document(listed(), listed(OTHER_ID)), document(listed(OTHER_ID))
+    run = Run(one_by_one(document(listed()), new, world.CUT, both, new, both))
+    told = [c.kind for _ in range(6) for c in run.look()]
+    assert told == ["appeared", "appeared"]
+
+
 def test_documents_are_taken_whole_and_only_when_their_events_are_new() -> None:
     ours, both = document(listed()), document(listed(), listed(OTHER_ID), incarnation=2)
     run = Run(one_by_one(document(), document(), ours, document(), ours, both, both, document()))
+    assert run.watcher.take_document() is None
     taken = []
     for _ in range(20):
         run.turn()

@@ -244,7 +244,7 @@ class Watcher:
         if before is None and any(
             key not in events and not known.missing for key, known in self._state.known.items()
         ):
-            self._held_back, self._tag = read, None
+            self._held_back = read  # the second question asks without a tag, to wait for nothing
             self._next_at = max(attempt.at.monotonic, self._asked_at + LEAST_GAP_SECONDS)
             return
         changes = self._read([read] if before is None else [before, read])
