@@ -5,6 +5,7 @@ import random
 import time
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 from kills.wire import Broken, Wire
 
@@ -146,8 +147,7 @@ class Operator:
     def _release(self, place: dict[str, str]) -> None:
         status, answer = self._wire.ask(
             "release",
-            "DELETE /v1/holds HTTP/1.1",
-            {**place, "by": self._name},
+            f"DELETE /v1/holds?{urlencode({**place, 'by': self._name})} HTTP/1.1",
             place=place,
         )
         self._holds = [one for one in self._holds if one[1] != place]

@@ -71,13 +71,14 @@ class Wire:
         Raises:
             Broken: There was none.
         """
+        changes = not head.startswith("GET ")
         data = b"" if body is None else json.dumps(body).encode()
         lines = [head, "Host: localhost", f"Content-Length: {len(data)}"]
         if body is not None:
             lines.append("Content-Type: application/json")
         request = ("\r\n".join(lines) + "\r\n\r\n").encode() + data
         self._connect()
-        if body is not None:
+        if changes:
             self.journal.write("sends", kind=kind, **facts)
         order = self._order if self.wanted == kind else None
         first = 0.0
@@ -92,7 +93,7 @@ class Wire:
             if first:
                 self.journal.write("unanswered", kind=kind, first=first, **facts)
             raise Broken(str(error), sent=first > 0) from error
-        if body is not None:
+        if changes:
             said = answer.decode()
             self.journal.write(
                 "answered", kind=kind, first=first, status=status, said=said, **facts
