@@ -32,7 +32,7 @@ TOKEN: Final = frozenset("!#$%&'*+-.^_`|~" + string.ascii_letters + string.digit
 COMMAND_LENGTH: Final = 60
 """How much of a program's command line is shown, in characters."""
 
-NO_UNITS: Final = "this action needs systemd, which Windows does not have; use command there"
+NO_UNITS: Final = "needs systemd, which Windows lacks: use command"
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=7 * 24 * 3600)]
 Limit = Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 3600)]
@@ -44,7 +44,7 @@ Argv = Annotated[tuple[Name, ...], msgspec.Meta(max_length=1000)]
 
 
 class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The terms on which a step is done, whatever its kind."""
+    """The settings that every action has."""
 
     tells: ClassVar[bool] = False
     """Whether it only tells somebody: it changes nothing of the machine, and is done for each
@@ -78,7 +78,7 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def effect(self) -> str:
-        """What it does to the machine: two steps with equal effects are one to the machine."""
+        """The key of what it does to the machine: actions with equal keys are done once."""
         return ""
 
     def fault(self) -> str:
@@ -86,7 +86,7 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return ""
 
     def posix_fault(self) -> str:
-        """Return what of it Windows does not have, as `fault` does; `""` if nothing is."""
+        """Return what Windows lacks for it, as `fault` does; `""` if nothing."""
         return ""
 
 
@@ -104,7 +104,7 @@ class CommandSettings(ActionSettings, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> str:
-        """The program, unless each event wants its own run of it."""
+        """The program, unless each event needs its own run of it."""
         return f"command {json.dumps([self.run, self.undo])}" if self.shared else ""
 
     def fault(self) -> str:
@@ -143,7 +143,7 @@ class ServiceSettings(ActionSettings, frozen=True, kw_only=True):
         if bool(self.stop) == bool(self.start):
             return "give one of stop and start"
         if self.unit.startswith("-"):
-            return f"{'stop' if self.stop else 'start'}: {self.unit!r} is no name of a unit"
+            return f"{'stop' if self.stop else 'start'}: invalid unit {self.unit!r}"
         return ""
 
 
@@ -173,7 +173,7 @@ class SignalSettings(ActionSettings, frozen=True, kw_only=True):
 
     def posix_fault(self) -> str:
         """Refuse it: there are no signals."""
-        return "this action sends signals, which Windows does not have; use command there"
+        return "needs signals, which Windows lacks: use command"
 
     def fault(self) -> str:
         """Refuse what does not go together."""
@@ -184,7 +184,7 @@ class SignalSettings(ActionSettings, frozen=True, kw_only=True):
         for name in ("signal", "undo_signal"):
             value = getattr(self, name)
             if value and not (value.startswith("SIG") and value[3:].isalnum() and value.isupper()):
-                return f"{name}: {value!r} is no signal's name: give one such as 'SIGTERM'"
+                return f"{name}: invalid signal {value!r}: expected such as 'SIGTERM'"
         return ""
 
 
@@ -244,14 +244,14 @@ class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
         """Refuse a unix socket."""
         if self.address is not None:
             return ""
-        return "socket: Windows has no unix sockets; give an address such as '10.0.0.5:9999'"
+        return "socket: Windows has no unix sockets: expected an address such as '10.0.0.5:9999'"
 
     def fault(self) -> str:
         """Refuse what the runtime API would read as something else."""
         backend, slash, server = self.server.partition("/")
         unsafe = any(letter.isspace() or letter in ";\\" for letter in self.server)
         if unsafe or not (backend and slash and server):
-            return f"server: {self.server!r} is no server: give it as 'backend/server'"
+            return f"server: invalid server {self.server!r}: expected 'backend/server'"
         return ""
 
 
@@ -283,7 +283,7 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> str:
-        """The request, unless each event wants its own."""
+        """The request, unless each event needs its own."""
         if not self.shared:
             return ""
         return f"http {json.dumps([self.method, self.url, self.body, self.undo_url])}"
@@ -407,7 +407,8 @@ def fault(action: RuleAction, platform: str) -> str:
     given = [kind for kind in KINDS if getattr(action, kind) is not None]
     if len(given) != 1:
         said = " and ".join(given) or "nothing"
-        return f": an action has one kind, and this one {said}: give one of {', '.join(KINDS)}"
+        kinds = ", ".join(KINDS)
+        return f": an action has exactly one kind, this one has {said}: expected one of {kinds}"
     problem = action.settings.posix_fault() if platform == "win32" else ""
     problem = problem or action.settings.fault()
     if not problem:

@@ -1,7 +1,7 @@
-"""The agent's settings: one TOML file and a folder of drop-ins, judged whole before anything runs.
+"""The agent's settings: one TOML file and a folder of drop-ins, checked before anything runs.
 
 Every setting is optional; what a key means and why its default is what it is stands with its field
-here (a rule's in `rules`, an action's in `steps`) and, for people, in
+here (a rule's in `rules`, an action's in `action_settings`) and, for people, in
 docs/reference/agent-settings.md.
 
 The drop-ins are the `*.toml` of the folder that is named like the file (`agent.d` beside
@@ -188,10 +188,10 @@ def _name(rule: object) -> str | None:
 
 def _mistake(rule: Rule, platform: str) -> str:
     """Return what is wrong with a rule that no type expresses; `""` if nothing is."""
-    for number, step in enumerate(rule.prepare):
-        if fault := action_settings.fault(step, platform):
+    for number, action in enumerate(rule.prepare):
+        if fault := action_settings.fault(action, platform):
             return f"prepare[{number}]{fault}"
-        if rule.approve == "at-once" and not step.settings.tells:
+        if rule.approve == "at-once" and not action.settings.tells:
             return (
                 f"prepare[{number}]: with approve = 'at-once' only log and notify are allowed, as "
                 "nothing waits for them; 'when-prepared' waits"
