@@ -43,7 +43,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.maintenance.planner import Request
 from forewarn.server.operator.inventory import Inventory
-from forewarn.store import sql
+from forewarn.store import sqlite
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import EventStatus, EventType
 
@@ -198,7 +198,7 @@ class Stress:
         real = SystemClock()
         self.clock = ScaledClock(SCALE, real.now(), real.now())
         self.watch = ServiceClock(self.clock, real, SCALE)
-        self.store = Stalling(sql.open_sqlite(path), Chance(seed, "store"))
+        self.store = Stalling(sqlite.open_store(path), Chance(seed, "store"))
         self.feed = Changefeed()
         self.writer = ThreadWriter(self.store, self.watch, self.feed, real)
         numbers = itertools.count(1)

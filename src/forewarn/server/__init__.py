@@ -7,7 +7,6 @@
     secret_files  secrets in files of their own
     logs      what the service says, and in which form
     service   puts the rooms below together, starts and stops them in order
-    carrying  which connector the settings choose
     run       the process around it: signals, exit statuses
 
 Two planes, two sockets, never one. Used by `cli` alone.

@@ -8,7 +8,8 @@ ends by itself (a task, the writer's thread, the changefeed) ends the service.
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+import shutil
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,9 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock, ScaledClock, SystemClock
+from forewarn.connectors.command import CommandConnector, CommandUnusable
+from forewarn.connectors.port import Connector
+from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.plane import Plane
@@ -25,7 +29,6 @@ from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Changes, Enablement, Policy
-from forewarn.server import carrying
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import api, auth, sockets
 from forewarn.server.operator.inventory import Inventory
@@ -35,6 +38,7 @@ from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import OFF, RulesSettings, Settings
 from forewarn.settings import split_address
 from forewarn.store.port import Store, StoreError, StoreUnusable
+from forewarn.vocabulary import EventType
 
 CLOSE_SECONDS: Final = 9.0
 """The longest that `close` takes: a second is left of the ten that stopping may last."""
@@ -104,7 +108,7 @@ class Service:
         self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
         self._executor = Executor(
             self._plane,
-            carrying.chosen(settings, watch, os.environ),
+            connector_of(settings, watch, os.environ),
             watch,
             settings.connector.kind,
             on_unknown=settings.connector.on_unknown,
@@ -287,6 +291,44 @@ def policy_of(rules: RulesSettings) -> Policy:
         disable_after=timedelta(seconds=rules.disable_after_seconds),
         user_initiated_limit=rules.user_initiated_limit,
     )
+
+
+def connector_of(settings: Settings, clock: Clock, environment: Mapping[str, str]) -> Connector:
+    """Return the connector that carries maintenance out.
+
+    Args:
+        settings: Judged, with absolute places.
+        clock: Whose time simulated acts take.
+        environment: The service's own variables, of which programs get what is not its own.
+
+    Raises:
+        CommandUnusable: The operator's program cannot be used; one line says why.
+    """
+    connector = settings.connector
+    if connector.kind == "command":
+        for name in ("program", "check_command"):
+            _judge_there(f"connector.command.{name}", getattr(connector.command, name))
+        state = Path(connector.command.state)
+        return CommandConnector(connector.command, state, environment, os.name)
+    return SimulatedConnector(clock, _durations(settings))
+
+
+def _judge_there(where: str, argv: tuple[str, ...]) -> None:
+    """Refuse at start-up what would only fail when the first machine is waiting for it."""
+    if argv and shutil.which(argv[0]) is None:
+        message = f"{where}: there is no program {argv[0]}, or it may not be executed"
+        raise CommandUnusable(message)
+
+
+def _durations(settings: Settings) -> dict[EventType, timedelta]:
+    simulated = settings.connector.simulated
+    return {
+        EventType.FREEZE: timedelta(seconds=simulated.freeze_seconds),
+        EventType.REBOOT: timedelta(seconds=simulated.reboot_seconds),
+        EventType.REDEPLOY: timedelta(seconds=simulated.redeploy_seconds),
+        EventType.PREEMPT: timedelta(seconds=simulated.preempt_seconds),
+        EventType.TERMINATE: timedelta(seconds=simulated.terminate_seconds),
+    }
 
 
 def clock_of(store: Store, scale: float, real: Clock) -> Clock:
