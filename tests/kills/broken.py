@@ -22,20 +22,22 @@ def apply(name: str) -> None:
 def answer_before_commit() -> None:
     """Answer each job, and tell the guests, when it is decided; the commit follows."""
     from forewarn.control import writer
+    from forewarn.control.unit_of_work import UnitOfWork
 
     class Hasty(writer._Committer):
-        def commit(self, batch: Sequence[tuple[writer.Job, "Future[Any]"]]) -> None:
+        def commit(self, batch: Sequence[writer.Waiting]) -> None:
             with self._store.write() as transaction:
-                now = self._clock.now()
-                for job, future in batch:
+                for job, _, future in batch:
+                    unit = UnitOfWork(transaction, self._clock.now())
                     try:
-                        work = job(transaction, now)
+                        work = job(unit)
                     except Exception as error:  # noqa: BLE001 - as the whole one does
                         future.set_exception(error)
                         continue
-                    if work.changes:
-                        transaction.save(work.changes)
-                        self._feed.publish(work.changes)
+                    unit.apply(work.changes)
+                    unit.save()
+                    for changes in unit.saved:
+                        self._feed.publish(changes)
                     future.set_result(work.result)
 
     writer._Committer = Hasty  # type: ignore[misc]  # that is the break
@@ -96,16 +98,16 @@ def forget_fencing() -> None:
 
 def forget_holds() -> None:
     """Let go of whatever was held, at each start: as if holds were kept in memory alone."""
-    from forewarn.control import loading, plane, writer
+    from forewarn.control import loading, plane
+    from forewarn.control.unit_of_work import UnitOfWork, Work
     from forewarn.maintenance import commands
-    from forewarn.store.port import Transaction
 
     def release_claims(self: plane.Plane) -> "Future[int]":
-        def job(transaction: Transaction, now: datetime) -> writer.Work:
-            for hold in transaction.holds():
-                snapshot = loading.for_hold(transaction, hold)
-                transaction.save(self._decide(snapshot, commands.ReleaseHold(hold), now).changes)
-            return writer.Work(None)
+        def job(unit: UnitOfWork) -> Work:
+            for hold in unit.holds():
+                snapshot = loading.for_hold(unit, hold)
+                unit.apply(self._decide(snapshot, commands.ReleaseHold(hold), unit.now).changes)
+            return Work(None)
 
         self._writer.submit(job).result()
         return whole(self)
@@ -124,6 +126,7 @@ def forget(verb: str, only: str = "") -> None:
         only: The named argument that must be true; `""` for any call.
     """
     from forewarn.control import plane, writer
+    from forewarn.control.unit_of_work import Work
 
     whole: Callable[..., Any] = getattr(plane.Plane, verb)
 
@@ -131,8 +134,8 @@ def forget(verb: str, only: str = "") -> None:
         def __init__(self, inner: writer.Writer) -> None:
             self._inner = inner
 
-        def submit(self, job: writer.Job) -> "Future[Any]":
-            return self._inner.submit(lambda *given: writer.Work(job(*given).result))
+        def submit(self, job: writer.Job, *needs: Any) -> "Future[Any]":
+            return self._inner.submit(lambda unit: Work(job(unit).result), *needs)
 
     def forgetful(self: plane.Plane, *args: Any, **kwargs: Any) -> Any:
         if only and not kwargs.get(only):
