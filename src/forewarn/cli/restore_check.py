@@ -40,19 +40,19 @@ def restore_check(
         bool,
         typer.Option(
             "--with-wal",
-            help="The -wal beside the file was restored with it: take up what is in it.",
+            help="The -wal beside the file was restored with it: apply its changes.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a restored database safe to serve.
 
-    Raises the incarnation of every scope, so that no guest meets a number that it has seen with
-    other content. Run it once, before the service starts. Refuses, changing nothing, a file that
-    is damaged, and one whose restoring a -wal beside it would undo.
+    Raises the incarnation of every scope, so that no guest reads a number that it has already seen
+    with other events. Run it once, before the service starts. It refuses a damaged file, and one
+    with a -wal beside it that would undo the restore; then it changes nothing.
     """
     if not database.is_file():
-        message = f"there is no file {database}: name the restored database, such as forewarn.db"
+        message = f"no file {database}: name the restored database, such as forewarn.db"
         raise Failed(ExitStatus.NOT_FOUND, message)
     try:
         from forewarn.store import sqlite
@@ -88,11 +88,11 @@ def _what_to_do(error: "ChangesBeside") -> str:
     """Return the message for a -wal: who put it there decides, and that is not written in it."""
     path, beside = error.path, error.beside
     return (
-        f"{beside} holds changes, and SQLite puts them into {path.name} as soon as that is opened, "
-        "whether they belong to it or not; nothing was touched. If a backup was copied there: move "
-        f"{path.name}, {beside.name} and {path.name}-shm away together, copy the backup once more, "
-        "and run this again. If both came from one snapshot of the disk: add --with-wal. If "
-        "nothing was restored: start the service, which needs no restore-check after a crash"
+        f"{beside} holds changes, and SQLite writes them into {path.name} when it opens it, whether "
+        "they belong to it or not; nothing was changed. If you copied a backup there: move "
+        f"{path.name}, {beside.name} and {path.name}-shm away together, copy the backup again, and "
+        "run this again. If both come from one snapshot of the disk: add --with-wal. If you "
+        "restored nothing: start the service, which needs no restore-check after a crash"
     )
 
 
@@ -112,8 +112,8 @@ def _raise(store: "Store", by: int) -> tuple[int, int]:
         most = max(highest, tombstones.highest(transaction) + by)
         if most > MAX_INCARNATION:
             message = (
-                f"an incarnation would be {most}, and JSON clients read numbers exactly up to "
-                f"{MAX_INCARNATION} only: give a smaller --by"
+                f"an incarnation would become {most}, but JSON clients read numbers exactly only "
+                f"up to {MAX_INCARNATION}: give a smaller --by"
             )
             raise Failed(ExitStatus.REFUSED, message)
         raised = tuple(replace(s, incarnation=s.incarnation + by) for s in scopes)
