@@ -90,8 +90,8 @@ def _what_to_do(error: "ChangesBeside") -> str:
     return (
         f"{beside} holds changes, and SQLite writes them into {path.name} when it opens it, whether "
         "they belong to it or not; nothing was changed. If you copied a backup there: move "
-        f"{path.name}, {beside.name} and {path.name}-shm away together, copy the backup again, and "
-        "run this again. If both come from one snapshot of the disk: add --with-wal. If you "
+        f"{path.name}, {beside.name} and {path.name}-shm away together, copy the backup again, "
+        "and run this again. If both come from one snapshot of the disk: add --with-wal. If you "
         "restored nothing: start the service, which needs no restore-check after a crash"
     )
 
