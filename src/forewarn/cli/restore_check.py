@@ -88,7 +88,7 @@ def _what_to_do(error: "ChangesBeside") -> str:
     """Return the message for a -wal: who put it there decides, and that is not written in it."""
     path, beside = error.path, error.beside
     return (
-        f"{beside} holds changes, and SQLite writes them into {path.name} when it opens it, whether "
+        f"{beside} holds changes, and SQLite writes them into {path.name} on opening it, whether "
         "they belong to it or not; nothing was changed. If you copied a backup there: move "
         f"{path.name}, {beside.name} and {path.name}-shm away together, copy the backup again, "
         "and run this again. If both come from one snapshot of the disk: add --with-wal. If you "
