@@ -160,7 +160,7 @@ class SignalSettings(ActionSettings, frozen=True, kw_only=True):
     """Until when it is not done: `exit`, the default, until the process has ended; `file` until
     `file` has been written since the signal; `nothing` is done with the signal."""
     file: str = ""
-    """With `wait = "file"`: the file, such as a checkpoint, that the process writes anew."""
+    """With `wait = "file"`: the file, such as a checkpoint, that the process rewrites."""
     undo_signal: str = ""
     """The signal that the process gets when the event is over. `""`, the default, is none."""
     after_boot: Literal["undo", "again", "forget"] = "forget"

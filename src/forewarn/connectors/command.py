@@ -227,7 +227,7 @@ class CommandConnector:
         return left
 
     async def _ask(self, task: Task, lost: TaskRun) -> RunResult | RunTrace:
-        """Let the check command say what became of a run that was lost."""
+        """Ask the check command for the result of a run that was lost."""
         limits = RunLimits(CHECK_SECONDS, self._settings.grace_seconds)
         async with self._slots:
             try:

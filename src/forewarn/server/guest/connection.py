@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
         if poll.is_last:
             self._close(lingers=False)
         elif self._choked:
-            self._settle_down(began_anew=True)
+            self._settle_down(restarted=True)
         else:
             self._stage = _IDLE
             self.deadline = now + shared.limits.idle_seconds
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
                 break
         if self._stage < Stage.CLOSING:
             self._unread = data[position:] if position < size else b""
-            self._settle_down(began_anew=answered > 0)
+            self._settle_down(restarted=answered > 0)
         self.account.charge(self._shared.monotonic() - began, began)
 
     def _admit(self) -> bool:
@@ -321,7 +321,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(CONTINUE)
         return True
 
-    def _settle_down(self, *, began_anew: bool) -> None:
+    def _settle_down(self, *, restarted: bool) -> None:
         """Wait for what comes next, and read only if that is more from the peer."""
         limits = self._shared.limits
         long_poll = self._long_poll
@@ -345,9 +345,9 @@ class Connection(asyncio.Protocol):
             else:
                 self._wait(Stage.IDLE, limits.idle_seconds)
         elif self._reader.in_body:
-            if began_anew or self._stage is not Stage.BODY:
+            if restarted or self._stage is not Stage.BODY:
                 self._wait(Stage.BODY, limits.body_seconds)
-        elif began_anew or self._stage is not Stage.HEAD:
+        elif restarted or self._stage is not Stage.HEAD:
             self._wait(Stage.HEAD, limits.head_seconds)
 
     def _wait(self, stage: Stage, seconds: float) -> None:
@@ -485,7 +485,7 @@ class Connection(asyncio.Protocol):
     def _carry_on(self) -> None:
         """Go on after an answer that was given late, or wait for what is in the way now."""
         if self._stage < Stage.CLOSING and self._held():
-            self._settle_down(began_anew=True)
+            self._settle_down(restarted=True)
         else:
             self._go_on()
 

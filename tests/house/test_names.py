@@ -1,0 +1,70 @@
+"""The field's words: one class name for one thing, no retired names or phrases; and a bound."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from house import tree
+
+MAX_MODULES = 157
+MAX_LINES = 33_000
+"""The aim is 150 modules of 28,000 lines: lower these as the package shrinks."""
+
+RETIRED = re.compile(
+    "answers|asking|attention|bench|callers|carrying|causes|choices|configuration|consent|copies|"
+    "dealing|desk|draft|errands|hands|ledger|looking|opening|pace|parting|prefer|rate|reading|"
+    "retired|roster|runs|sentences|snapshots|statements|steering|steps|strangers|tally|"
+    "telling|terms|turns|view|vitals|waiting|watched|words|world|writing"
+)
+"""What modules were once called, before the names of docs/architecture.md."""
+
+PHRASES = re.compile(
+    r"\banew\b|of the fleet is called|is no (?:json|number|time|toml)\b|\bwanted is\b"
+    r"|nothing of this is still to come|nothing of maintenance .* has stopped"
+    r"|until when guests could read was not|no state that a watch wrote|say what became of"
+    r"|again, as far as nobody|on azure unmodified|nobody is asked who"
+    r"|after settings that cannot be used|what is wanted",
+    re.IGNORECASE,
+)
+"""What plain English has other words for, as far as a search finds it."""
+
+SHARED = {"Document", "Documents", "Event", "Machine", "Refused"}
+"""What the wire names: the client has types of its own, as it must not import the service's."""
+
+
+def package() -> list[Path]:
+    return [path for path in tree.python_files("src") if "versions" not in path.parts]
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    places = defaultdict(list)
+    for path in package():
+        for node in ast.walk(tree.syntax_of(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(f"{tree.shown(path)}:{node.lineno}")
+    assert not {
+        name: found for name, found in places.items() if len(found) > 1 and name not in SHARED
+    }
+
+
+def test_no_module_has_a_retired_name() -> None:
+    assert not [tree.shown(path) for path in package() if RETIRED.fullmatch(path.stem)]
+
+
+def test_the_package_stays_small() -> None:
+    lines = sum(len(tree.lines_of(path)) for path in tree.python_files("src"))
+    assert len(tree.python_files("src")) <= MAX_MODULES
+    assert lines <= MAX_LINES
+
+
+def test_no_file_speaks_in_retired_phrases() -> None:
+    spoken = {".py", ".md", ".toml", ".service"}
+    rooms = (tree.ROOT / "README.md", tree.ROOT / "src", tree.ROOT / "docs")
+    assert not [
+        f"{tree.shown(path)}:{number}: {found[0]}"
+        for path in tree.committed_files()
+        if path.suffix in spoken and any(path.is_relative_to(room) for room in rooms)
+        for number, line in enumerate(tree.lines_of(path), 1)
+        if (found := PHRASES.search(line))
+    ]
