@@ -51,6 +51,10 @@ LARGEST_ANSWER: Final = 4096
 MAX_SENT: Final = 60_000
 """What one program may send in all, so that SEND_AGAIN does not make a fuzzer slow."""
 
+COSTLY_SECONDS: Final = 0.001
+"""What each look at the clock costs where the loop is costly: a guest has used its share after five
+requests."""
+
 MAX_TURNS: Final = 100_000
 """Of the loop in one step: MAX_SENT of the shortest requests take far fewer."""
 
@@ -152,10 +156,16 @@ class Play:
         loop: Where it runs.
         tight: Whether the limits are so small that short programs meet them.
         first_request: Whether scopes are off until they are asked for.
+        costly: Whether all costs the loop so much that guests use their share of it up.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, tight: bool, first_request: bool
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        tight: bool,
+        first_request: bool,
+        costly: bool = False,
     ) -> None:
         self.loop = loop
         self.limits = TIGHT if tight else Limits()
@@ -163,6 +173,9 @@ class Play:
         loop.set_exception_handler(lambda _, context: self.raised.append(context))
         enabling = FIRST_REQUEST if first_request else ALWAYS_ON
         self.plane = room.Room(loop, self.limits, enabling)
+        self.spent = 0.0
+        if costly:
+            self.plane.connections.monotonic = self.monotonic
         self.peers: list[Peer] = []
         self.cut = 0
         self.sent = 0
@@ -170,6 +183,11 @@ class Play:
         self.was_away = False
         self.incarnation = 2
         self.connect(0)
+
+    def monotonic(self) -> float:
+        """Tell the time, of which each look at it costs some."""
+        self.spent += COSTLY_SECONDS
+        return self.plane.clock.monotonic() + self.spent
 
     def connect(self, kind: int) -> None:
         """Let another peer connect, or one go on that has."""
@@ -319,7 +337,9 @@ class Play:
         assert held or not connection._unread
         assert (stage is Stage.CHOKED) <= connection._choked
         assert (stage is Stage.APPROVING) == (connection._pending is not None)
-        assert (stage is Stage.QUEUED) == connection._yielded
+        # One that waits for its share of the loop goes on with its head or body.
+        assert (stage is Stage.QUEUED) <= connection._yielded
+        assert connection._yielded == (connection in connection.account.queue)
         nobody_waits = connection._yielded or (waiting is not None and waiting.is_over)
         assert nobody_waits or math.isfinite(connection.deadline), stage
 
@@ -411,7 +431,7 @@ def play(program: bytes, loop: asyncio.AbstractEventLoop) -> int:
     if not program:
         return 0
     chosen, steps = program[0], read(program[1:])
-    tight, first_request = bool(chosen & 2), bool(chosen & 4)
+    tight, first_request, costly = bool(chosen & 2), bool(chosen & 4), bool(chosen & 8)
     if chosen & 1:
         cuts = _sent_alone(steps, loop, tight=tight, whole=False)
         whole = _sent_alone(steps, loop, tight=tight, whole=True)
@@ -419,7 +439,7 @@ def play(program: bytes, loop: asyncio.AbstractEventLoop) -> int:
             assert one == other, "the cuts matter"
         assert cuts[1] == whole[1], "the cuts matter"
         return len(whole[0])
-    run = Play(loop, tight=tight, first_request=first_request)
+    run = Play(loop, tight=tight, first_request=first_request, costly=costly)
     try:
         for step in steps:
             run.step(step)

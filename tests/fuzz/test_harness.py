@@ -24,7 +24,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 def random_program(chance: random.Random) -> bytes:
     """Return a program that mostly sends whole requests, so that it gets somewhere."""
-    written = bytearray([chance.randrange(8)])
+    written = bytearray([chance.randrange(16)])
     for _ in range(chance.randrange(1, 60)):
         do = Do.SEND_TOKEN if chance.random() < 0.3 else Do(chance.randrange(len(Do)))
         if do is Do.SEND:

@@ -255,7 +255,7 @@ class Room:
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(timedelta(seconds=seconds))
-        self.connections.sweep(self.clock.monotonic())
+        self.connections.sweep(self.connections.monotonic())
 
     def connect(self, address: str = "10.0.0.10", place: Listener | Behind = BRIDGE) -> "Peer":
         connection = self.connection(self.connections, source_of(place))
