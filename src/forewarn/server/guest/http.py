@@ -184,6 +184,10 @@ class Head:
             self.expects_continue = self.length != 0 and b"100-continue" in expected
 
 
+_NO_HEAD: Final = Head(Limits())
+"""The head of a message of which nothing came: polls that repeat themselves have no other."""
+
+
 class _Chunks:
     """A chunked body, as a parser tells of it."""
 
@@ -250,7 +254,7 @@ class RequestReader:
 
     def next(self) -> None:
         """Begin the next message."""
-        self.head = Head(self._limits)
+        self.head = _NO_HEAD
         self.started = False
         """Whether any byte of the message has come."""
         self.body: bytes | None = None
@@ -274,7 +278,9 @@ class RequestReader:
         Returns:
             Where the part begins that was not taken now.
         """
-        self.started = True
+        if not self.started:
+            self.started = True
+            self.head = Head(self._limits)
         if self.in_body:
             return self._read_body(data, start)
         head, limit = self.head, self._limits.head_bytes
