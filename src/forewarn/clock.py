@@ -1,8 +1,7 @@
 """Time: the only file of the package that reads a clock.
 
-A `Clock` tells the time of day and waits. Deciders never see one: they take `now` as an
-argument. Shells take a `Clock`, so that a test or the demo can run fifteen minutes' notice in
-as long as it likes.
+A `Clock` tells the time of day and waits. Deciders take `now` as an argument. Shells take a
+`Clock`, so that a test or the demo can shorten fifteen minutes' notice.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def monotonic() -> float:
-    """Return the machine's monotonic seconds, for a value that tells how long is left."""
+    """Return the machine's monotonic seconds."""
     return time.monotonic()
 
 

@@ -1,6 +1,6 @@
 """The enums that every room shares, in the protocol's own words.
 
-Nothing here has behaviour; anybody may import it, and it imports nothing of the package.
+Every room may import this module; it imports nothing of the package.
 """
 
 from enum import StrEnum
@@ -49,7 +49,7 @@ _VISIBLE: Final = frozenset({EventStatus.SCHEDULED, EventStatus.STARTED})
 
 
 class EventSource(StrEnum):
-    """Who wanted the event (protocol.md section 4)."""
+    """Who asked for the event (protocol.md section 4)."""
 
     PLATFORM = "Platform"
     USER = "User"
@@ -73,7 +73,7 @@ class Priority(StrEnum):
 
 
 class ApproverKind(StrEnum):
-    """Whose word let an event start (protocol.md sections 5 and 6)."""
+    """Who approved an event (protocol.md sections 5 and 6)."""
 
     GUEST = "guest"
     """A machine of the event's scope, at the metadata endpoint."""
@@ -99,12 +99,12 @@ class ErrorCode(StrEnum):
     TOO_LATE = "too-late"
     """It has started, or is over."""
     LIMIT = "limit"
-    """More than Forewarn takes at once."""
+    """More than Forewarn accepts at once."""
     STALE = "stale"
     """Another executor has taken the operation over since."""
     UNAUTHORIZED = "unauthorized"
-    """The operator plane was asked without its token, or by a host it does not serve."""
+    """The request to the operator plane lacks the token, or its Host is not accepted."""
     UNAVAILABLE = "unavailable"
-    """The store is away; nothing was changed."""
+    """The store is unavailable; nothing was changed."""
     INTERNAL = "internal"
     """Forewarn's own fault; the log has the details."""
