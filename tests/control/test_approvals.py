@@ -80,7 +80,7 @@ def test_each_is_decided_on_what_the_ones_before_it_led_to(busy: Fleet) -> None:
 
 def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Fleet) -> None:
     count = MAX_BATCH + 7
-    machines = tuple(fleet.Standalone(name=f"m{n}") for n in range(count))
+    machines = tuple(fleet.StandaloneMachine(name=f"m{n}") for n in range(count))
     done(busy.plane.apply_fleet(fleet.Fleet(machine=machines)))
     events = busy.ask(*(machine.name for machine in machines))
     with busy.store.read() as reading:

@@ -237,7 +237,7 @@ def test_a_stopped_walk_is_resumed(house: House) -> None:
 
 
 def test_a_host_is_one_operation_over_its_scopes_and_walks_on(house: House) -> None:
-    more = fleet.Fleet(machine=(fleet.Standalone(name="extra", host="h0"),))
+    more = fleet.Fleet(machine=(fleet.StandaloneMachine(name="extra", host="h0"),))
     done(house.plane.apply_fleet(more))
     plan = house.ask(REBOOT, host="h0")
     (operation,) = plan.operations
@@ -399,7 +399,7 @@ def test_history_is_forgotten_when_it_is_old_enough_and_not_before(house: House)
 
 
 def test_a_fleet_is_applied_and_a_dry_run_is_not(house: House) -> None:
-    more = fleet.Fleet(machine=(fleet.Standalone(name="extra"),))
+    more = fleet.Fleet(machine=(fleet.StandaloneMachine(name="extra"),))
     told = len(house.told)
     assert done(house.plane.apply_fleet(more, dry_run=True)).added == ("extra",)
     assert len(house.told) == told
@@ -426,7 +426,7 @@ def test_machines_are_removed_unless_something_live_names_them(house: House) -> 
 
 
 def test_a_batch_of_due_operations_has_a_limit(house: House) -> None:
-    names = tuple(fleet.Standalone(name=f"m{n}") for n in range(plane.ADVANCE_BATCH + 5))
+    names = tuple(fleet.StandaloneMachine(name=f"m{n}") for n in range(plane.ADVANCE_BATCH + 5))
     done(house.plane.apply_fleet(fleet.Fleet(machine=names)))
     house.ask(EventType.FREEZE, *(machine.name for machine in names))
     house.clock.advance(15 * MINUTE)

@@ -185,7 +185,7 @@ def test_a_machine_that_moved_in_a_turn_is_walked_on_its_new_host_in_the_same_tu
 def test_a_turn_has_a_limit_and_nobody_is_left_out(busy: Fleet) -> None:
     count = MAX_BATCH + 7
     names = [f"m{n}" for n in range(count)]
-    machines = tuple(fleet.Standalone(name=name) for name in names)
+    machines = tuple(fleet.StandaloneMachine(name=name) for name in names)
     done(busy.plane.apply_fleet(fleet.Fleet(machine=machines)))
     busy.ask(EventType.REBOOT, *names, no_notice=True)
     acts = busy.claim()

@@ -336,7 +336,7 @@ def act(event_type: EventType) -> Task:
 
 def test_thousands_that_are_due_at_once_all_start(house: House) -> None:
     count = 2500
-    machines = tuple(fleet.Standalone(name=f"m{n}") for n in range(count))
+    machines = tuple(fleet.StandaloneMachine(name=f"m{n}") for n in range(count))
     done(house.plane.apply_fleet(fleet.Fleet(machine=machines)))
     request = planner.Request(event_type=REBOOT, machines=tuple(m.name for m in machines))
     done(house.plane.request(request))

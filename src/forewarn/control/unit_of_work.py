@@ -85,9 +85,12 @@ class UnitOfWork:
         """Return these machines by key, or all of them."""
         if keys is None:
             return self.store.machines()
-        if missing := _missing(self._machines, keys):
+        try:
+            return _there(self._machines, keys)
+        except KeyError:
+            missing = _missing(self._machines, keys)
             self._learn_machines(missing, self._transaction.machines(missing))
-        return {key: machine for key in keys if (machine := self._machines[key]) is not None}
+        return _there(self._machines, keys)
 
     def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
         """Return the machines of these scopes, by key."""
@@ -99,9 +102,12 @@ class UnitOfWork:
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
         """Return these operations, live or over, by id."""
-        if missing := _missing(self._operations, ids):
+        try:
+            return _there(self._operations, ids)
+        except KeyError:
+            missing = _missing(self._operations, ids)
             self._learn_operations(missing, self._transaction.operations(missing))
-        return {id_: found for id_ in ids if (found := self._operations[id_]) is not None}
+        return _there(self._operations, ids)
 
     def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
         """Return the operations, live or over, that these events (upper-case ids) belong to."""
@@ -250,6 +256,8 @@ class UnitOfWork:
         places: Collection[str],
         read: Callable[[list[str]], dict[str, Machine]],
     ) -> dict[str, Machine]:
+        if not places:
+            return {}
         if missing := [place for place in places if place not in self._whole[what]]:
             self._learn_machines((), read(missing))
             self._whole[what].update(missing)
@@ -263,7 +271,15 @@ def _missing(known: dict[K, V], keys: Iterable[K]) -> list[K]:
 def _known(
     known: dict[K, V | None], keys: Collection[K], read: Callable[[list[K]], dict[K, V]]
 ) -> dict[K, V]:
-    if missing := _missing(known, keys):
+    try:
+        return _there(known, keys)
+    except KeyError:
+        missing = _missing(known, keys)
         found = read(missing)
         known.update((key, found.get(key)) for key in missing)
+    return _there(known, keys)
+
+
+def _there(known: dict[K, V | None], keys: Iterable[K]) -> dict[K, V]:
+    """Return those that are there; KeyError where that was not asked yet."""
     return {key: value for key in keys if (value := known[key]) is not None}
