@@ -2,6 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# Many tests wait for processes: one worker more than there are cores.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock"
@@ -22,10 +24,10 @@ serve: $(VENV)/.server ## Run the service with its defaults (ARGS="--config FILE
 	@$(BIN)/forewarn serve $(ARGS)
 
 test: $(VENV)/.dev ## Run every test but the soaks
-	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 soak: $(VENV)/.dev ## Run what is long by nature: the tests marked soak, 100 seeds, 200 kills
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m soak $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m soak $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m simulation.run --seeds 100
 	@PYTHONPATH=tests $(BIN)/python -m kills
 
