@@ -164,11 +164,13 @@ class UnitOfWork:
             self._scopes[scope.key] = self._new_scopes[scope.key] = scope
         for key in changes.removed_scopes:
             self._scopes[key] = None
-        operations = {operation.id: operation for operation in changes.operations}
-        for operation_id in operations:
-            self._operations.pop(operation_id, None)
-        self._learn_operations((), operations)
-        self._new_operations |= operations
+        for operation in changes.operations:
+            if self._operations.get(operation.id) is None:
+                self._operations.pop(operation.id, None)
+                self._learn_operations((), {operation.id: operation})
+            else:  # its events never change, so it is indexed already
+                self._operations[operation.id] = operation
+            self._new_operations[operation.id] = operation
         self._replace_machines({machine.key: machine for machine in changes.machines})
         self._replace_machines(dict.fromkeys(changes.removed_machines))
         self._new_tombstones |= {tombstone.key: tombstone for tombstone in changes.tombstones}
