@@ -85,48 +85,80 @@ def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    width = shutil.get_terminal_size().columns
+    terminal = shutil.get_terminal_size().columns
     cells = dict(zip(columns, zip(*rows, strict=True), strict=True))
-    hidden = hide(cells, width)
-    drawn = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    shown = {heading: column for heading, column in cells.items() if heading not in hidden}
-    for heading, column in shown.items():
-        drawn.add_column(heading, overflow="fold", min_width=_longest_word(heading, column))
-    for row in zip(*shown.values(), strict=True):
+    widths = layout(cells, terminal)
+    drawn = Table(
+        box=SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 1, 0, 0)
+    )
+    for heading, width in widths.items():
+        drawn.add_column(heading, overflow="fold", width=width)
+    for row in zip(*(cells[heading] for heading in widths), strict=True):
         drawn.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    Console(width=width).print(drawn)
-    if hidden:
+    Console(width=terminal).print(drawn)
+    if hidden := [heading for heading in columns if heading not in widths]:
         note(f"Not shown on this narrow terminal: {', '.join(hidden)}.")
 
 
-def hide(cells: Mapping[str, Sequence[str]], width: int) -> list[str]:
-    """Return the columns to leave out so that no word of the others is broken.
+def layout(cells: Mapping[str, Sequence[str]], terminal: int) -> dict[str, int]:
+    """Return the columns to show, with their widths; all words of the cells fit.
+
+    The least important columns are left out until every other has room for its longest word. What
+    room is left goes first to the columns that need the least of it to have a line for each cell.
 
     Args:
         cells: The cells of each column, by its heading.
-        width: The columns of the terminal.
+        terminal: The columns of the terminal.
     """
-    _first, *others = cells
-    needed = {heading: _longest_word(heading, column) + 2 for heading, column in cells.items()}
-    hidden: list[str] = []
-    for heading in HIDDEN_FIRST:
-        if sum(needed.values()) + 1 <= width:  # as rich draws SIMPLE_HEAD
+    first, *others = cells
+    least = {heading: _longest_word(heading, column) for heading, column in cells.items()}
+    least[first] = min(least[first], terminal)
+    for heading in (*HIDDEN_FIRST, *reversed(others)):
+        if _total(least) <= terminal:
             break
         if heading in others:
-            del needed[heading]
-            hidden.append(heading)
-    return hidden
+            least.pop(heading, None)
+    spare = terminal - _total(least)
+    wanted = {
+        heading: max(map(_cells, (heading, *cells[heading]))) - width
+        for heading, width in least.items()
+    }
+    widths = dict(least)
+    for heading in sorted(wanted, key=wanted.__getitem__):
+        more = max(0, min(wanted[heading], spare))
+        widths[heading] += more
+        spare -= more
+    return widths
+
+
+def _total(widths: Mapping[str, int]) -> int:
+    """Return the width of a table: rich draws two spaces between columns."""
+    return sum(widths.values()) + 2 * (len(widths) - 1)
 
 
 def _longest_word(heading: str, cells: Sequence[str]) -> int:
-    return max(len(word) for text in (heading, *cells) for word in text.split() or [""])
+    """Return the width that a column needs; a longer word is broken."""
+    words = (word for text in (heading, *cells) for word in text.split())
+    return min(max(map(_cells, words)), MAX_WORD)
 
+
+def _cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes: an ideograph takes two."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+MAX_WORD = 40
+"""The longest word that is not broken: an event's id fits, and a host's long name does not push
+every other column off the terminal."""
 
 HIDDEN_FIRST = (
     *("EVENT", "KIND", "WAITED", "NOTICE", "TOOK", "FROM", "SOURCE", "STEERED BY", "SHOWN TO"),
-    *("DOMAIN", "LISTENER"),
+    *("DOMAIN", "LISTENER", "NOTICE LEFT"),
 )
-"""The columns that a narrow terminal does without, in this order; never the first of a table."""
+"""The columns that a narrow terminal does without, in this order; then the last ones of the table,
+and never its first."""
 
 STYLES = {
     "Scheduled": "yellow",
