@@ -129,3 +129,21 @@ def test_when_the_service_stops_whoever_waits_is_told(busy: Fleet) -> None:
     busy.writer.close()
     with pytest.raises(StoreUnavailable, match="the service is stopping"):
         busy.approve("web", event_id).result(10)
+
+
+def test_requests_of_one_batch_have_numbers_of_their_own_and_a_refused_one_has_none(
+    busy: Busy,
+) -> None:
+    def ask(machine: str) -> "Future[Any]":
+        return busy.plane.request(Request(event_type=EventType.REBOOT, machines=(machine,)))
+
+    commits = busy.store.commits
+    busy.hold()
+    asked = [ask(machine) for machine in ("web-0", "nobody", "web-0", "bastion")]
+    busy.release()
+    assert done(asked[0]).maintenance.number == 1
+    for refused in asked[1:3]:
+        with pytest.raises(Refused):
+            done(refused)
+    assert done(asked[3]).maintenance.number == 2
+    assert busy.store.commits == commits + 2

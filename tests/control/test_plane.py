@@ -54,7 +54,10 @@ def test_a_refused_request_takes_no_number_and_tells_nothing(house: House) -> No
     with pytest.raises(Refused):
         house.ask(REBOOT, "nobody")
     assert len(house.told) == told
-    assert house.ask(REBOOT, "web-0").operations[0].id.endswith(".1")
+    assert house.ask(REBOOT, "web-0").maintenance.number == 1
+    with pytest.raises(Refused):
+        house.ask(REBOOT, "web-0")  # it has a live event
+    assert house.ask(REBOOT, "bastion").maintenance.number == 2
 
 
 def test_what_a_request_supersedes_is_told_apart(house: House) -> None:

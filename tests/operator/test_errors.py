@@ -138,7 +138,12 @@ OTHERS: dict[str, tuple[str, str, Any, tuple[int, str], list[str]]] = {
     "a resumption beyond any": (
         "POST", "/v1/maintenance/99999999999999999999/resume", {}, INVALID, ["number"]
     ),
-    "a maintenance that does not exist": ("GET", "/v1/maintenance/77", None, NOT_FOUND, ["77"]),
+    "a maintenance that does not exist": (
+        "GET", "/v1/maintenance/77", None, NOT_FOUND, ["77", "forewarn maintenance list"]
+    ),
+    "a resumption of none": (
+        "POST", "/v1/maintenance/77/resume", {}, NOT_FOUND, ["77", "forewarn maintenance list"]
+    ),
     "an unknown path": ("GET", "/v1/frogs", None, NOT_FOUND, ["/v1/frogs", "/v1/schema"]),
     "another method": ("PUT", "/v1/clock", {}, (405, "invalid"), ["PUT", "/v1/clock"]),
 }  # fmt: skip

@@ -145,8 +145,9 @@ class UnitOfWork:
     # Everything else.
 
     def next_maintenance_number(self) -> int:
-        """Return a number that no maintenance has had before, from 1."""
-        return self._transaction.next_maintenance_number()
+        """Return the number of the next maintenance; it is taken when that is saved."""
+        unsaved = max(self._new_maintenances, default=0)
+        return max(self._transaction.next_maintenance_number(), unsaved + 1)
 
     @property
     def store(self) -> Transaction:

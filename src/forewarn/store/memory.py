@@ -207,9 +207,8 @@ class MemoryStore:
             assert operation.maintenance in self.all_maintenances
 
     def next_maintenance_number(self) -> int:
-        number: int = self._single[_NUMBER] + 1
-        self._put(self._single, _NUMBER, number)
-        return number
+        number: int = self._single[_NUMBER]
+        return number + 1
 
     def purge(self, ended_before: datetime, limit: int) -> int:
         old = [

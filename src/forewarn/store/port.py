@@ -255,7 +255,10 @@ class Transaction(Reading, Protocol):
         ...
 
     def next_maintenance_number(self) -> int:
-        """Return a number that no maintenance has had before, from 1."""
+        """Return the least number, from 1, above that of every maintenance ever saved.
+
+        It is taken when a maintenance with it is saved: a refused request takes none.
+        """
         ...
 
     def purge(self, ended_before: datetime, limit: int) -> int:

@@ -47,9 +47,7 @@ class SqlTransaction(SqlReading):
         self._delete(tables.scopes, "key", changes.removed_scopes)
 
     def next_maintenance_number(self) -> int:
-        number = self._last_number() + 1
-        self._count_up_to(number)
-        return number
+        return self._last_number() + 1
 
     def purge(self, ended_before: datetime, limit: int) -> int:
         operations = tables.operations.c

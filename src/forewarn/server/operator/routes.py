@@ -251,7 +251,7 @@ async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.Mai
 
     maintenance, operations = await backend.read(question)
     if maintenance is None:
-        message = f"no maintenance {number}: see 'forewarn history'"
+        message = f"no maintenance {number}: see 'forewarn maintenance list'"
         raise Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
     further = views.further([maintenance], backend.inventory)[number]
     return schemas.MaintenanceDetail(
