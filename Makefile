@@ -14,7 +14,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.server ## See it whole: a fleet, its guests, maintenance, in under 90 seconds
+demo: $(VENV)/.server ## See it whole: a fleet, its guests, maintenance, in half a minute
 	@$(BIN)/forewarn demo $(ARGS)
 
 demo-pool: $(VENV)/.server ## See a pool lose no request while its machines are rebooted (needs haproxy; ARGS="--repeat 10")

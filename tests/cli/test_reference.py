@@ -40,17 +40,21 @@ def test_each_command_has_its_heading_and_each_heading_its_command() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(set(commands()) - {"forewarn"}))
-def test_each_commands_help_names_its_heading(
+def test_each_commands_help_fits_80_columns_and_names_the_reference(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.execute([*command.split()[1:], "--help"]) == ExitStatus.OK
-    assert capsys.readouterr().out.endswith(f"docs/reference/cli.md#{command.replace(' ', '-')}\n")
+    shown = capsys.readouterr().out
+    assert shown.endswith("docs/reference/cli.md\n")
+    assert max(map(len, shown.splitlines())) <= 80
+    assert not re.findall(r"<\w+(?: range|\[\w+\])?>|x>=|<=x", shown)
 
 
+@pytest.mark.parametrize("group", ["", "fleet", "maintenance", "clock", "agent"])
 def test_no_commands_first_sentence_is_cut_off_in_the_list(
-    capsys: pytest.CaptureFixture[str],
+    group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.execute(["--help"]) == ExitStatus.OK
+    assert main.execute([*group.split(), "--help"]) == ExitStatus.OK
     assert "..." not in capsys.readouterr().out.replace("[ARGS]...", "")
 
 

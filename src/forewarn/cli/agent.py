@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forewarn.agent.settings import AgentSettings, Loaded
     from forewarn.client.event import Event
 
-app = typer.Typer(help="Prepare this machine, approve, bring it back.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 PROGRAM = "forewarn.agent"
 """The module that is the agent's process."""
@@ -40,14 +40,17 @@ ConfigOption = Annotated[
 ]
 
 
-@app.callback()
+@app.callback(short_help="Run the agent: prepare this machine, approve, bring it back.")
 def _agent() -> None:
-    """Prepare this machine, approve, bring it back."""
+    """Run the agent: prepare this machine for maintenance, approve, and bring it back."""
 
 
 @app.command()
 def check(*, config: ConfigOption = None) -> None:
-    """Check the settings, and show which rule takes which type of event."""
+    """Check the settings; show which rule takes what.
+
+    It shows for each type of event which rules are tried for it, in their order.
+    """
     from forewarn.agent.rules import BUILT_IN, Match
     from forewarn.vocabulary import EventType
 
@@ -79,24 +82,35 @@ def check(*, config: ConfigOption = None) -> None:
 def explain(
     *,
     config: ConfigOption = None,
-    event_type: Annotated[str, typer.Option("--type", help="The event's type, such as Reboot.")],
-    source: Annotated[str, typer.Option("--source", help="Platform or User.")] = "Platform",
-    status: Annotated[str, typer.Option("--status", help="Scheduled or Started.")] = "Scheduled",
+    event_type: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="The event's type, such as Reboot.")
+    ],
+    source: Annotated[
+        str, typer.Option("--source", metavar="SOURCE", help="Platform or User.")
+    ] = "Platform",
+    status: Annotated[
+        str, typer.Option("--status", metavar="STATUS", help="Scheduled or Started.")
+    ] = "Scheduled",
     duration_seconds: Annotated[
         int,
-        typer.Option("--duration-seconds", help="How long the interruption lasts; -1 is unknown."),
+        typer.Option(
+            "--duration-seconds",
+            metavar="N",
+            help="How long the interruption lasts; -1 is unknown.",
+        ),
     ] = -1,
     notice_seconds: Annotated[
-        float, typer.Option("--notice-seconds", min=0, help="The notice that is left.")
+        float, typer.Option("--notice-seconds", metavar="N", min=0, help="The notice that is left.")
     ] = 900.0,
     description: Annotated[
-        str, typer.Option("--description", help="The event's description.")
+        str, typer.Option("--description", metavar="TEXT", help="The event's description.")
     ] = "",
     others: Annotated[
-        bool, typer.Option("--others", help="The event names other machines, not this one.")
+        bool, typer.Option("--others", help="The event is for other machines, not this one.")
     ] = False,
     machines: Annotated[
-        int, typer.Option("--machines", min=1, help="How many machines the event names.")
+        int,
+        typer.Option("--machines", metavar="N", min=1, help="How many machines the event names."),
     ] = 1,
 ) -> None:
     """Show what the agent would do for an event."""
@@ -172,7 +186,10 @@ def status(
         bool, typer.Option("--json", help="Print the agent's answer as JSON.")
     ] = False,
 ) -> None:
-    """Show the events in hand and what was done for them, of the agent on this machine."""
+    """Show the events in hand and what was done.
+
+    It asks the agent that runs on this machine.
+    """
     from forewarn.agent import action_settings
 
     tree = _ask(_listen(config) if address is None else address)
@@ -208,7 +225,11 @@ def status(
 
 @app.command()
 def retry(*, config: ConfigOption = None) -> None:
-    """Have the agent on this machine prepare again for held events."""
+    """Have the agent retry failed preparations.
+
+    The agent on this machine prepares again for each event whose preparation failed and that it
+    therefore did not approve.
+    """
     from forewarn.vocabulary import EventStatus
 
     tree = _ask(_listen(config))

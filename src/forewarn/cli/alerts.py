@@ -12,7 +12,10 @@ from forewarn.cli.operator import JsonOption, OperatorClient, OperatorOption, se
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
-clock = typer.Typer(help="Trust the clock of the service again.", no_args_is_help=True)
+clock = typer.Typer(no_args_is_help=True)
+
+CLOCK_IS_RIGHT = "Say that the service machine's clock is right."
+"""What a list of commands has room for."""
 
 
 class Resolution(StrEnum):
@@ -26,7 +29,7 @@ class Resolution(StrEnum):
 def alerts(*, as_json: JsonOption = False, operator: OperatorOption = None) -> None:
     """List what needs an operator, the oldest first.
 
-    Ends with 0 if there is nothing, and with 11 if there is something.
+    Exit status: 0 without alerts, 11 with some.
     """
     from forewarn.server.operator import schemas
 
@@ -45,9 +48,9 @@ def acknowledge(
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """Acknowledge failures, which ends their alerts.
+    """Acknowledge failures and end their alerts.
 
-    All of them or, if one is not a failure, none. The history keeps who did it.
+    If one is not a failure, none is acknowledged. The history records who did it.
     """
     body = {"references": references, "by": who()}
     answer = OperatorClient(operator).ask("POST", "/v1/acknowledgements", body=body)
@@ -72,14 +75,14 @@ def resolve(
     operations.show(answer, as_json=as_json)
 
 
-@clock.callback()
+@clock.callback(short_help=CLOCK_IS_RIGHT)
 def _clock() -> None:
-    """Trust the clock of the service again."""
+    """Say that the service machine's clock is right, after it was doubted."""
 
 
-@clock.command()
+@clock.command(short_help=CLOCK_IS_RIGHT)
 def trust(*, as_json: JsonOption = False, operator: OperatorOption = None) -> None:
-    """Declare that the clock of the machine is right.
+    """Say that the service machine's clock is right, after it was doubted.
 
     If it was set forward, every notice is extended; if it was set back, nothing moves.
     """

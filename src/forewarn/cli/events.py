@@ -32,9 +32,9 @@ def events(
 ) -> None:
     """List the events that guests see now.
 
-    They are in the order in which they may start. SHOWN TO counts the machines that asked last by
-    a version of the protocol that shows the event. With --endpoint the list is what this machine
-    sees, from any server of the protocol.
+    They are in the order in which they may start. SHOWN TO: how many of its machines use a protocol
+    version that shows this event, judged by their last request. With --endpoint the list is what
+    this machine sees, from any server of the protocol.
     """
     if endpoint is not None:
         guest.alone(scope=scope, machine=machine)
@@ -60,7 +60,7 @@ def approve(
 ) -> None:
     """Approve events on behalf of the guests.
 
-    All of them or, if one is unknown, none. The history keeps that an operator approved. With
+    If one is unknown, none is approved. The history records that an operator approved. With
     --endpoint this machine approves, at any server of the protocol: REF is the id of an event.
     """
     if endpoint is not None:
@@ -101,7 +101,8 @@ def postpone(
 ) -> None:
     """Move NotBefore later.
 
-    It applies to what is Scheduled. No event moves earlier than its guests have read.
+    It applies to what is Scheduled. It never moves an event to an earlier time than the guests were
+    told.
     """
     service = OperatorClient(operator)
     at = service.moment(times.moment(time))

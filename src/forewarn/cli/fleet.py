@@ -83,7 +83,11 @@ def list_(
     ] = "",
     host: Annotated[
         str,
-        typer.Option("--host", metavar="NAME", help="Only machines on this host, or on 'unknown'."),
+        typer.Option(
+            "--host",
+            metavar="NAME",
+            help="Only machines on this host; 'unknown' for machines without a host.",
+        ),
     ] = "",
     limit: LimitOption = 100,
     cursor: CursorOption = "",
@@ -150,7 +154,7 @@ def remove(
 ) -> None:
     """Remove machines from the fleet.
 
-    All of them or, if one cannot be removed, none.
+    If one is unknown, or has a live event, none is removed.
     """
     query: Query = {"name": names, "by": who()}
     answer = OperatorClient(operator).ask("DELETE", "/v1/fleet/machines", query=query)

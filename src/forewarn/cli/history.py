@@ -31,11 +31,21 @@ def history(
     ] = None,
     types: Annotated[
         list[EventType] | None,
-        typer.Option("--type", case_sensitive=False, help="Only this type; can be repeated."),
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            case_sensitive=False,
+            help="Only freeze, reboot, redeploy, preempt or terminate; can be repeated.",
+        ),
     ] = None,
     statuses: Annotated[
         list[EventStatus] | None,
-        typer.Option("--status", case_sensitive=False, help="Only this status; can be repeated."),
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            case_sensitive=False,
+            help="Only scheduled, started, completed, failed or canceled; can be repeated.",
+        ),
     ] = None,
     since: Annotated[
         str | None,

@@ -30,14 +30,18 @@ class HoldTarget(StrEnum):
 
 NameArgument = Annotated[
     str,
-    typer.Argument(metavar="[NAME]", help="Its name; none for everything.", show_default=False),
+    typer.Argument(
+        metavar="[NAME]",
+        help="The name of the scope, host or machine; leave out for everything.",
+        show_default=False,
+    ),
 ]
 
 
 def hold(
     what: Annotated[
         HoldTarget,
-        typer.Argument(metavar="WHAT", help="everything, scope, host or machine; or list."),
+        typer.Argument(metavar="WHAT", help="What to hold, or `list` to show the holds."),
     ],
     name: NameArgument = "",
     *,
@@ -63,17 +67,15 @@ def hold(
 
 
 def release(
-    what: Annotated[
-        ReleaseTarget, typer.Argument(metavar="WHAT", help="everything, scope, host or machine.")
-    ],
+    what: Annotated[ReleaseTarget, typer.Argument(metavar="WHAT", help="What to release.")],
     name: NameArgument = "",
     *,
     as_json: JsonOption = False,
     operator: OperatorOption = None,
 ) -> None:
-    """End a hold.
+    """Release a hold, so that what it blocked goes on.
 
-    What it blocked continues with the notice that was left, unless another hold covers it.
+    It goes on with the notice that was left, unless another hold covers it.
     """
     _check(what, name)
     query = {"kind": what, "name": name, "by": who()}

@@ -1,6 +1,7 @@
 """The command line: all commands, and how their errors are printed."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -43,13 +44,23 @@ REFERENCE: Final = "https://github.com/forewarn/forewarn/blob/main/docs/referenc
 """The page with examples and exit statuses, and a heading for each command."""
 
 _READ_ON: Final = f"\b\nExamples and exit statuses:\n{REFERENCE}"
-"""After a backspace Typer breaks no lines."""
+"""After a backspace Typer breaks no lines. An anchor would not fit 80 columns."""
+
+_TYPE: Final = re.compile(r" <[^>|]+>$")
+"""The Python type that Typer puts behind the name of an argument, if it is not a choice."""
+
+_BOUNDS: Final = (
+    (re.compile(r"(\d+)<=x<=(\d+)"), r"\1 to \2"),
+    (re.compile(r"  \[x>=\d+\]|; x>=\d+|x>=\d+; "), ""),
+)
+"""How Typer writes the bounds of a number, and what the help has instead."""
 
 
 class SingleValueCommand(TyperCommand):
     """A command that refuses an option given twice, unless the option takes several values.
 
-    Without this the last value wins, and `--host h1 --host h2` patches one host of the two.
+    Without this the last value wins, and `--host h1 --host h2` patches one host of the two. Its
+    help is without the types and bounds that Typer writes as Python does.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - not public
@@ -60,6 +71,21 @@ class SingleValueCommand(TyperCommand):
             if single and given.count(option) > 1:
                 ctx.fail(f"option {option.opts[0]} can be given only once")
         return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - not public
+        """Write the arguments and options."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            name, text = param.get_help_record(ctx) or ("", "")
+            for bounds, plain in _BOUNDS:
+                text = bounds.sub(plain, text)
+            if isinstance(param, TyperOption):
+                sections.setdefault("Options", []).append((name, text))
+            else:
+                sections.setdefault("Arguments", []).append((_TYPE.sub("", name), text))
+        for title in sorted(sections):
+            with formatter.section(title):
+                formatter.write_dl(sections[title])
 
 
 app = typer.Typer(
@@ -120,7 +146,7 @@ def command() -> TyperGroup:
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     group.commands = {name: group.commands[name] for name in ORDER}
-    _refer(group, (NAME,))
+    _refer(group)
     return group
 
 
@@ -133,14 +159,13 @@ def _refuse_repeated(group: typer.Typer) -> None:
         _refuse_repeated(below.typer_instance)
 
 
-def _refer(group: TyperGroup, path: tuple[str, ...]) -> None:
-    """Put the place in the reference into the help of each command."""
+def _refer(group: TyperGroup) -> None:
+    """Put the address of the reference into the help of each command."""
     group.epilog = _READ_ON
-    for name, below in group.commands.items():
+    for below in group.commands.values():
+        below.epilog = _READ_ON
         if isinstance(below, TyperGroup):
-            _refer(below, (*path, name))
-        else:
-            below.epilog = f"{_READ_ON}#{'-'.join((*path, name))}"
+            _refer(below)
 
 
 def execute(arguments: Sequence[str]) -> int:

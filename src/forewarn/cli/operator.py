@@ -52,11 +52,12 @@ LimitOption = Annotated[
     int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Entries on one page.")
 ]
 CursorOption = Annotated[
-    str, typer.Option("--cursor", metavar="CURSOR", help="Where the page before ended.")
+    str,
+    typer.Option("--cursor", metavar="CURSOR", help="The cursor printed below the page before."),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Show all pages.")]
 ReasonOption = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept in the history.")
+    str, typer.Option("--reason", metavar="TEXT", help="Why; the history records it.")
 ]
 
 Query = Mapping[str, str | int | bool | Sequence[str] | None]

@@ -40,16 +40,16 @@ def restore_check(
         bool,
         typer.Option(
             "--with-wal",
-            help="The -wal beside the file was restored with it: apply its changes.",
+            help="The -wal file beside it was restored with it: apply it.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a restored database safe to serve.
 
-    Raises the incarnation of every scope, so that no guest reads a number that it has already seen
-    with other events. Run it once, before the service starts. It refuses a damaged file, and one
-    with a -wal beside it that would undo the restore; then it changes nothing.
+    Raises the incarnation of every scope, so that a guest never sees an old number with new
+    content. Run it once, before the service starts. Changes nothing and fails if the file is
+    damaged, or if a -wal file beside it would undo the restore.
     """
     if not database.is_file():
         message = f"no file {database}: name the restored database, such as forewarn.db"

@@ -66,24 +66,31 @@ DescriptionOption = Annotated[
     ),
 ]
 SourceOption = Annotated[
-    EventSource, typer.Option("--source", case_sensitive=False, help="Who causes it.")
+    EventSource,
+    typer.Option(
+        "--source", metavar="SOURCE", case_sensitive=False, help="Who causes it: platform or user."
+    ),
 ]
 NoNoticeOption = Annotated[
     bool,
-    typer.Option("--no-notice", help="It has happened: an unforeseen failure. It starts at once."),
+    typer.Option(
+        "--no-notice",
+        help="The machine has already failed: start at once, without notice.",
+    ),
 ]
 IndivisibleOption = Annotated[
     bool,
     typer.Option(
         "--indivisible",
-        help="The machines of the host go down all at once; "
-        "refused if they are in two update domains of a scope.",
+        help="With --host: all its machines go down at once. "
+        "Refused if they are in two update domains of a scope.",
     ),
 ]
 WithoutNoticeOption = Annotated[
     bool,
     typer.Option(
-        "--without-notice", help="Accept that machines of a scope that is off get no notice."
+        "--without-notice",
+        help="Go on even if guests whose machines never asked for events get no notice.",
     ),
 ]
 LiveMigrationOption = Annotated[
@@ -114,7 +121,8 @@ def schedule(
 
     It is announced to the guests, and starts when they approve it or its notice is over. The
     update domains of a scope are taken one after another: the next is announced when the one
-    before has ended well. The machines of a host go down together.
+    before has ended well. The machines of a host go down together; if they are in several update
+    domains of one scope, one domain goes after another, unless --indivisible is given.
     """
     from forewarn.server.operator import schemas
 

@@ -34,7 +34,7 @@ def watch(
             "--endpoint",
             metavar="URL",
             show_default=False,
-            help="The metadata endpoint. Left out: FOREWARN_ENDPOINT, else http://169.254.169.254.",
+            help="The metadata endpoint. Default: FOREWARN_ENDPOINT, else http://169.254.169.254.",
         ),
     ] = None,
     name: Annotated[
@@ -43,7 +43,7 @@ def watch(
             "--name",
             metavar="NAME",
             show_default=False,
-            help="This machine's name in events. Left out: the endpoint is asked for it.",
+            help="This machine's name in events. Default: ask the endpoint.",
         ),
     ] = None,
     mine: Annotated[
@@ -70,7 +70,7 @@ def watch(
 ) -> None:
     """Report changes of events, until Ctrl-C.
 
-    Prints a line for each change on a terminal, and a JSON document in a line into a pipe.
+    Prints one line per change: text on a terminal, JSON in a pipe.
     """
     from forewarn.clock import SystemClock
 
