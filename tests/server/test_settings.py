@@ -1,5 +1,7 @@
 """Settings: what is refused says where and what was expected; what is given is found."""
 
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -269,6 +271,13 @@ def shown(default: Any) -> str:
     if isinstance(default, float) and default == int(default):
         return str(int(default))
     return f'"{default}"' if isinstance(default, str) else str(default)
+
+
+def test_settings_are_read_without_what_the_server_extra_installs() -> None:
+    extra = ["alembic", "filelock", "httptools", "litestar", "prometheus_client", "sqlalchemy"]
+    poison = f"import sys; sys.modules.update(dict.fromkeys({[*extra, 'structlog', 'uvicorn']}))"
+    program = f"{poison}\nfrom forewarn.server import settings\nsettings.load(None, {{}})"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 # The rules.

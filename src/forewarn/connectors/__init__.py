@@ -3,6 +3,7 @@
     port          Connector, Task, Outcome, Found: what the executor asks and is told
     simulated     touches nothing; a task lasts as long as the settings say
     command       the operator's program, once a machine or once an operation
+    command_settings  its settings, which load without the server extra
     task_process  one program's run as files: begun, alive, result
     runner        the program around one run, which outlives the service; imports nothing of ours
 

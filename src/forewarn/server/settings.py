@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from forewarn import settings
-from forewarn.connectors.command import CommandConnectorSettings
+from forewarn.connectors.command_settings import CommandConnectorSettings
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
 from forewarn.settings import FieldError, Log
