@@ -10,6 +10,7 @@ import pytest
 
 from builders import MINUTE, NOW, SECOND, mint
 from control.conftest import House, done
+from forewarn.clock import ManualClock
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import SETTING, Heartbeat, Served, ServiceClock
 from forewarn.control.ticker import Ticker
@@ -45,7 +46,7 @@ class Start:
         """Let time pass in which guests can read."""
         until = self.clock.now() + time
         while self.clock.now() < until:
-            self.clock.advance(min(2 * SECOND, until - self.clock.now()))
+            self.clock.advance(min(SECOND, until - self.clock.now()))
             self.watch.beat()
         self.beat()
 
@@ -177,6 +178,80 @@ def test_a_beat_that_is_a_little_late_is_no_outage(start: Start) -> None:
     start.clock.advance(5 * SECOND)
     start.beat()
     assert start.not_before() == NOW + 15 * MINUTE
+
+
+def test_short_stalls_add_up_within_a_notice(start: Start) -> None:
+    """Six of 4.5 s: a preemption's 30 s would have 3 s in which somebody could read."""
+    start.house.ask(EventType.PREEMPT, "batch_0")
+    stalled = timedelta(seconds=4.5)
+    for number in range(6):
+        start.live(0.5 * SECOND)
+        start.clock.advance(stalled)
+        done(start.plane.advance())
+        assert start.house.operation("2.1").status is EventStatus.SCHEDULED, number
+        start.beat()
+    assert start.house.operation("2.1").not_before == NOW + 30 * SECOND + 6 * stalled
+    assert start.not_before() == NOW + 15 * MINUTE + 6 * stalled
+    start.live(30 * SECOND - 6 * 0.5 * SECOND)
+    done(start.plane.advance())
+    assert start.house.operation("2.1").status is EventStatus.STARTED
+
+
+def test_nothing_starts_in_the_stall_that_makes_an_outage_of_those_before(start: Start) -> None:
+    start.clock.advance(4 * SECOND)
+    start.beat()
+    start.clock.advance(SECOND)
+    assert start.watch.may_start()
+    start.clock.advance(SECOND)
+    assert not start.watch.may_start()
+    start.beat()
+    assert start.watch.may_start()
+    assert start.not_before() == NOW + 15 * MINUTE + 6 * SECOND
+
+
+def test_stalls_too_far_apart_to_be_of_one_notice_do_not_add_up(start: Start) -> None:
+    for _ in range(3):
+        start.clock.advance(4 * SECOND)
+        start.beat()
+        done(start.plane.hold(HoldKind.EVERYTHING, "", reason="", by="ann"))
+        start.live(15 * MINUTE)
+        done(start.plane.release(HoldKind.EVERYTHING, "", by="ann"))
+    assert start.not_before() == NOW + 60 * MINUTE
+
+
+def test_short_restarts_add_up_too(start: Start) -> None:
+    away = 4 * SECOND
+    start.clock.advance(away)
+    again = Start(start.house).open()
+    assert again.served().unread_seconds == away.total_seconds()
+    assert again.not_before() == NOW + 15 * MINUTE
+    again.clock.advance(away)
+    third = Start(start.house).open()
+    assert third.not_before() == NOW + 15 * MINUTE + 2 * away
+    assert third.served().unread_seconds == 0
+
+
+@pytest.mark.parametrize("scale", [1.0, 60.0])
+def test_turns_of_guests_show_that_the_loop_runs_and_hide_no_stall(scale: float) -> None:
+    real, clock = ManualClock(NOW), ManualClock(NOW)
+    watch = ServiceClock(clock, real, scale)
+    watch.open()
+
+    def passes(seconds: float) -> None:
+        real.advance(seconds * SECOND)
+        clock.advance(seconds * scale * SECOND)
+
+    for _ in range(100):  # the loop is busy with guests, and comes to no beat
+        passes(0.9)
+        watch.turn(real.monotonic())
+        assert watch.may_start()
+    watch.beat()
+    assert watch.owed == timedelta(0)
+    passes(6)
+    assert not watch.may_start()
+    watch.turn(real.monotonic())  # who waited at the socket is answered before the beat
+    watch.beat()
+    assert watch.owed == 6 * scale * SECOND
 
 
 def test_what_may_not_start_is_not_refused_and_a_failure_enters_all_the_same(start: Start) -> None:
@@ -315,9 +390,9 @@ def test_the_ticker_starts_nothing_while_it_may_not_and_goes_on_when_it_may(star
 
     async def scene() -> None:
         start.clock.jump(HOUR)
-        for _ in range(15 * 30 + 2):
+        for _ in range(15 * 60 + 4):
             start.watch.beat()
-            await let_pass(2 * SECOND)
+            await let_pass(SECOND)
         assert start.operation().status is EventStatus.SCHEDULED
         start.clock.jump(-HOUR)
         start.watch.beat()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from forewarn.clock import ManualClock
+from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.model import (
     Changes,
     Enablement,
@@ -192,6 +193,7 @@ class Room:
     ) -> None:
         self.connection = Connection
         self.clock = ManualClock(START)
+        self.watch = ServiceClock(self.clock, self.clock)
         self.counters = Counters()
         self.registry = Registry(proxied=True)
         self.documents = Documents()
@@ -233,6 +235,7 @@ class Room:
             counters=self.counters,
             loop=loop,
             polls=self.polls,
+            on_turn=self.watch.turn,
             monotonic=self.clock.monotonic,
         )
 

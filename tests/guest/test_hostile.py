@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 import structlog
@@ -20,6 +21,7 @@ from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.machines import Proxies, Registry
 from guest import room
 from guest.room import APPROVAL, EVENTS, Behind, Peer, answers, get, post
+from guest.served import GUESTS, Play, serving
 
 STRANGER = "10.9.9.9"
 SECRET = b"a secret of theirs"
@@ -125,6 +127,40 @@ def test_a_stranger_is_answered_and_closed_at_once() -> None:
         assert (answer.status, answer.headers["connection"]) == (403, "close")
         assert peer.closing
         assert len(plane.connections) == 0
+
+
+@pytest.mark.parametrize("data", [get(), get("/nowhere"), b"no HTTP", b""])
+def test_strangers_who_keep_the_loop_busy_move_no_notice(play: Play, data: bytes) -> None:
+    """Real sockets and a real loop that comes to no beat; the clock goes on by hand."""
+
+    async def scene() -> None:
+        async with serving(GUESTS) as served:
+            watch = served.plane.watch
+            watch.open()
+            for _ in range(20):
+                served.plane.clock.advance(timedelta(seconds=0.9))
+                await served.ask(data)
+                assert watch.may_start()
+            watch.beat()
+            assert watch.owed == timedelta(0)
+
+    play(scene())
+
+
+def test_requests_that_waited_while_the_loop_stood_still_hide_no_outage(play: Play) -> None:
+    async def scene() -> None:
+        async with serving() as served:
+            watch = served.plane.watch
+            watch.open()
+            (before,) = await served.ask(get(EVENTS, "Connection: close"))
+            served.plane.clock.advance(timedelta(seconds=6))
+            (after,) = await served.ask(get(EVENTS, "Connection: close"))
+            assert (before.status, after.status) == (200, 200)
+            watch.beat()
+            assert watch.owed == timedelta(seconds=6)
+            assert not watch.may_start()
+
+    play(scene())
 
 
 def test_strangers_have_a_quarter_of_the_connections_and_machines_still_get_in() -> None:

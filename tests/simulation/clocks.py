@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from forewarn.clock import ManualClock
-from forewarn.control.service_clock import OUTAGE_TOLERANCE, Served, ServiceClock
+from forewarn.control import downtime
+from forewarn.control.service_clock import Served, ServiceClock
 from forewarn.control.trust import TOLERANCE
 
 NONE = timedelta(0)
@@ -34,7 +35,7 @@ class Clocks:
         self._behind = False
         """Whether the clock was behind at the start: any time from the counted one on is right."""
         self._stands = False
-        self._begin(None, doubted=False)
+        self._begin(None)
         self.watch.open()
 
     def now(self) -> datetime:
@@ -88,15 +89,14 @@ class Clocks:
 
     def stand_still(self, time: timedelta) -> None:
         """Let time go by in which the whole process gets no turn: no guest can read."""
-        assert time > OUTAGE_TOLERANCE
+        assert time.total_seconds() > downtime.OUTAGE_SECONDS
         self._wall.advance(time)
         self._real.advance(time)
         self._stands = True
 
     def served(self) -> str:
         """Return what a heartbeat writes down."""
-        served = Served(until=self.watch.now(), doubted=bool(self.watch.doubt()))
-        return msgspec.json.encode(served).decode()
+        return msgspec.json.encode(self.watch.served()).decode()
 
     def restart(self, kept: str | None, away: timedelta, step: timedelta) -> timedelta:
         """Start again from what was written down; return by how much every notice is to move.
@@ -109,19 +109,16 @@ class Clocks:
         self._wall.advance(away)
         self._real.advance(away)
         self._wall.jump(step)
-        served = None if kept is None else msgspec.json.decode(kept, type=Served)
-        if served is None:
-            return self._begin(None, doubted=False)
-        return self._begin(served.until, doubted=served.doubted)
+        return self._begin(None if kept is None else msgspec.json.decode(kept, type=Served))
 
-    def _begin(self, until: datetime | None, *, doubted: bool) -> timedelta:
+    def _begin(self, served: Served | None) -> timedelta:
         self.watch = ServiceClock(self._wall, self._real)
-        self._stands, self._told, self._apart = False, doubted, NONE
-        self._behind = until is not None and self._wall.now() < until - TOLERANCE
-        if until is not None and self._behind:
-            self._apart = self._wall.now() - until
-        away = self.watch.begin(until, doubted=doubted)
-        if away > OUTAGE_TOLERANCE:
-            return away
-        self.slack += away
-        return NONE
+        self._stands, self._told, self._apart = False, served is not None and served.doubted, NONE
+        away = NONE if served is None else self._wall.now() - served.until
+        self._behind = away < -TOLERANCE
+        if self._behind:
+            self._apart = away
+        owed = self.watch.begin(served)
+        if not owed:
+            self.slack += max(NONE, away)
+        return owed

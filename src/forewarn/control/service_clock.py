@@ -3,12 +3,14 @@
 Notice is time in which guests could read (docs/decisions/0007-time-and-outages.md). A
 `ServiceClock` is the clock that the service goes by: the wall clock's time while that can be
 trusted, and a reckoned one while not (see `trust`). It knows when guests could read: the event loop
-that answers them beats, and after a beat that was long in coming nothing starts until every notice
-has moved later by that time. A `Heartbeat` beats, saves until when guests could read, and moves the
-notices in the transaction that saves the new time: a crash moves nothing twice and nothing never.
+that answers them beats and gives guests their turns, and when it stood still for too long nothing
+starts until every notice has moved later by that time (see `downtime`). A `Heartbeat` beats, saves
+until when guests could read, and moves the notices in the transaction that saves the new time: a
+crash moves nothing twice and nothing never.
 """
 
 import asyncio
+import math
 import threading
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,18 +19,12 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control import trust
+from forewarn.control import downtime, trust
 from forewarn.control.plane import Plane
 from forewarn.control.trust import Look, Trust
 from forewarn.maintenance import notice
 from forewarn.maintenance.alerts import ClockDoubt
 from forewarn.store.port import StoreError
-
-OUTAGE_TOLERANCE: Final = timedelta(seconds=5)
-"""A shorter outage moves nothing: a client that polls once a second misses a few answers, out of a
-notice of minutes (of 30 s at the least)."""
-
-OUTAGE_SECONDS: Final = OUTAGE_TOLERANCE.total_seconds()
 
 LOOK_SECONDS: Final = 0.05
 """The longest that reading both clocks may take, in real seconds; a thread may be put aside between
@@ -40,18 +36,32 @@ MAX_LOOKS: Final = 5
 SETTING: Final = "serving"
 """The setting under which the store keeps `Served`."""
 
-BEAT_SECONDS: Final = 2.0
-"""Real seconds between two beats: a crash lets an outage seem longer by no more than this, and well
-within OUTAGE_TOLERANCE. Each beat is one commit of a small row."""
+BEAT_SECONDS: Final = 0.25
+"""Real seconds between two beats: a stall seems longer by no more than this."""
+
+SAVE_SECONDS: Final = 2.0
+"""Real seconds between two beats that are saved: a crash lets an outage seem longer by no more than
+this, and well within `downtime.OUTAGE_SECONDS`. Each is one commit of a small row."""
 
 _log = structlog.get_logger(__name__)
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """What one start of the service leaves to the next."""
+
+    until: datetime
+    """The last time at which guests are known to have been able to read."""
+    doubted: bool = False
+    """Whether the time of day was not trusted."""
+    unread_seconds: float = 0.0
+    """How long its recent stalls were for which no notice has moved, in the service's seconds."""
 
 
 class ServiceClock:
     """A clock that no jump of the time of day goes through, and a gate for what starts.
 
     Any thread may ask it: what it knows is replaced as a whole, under its lock. Only the event
-    loop's beats.
+    loop's thread beats and tells of guests' turns.
 
     Args:
         clock: The service's clock, which may be scaled.
@@ -62,14 +72,15 @@ class ServiceClock:
     def __init__(self, clock: Clock, real: Clock, scale: float = 1.0) -> None:
         self._clock = clock
         self._real = real
+        self._scale = scale
         self._tolerance = trust.TOLERANCE * scale
         self._lock = threading.Lock()
         self._opened = False
         self._owed = timedelta(0)
-        look = self._look()
-        self._trust = trust.begin(look)
-        self._beaten = real.monotonic()
-        self._beaten_at = look.monotonic
+        self._trust = trust.begin(self._look())
+        self._alive = real.monotonic()
+        """When the event loop last ran, in real seconds."""
+        self._stalls = downtime.NO_STALLS
 
     # The clock.
 
@@ -140,25 +151,34 @@ class ServiceClock:
         """How much later every notice must move before anything starts again."""
         return self._owed
 
-    def begin(self, until: datetime | None, *, doubted: bool) -> timedelta:
-        """Start to count; return how long the service was away.
+    def begin(self, served: Served | None) -> timedelta:
+        """Start to count; return by how much every notice must move later before anything else.
 
         Args:
-            until: The last time that the service before wrote down, None at the first start.
-            doubted: Whether it doubted the time of day then.
+            served: What the start before left, None at the first.
         """
         look = self._look()
         with self._lock:
-            away = timedelta(0)
             self._trust = trust.begin(look)
-            if until is not None:
-                tolerance = self._tolerance
-                self._trust, away = trust.resume(look, until, doubted=doubted, tolerance=tolerance)
-            self._beaten, self._beaten_at = self._real.monotonic(), look.monotonic
+            owed = timedelta(0)
+            self._alive = self._real.monotonic()
+            if served is not None:
+                self._trust, away = trust.resume(
+                    look, served.until, doubted=served.doubted, tolerance=self._tolerance
+                )
+                owed = self._resume(served.unread_seconds / self._scale, away)
             doubt = self.doubt()
         if doubt:
             _log.warning(doubt)
-        return away
+        return owed
+
+    def _resume(self, unread_seconds: float, away: timedelta) -> timedelta:
+        """Take over the stalls of the start before; that it was away is one more."""
+        now = self._alive
+        ended = now - away.total_seconds() / self._scale
+        before = (downtime.Stall(ended, unread_seconds),) if unread_seconds else ()
+        self._stalls, owed = downtime.end_gap(before, ended, now)
+        return timedelta(seconds=owed * self._scale)
 
     def open(self) -> None:
         """Note that guests can read from now on."""
@@ -170,12 +190,30 @@ class ServiceClock:
         look = self._look()
         real = self._real.monotonic()
         with self._lock:
-            if real - self._beaten > OUTAGE_SECONDS:
-                length = timedelta(seconds=look.monotonic - self._beaten_at)
-                self._owed += length
-                _log.warning("guests got no answer", seconds=round(length.total_seconds(), 1))
-            self._beaten, self._beaten_at = real, look.monotonic
+            self._run_again(real)
             self._judge(look)
+
+    def turn(self, now: float) -> None:
+        """Note that the event loop gives a guest its turn, and so runs.
+
+        Guests can keep it so busy that beats are late; then it is overloaded, and did not stand
+        still. Each request comes by here.
+
+        Args:
+            now: Real seconds of the monotonic clock.
+        """
+        if now - self._alive <= downtime.STALL_SECONDS:
+            self._alive = now
+            return
+        with self._lock:
+            self._run_again(now)
+
+    def served(self) -> Served:
+        """Return what the next start must know."""
+        until = self.now()
+        with self._lock:
+            unread = downtime.unread_seconds(self._stalls, self._alive, self._alive)
+        return Served(until=until, doubted=bool(self.doubt()), unread_seconds=unread * self._scale)
 
     def pay(self, length: timedelta) -> None:
         """Note that every notice has moved later by this."""
@@ -194,8 +232,19 @@ class ServiceClock:
                 _log.warning("the clock is trusted by an operator", ahead=ahead.total_seconds())
 
     def _held_up(self) -> bool:
-        """Tell whether the event loop has not beaten for so long that guests get no answer."""
-        return self._real.monotonic() - self._beaten > OUTAGE_SECONDS
+        """Tell whether the event loop stands still, and is an outage if it runs again now."""
+        now = self._real.monotonic()
+        unread = downtime.unread_seconds(self._stalls, self._alive, now)
+        return unread > downtime.OUTAGE_SECONDS
+
+    def _run_again(self, now: float) -> None:
+        """Note that the event loop runs; the lock is held."""
+        gap = now - self._alive
+        self._stalls, owed = downtime.end_gap(self._stalls, self._alive, now)
+        self._alive = now
+        self._owed += timedelta(seconds=owed * self._scale)
+        if gap > downtime.STALL_SECONDS:
+            _log.warning("guests got no answer", seconds=round(gap * self._scale, 1))
 
     def _judge(self, look: Look) -> None:
         """Look again; the lock is held."""
@@ -216,15 +265,6 @@ class ServiceClock:
             look = Look(self._clock.now(), self._clock.monotonic())
             if self._real.monotonic() - began <= LOOK_SECONDS or not left:
                 return look
-
-
-class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """What one start of the service leaves to the next."""
-
-    until: datetime
-    """The last time at which guests are known to have been able to read."""
-    doubted: bool = False
-    """Whether the time of day was not trusted."""
 
 
 class Heartbeat:
@@ -256,23 +296,26 @@ class Heartbeat:
         """
         kept = await asyncio.wrap_future(self._plane.setting(SETTING))
         served = None if kept is None else msgspec.json.decode(kept, type=Served)
-        until = None if served is None else served.until
-        away = self._clock.begin(until, doubted=served is not None and served.doubted)
-        if away <= OUTAGE_TOLERANCE:
+        owed = self._clock.begin(served)
+        if not owed:
             await asyncio.wrap_future(self._plane.put_setting(SETTING, self._served()))
             return
-        lapse = self._plane.extend_notices(away, setting=(SETTING, self._served()))
+        lapse = self._plane.extend_notices(owed, setting=(SETTING, self._served()))
         _log.warning(
             "guests could not read; every notice moves later by as much",
-            seconds=round(away.total_seconds(), 1),
+            seconds=round(owed.total_seconds(), 1),
             operations=await asyncio.wrap_future(lapse),
         )
 
     async def run(self) -> None:
-        """Beat, until `stop`."""
+        """Beat, until `stop`; save now and then, and at once when notices must move."""
+        save_at = -math.inf
         while not self._stopping:
             self._clock.beat()
-            if self._saving is None or self._saving.done():
+            now = self._real.monotonic()
+            is_due = now >= save_at or (self._clock.owed and not self._away)
+            if is_due and (self._saving is None or self._saving.done()):
+                save_at = now + SAVE_SECONDS
                 self._saving = asyncio.create_task(self._save())
             await self._real.wait(BEAT_SECONDS, self._wake)
         await self._save()
@@ -313,6 +356,7 @@ class Heartbeat:
                     _log.warning("could not save the heartbeat", reason=str(error))
                 self._away = True
             except Exception:  # noqa: BLE001 - the next beat tries again
+                self._away = True
                 _log.exception("could not save the heartbeat")
 
     async def _write_down(self) -> None:
@@ -330,8 +374,7 @@ class Heartbeat:
         )
 
     def _served(self) -> str:
-        served = Served(until=self._clock.now(), doubted=bool(self._clock.doubt()))
-        return msgspec.json.encode(served).decode()
+        return msgspec.json.encode(self._clock.served()).decode()
 
 
 def _spoken(known: Trust, tolerance: timedelta) -> str:

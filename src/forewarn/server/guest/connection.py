@@ -189,6 +189,7 @@ class Connection(asyncio.Protocol):
             if poll is None:
                 return False
         now = shared.monotonic()
+        shared.on_turn(now)
         answer = polls.answer(poll, now)
         if answer is None:
             return False
@@ -246,6 +247,7 @@ class Connection(asyncio.Protocol):
     def _take(self, data: bytes) -> None:
         """Read and answer the first request now, or later if its guest has used its share."""
         now = self._shared.monotonic()
+        self._shared.on_turn(now)
         if data and self.account.is_over(now):
             self._unread = data
             self._shared.turn_away(self, Reason.LOOP_SHARE)
@@ -261,7 +263,9 @@ class Connection(asyncio.Protocol):
         self._yielded = False
         if self._stage < Stage.CLOSING:
             data, self._unread = self._unread, b""
-            self._read(data, self._shared.limits.messages_per_turn, self._shared.monotonic())
+            now = self._shared.monotonic()
+            self._shared.on_turn(now)
+            self._read(data, self._shared.limits.messages_per_turn, now)
 
     def _queue(self) -> None:
         self._yielded = True
@@ -595,6 +599,7 @@ class Connections:
         counters: Where all is counted.
         loop: The event loop that all of them run on.
         polls: Remembers requests.
+        on_turn: Is told of each turn that a guest gets, by the same clock as `monotonic`.
         monotonic: Seconds that never go back, real ones: a connection lives in real time even
             where the service's clock is scaled. The loop's own if left out.
     """
@@ -608,6 +613,7 @@ class Connections:
         counters: Counters,
         loop: asyncio.AbstractEventLoop,
         polls: Polls,
+        on_turn: Callable[[float], None],
         monotonic: Callable[[], float] | None = None,
     ) -> None:
         self.endpoint = endpoint
@@ -617,6 +623,7 @@ class Connections:
         self.loop = loop
         self.monotonic = monotonic or loop.time
         self.polls = polls
+        self.on_turn = on_turn
         self.event_answers = counters.answers[EVENTS]
         self.long_polls = LongPolls(endpoint, loop)
         self.fair_queue = FairQueue(loop.call_soon)
@@ -649,7 +656,9 @@ class Connections:
             account = connection.account = Account()
         else:
             account = connection.account = self._account((source.listener, source.network))
-            account.charge(ACCEPT_SECONDS, self.monotonic())
+            now = self.monotonic()
+            self.on_turn(now)
+            account.charge(ACCEPT_SECONDS, now)
         limit, whose, reason = limits.connections, "This service", Reason.CONNECTIONS
         is_full = len(self._all) >= limit
         if not is_full and not source.is_shared:

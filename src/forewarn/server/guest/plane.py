@@ -91,6 +91,7 @@ class GuestPlane:
             counters=self._counters,
             loop=loop,
             polls=self._polls,
+            on_turn=watch.turn,
         )
         self._listeners = Listeners(loop, self._connections.factory)
 
