@@ -157,7 +157,7 @@ def test_a_waiting_guest_reads_news_and_learns_of_the_stop(
     def wait(client: socket.socket, version: str, tag: int) -> None:
         client.sendall(
             f"GET /vm/web-1/metadata/scheduledevents?api-version={version} HTTP/1.1\r\n"
-            f"Host: a\r\nMetadata: true\r\nPrefer: wait=120\r\n"
+            f"Host: 127.0.0.1\r\nMetadata: true\r\nPrefer: wait=120\r\n"
             f"If-None-Match: {tag}\r\n\r\n".encode()
         )
         seen: dict[str, str] = {}
@@ -294,7 +294,7 @@ def test_a_second_signal_ends_it_at_once(processes: list[Process], tmp_path: Pat
         # A request under way, whose body never ends, is waited for: time for a second signal.
         slow.sendall(
             b"POST /vm/web-0/metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\n"
-            b"Host: x\r\nMetadata: true\r\nContent-Length: 100\r\n\r\n{"
+            b"Host: 127.0.0.1\r\nMetadata: true\r\nContent-Length: 100\r\n\r\n{"
         )
         as_guest(address, "web-0", "GET")
         process.process.send_signal(signal.SIGTERM)

@@ -390,3 +390,17 @@ def test_who_is_named_and_what_is_old_goes_the_long_way_each_time(
         assert plane.polls._known == {}
         assert isinstance(plane.polls, Counting)
         assert plane.polls.hits == 0
+
+
+def test_what_a_guest_may_ask_no_web_page_may_ask_after_it() -> None:
+    page = get().replace(b"Host: 169.254.169.254", b"Host: example.org")
+    with room.opened() as (plane, turn):
+        for data, status in [(get(), b" 200 "), (page, b" 403 ")]:
+            for _ in range(2):
+                guest = plane.connect("10.0.0.10", PLAIN)
+                guest.send(data)
+                desk = plane.connect("127.0.0.1", LOOPBACK)
+                desk.send(data)
+                turn()
+                assert b" 200 " in guest.got
+                assert status in desk.got

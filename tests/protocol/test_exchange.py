@@ -133,6 +133,48 @@ def test_a_forwarded_request_is_refused_but_from_a_trusted_proxy(name: bytes, va
         assert not isinstance(trusted, Reply)
 
 
+# rule 2: web pages
+
+
+@pytest.mark.parametrize(
+    "host",
+    b"127.0.0.1 127.0.0.1:8170 169.254.169.254 [::1] [::1]:8170 localhost LocalHost:80".split(),
+)
+def test_an_address_as_the_host_is_no_web_page(host: bytes) -> None:
+    assert not isinstance(judge(EVENTS, *HEADER, (b"host", host), peer=LOOPBACK), Reply)
+
+
+@pytest.mark.parametrize(
+    "host",
+    (
+        b"example.org example.org:8170 127.0.0.1.example.org localhost.example.org :80 [localhost] "
+        b"[127.0.0.1] ::1 127.0.0.1:80:80 [::1]x \xff a@127.0.0.1 2130706433 127.0.0.1:x "
+        b"127.0.0.1,example.org"
+    ).split(),
+)
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+def test_a_page_whose_name_points_here_is_refused_on_loopback_alone(
+    host: bytes, method: bytes
+) -> None:
+    headers = (*HEADER, (b"Host", host))
+    for path in (EVENTS, b"/vm/web-0" + EVENTS):
+        refused = judge(path, *headers, method=method, peer=LOOPBACK)
+        assert error(refused) == (403, refusals.WEB_PAGE.text)
+    assert not isinstance(judge(EVENTS, *headers, method=method), Reply)
+    signed = world.signed(b"web-0")
+    assert not isinstance(judge(EVENTS, *headers, *signed, method=method, peer=world.PROXY), Reply)
+
+
+@pytest.mark.parametrize("origin", [b"http://example.org", b"null", b"http://127.0.0.1:8170", b""])
+def test_a_page_that_says_its_origin_is_refused_on_loopback_alone(origin: bytes) -> None:
+    """The preview's approvals need no header, so that any page's form could post one."""
+    preview = b"/vm/web-0/metadata/scheduledevents?api-version=2017-03-01"
+    headers = ((b"Host", b"127.0.0.1:8170"), (b"ORIGIN", origin))
+    refused = judge(preview, *headers, method=b"POST", peer=LOOPBACK)
+    assert error(refused) == (403, refusals.WEB_PAGE.text)
+    assert not isinstance(judge(EVENTS, *HEADER, *headers), Reply)
+
+
 # rule 3: parameters and methods
 
 
@@ -219,6 +261,7 @@ def test_latest_is_no_version_any_more(target: bytes) -> None:
 WRONGS = {
     "path": (404, refusals.NOT_FOUND.text),
     "method": (405, refusals.METHOD.text),
+    "page": (403, refusals.WEB_PAGE.text),
     "forwarded": (400, refusals.FORWARDED.text),
     "identity": (400, refusals.NO_TRUSTED_PROXY.text),
     "header": (400, refusals.NO_HEADER.text),
@@ -249,11 +292,13 @@ def test_of_several_wrongs_the_first_in_the_order_is_answered(first: int) -> Non
     headers = () if "header" in wrong else HEADER
     if "forwarded" in wrong:
         headers = (*headers, FORWARDED)
+    if "page" in wrong:
+        headers = (*headers, (b"Origin", b"null"))
     if "identity" in wrong:
         headers = (*headers, *world.signed(b"web-0"))
     method = b"PUT" if "method" in wrong else b"GET"
     there = World(
-        peer=world.STRANGER if "caller" in wrong else GUEST,
+        peer=Peer(address=world.STRANGER.address, vm_paths=True) if "caller" in wrong else GUEST,
         over_the_rate_for_seconds=9 if "rate" in wrong else 0,
     )
     assert error(ask(HttpRequest(method, path + query, headers), there)) == WRONGS[ORDER[first]]

@@ -26,6 +26,7 @@ ERRORS: dict[str, Callable[[], Reply]] = {
     "version_of_instance": lambda: get(b"/metadata/instance"),
     "forwarded": lambda: get(EVENTS, (b"X-Forwarded-For", b"10.0.0.1")),
     "no_trusted_proxy": lambda: get(EVENTS, *world.signed(b"web-0")),
+    "web_page": lambda: get(EVENTS, (b"Host", b"example.org"), world=World(peer=LOOPBACK)),
     "unsigned": lambda: get(EVENTS, world=World(peer=world.PROXY)),
     "doubled_parameter": lambda: get(EVENTS + b"&api-version=2020-07-01"),
     "format": lambda: get(INSTANCE + b"&format=xml"),

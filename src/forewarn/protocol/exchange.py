@@ -11,6 +11,7 @@ A waiting GET is a `GetDocument` that says how long it may wait (section 10); `h
 whether to hold its answer.
 """
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias
@@ -184,6 +185,8 @@ _NEWEST_OF_EVENTS: Final = tuple(
 _NEWEST_OF_INSTANCE: Final = versions.INSTANCE_VERSIONS[: -refusals.NEWEST_NAMED - 1 : -1]
 _FORMATS: Final[dict[str, Literal["json", "text"]]] = {"json": "json", "text": "text"}
 _ENTITY_TAG: Final = re.compile(rb'[\s,]*(?:[Ww]/)?(?:"([^"]*)"|([^\s,"]+))\s*(?:,|$)')
+_HOST: Final = re.compile(rb"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::[0-9]*)?")
+"""An address in brackets or any other name, then perhaps a port."""
 _JSON: Final = (b"Content-Type", b"application/json; charset=utf-8")
 _TEXT: Final = (b"Content-Type", b"text/plain; charset=utf-8")
 
@@ -204,10 +207,8 @@ def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidReques
     if peer.trusted_proxy:
         if (hint := identity.claim(read.identity)) is None:
             return _refusal(refusals.UNSIGNED)
-    elif read.forwarded:
-        return _refusal(refusals.FORWARDED)
-    elif read.identity:
-        return _refusal(refusals.NO_TRUSTED_PROXY)
+    elif (wrong := _not_from_a_guest(read, peer)) is not None:
+        return _refusal(wrong)
     has_header = read.metadata or peer.without_header
     if not has_header and not _needs_no_header(request.method, asked, rules):
         return _refusal(refusals.NO_HEADER)
@@ -223,12 +224,15 @@ def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidReques
 class _ReadHeaders:
     """The values of the headers that the protocol reads."""
 
-    __slots__ = ("forwarded", "identity", "metadata", "preferences", "tags")
+    __slots__ = ("forwarded", "host", "identity", "metadata", "origin", "preferences", "tags")
 
     def __init__(self) -> None:
         self.metadata = False
         """Whether Metadata is true."""
         self.forwarded = False
+        self.origin = False
+        self.host: bytes | None = None
+        """The Host, of which the transport lets at most one through; HTTP/1.0 needs none."""
         self.tags: list[bytes] = []
         """Every If-None-Match."""
         self.preferences: list[bytes] = []
@@ -245,6 +249,10 @@ def _read_headers(headers: Headers) -> _ReadHeaders:
                 read.metadata = read.metadata or value.strip().lower() == b"true"
             case b"x-forwarded-for":
                 read.forwarded = True
+            case b"origin":
+                read.origin = True
+            case b"host":
+                read.host = value
             case b"if-none-match":
                 read.tags.append(value)
             case b"prefer":
@@ -252,6 +260,32 @@ def _read_headers(headers: Headers) -> _ReadHeaders:
             case identity.ID | identity.SIGNATURE:
                 read.identity.append((key, value))
     return read
+
+
+def _not_from_a_guest(read: _ReadHeaders, peer: Peer) -> Refusal | None:
+    """Refuse what a browser, or a proxy that is not a trusted one, has sent (rule 2)."""
+    if peer.vm_paths and (read.origin or not _is_address(read.host)):
+        return refusals.WEB_PAGE
+    if read.forwarded:
+        return refusals.FORWARDED
+    return refusals.NO_TRUSTED_PROXY if read.identity else None
+
+
+def _is_address(host: bytes | None) -> bool:
+    """Tell whether a Host is an IP address or localhost, with or without a port; or not there."""
+    if host is None:
+        return True
+    found = _HOST.fullmatch(host.strip())
+    if found is None:
+        return False
+    name = (found[1] or found[2]).decode("ascii", "replace")
+    if found[1] is None and text.lower(name) == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return (address.version == 6) is (found[1] is not None)
 
 
 def _needs_no_header(method: bytes, asked: Target, rules: Rules) -> bool:

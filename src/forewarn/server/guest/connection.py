@@ -382,7 +382,7 @@ class Connection(asyncio.Protocol):
         is_usual = head.length == 0 and not (head.is_http_1_0 and head.keeps_alive)
         if data is not None and is_usual and isinstance(outcome, Reply) and not self._is_last:
             is_last = not head.keeps_alive
-            shared.polls.remember(data, admitted.wanted, outcome, is_last=is_last)
+            shared.polls.remember(data, self.source, admitted.wanted, outcome, is_last=is_last)
         self._give(outcome)
 
     def _give(self, outcome: Outcome) -> None:

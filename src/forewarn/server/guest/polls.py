@@ -8,8 +8,9 @@ processor for a poll instead of 38 (docs/decisions/0011).
 
 Remembered is one whole GET of the events without a body, which came alone on a connection between
 two requests (so no parser has half a head), was answered with 200 or 304, and named nobody: no path
-of a machine, no proxy's claim. So it is judged alike wherever it comes from, but from a trusted
-proxy, whose requests never are remembered. Whether its answer ends the connection is remembered as
+of a machine, no proxy's claim. So it is judged alike wherever it comes from, with two exceptions: a
+trusted proxy's requests are never remembered, and a loopback listener, which refuses those of web
+pages, takes only what was judged on one. Whether its answer ends the connection is remembered as
 well. Anything else, and any doubt, goes the long way through `GuestEndpoint`, which decides alone
 what is right.
 """
@@ -40,14 +41,18 @@ class KnownPoll:
         data: The bytes.
         wanted: What they were judged to be.
         is_last: Whether the answer ends the connection.
+        on_loopback: Whether they were judged on a loopback listener.
     """
 
-    __slots__ = ("data", "is_last", "last_request", "wanted")
+    __slots__ = ("data", "is_last", "last_request", "on_loopback", "wanted")
 
-    def __init__(self, data: bytes, wanted: GetDocument, *, is_last: bool) -> None:
+    def __init__(
+        self, data: bytes, wanted: GetDocument, *, is_last: bool, on_loopback: bool
+    ) -> None:
         self.data = data
         self.wanted = wanted
         self.is_last = is_last
+        self.on_loopback = on_loopback
         self.last_request: LastRequest | None = None
         """When they came last, and by which version: one object for all that ask in a second."""
 
@@ -110,11 +115,20 @@ class Polls:
         self._is_closed = True
         self.generation += 1
 
-    def remember(self, data: bytes, wanted: ValidRequest, reply: Reply, *, is_last: bool) -> None:
+    def remember(
+        self,
+        data: bytes,
+        source: Source,
+        wanted: ValidRequest,
+        reply: Reply,
+        *,
+        is_last: bool,
+    ) -> None:
         """Remember a request, if it is one to be remembered.
 
         Args:
             data: Its bytes: one whole request without a body.
+            source: Where it came from.
             wanted: What it was judged to be.
             reply: What it was answered with.
             is_last: Whether its connection ends with the answer.
@@ -126,7 +140,8 @@ class Polls:
             and not wanted.wait_seconds
             and reply.status in {200, 304}
         ):
-            self._put(KnownPoll(data, wanted, is_last=is_last))
+            known = KnownPoll(data, wanted, is_last=is_last, on_loopback=source.vm_paths)
+            self._put(known)
 
     def _put(self, known: KnownPoll) -> None:
         """Put one in; what nobody asked for since MAX_KNOWN others came is forgotten."""
@@ -143,6 +158,8 @@ class Polls:
             if known is None:
                 return None
             self._put(known)
+        if source.vm_paths and not known.on_loopback:
+            return None
         machine = None if source.trusted_proxy or self._is_closed else self._registry.at(source)
         if machine is None:
             return None
