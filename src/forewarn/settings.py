@@ -1,9 +1,11 @@
 """Settings files: TOML trees converted to structs, with errors that say where and what to do.
 
+This is the reader alone: it knows no setting. `server/settings.py` has the service's settings and
+`agent/settings.py` the agent's, each as structs of their own.
+
 The environment overrides single settings: with the prefix `FOREWARN_SET_`,
-`FOREWARN_SET_GUEST__HEAD_SECONDS=3` is `head_seconds` of `[guest]`. The service and the agent each
-have their own structs; both are read by these functions. A rule that no type expresses is in the
-struct's `__post_init__`, which raises `FieldError`.
+`FOREWARN_SET_GUEST__HEAD_SECONDS=3` is `head_seconds` of `[guest]`. A rule that no type expresses
+is in the struct's `__post_init__`, which raises `FieldError`.
 
 Nothing heavy is imported here: the command line finds the service's socket by these functions.
 """

@@ -32,7 +32,7 @@ from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import UNLIMITED, Limiter, Limits, Rate
 from forewarn.server.guest.listener import Listener, SourceOf
 from forewarn.server.guest.machines import Proxies, Registry
-from forewarn.server.guest.polls import Polls
+from forewarn.server.guest.repeated_polls import Polls
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, ScopeKind
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -8,5 +8,5 @@
     runner        the program around one run, which outlives the service; imports nothing of ours
 
 A connector does what it is told and reports; it knows neither the rules nor the store. Driven by
-`control.executor`, chosen by `server.settings`.
+`control.executor`, chosen by `server.service` from the settings.
 """

@@ -2,7 +2,7 @@
 
 The program gets the task as JSON on its standard input and as FOREWARN_* variables; its exit status
 is the outcome. docs/guides/connectors.md is the contract. Each run has a runner process of its own
-(see `runs`), so that a restart of the service neither kills nor repeats it.
+(see `task_process`), so that a restart of the service neither kills nor repeats it.
 """
 
 import asyncio

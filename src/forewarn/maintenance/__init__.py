@@ -11,7 +11,8 @@ test needs a microsecond for a notice of fifteen minutes, and a transaction's bo
     decide       decide(snapshot, command, now, mint) and wakeup_at(operation)
     working_set  the values that one decision reads and replaces
     planner      turns a request into operations and their events
-    fleet        the fleet file's shape, what applying one changes, and the choice of update domains
+    fleet        the fleet file: its validation, what applying one changes, the choice of update
+                 domains
     alerts       what needs an operator
     invariants   what must hold of every snapshot
 

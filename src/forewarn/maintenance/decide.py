@@ -3,10 +3,10 @@
 Both are pure. A decision consists of new values for what changed; the snapshot stays as it was, and
 a refused command changes nothing.
 
-This is where an event may start. An operation is ready when each of its events is approved or its
-NotBefore has come. A ready operation starts unless a hold covers it or another update domain of one
-of its scopes is down. Then it records which operation it waits for, and is looked at again when
-that one ends.
+An operation is ready when each of its events is approved or its NotBefore has come. A ready one
+starts unless a hold covers it or another update domain of one of its scopes is down; then it
+records which operation it waits for, and is looked at again when that one ends. `working_set` has
+these checks (`start_if_ready`).
 
 An executor's claim is a lease with a fencing number: a report under an older number is refused. An
 operation whose outcome is unknown stays Started, and nobody may claim it, until an operator

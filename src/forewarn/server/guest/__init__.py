@@ -2,17 +2,18 @@
 
 From a socket inwards:
 
-    plane       the plane put together: how the service fills, opens, feeds and stops it
-    listener    the addresses that guests ask at: their settings, and the sockets
-    connection  one connection and all of them together: order, times, backpressure
-    http        bytes to requests, exact to the byte, and answers to bytes
-    endpoint    what a request is answered with, and polls that repeat themselves
-    machines    who is asking: the machine behind a connection, its proxy, its instance tree
-    documents   the rendered bytes of each scope and version, kept by the changefeed
-    long_poll   requests that wait for their document to change
-    enablement  what turns a scope on: the first request of one of its machines
-    limits      every limit by name; rates, and a fair share of the loop for each guest
-    counters    what is counted, and who was turned away, told to the log
+    plane           the plane put together: how the service fills, opens, feeds and stops it
+    listener        the addresses that guests ask at: their settings, and the sockets
+    connection      one connection and all of them together: order, times, backpressure
+    http            bytes to requests, exact to the byte, and answers to bytes
+    endpoint        what a request is answered with
+    repeated_polls  polls that repeat themselves to the byte, and are not judged again
+    machines        which machine is asking, directly or by a proxy, and its instance tree
+    documents       the rendered bytes of each scope and version, kept by the changefeed
+    long_poll       requests that wait for their document to change
+    enablement      what turns a scope on: the first request of one of its machines
+    limits          every limit by name; rates, and a fair share of the loop for each guest
+    counters        what is counted, and who was turned away, told to the log
 
 A GET is answered from memory in the call that read it, and never depends on the store. All of it
 runs on one event loop's thread, which owns all of this memory. Two things cross threads: an

@@ -47,7 +47,7 @@ from forewarn.server.guest.limits import ACCEPT_SECONDS, Account, FairQueue, Lim
 from forewarn.server.guest.listener import SourceOf
 from forewarn.server.guest.long_poll import LongPoll, LongPolls
 from forewarn.server.guest.machines import Source
-from forewarn.server.guest.polls import Poll, Polls
+from forewarn.server.guest.repeated_polls import Poll, Polls
 
 NEVER: Final = math.inf
 """The deadline of a connection that waits for nothing of its peer's."""

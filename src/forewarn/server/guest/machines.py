@@ -1,4 +1,4 @@
-"""Who is asking: the machine behind a connection, what it reads of itself, when it last asked."""
+"""Finds out which machine is asking, what it reads of itself, and when it last asked."""
 
 import ipaddress
 import socket

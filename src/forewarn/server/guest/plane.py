@@ -22,7 +22,7 @@ from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import Limiter, Rate, Reason
 from forewarn.server.guest.listener import CannotListen, Listener, Listeners
 from forewarn.server.guest.machines import LastRequest, Proxies, Registry
-from forewarn.server.guest.polls import Polls
+from forewarn.server.guest.repeated_polls import Polls
 from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.server.settings import Settings
 

@@ -12,12 +12,12 @@ import pytest
 
 from forewarn.maintenance.model import Changes, Enablement, Policy
 from forewarn.protocol import identity
-from forewarn.server.guest import polls
+from forewarn.server.guest import repeated_polls
 from forewarn.server.guest.connection import Connection, Stage
 from forewarn.server.guest.limits import UNLIMITED, Limits, Rate
 from forewarn.server.guest.listener import Listener
 from forewarn.server.guest.machines import Proxies, Source
-from forewarn.server.guest.polls import Poll, Polls
+from forewarn.server.guest.repeated_polls import Poll, Polls
 from guest import room
 from guest.room import Peer, Room, get, post
 
@@ -74,7 +74,7 @@ RARE = [
     get(room.EVENTS, "Expect: 100-continue"),
     get(room.EVENTS, "Content-Length: 5") + b"hello",
     get(room.EVENTS, "Transfer-Encoding: chunked") + b"0\r\n\r\n",
-    get(room.EVENTS, "X: " + "x" * polls.MAX_BYTES),
+    get(room.EVENTS, "X: " + "x" * repeated_polls.MAX_BYTES),
     get(version="1.0"),
     get(room.EVENTS, "Connection: keep-alive", version="1.0"),
     get().replace(b"GET", b"HEAD", 1),
@@ -334,12 +334,12 @@ def test_what_is_remembered_has_a_bound_and_keeps_what_is_asked_for() -> None:
     with room.opened(polls=Counting) as (plane, _):
         poller, guest = plane.connect(), plane.connect("10.0.0.11")
         assert isinstance(plane.polls, Counting)
-        for number in range(3 * polls.MAX_KNOWN):
+        for number in range(3 * repeated_polls.MAX_KNOWN):
             guest.send(get(room.EVENTS, f"X: {number}"))
             if number % 1000 == 0:
                 poller.send(get())
         remembered = len(plane.polls._known) + len(plane.polls._earlier)
-        assert polls.MAX_KNOWN <= remembered <= 2 * polls.MAX_KNOWN
+        assert repeated_polls.MAX_KNOWN <= remembered <= 2 * repeated_polls.MAX_KNOWN
         before = plane.polls.hits
         other = plane.connect()
         other.send(get())
@@ -350,7 +350,7 @@ def test_a_long_request_is_answered_and_not_remembered() -> None:
     with room.opened(polls=Counting) as (plane, _):
         peer = plane.connect()
         for _ in range(3):
-            peer.send(get(room.EVENTS, "X: " + "x" * polls.MAX_BYTES))
+            peer.send(get(room.EVENTS, "X: " + "x" * repeated_polls.MAX_BYTES))
         assert peer.got.count(ANSWER) == 3
         assert plane.polls._known == {}
 
