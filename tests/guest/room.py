@@ -23,7 +23,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.protocol.exchange import Rules
 from forewarn.server.guest import listener
-from forewarn.server.guest.connection import Connection, Connections
+from forewarn.server.guest.connection import REFUSAL_SECONDS, Connection, Connections
 from forewarn.server.guest.counters import Counters
 from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.enablement import Enabler
@@ -265,6 +265,15 @@ class Room:
         return Peer(connection, address)
 
 
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time can be moved ahead, so that no test waits for a timer."""
+
+    ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+
 class Peer(asyncio.Transport):
     """The other end of a connection, in memory: what it was sent, and whether it is open."""
 
@@ -407,9 +416,10 @@ def opened(
     polls: type[Polls] = Polls,
 ) -> Iterator[tuple[Room, Callable[[], None]]]:
     """A room on an event loop of its own, and what lets that loop do all that it has to."""
-    loop = asyncio.new_event_loop()
+    loop = SkippingLoop()
 
     def turn() -> None:
+        loop.ahead += REFUSAL_SECONDS
         for _ in range(30):
             loop.call_soon(loop.stop)
             loop.run_forever()

@@ -191,8 +191,11 @@ class Pair:
 
     def judge(self) -> None:
         """Compare all that can be told from outside, and what is kept for later."""
-        for turn in self.turns:
+        for number, turn in enumerate(self.turns):
             turn()
+            accounts = [pair[number].connection.account for pair in self.peers.values()]
+            while any(account.is_approving for account in accounts):  # a refusal is held back
+                turn()
         fast, slow = (state(each) for each in self.rooms)
         assert fast == slow
         for fast_peer, slow_peer in self.peers.values():
