@@ -75,7 +75,8 @@ def test_a_refused_request_is_counted_each_time_and_told_of_once(log: list[Event
         plane.pass_time(61)
         again = plane.connect("10.9.9.9")
         again.send(get())
-    assert [(line["reason"], line["not_logged_before"]) for line in log] == [
+    told = [line for line in log if "reason" in line]  # the loop's own stall is told beside it
+    assert [(line["reason"], line["not_logged_before"]) for line in told] == [
         ("unknown-address", 0),
         ("unknown-address", 2),
     ]
