@@ -54,6 +54,10 @@ GROWTH_MIB = 64
 """What the service's memory may grow by, whatever the hostile one does: 64 connections with 64 KiB
 of answers each are 4 MiB, what they have under way as much again, and the rest the allocator's."""
 
+STALLED = '"guests got no answer"'
+MOVED = '"every notice has moved later"'
+"""What the service's log says of an outage."""
+
 AWAY_SECONDS = 3.0
 """How long the store is away in the last case."""
 
@@ -219,7 +223,12 @@ def run(*, quick: bool) -> dict[str, Any]:
             for way in ("headers", "chunks", "idle")
         ]
         away = without_store(service, event, 0.5 if quick else AWAY_SECONDS)
+        log = service.log.read_text(encoding="utf-8")
     show(f"{OTHERS} guests beside a hostile one; aim: p99 under {AIM_SECONDS * 1e3:.0f} ms", rows)
     show("the same while the store is away", [away])
     judge(rows, away, timed=not quick)
-    return {"hostile": rows, "store away": away}
+    outages = {"stalls": log.count(STALLED), "notices moved": log.count(MOVED)}
+    show("outages; aim: no notice moved", [outages])
+    if outages["notices moved"] and not quick:
+        print("  missed: the attacks moved notices")
+    return {"hostile": rows, "store away": away, "outages": outages}
