@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.server.operator import errors
+from forewarn.server.operator import errors, requests
 from forewarn.vocabulary import ErrorCode
 from server.running import Client, request_reboot
 
@@ -239,3 +239,10 @@ def test_every_code_has_its_status() -> None:
     assert errors.STATUS[ErrorCode.STALE] == 409
     assert errors.STATUS[ErrorCode.UNAVAILABLE] == 503
     assert errors.STATUS[ErrorCode.INTERNAL] == 500
+
+
+def test_a_body_of_a_million_entries_is_refused_before_it_is_decoded(unchanged: Client) -> None:
+    body = b'{"machine": [' + b"{}," * requests.MAX_OBJECTS + b"{}]}"
+    refused = unchanged.ask("PUT", "/v1/fleet", body)
+    assert refused.status == 422
+    assert refused.json["error"]["code"] == "limit"

@@ -163,6 +163,7 @@ def flatten(fleet: Fleet) -> list[Group]:
     Raises:
         Refused: INVALID or LIMIT: what is wrong, and where in the file.
     """
+    _check_size(fleet)
     groups = list(_groups(fleet))
     scopes: dict[str, str] = {}
     names: dict[str, str] = {}
@@ -181,11 +182,23 @@ def flatten(fleet: Fleet) -> list[Group]:
                 at = f" at the listener {member.listener}" if member.listener else ""
                 place = (member.listener, address)
                 _claim(addresses, place, member.where, f"the address {address}{at}")
-    machines = sum(len(group.members) for group in groups)
+    return groups
+
+
+def _check_size(fleet: Fleet) -> None:
+    """Refuse too large a fleet before anything is made of it, which takes long."""
+    groups: list[AvailabilitySet | ScaleSet] = [*fleet.availability_set, *fleet.scale_set]
+    roles = [role for service in fleet.cloud_service for role in service.roles]
+    machines = len(fleet.machine)
+    machines += sum(len(group.machines) for group in groups)
+    machines += sum(len(role.instances) for role in roles)
     if machines > MAX_MACHINES:
         message = f"{machines} machines, at most {MAX_MACHINES} allowed"
         raise Refused(ErrorCode.LIMIT, message, machines=machines, most=MAX_MACHINES)
-    return groups
+    scopes = len(groups) + len(fleet.cloud_service) + len(roles)
+    if scopes > MAX_MACHINES:
+        message = f"{scopes} groups of machines, at most {MAX_MACHINES} allowed"
+        raise Refused(ErrorCode.LIMIT, message, groups=scopes, most=MAX_MACHINES)
 
 
 def normal_address(text: str, where: str) -> str:

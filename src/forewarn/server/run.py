@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
+import msgspec
 import structlog
 
 from forewarn import systemd
@@ -33,11 +34,12 @@ from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.server import logs
 from forewarn.server.guest.plane import GuestPlane
+from forewarn.server.operator import sockets
 from forewarn.server.operator.auth import TokenUnusable
 from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.service import Crashed, Opened, Service, clock_of, policy_of
-from forewarn.server.settings import Settings
+from forewarn.server.settings import GuestSettings, Settings
 from forewarn.settings import state_folder
 from forewarn.store import sqlite
 from forewarn.store.port import Store, StoreError
@@ -51,9 +53,9 @@ BAD_SOCKET: Final = 10
 BY_SIGNAL: Final = 128
 """And the signal's number, as shells count it."""
 
-SPARE_FILES: Final = 768
-"""Open files beside guests' connections: operators' ones, of which there are 512 at most, the
-database's, and those of programs that carry maintenance out."""
+SPARE_FILES: Final = 2 * sockets.MAX_CONNECTIONS + 256
+"""Open files beside guests' connections: operators' ones on both of their sockets, the database's,
+and those of programs that carry maintenance out. Guests cannot take these."""
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -74,7 +76,8 @@ def serve(settings: Settings) -> int:
         The process's exit status.
     """
     logs.set_up(settings.log)
-    _raise_open_files(settings.guest.connections + SPARE_FILES)
+    may_open = _raise_open_files(settings.guest.connections + SPARE_FILES)
+    settings = msgspec.structs.replace(settings, guest=_within(settings.guest, may_open))
     path = Path(settings.store.path)
     if path.parent == state_folder(os.environ):
         with contextlib.suppress(OSError):  # the store says what is wrong with its folder
@@ -97,24 +100,42 @@ def _tell_of_new(path: Path) -> None:
     )
 
 
-def _raise_open_files(needed: int) -> None:
-    """Let the process open as many files as it may need, as far as its hard limit lets it."""
+def _within(guest: GuestSettings, may_open: int) -> GuestSettings:
+    """Leave operators and the database their files where the process may open too few.
+
+    A connection that finds no file left is not refused: it waits unseen, and operators with it.
+    """
+    most = max(may_open - SPARE_FILES, may_open // 4, 1)
+    if guest.connections <= most:
+        return guest
+    _log.warning(
+        "guests get fewer connections than guest.connections: the process may open too few files; "
+        "raise LimitNOFILE in its unit, or 'ulimit -Hn' where it is started",
+        may_open=may_open,
+        needed=guest.connections + SPARE_FILES,
+        connections=most,
+    )
+    # Those that wait stay below them, so that they never keep out those who ask now.
+    waiters = min(guest.waiters, max(1, most * 9 // 10))
+    return msgspec.structs.replace(guest, connections=most, waiters=waiters)
+
+
+def _raise_open_files(needed: int) -> int:
+    """Let the process open as many files as it may need, as far as its hard limit lets it.
+
+    Returns:
+        How many it may open now; `needed` where there is no limit.
+    """
     try:
         import resource  # noqa: PLC0415 - there is none on Windows, nor such a limit
     except ImportError:
-        return
+        return needed
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
+        return needed
     most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    if most < needed:
-        _log.warning(
-            "guest.connections may not be reached: the process may open too few files; raise "
-            "LimitNOFILE in its unit, or 'ulimit -Hn' where it is started",
-            may_open=most,
-            needed=needed,
-        )
+    return most
 
 
 async def _run(settings: Settings, store: Store) -> int:

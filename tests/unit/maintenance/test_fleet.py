@@ -236,3 +236,16 @@ def test_what_the_file_may_not_hold_is_refused_with_its_path(
     with pytest.raises(msgspec.ValidationError) as error:
         read(**tables)
     assert told in str(error.value)
+
+
+def test_too_many_machines_are_refused_before_any_is_looked_at() -> None:
+    """They are all wrong: their one name is no name."""
+    wrong = fleet.StandaloneMachine(name="_")
+    too_many = (wrong,) * (fleet.MAX_MACHINES + 1)
+    with pytest.raises(Refused) as refused:
+        fleet.flatten(fleet.Fleet(machine=too_many))
+    assert refused.value.code is ErrorCode.LIMIT
+    empty = fleet.AvailabilitySet(name="_")
+    with pytest.raises(Refused) as refused:
+        fleet.flatten(fleet.Fleet(availability_set=(empty,) * (fleet.MAX_MACHINES + 1)))
+    assert refused.value.code is ErrorCode.LIMIT

@@ -36,6 +36,10 @@ DISCARD_SECONDS: Final = 5.0
 
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 PROBES: Final = frozenset({"/healthz", "/readyz"})
+ADMITTED: Final = "forewarn.admitted"
+"""The key in a request's ASGI scope that tells whether its sender had a right: the token, or the
+unix socket."""
+
 WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 Message = MutableMapping[str, Any]
@@ -123,6 +127,7 @@ class Gate:
 
         refusal = self._judge(scope)
         if refusal is None:
+            scope[ADMITTED] = scope["path"] not in PROBES
             await self._application(scope, body.receive, send_once_read)
             return
         status, code, message = refusal

@@ -21,7 +21,7 @@ from forewarn import settings
 from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import Heartbeat
-from forewarn.maintenance import alerts
+from forewarn.maintenance import alerts, fleet
 from forewarn.maintenance.model import Policy, Refused
 from forewarn.server.guest.counters import Figures
 from forewarn.server.operator import errors, views
@@ -37,6 +37,10 @@ MAX_BODY: Final = 1024 * 1024
 
 MAX_FLEET_BODY: Final = 64 * 1024 * 1024
 """The most bytes of a fleet: 200,000 machines with most of their fields."""
+
+MAX_OBJECTS: Final = 5 * fleet.MAX_MACHINES
+"""The most opening braces of a body: a machine with tags has two, and groups and texts some more.
+A body of the smallest entries would take many times its size, and hold the loop for seconds."""
 
 MAX_CURSOR: Final = 200
 """The most characters of a cursor; ours have at most 124: a name has 80 characters at most."""
@@ -144,8 +148,12 @@ class StrictBody(MsgspecDTO[Shape]):
         """Return the body as the handler's type.
 
         Raises:
-            Refused: INVALID: it is not UTF-8, not JSON, or of another shape.
+            Refused: LIMIT: it has too many objects. INVALID: it is not UTF-8, not JSON, or of
+                another shape.
         """
+        if (objects := value.count(b"{")) > MAX_OBJECTS:
+            message = f"the body has {objects} objects, at most {MAX_OBJECTS} allowed"
+            raise Refused(ErrorCode.LIMIT, message, objects=objects, most=MAX_OBJECTS)
         try:
             return msgspec.json.decode(value, type=self.model_type)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
