@@ -131,6 +131,7 @@ def test_nginx_signs_for_guests_that_it_knows_by_address(service: Running, folde
     places = {"service": f"127.0.0.1:{service.guest_port}", "bind": PROXY, "guest": GUEST}
     with nginx(folder, block, listen=f"{PROXY}:{{port}}", **places) as port:
         assert ask(port, GUEST, NAME)[::2] == (200, "web-0")
+        assert ask(port, GUEST, NAME.replace("metadata", "Metadata"))[::2] == (200, "web-0")
         assert ask(port, OTHER)[0] == 403
         # What a guest says of itself is gone: nginx sets the headers anew.
         forged = {
@@ -149,6 +150,24 @@ def test_nginx_signs_for_guests_that_it_knows_by_address(service: Running, folde
         waited = ask(port, GUEST, If_None_Match="99", Prefer="wait=60")
         assert waited[0] == 200
         assert waited[1]["preference-applied"] == "wait=60"
+        assert connections_of(GUEST, port, ask(port, GUEST)[1]["etag"]) == 64
+
+
+def connections_of(source: str, port: int, etag: str) -> int:
+    """Return how many requests of one guest nginx lets wait at once, before it answers 503."""
+    with contextlib.ExitStack() as stack:
+        for count in range(100):
+            there = socket.create_connection((PROXY, port), 20, (source, 0))
+            stack.enter_context(there)
+            there.sendall(
+                f"GET {EVENTS} HTTP/1.1\r\nHost: {PROXY}\r\nMetadata: true\r\n"
+                f"If-None-Match: {etag}\r\nPrefer: wait=60\r\n\r\n".encode()
+            )
+            there.settimeout(0.05)
+            with contextlib.suppress(TimeoutError):
+                assert there.recv(12) == b"HTTP/1.1 503"
+                return count
+    return 100
 
 
 def test_nginx_between_openstacks_agents_and_nova(service: Running, folder: Path) -> None:

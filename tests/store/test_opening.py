@@ -1,5 +1,6 @@
 """What is no store of ours is refused in one line, and left as it was."""
 
+import itertools
 import os
 import shutil
 import sqlite3
@@ -392,3 +393,36 @@ def test_a_disk_that_is_full_while_the_database_is_made_is_told(tmp_path: Path) 
         assert "SQLITE_IOERR" in ran.stdout
         assert [file.name for file in tmp_path.iterdir()] == ["it.db.lock"]
     sqlite.open_store(path).close()
+
+
+def test_a_database_with_two_names_is_opened_by_neither(tmp_path: Path) -> None:
+    path = tmp_path / "forewarn.db"
+    sqlite.open_store(path).close()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "same.db").hardlink_to(path)
+    for name in (path, other / "same.db"):
+        with pytest.raises(StoreUnusable, match="hard links"):
+            sqlite.open_store(name)
+    (other / "same.db").unlink()
+    sqlite.open_store(path).close()
+
+
+def test_swapped_pages_are_found_at_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "forewarn.db"
+    sqlite.open_store(path).close()
+    whole = path.read_bytes()
+    size = int.from_bytes(whole[16:18], "big")
+    pages = [whole[at : at + size] for at in range(0, len(whole), size)]
+    assert len(pages) > 10
+    unlike = [number for number in range(1, len(pages)) if pages[number][0] in {2, 5, 10, 13}]
+    found = 0
+    for first, second in itertools.pairwise(unlike):
+        swapped = list(pages)
+        swapped[first], swapped[second] = swapped[second], swapped[first]
+        path.write_bytes(b"".join(swapped))
+        try:
+            sqlite.open_store(path).close()
+        except StoreUnusable:
+            found += 1
+    assert found > len(unlike) // 2  # the rest are empty indexes, alike

@@ -18,6 +18,7 @@ import functools
 import gc
 import os
 import signal
+import stat
 import sys
 import uuid
 from collections.abc import Callable
@@ -82,6 +83,7 @@ def serve(settings: Settings) -> int:
     if path.parent == state_folder(os.environ):
         with contextlib.suppress(OSError):  # the store says what is wrong with its folder
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _tell_of_open_folder(path.parent)
     try:
         store = sqlite.open_store(path, made=functools.partial(_tell_of_new, path))
     except StoreError as error:
@@ -98,6 +100,20 @@ def _tell_of_new(path: Path) -> None:
         "before, end the service and look at store.path",
         database=str(path),
     )
+
+
+def _tell_of_open_folder(folder: Path) -> None:
+    """Say that others may replace the database, as they may in a folder that they can write to."""
+    try:
+        mode = stat.S_IMODE(folder.stat().st_mode)
+    except OSError:
+        return  # the store says what is wrong with it
+    if os.name == "posix" and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        _log.warning(
+            "any user may replace the database: set its folder to mode 0700",
+            folder=str(folder),
+            mode=f"{mode:04o}",
+        )
 
 
 def _within(guest: GuestSettings, may_open: int) -> GuestSettings:
