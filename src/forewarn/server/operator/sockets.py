@@ -159,14 +159,14 @@ def _remove_stale(path: Path) -> None:
 class _Config(uvicorn.Config):
     """What a server's connections share."""
 
-    order: "dict[Connection, None]"
+    order: "dict[OperatorConnection, None]"
     """The open ones, oldest first."""
     logged: dict[str, float]
     """When each reason was logged last, by the loop's time."""
     head_seconds: float
 
 
-class Connection(H11Protocol):
+class OperatorConnection(H11Protocol):
     """uvicorn's connection, but a head has its time, and who has shown no right gives way first.
 
     Without these, some hundred strangers that send half a head each keep operators out.
@@ -175,9 +175,9 @@ class Connection(H11Protocol):
     config: _Config
     _late: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a peer in, and close the oldest one without a right if there are too many."""
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", transport))
         self._begin_head()
         order = self.config.order
         order[self] = None
@@ -241,7 +241,7 @@ class Server(uvicorn.Server):
     def __init__(self, application: Application, head_seconds: float = HEAD_SECONDS) -> None:
         config = _Config(
             application,
-            http=Connection,  # h11 limits a head's size; operators need no faster parser
+            http=OperatorConnection,  # h11 limits a head's size; operators need no faster parser
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             ws="none",
             lifespan="off",
