@@ -225,7 +225,7 @@ def test_a_stopped_walk_is_resumed(house: House) -> None:
     finish(house, "1.1", succeeded=False)
     with house.store.read() as reading:
         assert list(reading.open_maintenances()) == [1]
-        assert list(reading.unnoted_failures(10)) == ["1.1"]
+        assert list(reading.unacknowledged_failures(10)) == ["1.1"]
     assert [o.id for o in done(house.plane.resume(1, by="ann"))] == ["1.2"]
     with house.store.read() as reading:
         (said,) = reading.maintenances([1])[1].interventions
@@ -236,7 +236,7 @@ def test_a_stopped_walk_is_resumed(house: House) -> None:
     assert refusal.value.code is ErrorCode.NOT_FOUND
     assert [o.acknowledged_by for o in done(house.plane.acknowledge(["1.1"], by="ann"))] == ["ann"]
     with house.store.read() as reading:
-        assert reading.unnoted_failures(10) == {}
+        assert reading.unacknowledged_failures(10) == {}
 
 
 def test_a_host_is_one_operation_over_its_scopes_and_walks_on(house: House) -> None:

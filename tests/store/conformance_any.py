@@ -183,7 +183,7 @@ QUESTIONS: list[Callable[[Reading, datetime], object]] = [
     lambda r, now: len(r.due(now, 1)),
     lambda r, now: in_order(r.claimable(now, 99)),
     lambda r, now: in_order(r.claimable(now, 1)),
-    lambda r, _: in_order(r.unnoted_failures(99)),
+    lambda r, _: in_order(r.unacknowledged_failures(99)),
     lambda r, _: r.next_wakeup(),
     lambda r, _: r.next_lease_end(),
 ]

@@ -70,7 +70,7 @@ class _Unidentified:
     def wait(
         self, events: Mapping[str, Event], taken: Container[str], now: float
     ) -> dict[str, float]:
-        """Return which events are left alone, and until when.
+        """Return the events that are left alone, with the time at which that ends.
 
         Args:
             events: The events of the document, by id.

@@ -38,7 +38,7 @@ class ActionRunner:
         """Begin an action.
 
         Args:
-            told: Which action, and until when.
+            told: The action, and its deadline.
             machine: This machine's name; `""` while it is not known.
             now: The monotonic clock's seconds.
         """

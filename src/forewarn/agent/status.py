@@ -379,7 +379,7 @@ class StatusServer:
 
     def _answer(self, connection: socket.socket) -> None:
         try:
-            with connection, contextlib.suppress(OSError):  # whoever hangs up is no fault of ours
+            with connection, contextlib.suppress(OSError):  # a caller may hang up
                 until = clock.monotonic() + SECONDS
                 # No connection from another machine has one address at both its ends.
                 own = connection.getpeername()[0] == connection.getsockname()[0]

@@ -1,12 +1,12 @@
-"""The service's time, whether anything may start in it, and what guests are owed of it.
+"""The service's clock: the time, whether anything may start, and how long guests could not read.
 
 Notice is time in which guests could read (docs/decisions/0007-time-and-outages.md). A
 `ServiceClock` is the clock that the service goes by: the wall clock's time while that can be
 trusted, and a reckoned one while not (see `trust`). It knows when guests could read: the event loop
 that answers them beats and gives guests their turns, and when it stood still for too long nothing
 starts until every notice has moved later by that time (see `downtime`). A `Heartbeat` beats, saves
-until when guests could read, and moves the notices in the transaction that saves the new time: a
-crash moves nothing twice and nothing never.
+the last time at which guests could read, and extends the notices in the same transaction: after a
+crash every outage counts exactly once.
 """
 
 import asyncio

@@ -13,7 +13,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from forewarn.settings import Log
 
 LOUD_LIBRARIES = ("uvicorn", "alembic", "sqlalchemy", "asyncio")
-"""Their own news of each step is no news of ours: only what goes wrong in them is said."""
+"""Libraries that log each step: only their warnings are logged."""
 
 
 def set_up(settings: Log, stream: TextIO | None = None) -> None:

@@ -149,7 +149,7 @@ class MemoryStore:
     def next_lease_end(self) -> datetime | None:
         return min((o.lease_until for o in self._to_carry_out() if o.lease_until), default=None)
 
-    def unnoted_failures(self, limit: int) -> dict[str, Operation]:
+    def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
         known = self.all_operations.values()
         failed = [o for o in known if o.status is EventStatus.FAILED and not o.acknowledged_by]
         failed.sort(key=lambda o: (o.ended_at, self._sequences[o.id]), reverse=True)

@@ -212,7 +212,7 @@ class Reading(Protocol):
         """
         ...
 
-    def unnoted_failures(self, limit: int) -> dict[str, Operation]:
+    def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
         """Return up to `limit` Failed operations that nobody took note of, the latest first."""
         ...
 

@@ -185,7 +185,7 @@ class SqlReading:
     def next_lease_end(self) -> datetime | None:
         return self._moment(select(func.min(_operations.lease_until)).where(_to_carry_out))
 
-    def unnoted_failures(self, limit: int) -> dict[str, Operation]:
+    def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
         failed = _operations.status == EventStatus.FAILED
         statement = _select_operations().where(failed, _operations.acknowledged_by == "")
         latest_first = statement.order_by(_operations.ended_at.desc(), _operations.sequence.desc())

@@ -252,7 +252,7 @@ class Harness:
     def current_alerts(self) -> list[alerts.Alert]:
         """Return the alerts."""
         with self._store.read() as reading:
-            failed = reading.unnoted_failures(CLAIMS)
+            failed = reading.unacknowledged_failures(CLAIMS)
             return alerts.items(
                 [*reading.live_operations().values(), *failed.values()],
                 reading.open_maintenances().values(),

@@ -441,7 +441,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _run(command: Sequence[str], log: Path) -> Process:
-    """Start a program. It is no child of the terminal: Ctrl-C reaches the demo alone."""
+    """Start a program in a session of its own, so that Ctrl-C reaches the demo alone."""
     with log.open("ab") as file:
         return subprocess.Popen(  # noqa: S603 - this interpreter and our own files
             command, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True

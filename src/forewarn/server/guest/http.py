@@ -3,8 +3,8 @@ r"""Bytes to requests, and answers to bytes, without any I/O: one message at a t
 httptools parses, but it knows no limit and does not say where in its input a message ended. Both
 follow from one fact: a head ends with an empty line, and so does a chunked body, trailers or
 not. So a parser is fed up to the next `CR LF CR LF` and never further, which is why every limit
-is exact to the byte, why what follows a message is simply not fed yet (there is no queue of
-parsed requests), and why nothing depends on how the bytes were cut on their way.
+is exact to the byte, why what follows a message is simply not fed yet (nothing queues parsed
+requests), and why nothing depends on how the bytes were cut on their way.
 
 A head is complete before anything of its body is looked at, so that whoever asks is judged first.
 A body has its own parser if it is chunked, and none if it has a length. That springs two traps of

@@ -110,7 +110,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         live = tuple(self.inventory.operations.values())
 
         def question(reading: Reading) -> list[alerts.Alert]:
-            failed = reading.unnoted_failures(MAX_FAILURES)
+            failed = reading.unacknowledged_failures(MAX_FAILURES)
             sources = {
                 operation.id: views.audience(operation, self.last_request)
                 for operation in live
