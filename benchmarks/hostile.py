@@ -175,7 +175,7 @@ def without_store(service: Service, event: str, seconds: float) -> Row:
         seconds: How long the others ask meanwhile.
     """
     body = b'{"StartRequests":[{"EventId":"%s"}]}' % event.encode()
-    head = f"POST {EVENTS} HTTP/1.1\r\nHost: a\r\nMetadata: true\r\nContent-Length: {len(body)}"
+    head = f"POST {EVENTS} HTTP/1.1\r\nHost: [::1]\r\nMetadata: true\r\nContent-Length: {len(body)}"
     approval = head.encode() + b"\r\n\r\n" + body
     reading = Guests(service.port, range(1, OTHERS))
     approving = Guests(service.port, [0])

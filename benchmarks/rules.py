@@ -104,7 +104,7 @@ async def approve_all(port: int, events: list[tuple[str, str]]) -> tuple[float, 
         for machine, event_id in own:
             body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()
             target = f"/vm/{machine}/metadata/scheduledevents?api-version=2020-07-01"
-            head = f"POST {target} HTTP/1.1\r\nHost: x\r\nMetadata: true\r\n"
+            head = f"POST {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata: true\r\n"
             sent = time.monotonic()
             writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             answer = await reader.readuntil(b"\r\n\r\n")

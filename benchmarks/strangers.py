@@ -200,7 +200,14 @@ def headers(port: int, address: str) -> None:
 
 
 def post(body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {guests.EVENTS} HTTP/1.1", "Host: a", "Metadata: true", *headers, "", ""]
+    lines = [
+        f"POST {guests.EVENTS} HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Metadata: true",
+        *headers,
+        "",
+        "",
+    ]
     return "\r\n".join(lines).encode() + body
 
 
