@@ -119,8 +119,12 @@ def _request(working: WorkingSet, command: RequestMaintenance) -> Decision:
     maintenance, steps = planner.plan(
         working.snapshot, request, number=command.number, now=working.now
     )
-    for ordinal, step in enumerate(steps, 1):
+    # A cancelled operation may let a rolling update go on with a machine of an earlier step.
+    while any(
         _make_way(working, step, request, f"{command.number}.{ordinal}")
+        for ordinal, step in enumerate(steps, 1)
+    ):
+        pass
     _check_enablement(working, steps, request)
     _check_user_limit(working, steps, request)
     working.maintenances[maintenance.number] = maintenance
@@ -162,12 +166,13 @@ def _check_user_limit(
 
 def _make_way(
     working: WorkingSet, step: planner.PlannedOperation, request: planner.Request, successor: str
-) -> None:
-    """Cancel what is pending for the same machines, or refuse the request.
+) -> bool:
+    """Cancel what is pending for the same machines, or refuse the request; tell if any was.
 
     A failure, a preemption and a deletion supersede pending operations; nothing else does.
     """
     supersedes = request.no_notice or request.event_type in EXEMPT
+    cancelled = False
     while (found := working.conflicting(step)) is not None:
         other, event, name = found
         scheduled = other.status is EventStatus.SCHEDULED
@@ -181,6 +186,8 @@ def _make_way(
                 ErrorCode.CONFLICT, message, machine=name, event_id=event.id, operation=other.id
             )
         working.end(other, Trigger.CANCEL, f"superseded by {successor}")
+        cancelled = True
+    return cancelled
 
 
 def _resume(working: WorkingSet, command: ResumeRolling) -> Decision:

@@ -439,3 +439,30 @@ def test_a_maintenance_is_open_while_a_walk_is() -> None:
                            (RollingState.FINISHED, False)]:  # fmt: skip
         walks = (RollingUpdate(state=RollingState.FINISHED), RollingUpdate(state=state))
         assert msgspec.structs.replace(closed, rolling_updates=walks).open is is_open
+
+
+def test_a_rolling_update_that_a_failure_sets_free_does_not_take_the_failed_machines() -> None:
+    wanted = msgspec.convert(
+        {
+            "availability_set": [
+                {
+                    "name": scope,
+                    "machines": [
+                        {"name": f"{scope}0", "host": "h1", "update_domain": 0},
+                        {"name": f"{scope}1", "host": "h1", "update_domain": 1},
+                        {"name": f"{scope}2", "host": "h2", "update_domain": 1},
+                    ],
+                }
+                for scope in "ab"
+            ]
+        },
+        fleet.Fleet,
+    )
+    bench = Bench(wanted)
+    bench.ask(REBOOT, host="h1")
+    bench.ask(REBOOT, "b1", "b2")
+    carry_out(bench, "1.1")
+    assert "1.2" not in bench.snapshot.operations  # b1 has an event
+    bench.ask(REBOOT, "a1", "b2", no_notice=True)
+    assert bench.operation("2.1").status is EventStatus.CANCELED
+    assert bench.operation("1.2").outcome == "superseded by 3.1"
