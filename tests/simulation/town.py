@@ -384,7 +384,10 @@ class Town:
                     self.judge_claim(act)
                     done = Outcome(succeeded=True)
                     self.ask("finish", self.plane.finish, act.operation, act.attempt, done)
-            if not memory.live or (self.doubted and self.judge.ends == before):
+            # A clock that was ahead leaves leases behind that end hours from now.
+            leases = [o.lease_until for i in memory.live if (o := memory.all_operations[i])]
+            leased = any(until is not None and until > self.now for until in leases)
+            if not memory.live or (self.doubted and self.judge.ends == before and not leased):
                 break
 
     def items(self) -> list[alerts.Alert]:
