@@ -9,8 +9,7 @@ import uuid
 from typing import Any
 
 from forewarn.protocol import codec, document, exchange
-from forewarn.protocol.exchange import HttpRequest, Peer, Reply, Rules
-from forewarn.protocol.versions import Version
+from forewarn.protocol.exchange import GetDocument, HttpRequest, Peer, Reply, Rules
 from service import address_of
 
 CALLERS = {
@@ -20,26 +19,18 @@ CALLERS = {
 RULES = Rules()
 
 
-class World:
-    """What one request is answered from."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def caller(self, machine: str | None) -> str | None:
-        return machine or CALLERS.get(self._address)
-
-    def retry_after_seconds(self, caller: str) -> int:
-        return 0
-
-    def document(self, caller: str, version: Version) -> tuple[int, bytes]:
-        return 0, codec.encode_document(document.Document(incarnation=0), version)
-
-    def tree(self, caller: str) -> Any:
-        return {}
-
-    def approve(self, caller: str, event_ids: tuple[str, ...]) -> Reply:
-        return exchange.approved()
+def answer(request: HttpRequest, address: str) -> Reply:
+    """Return the reply to a poll, judged as the service judges it."""
+    peer = Peer(address=address, vm_paths=True)
+    asked = exchange.judge(request, peer, RULES)
+    if isinstance(asked, Reply):
+        return asked
+    refusal = exchange.admit(asked, peer, asked.machine or CALLERS.get(address), 0)
+    if refusal is not None:
+        return refusal
+    assert isinstance(asked, GetDocument)
+    body = codec.encode_document(document.Document(incarnation=0), asked.version)
+    return exchange.document_reply(asked, 0, body)
 
 
 async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -51,8 +42,7 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
         more = message.get("more_body", False)
     target = scope["raw_path"] + b"?" + scope["query_string"]
     request = HttpRequest(scope["method"].encode(), target, tuple(scope["headers"]), body)
-    address = scope["client"][0]
-    reply = exchange.respond(request, Peer(address=address, vm_paths=True), RULES, World(address))
+    reply = answer(request, scope["client"][0])
     headers = [
         *reply.headers,
         (b"x-ms-request-id", str(uuid.uuid4()).encode()),
