@@ -124,7 +124,7 @@ class Documents:
         """Return a scope's document as this version shows it.
 
         Raises:
-            KeyError: There is no scope of this key.
+            KeyError: The key is unknown.
         """
         scope = self._scopes[key]
         live = self._live.get(key)

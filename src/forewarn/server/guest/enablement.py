@@ -89,7 +89,7 @@ class Enabler:
             not the scope could be turned on.
 
         Raises:
-            KeyError: There is no scope of this key.
+            KeyError: The key is unknown.
         """
         if self.is_on(key):
             return None
