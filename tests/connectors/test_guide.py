@@ -80,15 +80,17 @@ def test_the_libvirt_check_is_sure_of_deletions_only(shop: Workshop) -> None:
     shop.program("echo web-1", "virsh")
     script = next(text for text in SCRIPTS if "--all --name" in text)
 
-    def answers(event_type: str, machine: str) -> int:
+    def answers(event_type: str, machine: str) -> tuple[int, str]:
         variables = {
             "PATH": f"{shop.folder}:{os.environ['PATH']}",
             "FOREWARN_EVENT_TYPE": event_type,
             "FOREWARN_MACHINE": machine,
             "FOREWARN_HOST": "h1",
         }
-        return subprocess.run(["sh", "-c", script], env=variables, check=False).returncode
+        asked = ["sh", "-c", script]
+        answer = subprocess.run(asked, env=variables, capture_output=True, text=True, check=False)
+        return answer.returncode, answer.stdout.strip()
 
-    assert answers("Preempt", "web-0") == 0
-    assert answers("Preempt", "web-1") == 1
-    assert answers("Reboot", "web-0") == 2
+    assert answers("Preempt", "web-0") == (0, "")
+    assert answers("Preempt", "web-1") == (0, '{"done": false}')
+    assert answers("Reboot", "web-0") == (1, "")

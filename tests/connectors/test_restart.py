@@ -144,8 +144,10 @@ def test_an_earlier_attempts_doubt_is_no_longer_asked_about_but_a_later_ones_is(
     ("body", "found"),
     [
         ('echo \'{"hosts": {"web-0": "h7"}}\'', Outcome(succeeded=True, hosts={"web-0": "h7"})),
-        ("exit 1", Found.NOT_DONE),
-        ("exit 2", Found.UNKNOWN),
+        ("echo '{\"done\": false}'", Found.NOT_DONE),
+        ("echo '{\"done\": false}'; exit 1", Found.UNKNOWN),
+        ("echo '{\"done\": false'", Found.UNKNOWN),
+        ("exit 1", Found.UNKNOWN),
         ("kill -9 $$", Found.UNKNOWN),
     ],
 )

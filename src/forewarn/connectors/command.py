@@ -68,6 +68,8 @@ class CommandUnusable(Exception):  # noqa: N818 - a state of the settings, as St
 class _Said(msgspec.Struct, frozen=True):
     """What a program may say in the last line of its standard output."""
 
+    done: bool = True
+    """False, from a check command that exits with 0: nothing of the task was done."""
     hosts: dict[str, str] = {}
     message: str = ""
 
@@ -214,12 +216,17 @@ class CommandConnector:
             found = await self._end(check)
         if not isinstance(found, RunResult):
             return RunTrace.BEGUN
-        if found.succeeded:
+        said, complaint = _said(found.out)
+        if found.succeeded and not said.done:
+            return RunTrace.NOTHING
+        if found.succeeded and not complaint:
             await asyncio.to_thread(self._runs.adopt, lost, check)
             return found
-        if (found.kind, found.number, found.stage) == ("exit", 1, 0):
-            return RunTrace.NOTHING
-        _log.warning("the check command cannot tell", why=task_process.spoken(found, limits))
+        _log.warning(
+            "the check command cannot tell",
+            why=complaint or task_process.spoken(found, limits),
+            hint='to say that nothing was done, print {"done": false} and exit with 0',
+        )
         return RunTrace.BEGUN
 
     async def _settled(self, earlier: list[TaskRun]) -> tuple[RunResult | RunTrace, TaskRun | None]:
@@ -348,7 +355,7 @@ def _said(out: bytes) -> tuple[_Said, str]:
         if len(host) > MAX_HOST or not host.isprintable():
             text = f"the output has an invalid host for {machine[:MAX_HOST]!r}"
             return _Said(message=_clean(said.message)), text
-    return _Said(said.hosts, _clean(said.message)), ""
+    return _Said(said.done, said.hosts, _clean(said.message)), ""
 
 
 def _text(data: bytes) -> str:
