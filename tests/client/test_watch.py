@@ -9,6 +9,7 @@ from client.world import EVENT_ID, Run, at, document, kinds, listed, one_by_one,
 from forewarn.client import state, watch
 from forewarn.client.errors import Misuse
 from forewarn.client.event import Updated
+from forewarn.client.responses import FailedAnswer
 from forewarn.client.session import Question
 from forewarn.client.watch import EventFilter
 from forewarn.protocol.message import Reply
@@ -224,15 +225,51 @@ def test_an_event_that_is_listed_again_in_time_needs_two_documents_to_end_again(
 
 def test_documents_are_taken_whole_and_only_when_their_events_are_new() -> None:
     ours, both = document(listed()), document(listed(), listed(OTHER_ID), incarnation=2)
-    run = Run(one_by_one(document(), document(), ours, document(), ours, both, both, document()))
+    run = whole(document(), document(), ours, document(), ours, both, both, document())
     assert run.watcher.take_document() is None
-    taken = []
-    for _ in range(20):
-        run.turn()
-        if (found := run.watcher.take_document()) is not None:
-            taken.append([event.event_id for event in found.events])
+    taken = [shown for _ in range(20) if (shown := turned(run)) is not None]
     assert taken == [[], [EVENT_ID], [EVENT_ID, OTHER_ID], []]
     assert run.watcher.answered_at is not None
+
+
+def test_a_new_event_of_a_document_does_not_wait_for_the_end_of_another() -> None:
+    run = whole(document(listed()), document(listed(OTHER_ID)))
+    taken = [(run.seconds, shown) for _ in range(6) if (shown := turned(run)) is not None]
+    assert [shown for _, shown in taken] == [[EVENT_ID], [EVENT_ID, OTHER_ID], [OTHER_ID]]
+    assert [seconds for seconds, _ in taken] == pytest.approx([0, 1, 1.05])
+    assert [bool(ask.held) for _, ask in run.asked] == [False, True, False]
+
+
+@pytest.mark.parametrize("wishes", [None, world.EVERYTHING])
+def test_a_server_that_waits_is_asked_again_as_soon_as_an_end_is_confirmed(
+    wishes: EventFilter | None,
+) -> None:
+    def server(_: Question, held: bool) -> Reply:
+        if held and len(replies) == 1:
+            run.seconds += 60.0
+            return reply(304, Preference_Applied="wait=60")
+        return replies.pop(0) if len(replies) > 1 else replies[0]
+
+    waits = {"Preference_Applied": "wait=60"}
+    ours, none = document(listed(), **waits), document(incarnation=2, **waits)
+    replies = [document(incarnation=0), ours, none, none]
+    run = Run(server, wishes=wishes)
+    while len(run.asked) < 5:
+        run.turn()
+        run.watcher.take_document()
+    assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 1, 1.05, 1.1, 1.1])
+    assert [bool(ask.held) for _, ask in run.asked] == [False, True, True, False, True]
+
+
+def whole(*outcomes: Reply | FailedAnswer) -> Run:
+    return Run(one_by_one(*outcomes), wishes=None)
+
+
+def turned(run: Run) -> list[str] | None:
+    """Do one thing, and return the events of the document if that is new."""
+    run.turn()
+    found = run.watcher.take_document()
+    return None if found is None else [event.event_id for event in found.events]
 
 
 def test_names_are_compared_without_case_and_with_the_previews_sign() -> None:

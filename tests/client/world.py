@@ -20,6 +20,8 @@ NAME = "web-0"
 CUT = FailedAnswer(reason="cut", message="cut off")
 REFUSED = FailedAnswer(reason="no-connection", message="no connection")
 
+EVERYTHING = EventFilter()
+
 
 def listed(event_id: str = EVENT_ID, **facts: Any) -> dict[str, Any]:
     """An event as a server writes it; what is given as None is left out."""
@@ -64,6 +66,7 @@ class Run:
     Args:
         answers: The server.
         since: The state to go on from.
+        wishes: Which events are told; None for whole documents.
         name: The machine's name; None to have it asked for.
         seconds: When it begins.
     """
@@ -73,7 +76,7 @@ class Run:
         answers: Answers,
         *,
         since: str | None = None,
-        wishes: EventFilter | None = None,
+        wishes: EventFilter | None = EVERYTHING,
         name: str | None = NAME,
         seconds: float = 0.0,
         pace: Pace | None = None,
@@ -84,7 +87,7 @@ class Run:
         self.seconds = seconds
         self.chance = chance
         self.session = Session(pace or Pace(), endpoints, name)
-        self.watcher = Watcher(self.session, wishes or EventFilter(), since, at(seconds))
+        self.watcher = Watcher(self.session, wishes, since, at(seconds))
         self.slept = 0.0
         """For how long the monotonic clock stood still."""
         self.asked: list[tuple[float, Question]] = []

@@ -17,7 +17,7 @@ from forewarn.client.transport import (
     HttpExchange,
     OnTrouble,
 )
-from forewarn.client.watch import EventFilter, Watcher
+from forewarn.client.watch import Watcher
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class AsyncClient:
 
     def documents(self, *, on_trouble: OnTrouble | None = None) -> "AsyncDocuments":
         """Return each new document, whole, as `Client.documents`."""
-        watcher = Watcher(self._session, EventFilter(), None, transport.clock_reading())
+        watcher = Watcher(self._session, None, None, transport.clock_reading())
         return AsyncDocuments(self._connection(), watcher, self._session, on_trouble)
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from forewarn.client import event, session, transport, watch
 from forewarn.client.errors import Misuse
 from forewarn.client.session import Dialogue, Pace, Session
 from forewarn.client.transport import ConnectionClosed, OnTrouble, SocketConnection
-from forewarn.client.watch import EventFilter, Watcher
+from forewarn.client.watch import Watcher
 
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ class Client:
         Raises:
             Misuse: The client is closed.
         """
-        watcher = Watcher(self._session, EventFilter(), None, transport.clock_reading())
+        watcher = Watcher(self._session, None, None, transport.clock_reading())
         return Documents(self._connection(), watcher, self._session, on_trouble)
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ from forewarn.protocol.tolerant import Listed, Listing
 
 LEAST_GAP_SECONDS: Final = session.SECOND_LOOK_GAP_SECONDS
 """Between two questions, however often the document changes: a handler gets at most twenty
-documents a second, and no server is asked for more."""
+documents a second, and no server is asked for more, but to confirm that an event is over."""
 
 SECOND_LOOK_SECONDS: Final = 2.0
 """For the answer that confirms an end: the rest of the document before waits for it."""
@@ -93,7 +93,8 @@ class Watcher:
 
     Args:
         known: What the client knows of its server; shared, and kept up to date.
-        wanted: Which events to report.
+        wanted: Which events to report; None for whole documents, which are not held back until an
+            end is confirmed: among changes the order counts, and what is gone comes first.
         since: The state to resume from; None to begin.
         at: Now.
 
@@ -102,14 +103,15 @@ class Watcher:
     """
 
     def __init__(
-        self, known: Session, wanted: EventFilter, since: str | None, at: ClockReading
+        self, known: Session, wanted: EventFilter | None, since: str | None, at: ClockReading
     ) -> None:
         self.looks = 0
         """How many good answers came."""
         self.answered_at: float | None = None
         """When the last of them came, by the monotonic clock; None before the first."""
         self._session = known
-        self._filter = wanted
+        self._filter = wanted or EventFilter()
+        self._whole = not wanted
         self._state = WatchState() if since is None else state.read(since, at)
         self._troubles: deque[event.Trouble] = deque()
         self._reason = event.OVER
@@ -121,7 +123,7 @@ class Watcher:
         self._told_no_name = False
         self._failures = 0
         self._next_at = at.monotonic
-        self._asked_at = at.monotonic
+        self._asked_at = self._doubted_at = at.monotonic
         self._asked: Question | None = None
         self._naming: Dialogue[FailedAnswer | None] | None = None
         self._naming_wants: Question | Pause | None = None
@@ -224,7 +226,7 @@ class Watcher:
         waited = attempt.at.monotonic - self._asked_at
         waits = waited >= EARLY * applied_seconds(reply, float("inf"))
         self._found_waiting(attempt, waits=waits)
-        self._ask_next(attempt, changed=False)
+        self._ask_next(attempt, [])
 
     def _document(self, listing: Listing, reply: Reply, attempt: Attempt) -> None:
         self._has_document = True
@@ -241,16 +243,16 @@ class Watcher:
         events = {each.key: each for each in listing.events}
         read = ReadDocument(events, attempt.at, responses.server_time(reply))
         before, self._held_back = self._held_back, None
-        if before is None and any(
+        leaves_out = any(
             key not in events and not known.missing for key, known in self._state.known.items()
-        ):
+        )
+        if before is None and leaves_out and not self._whole:
             self._held_back = read  # the second question asks without a tag, to wait for nothing
+            self._doubted_at = self._asked_at
             self._next_at = max(attempt.at.monotonic, self._asked_at + LEAST_GAP_SECONDS)
             return
         changes = self._read([read] if before is None else [before, read])
-        if any(change.after is not None and change.after.missing for change in changes):
-            self._tag = None  # the next document is to confirm that it is gone
-        self._ask_next(attempt, changed=bool(changes))
+        self._ask_next(attempt, changes)
         is_new = any(change.key not in self._state.known for change in changes)
         if self._session.name is None and is_new:  # whose it is may be known by now
             self._session.forget_name_failures()
@@ -290,16 +292,22 @@ class Watcher:
     def _say(self, reason: str, message: str) -> None:
         self._troubles.append(event.Trouble(reason=reason, message=message))
 
-    def _ask_next(self, attempt: Attempt, *, changed: bool) -> None:
+    def _ask_next(self, attempt: Attempt, changes: Sequence[PendingChange]) -> None:
         """Set the time of the next question: at the pace of polls, counted from the last one.
 
         So a wait that ran its course is followed by the next at once. A document that changed while
         the server waits is followed at once too; one that has only a new number is not: its server
-        may number each answer.
+        may number each answer. An end is confirmed as soon, and the question that confirms it does
+        not count: what the server waits to say next must not wait for it.
         """
-        soon = changed and self._waits is True
+        in_doubt = any(change.after is not None and change.after.missing for change in changes)
+        if in_doubt:
+            self._tag, self._doubted_at = None, self._asked_at
+        soon = in_doubt or (bool(changes) and self._waits is True)
         gap = LEAST_GAP_SECONDS if soon else self._session.pace.poll(attempt.chance)
-        self._next_at = max(attempt.at.monotonic, self._asked_at + gap)
+        ended = any(change.after is None for change in changes)
+        began = self._doubted_at if ended and not in_doubt else self._asked_at
+        self._next_at = max(attempt.at.monotonic, began + gap)
 
     def _read(self, documents: Sequence[ReadDocument]) -> list[PendingChange]:
         changes = list(self._changes(documents))
