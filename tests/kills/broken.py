@@ -88,8 +88,8 @@ def forget_fencing() -> None:
         self._latest.clear()
         return whole_make(self, task, subject, check=check)
 
-    whole_claim = decide._RULES[commands.ClaimTasks]
-    decide._RULES = {**decide._RULES, commands.ClaimTasks: claim}  # type: ignore[misc] # the break
+    whole_claim = decide.RULES[commands.ClaimTasks]
+    decide.RULES = {**decide.RULES, commands.ClaimTasks: claim}  # type: ignore[misc] # the break
     runs: Any = task_process.TaskRuns
     whole_make, runs._make = runs._make, make
     queries.SqlReading.claimable = claimable  # type: ignore[method-assign]

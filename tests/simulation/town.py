@@ -428,5 +428,5 @@ class Town:
             machine.key in busy
             for walk in walks
             if walk.state is RollingState.RUNNING
-            for machine in planner.next_step(walk, self.memory.all_machines.values())
+            for machine in next(planner.turns(walk, self.memory.all_machines.values()), ())
         )

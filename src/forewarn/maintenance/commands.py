@@ -11,7 +11,11 @@ from forewarn.maintenance.model import Approval, Hold, Verdict
 from forewarn.maintenance.planner import Request
 
 
-class RequestMaintenance(msgspec.Struct, frozen=True, kw_only=True):
+class Command(msgspec.Struct, frozen=True):
+    """Something asked or reported."""
+
+
+class RequestMaintenance(Command, frozen=True, kw_only=True):
     """An operator asks for maintenance.
 
     The snapshot holds the machines asked for, their scopes, and what is live there.
@@ -22,7 +26,7 @@ class RequestMaintenance(msgspec.Struct, frozen=True, kw_only=True):
     """The maintenance's number, unused so far."""
 
 
-class ApproveEvents(msgspec.Struct, frozen=True, kw_only=True):
+class ApproveEvents(Command, frozen=True, kw_only=True):
     """A guest or an operator approves events: all of them or, if one is unknown, none.
 
     The snapshot holds the operations of these events, live or over.
@@ -35,7 +39,7 @@ class ApproveEvents(msgspec.Struct, frozen=True, kw_only=True):
     """The key of the approver's scope; None for an operator, who may approve in every scope."""
 
 
-class CancelOperations(msgspec.Struct, frozen=True, kw_only=True):
+class CancelOperations(Command, frozen=True, kw_only=True):
     """An operator cancels operations that have not started.
 
     The snapshot holds these operations, live or over.
@@ -48,7 +52,7 @@ class CancelOperations(msgspec.Struct, frozen=True, kw_only=True):
     updates finish."""
 
 
-class AdvanceTime(msgspec.Struct, frozen=True):
+class AdvanceTime(Command, frozen=True):
     """Time has passed: start whatever is due.
 
     The snapshot holds all that is live in the scopes of these operations.
@@ -58,7 +62,7 @@ class AdvanceTime(msgspec.Struct, frozen=True):
     """The ids to look at; None for all of the snapshot."""
 
 
-class ClaimTasks(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimTasks(Command, frozen=True, kw_only=True):
     """An executor claims Started operations for the length of a lease."""
 
     operations: tuple[str, ...]
@@ -66,7 +70,7 @@ class ClaimTasks(msgspec.Struct, frozen=True, kw_only=True):
     lease: timedelta
 
 
-class RenewLease(msgspec.Struct, frozen=True, kw_only=True):
+class RenewLease(Command, frozen=True, kw_only=True):
     """An executor is still at work and extends its lease."""
 
     operation: str
@@ -74,13 +78,13 @@ class RenewLease(msgspec.Struct, frozen=True, kw_only=True):
     lease: timedelta
 
 
-class ReleaseLeases(msgspec.Struct, frozen=True, kw_only=True):
+class ReleaseLeases(Command, frozen=True, kw_only=True):
     """The executors of these operations are known to be gone: anyone may claim them at once."""
 
     operations: tuple[str, ...]
 
 
-class FinishTask(msgspec.Struct, frozen=True, kw_only=True):
+class FinishTask(Command, frozen=True, kw_only=True):
     """An executor reports how an operation ended.
 
     The snapshot holds the operation, its machines, and what is live in its scopes.
@@ -95,7 +99,7 @@ class FinishTask(msgspec.Struct, frozen=True, kw_only=True):
     """The new hosts of its machines by name, as far as the connector knows them."""
 
 
-class ReportUnknownOutcome(msgspec.Struct, frozen=True, kw_only=True):
+class ReportUnknownOutcome(Command, frozen=True, kw_only=True):
     """An executor reports that nobody knows whether an operation was carried out."""
 
     operation: str
@@ -104,7 +108,7 @@ class ReportUnknownOutcome(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class ResolveOutcome(msgspec.Struct, frozen=True, kw_only=True):
+class ResolveOutcome(Command, frozen=True, kw_only=True):
     """An operator records the result of an operation whose outcome is unknown.
 
     The snapshot holds the operation, its machines, and what is live in its scopes.
@@ -115,7 +119,7 @@ class ResolveOutcome(msgspec.Struct, frozen=True, kw_only=True):
     by: str
 
 
-class ResumeRolling(msgspec.Struct, frozen=True):
+class ResumeRolling(Command, frozen=True):
     """An operator resumes the paused rolling updates of a maintenance.
 
     The snapshot holds the maintenance, the machines of its rolling updates, and what is live there.
@@ -125,20 +129,20 @@ class ResumeRolling(msgspec.Struct, frozen=True):
     by: str = ""
 
 
-class PlaceHold(msgspec.Struct, frozen=True):
+class PlaceHold(Command, frozen=True):
     """An operator places a hold; the snapshot has what is live in all that it covers."""
 
     hold: Hold
 
 
-class ReleaseHold(msgspec.Struct, frozen=True):
+class ReleaseHold(Command, frozen=True):
     """An operator releases a hold; the snapshot has what is live in all that it covers."""
 
     hold: Hold
     """Its kind and name; `by` is who releases it."""
 
 
-class PostponeOperations(msgspec.Struct, frozen=True, kw_only=True):
+class PostponeOperations(Command, frozen=True, kw_only=True):
     """An operator moves operations later, all or none."""
 
     operations: tuple[str, ...]
@@ -146,13 +150,13 @@ class PostponeOperations(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
 
 
-class RecordRequests(msgspec.Struct, frozen=True):
+class RecordRequests(Command, frozen=True):
     """Machines of these scopes (keys) asked for their events."""
 
     scopes: tuple[str, ...]
 
 
-class ExtendNotices(msgspec.Struct, frozen=True):
+class ExtendNotices(Command, frozen=True):
     """Guests could not read their documents for some time: what is Scheduled moves later by it.
 
     The snapshot holds all that is live.
@@ -161,29 +165,8 @@ class ExtendNotices(msgspec.Struct, frozen=True):
     length: timedelta
 
 
-class AcknowledgeFailures(msgspec.Struct, frozen=True, kw_only=True):
+class AcknowledgeFailures(Command, frozen=True, kw_only=True):
     """An operator acknowledges failed operations, all or none."""
 
     operations: tuple[str, ...]
     by: str
-
-
-Command = (
-    RequestMaintenance
-    | ApproveEvents
-    | CancelOperations
-    | AdvanceTime
-    | ClaimTasks
-    | RenewLease
-    | ReleaseLeases
-    | FinishTask
-    | ReportUnknownOutcome
-    | ResolveOutcome
-    | ResumeRolling
-    | PlaceHold
-    | ReleaseHold
-    | PostponeOperations
-    | RecordRequests
-    | ExtendNotices
-    | AcknowledgeFailures
-)

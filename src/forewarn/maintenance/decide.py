@@ -1,56 +1,36 @@
 """What follows from a command: `decide(snapshot, command, now, mint)`, and `wakeup_at(operation)`.
 
 Both are pure. A decision consists of new values for what changed; the snapshot stays as it was, and
-a refused command changes nothing.
+a refused command changes nothing. `RULES` at the end has the rule of each command.
 
 An operation is ready when each of its events is approved or its NotBefore has come. A ready one
 starts unless a hold covers it or another update domain of one of its scopes is down; then it
-records which operation it waits for, and is looked at again when that one ends. `working_set` has
-these checks (`start_if_ready`).
+records which operation it waits for, and is looked at again when that one ends.
 
 An executor's claim is a lease with a fencing number: a report under an older number is refused. An
 operation whose outcome is unknown stays Started, and nobody may claim it, until an operator
 resolves it.
 """
 
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from forewarn.maintenance import model, notice, planner
-from forewarn.maintenance.commands import (
-    AcknowledgeFailures,
-    AdvanceTime,
-    ApproveEvents,
-    CancelOperations,
-    ClaimTasks,
-    Command,
-    ExtendNotices,
-    FinishTask,
-    PlaceHold,
-    PostponeOperations,
-    RecordRequests,
-    ReleaseHold,
-    ReleaseLeases,
-    RenewLease,
-    ReportUnknownOutcome,
-    RequestMaintenance,
-    ResolveOutcome,
-    ResumeRolling,
-)
+from forewarn.maintenance import commands, notice, planner
 from forewarn.maintenance.lifecycle import Trigger
 from forewarn.maintenance.model import (
     AuditAction,
-    Hold,
     Operation,
     Policy,
     Refused,
+    RollingState,
     Snapshot,
     Tombstone,
     Verdict,
+    intervened,
     key,
 )
 from forewarn.maintenance.working_set import EXEMPT, MAX_OUTCOME, Decision, WorkingSet, start_order
@@ -61,6 +41,10 @@ ALWAYS_ON = Policy()
 
 AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
 """The wakeup of an approved operation: it is due whatever the clock says, even one set back."""
+
+HELD_ON = timedelta(minutes=15)
+"""How far NotBefore moves on when it comes during a hold: guests keep reading a time that lies
+ahead, and it does not change too often."""
 
 MAX_NAMES_QUOTED = 10
 """How many unknown machine names of a connector's result are quoted in the outcome."""
@@ -77,18 +61,16 @@ def wakeup_at(operation: Operation) -> datetime | None:
     An operation that is ready and waits for another wakes at that one's end, not by time. A held
     one wakes at its NotBefore, which then moves on, unless no guest reads it.
     """
-    if operation.status is not EventStatus.SCHEDULED or operation.waits_for:
+    if not operation.pending or operation.waits_for:
         return None
-    if operation.held_at is not None and operation.silent:
-        return None
-    if operation.approved and operation.held_at is None:
-        return AT_ONCE
-    return operation.not_before
+    if operation.held_at is not None:
+        return None if operation.silent else operation.not_before
+    return AT_ONCE if operation.approved else operation.not_before
 
 
 def decide(
     snapshot: Snapshot,
-    command: Command,
+    command: commands.Command,
     now: datetime,
     mint: Callable[[], str],
     policy: Policy = ALWAYS_ON,
@@ -107,14 +89,10 @@ def decide(
         Refused: The rules do not allow it; nothing changes.
     """
     working = WorkingSet(snapshot, now, mint, policy)
-    if isinstance(command, RequestMaintenance):
-        return _request(working, command)
-    if isinstance(command, ResumeRolling):
-        return _resume(working, command)
-    return working.decision(_RULES[type(command)](working, command))
+    return working.decision(RULES[type(command)](working, command))
 
 
-def _request(working: WorkingSet, command: RequestMaintenance) -> Decision:
+def _request(working: WorkingSet, command: commands.RequestMaintenance) -> list[str]:
     request = command.request
     maintenance, steps = planner.plan(
         working.snapshot, request, number=command.number, now=working.now
@@ -127,12 +105,11 @@ def _request(working: WorkingSet, command: RequestMaintenance) -> Decision:
         pass
     _check_enablement(working, steps, request)
     _check_user_limit(working, steps, request)
-    working.maintenances[maintenance.number] = maintenance
-    about = [
+    working.maintenances[maintenance.number] = working.answered = maintenance
+    return [
         working.announce(maintenance.number, step, request.not_before, no_notice=request.no_notice)
         for step in steps
     ]
-    return working.decision(about, maintenance.number)
 
 
 def _check_enablement(
@@ -167,20 +144,16 @@ def _check_user_limit(
 def _make_way(
     working: WorkingSet, step: planner.PlannedOperation, request: planner.Request, successor: str
 ) -> bool:
-    """Cancel what is pending for the same machines, or refuse the request; tell if any was.
-
-    A failure, a preemption and a deletion supersede pending operations; nothing else does.
-    """
+    """Cancel what is pending for the same machines; tell if any was, or refuse the request."""
     supersedes = request.no_notice or request.event_type in EXEMPT
     cancelled = False
     while (found := working.conflicting(step)) is not None:
         other, event, name = found
-        scheduled = other.status is EventStatus.SCHEDULED
-        if not (supersedes and scheduled):
+        if not (supersedes and other.pending):
             message = (
                 f"{name} already has a live event: {other.event_type} {event.id} of operation "
                 f"{other.id} is {other.status}; "
-                + ("cancel it first" if scheduled else "wait until it is over")
+                + ("cancel it first" if other.pending else "wait until it is over")
             )
             raise Refused(
                 ErrorCode.CONFLICT, message, machine=name, event_id=event.id, operation=other.id
@@ -190,116 +163,126 @@ def _make_way(
     return cancelled
 
 
-def _resume(working: WorkingSet, command: ResumeRolling) -> Decision:
-    known = command.maintenance in working.maintenances
-    if not known or not working.resume_rolling_updates(command.maintenance, command.by):
+def _resume(working: WorkingSet, command: commands.ResumeRolling) -> list[str]:
+    maintenance = working.maintenances.get(command.maintenance)
+    paused = [
+        rolling
+        for rolling in (maintenance.rolling_updates if maintenance else ())
+        if rolling.state is RollingState.PAUSED
+    ]
+    if maintenance is None or not paused:
         message = f"maintenance {command.maintenance} is not paused"
         raise Refused(ErrorCode.TOO_LATE, message, maintenance=command.maintenance)
-    announced = [o for o in working.operations if o not in working.snapshot.operations]
-    return working.decision(announced, command.maintenance)
+    running = tuple(
+        replace(rolling, state=RollingState.RUNNING, reason="") if rolling in paused else rolling
+        for rolling in maintenance.rolling_updates
+    )
+    for rolling in paused:
+        maintenance = intervened(
+            maintenance, AuditAction.RESUME, command.by, working.now, rolling.reason
+        )
+    maintenance = replace(maintenance, rolling_updates=running)
+    working.maintenances[maintenance.number] = working.answered = maintenance
+    working.continue_rolling_updates()
+    return [o for o in working.operations if o not in working.snapshot.operations]
 
 
-def _approve(working: WorkingSet, command: ApproveEvents) -> list[str]:
+def _approve(working: WorkingSet, command: commands.ApproveEvents) -> list[str]:
+    named = dict.fromkeys(event_id.upper() for event_id in command.event_ids)
     by_event = {
-        event.id: operation
+        event.id: operation.id
         for operation in working.operations.values()
         for event in operation.events
-        if command.scope is None or (event.scope == command.scope and not event.silent)
+        if event.id in named
+        and (command.scope is None or (event.scope == command.scope and not event.silent))
     }
-    named = dict.fromkeys(event_id.upper() for event_id in command.event_ids)
     for event_id in named:
         if event_id not in by_event:
             message = f"event {event_id} was never published here, or its history has been purged"
             raise Refused(ErrorCode.NOT_FOUND, message, event_id=event_id)
-    about = list(dict.fromkeys(by_event[event_id].id for event_id in named))
+    about = dict.fromkeys(by_event[event_id] for event_id in named)
     for operation_id in about:
         operation = working.operations[operation_id]
-        if operation.status is not EventStatus.SCHEDULED:
-            continue
         events = tuple(
             replace(event, approval=command.approval)
             if event.id in named and event.approval is None
             else event
             for event in operation.events
         )
-        if events != operation.events:
-            working.put(replace(operation, events=events))
-            working.start_if_ready(working.operations[operation_id])
-    return about
+        if operation.pending and events != operation.events:
+            working.start_if_ready(replace(operation, events=events))
+    return list(about)
 
 
-def _cancel(working: WorkingSet, command: CancelOperations) -> list[str]:
-    whole = command.maintenance is not None
+def _cancel(working: WorkingSet, command: commands.CancelOperations) -> tuple[str, ...]:
     cancelled = 0
-    if command.maintenance is not None and command.maintenance in working.maintenances:
-        cancelled += working.finish_rolling_updates(command.maintenance, command.reason)
+    number = command.maintenance
+    if number is not None and (maintenance := working.maintenances.get(number)) is not None:
+        cancelled += maintenance.open
+        finished = {"state": RollingState.FINISHED, "reason": command.reason}
+        rolling_updates = tuple(replace(one, **finished) for one in maintenance.rolling_updates)
+        working.maintenances[number] = replace(maintenance, rolling_updates=rolling_updates)
     for operation_id in command.operations:
         operation = working.named(operation_id)
-        if whole and operation.status is not EventStatus.SCHEDULED:
-            continue
-        working.end(operation, Trigger.CANCEL, command.reason)
-        cancelled += 1
+        if command.maintenance is None or operation.pending:
+            working.end(operation, Trigger.CANCEL, command.reason)
+            cancelled += 1
     if not cancelled:
         message = "nothing left to cancel: everything has started or finished"
         raise Refused(ErrorCode.TOO_LATE, message)
-    return list(command.operations)
+    return command.operations
 
 
-def _advance(working: WorkingSet, command: AdvanceTime) -> list[str]:
-    operations = working.operations
+def _advance(working: WorkingSet, command: commands.AdvanceTime) -> list[str]:
+    ids = working.operations if command.operations is None else command.operations
     due = [
         operation
-        for operation in map(
-            operations.__getitem__,
-            operations if command.operations is None else command.operations,
-        )
+        for operation in map(working.operations.__getitem__, ids)
         if (at := wakeup_at(operation)) is not None and at <= working.now
     ]
     for operation in sorted(due, key=start_order):
-        if operation.held_at is not None:
-            working.push_back(operation)
-        else:
+        if operation.held_at is None:
             working.start_if_ready(operation)
+        else:
+            ahead = notice.whole_seconds(working.now + HELD_ON)
+            working.put(replace(operation, not_before=ahead))
     return [operation.id for operation in due]
 
 
-def _place_hold(working: WorkingSet, command: PlaceHold) -> list[str]:
+def _place_hold(working: WorkingSet, command: commands.PlaceHold) -> list[str]:
     hold = command.hold
     for other in working.holds:
         if (other.kind, other.name) == (hold.kind, hold.name):
             message = (
-                f"{_spoken(hold)} is already on hold, by {other.by or 'somebody'} since "
+                f"{hold} is already on hold, by {other.by or 'somebody'} since "
                 f"{notice.spoken(other.at)}: release it first to change the reason"
             )
             raise Refused(ErrorCode.CONFLICT, message)
     working.holds.append(hold)
-    covered = [o for o in working.operations.values() if _pending(o) and model.covers(hold, o)]
-    detail = _spoken(hold) + (f": {hold.reason}" if hold.reason else "")
+    covered = [o for o in working.operations.values() if o.pending and hold.covers(o)]
+    detail = f"{hold}: {hold.reason}".removesuffix(": ")
     for operation in covered:
-        working.record_intervention(operation, AuditAction.HOLD, hold.by, detail)
-        working.hold(working.operations[operation.id])
+        working.hold(intervened(operation, AuditAction.HOLD, hold.by, working.now, detail))
     return [operation.id for operation in covered]
 
 
-def _release_hold(working: WorkingSet, command: ReleaseHold) -> list[str]:
+def _release_hold(working: WorkingSet, command: commands.ReleaseHold) -> list[str]:
     hold = command.hold
     found = [h for h in working.holds if (h.kind, h.name) == (hold.kind, hold.name)]
     if not found:
-        message = f"{_spoken(hold)} is not on hold: see 'forewarn hold list'"
-        raise Refused(ErrorCode.NOT_FOUND, message)
+        raise Refused(ErrorCode.NOT_FOUND, f"{hold} is not on hold: see 'forewarn hold list'")
     working.holds.remove(found[0])
-    covered = [o for o in working.operations.values() if _pending(o) and model.covers(hold, o)]
+    covered = [o for o in working.operations.values() if o.pending and hold.covers(o)]
     for operation in sorted(covered, key=start_order):
-        working.record_intervention(operation, AuditAction.RELEASE, hold.by, _spoken(hold))
-        working.release(working.operations[operation.id])
+        working.release(intervened(operation, AuditAction.RELEASE, hold.by, working.now, str(hold)))
     return [operation.id for operation in covered]
 
 
-def _postpone(working: WorkingSet, command: PostponeOperations) -> list[str]:
+def _postpone(working: WorkingSet, command: commands.PostponeOperations) -> tuple[str, ...]:
     for operation_id in command.operations:
         operation = working.named(operation_id)
-        if not _pending(operation) or operation.approved:
-            state = "approved" if _pending(operation) else str(operation.status)
+        if not operation.pending or operation.approved:
+            state = "approved" if operation.pending else str(operation.status)
             message = (
                 f"operation {operation_id} is {state}: only a Scheduled operation that is not "
                 "approved can be postponed; place a hold to keep an approved one from starting"
@@ -310,13 +293,12 @@ def _postpone(working: WorkingSet, command: PostponeOperations) -> list[str]:
         if operation.held_at is not None:
             left = -(-(not_before - working.now).total_seconds() // 1)
             later = replace(later, notice_left_seconds=int(left))
-        working.record_intervention(
-            later, AuditAction.POSTPONE, command.by, f"not before {notice.spoken(not_before)}"
-        )
-    return list(command.operations)
+        detail = f"not before {notice.spoken(not_before)}"
+        working.put(intervened(later, AuditAction.POSTPONE, command.by, working.now, detail))
+    return command.operations
 
 
-def _acknowledge(working: WorkingSet, command: AcknowledgeFailures) -> list[str]:
+def _acknowledge(working: WorkingSet, command: commands.AcknowledgeFailures) -> tuple[str, ...]:
     for operation_id in command.operations:
         operation = working.named(operation_id)
         if operation.status is not EventStatus.FAILED:
@@ -326,23 +308,22 @@ def _acknowledge(working: WorkingSet, command: AcknowledgeFailures) -> list[str]
             )
             raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
         working.put(replace(operation, acknowledged_by=operation.acknowledged_by or command.by))
-    return list(command.operations)
+    return command.operations
 
 
-def _extend_notices(working: WorkingSet, command: ExtendNotices) -> list[str]:
-    about = [o for o in working.operations.values() if _pending(o) and not o.silent]
+def _extend_notices(working: WorkingSet, command: commands.ExtendNotices) -> list[str]:
+    about = [o for o in working.operations.values() if o.pending and not o.silent]
     for operation in about:
-        later = notice.whole_seconds(operation.not_before + command.length)
-        ready = operation.approved or later <= working.now
-        waits_for = operation.waits_for if ready else ""
-        working.put(replace(operation, not_before=later, waits_for=waits_for))
+        not_before = notice.whole_seconds(operation.not_before + command.length)
+        later = replace(operation, not_before=not_before)
+        working.put(later if later.ready(working.now) else replace(later, waits_for=""))
     for name, scope in working.scopes.items():
         if scope.asked_at is not None:
             working.scopes[name] = replace(scope, asked_at=scope.asked_at + command.length)
     return [operation.id for operation in about]
 
 
-def _record_requests(working: WorkingSet, command: RecordRequests) -> list[str]:
+def _record_requests(working: WorkingSet, command: commands.RecordRequests) -> list[str]:
     """Record when scopes were asked for; a clock that was set back makes it no earlier."""
     for name in command.scopes:
         scope = working.scopes[name]
@@ -351,7 +332,7 @@ def _record_requests(working: WorkingSet, command: RecordRequests) -> list[str]:
     return []
 
 
-def _claim(working: WorkingSet, command: ClaimTasks) -> list[str]:
+def _claim(working: WorkingSet, command: commands.ClaimTasks) -> tuple[str, ...]:
     for operation_id in command.operations:
         operation = working.named(operation_id)
         leased = operation.lease_until is not None and operation.lease_until > working.now
@@ -370,22 +351,22 @@ def _claim(working: WorkingSet, command: ClaimTasks) -> list[str]:
                 lease_until=working.now + command.lease,
             )
         )
-    return list(command.operations)
+    return command.operations
 
 
-def _renew(working: WorkingSet, command: RenewLease) -> list[str]:
+def _renew(working: WorkingSet, command: commands.RenewLease) -> list[str]:
     operation = working.claimed(command.operation, command.attempt)
     working.put(replace(operation, lease_until=working.now + command.lease))
     return [operation.id]
 
 
-def _release_leases(working: WorkingSet, command: ReleaseLeases) -> list[str]:
+def _release_leases(working: WorkingSet, command: commands.ReleaseLeases) -> tuple[str, ...]:
     for operation_id in command.operations:
         working.put(replace(working.named(operation_id), lease_until=None))
-    return list(command.operations)
+    return command.operations
 
 
-def _finish(working: WorkingSet, command: FinishTask) -> list[str]:
+def _finish(working: WorkingSet, command: commands.FinishTask) -> list[str]:
     operation = working.claimed(command.operation, command.attempt)
     own = {key(name) for name in operation.machines}
     others = [name for name in command.hosts if key(name) not in own]
@@ -398,14 +379,16 @@ def _finish(working: WorkingSet, command: FinishTask) -> list[str]:
     return [operation.id]
 
 
-def _report_unknown_outcome(working: WorkingSet, command: ReportUnknownOutcome) -> list[str]:
+def _report_unknown_outcome(
+    working: WorkingSet, command: commands.ReportUnknownOutcome
+) -> list[str]:
     operation = working.claimed(command.operation, command.attempt)
     why = command.message[-MAX_OUTCOME:] or NO_REASON
     working.put(replace(operation, outcome_unknown=why, lease_until=None))
     return [operation.id]
 
 
-def _resolve(working: WorkingSet, command: ResolveOutcome) -> list[str]:
+def _resolve(working: WorkingSet, command: commands.ResolveOutcome) -> list[str]:
     operation = working.named(command.operation)
     if not operation.outcome_unknown:
         message = (
@@ -416,9 +399,8 @@ def _resolve(working: WorkingSet, command: ResolveOutcome) -> list[str]:
         repeated = replace(
             operation, outcome_unknown="", lease_until=None, repeat_after=operation.attempt
         )
-        working.record_intervention(
-            repeated, AuditAction.REPEAT, command.by, operation.outcome_unknown
-        )
+        why = operation.outcome_unknown
+        working.put(intervened(repeated, AuditAction.REPEAT, command.by, working.now, why))
         return [operation.id]
     who = command.by or "an operator"
     outcome = f"{command.verdict}, says {who}; before that: {operation.outcome_unknown}"
@@ -464,32 +446,26 @@ def _record_hosts(
             working.machines[name] = replace(machine, host=host)
 
 
-def _pending(operation: Operation) -> bool:
-    return operation.status is EventStatus.SCHEDULED
-
-
-def _spoken(hold: Hold) -> str:
-    return f"{hold.kind} {hold.name}".rstrip()
-
-
-_RULES: Final[Mapping[type, Callable[[WorkingSet, Any], list[str]]]] = MappingProxyType(
+RULES: Final[Mapping[type, Callable[[WorkingSet, Any], Iterable[str]]]] = MappingProxyType(
     {
-        ApproveEvents: _approve,
-        CancelOperations: _cancel,
-        AdvanceTime: _advance,
-        PlaceHold: _place_hold,
-        ReleaseHold: _release_hold,
-        PostponeOperations: _postpone,
-        AcknowledgeFailures: _acknowledge,
-        ExtendNotices: _extend_notices,
-        RecordRequests: _record_requests,
-        ClaimTasks: _claim,
-        RenewLease: _renew,
-        ReleaseLeases: _release_leases,
-        FinishTask: _finish,
-        ReportUnknownOutcome: _report_unknown_outcome,
-        ResolveOutcome: _resolve,
+        commands.RequestMaintenance: _request,
+        commands.ApproveEvents: _approve,
+        commands.CancelOperations: _cancel,
+        commands.AdvanceTime: _advance,
+        commands.PlaceHold: _place_hold,
+        commands.ReleaseHold: _release_hold,
+        commands.PostponeOperations: _postpone,
+        commands.AcknowledgeFailures: _acknowledge,
+        commands.ExtendNotices: _extend_notices,
+        commands.RecordRequests: _record_requests,
+        commands.ClaimTasks: _claim,
+        commands.RenewLease: _renew,
+        commands.ReleaseLeases: _release_leases,
+        commands.FinishTask: _finish,
+        commands.ReportUnknownOutcome: _report_unknown_outcome,
+        commands.ResolveOutcome: _resolve,
+        commands.ResumeRolling: _resume,
     }
 )
-"""By the command: takes effect on the working set, and returns the ids of the operations it is
-about. A request and a resumption answer with their maintenance too, and are called by name."""
+"""By the command: what it does to the working set; returns the ids of the operations that it was
+about."""

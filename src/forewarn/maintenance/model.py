@@ -12,7 +12,7 @@ events, and the two cannot disagree.
 
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -30,10 +30,7 @@ from forewarn.vocabulary import (
 class Refused(Exception):  # noqa: N818 - an answer to a request, not an error of the service
     """A request that the rules do not allow; nothing was changed.
 
-    Args:
-        code: The reason, from the closed list.
-        message: What is wrong, what was expected and what to do, for people.
-        facts: The values in the message by name, for programs.
+    `message` is for people, `facts` has its values by name, for programs.
     """
 
     def __init__(self, code: ErrorCode, message: str, **facts: str | int) -> None:
@@ -46,6 +43,17 @@ class Refused(Exception):  # noqa: N818 - an answer to a request, not an error o
 def key(name: str) -> str:
     """Return what a name is compared and looked up by: the name in lower case."""
     return name.lower()
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is known by a name."""
+
+    name: str
+
+    @property
+    def key(self) -> str:
+        """The name in lower case."""
+        return key(self.name)
 
 
 MAX_TEXT = 256
@@ -76,10 +84,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ipv6_address: Text = ""
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Machine(Named, frozen=True, kw_only=True, gc=False):
     """A virtual machine, known by name."""
 
-    name: str
     scope: str
     """The key of its scope."""
     update_domain: int
@@ -98,16 +105,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tags: tuple[tuple[str, str], ...] = ()
     profile: Profile = Profile()
 
-    @property
-    def key(self) -> str:
-        """The name in lower case."""
-        return key(self.name)
 
-
-class Scope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Scope(Named, frozen=True, kw_only=True, gc=False):
     """The machines that share one document (protocol.md section 7)."""
 
-    name: str
     kind: ScopeKind
     update_domains: int
     """How many update domains it has, 1 to 20."""
@@ -121,11 +122,6 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     asked_at: datetime | None = None
     """When one of its machines last asked for events, to about a minute; None if none ever did. It
     decides whether the scope is on (protocol.md section 8)."""
-
-    @property
-    def key(self) -> str:
-        """The name in lower case."""
-        return key(self.name)
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -158,6 +154,22 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by: str
     at: datetime
 
+    def __str__(self) -> str:
+        """Name what it covers: `scope web`, or `everything`."""
+        return f"{self.kind} {self.name}".rstrip()
+
+    def covers(self, operation: "Operation") -> bool:
+        """Tell whether it keeps this operation from starting."""
+        match self.kind:
+            case HoldKind.EVERYTHING:
+                return True
+            case HoldKind.SCOPE:
+                return any(event.scope == self.name for event in operation.events)
+            case HoldKind.HOST:
+                return self.name in operation.hosts
+            case HoldKind.MACHINE:
+                return self.name in map(key, operation.machines)
+
 
 class AuditAction(StrEnum):
     """What an operator did to an operation or a maintenance."""
@@ -182,13 +194,6 @@ class Intervention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 MAX_INTERVENTIONS = 20
 """Interventions kept of one operation or maintenance, the latest: more come from a script."""
-
-
-def add_intervention(
-    before: tuple[Intervention, ...], action: AuditAction, by: str, at: datetime, detail: str = ""
-) -> tuple[Intervention, ...]:
-    """Return the interventions with one more, the oldest dropped past the limit."""
-    return (*before, Intervention(action=action, by=by, at=at, detail=detail))[-MAX_INTERVENTIONS:]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -288,6 +293,22 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The names of all its machines, event by event."""
         return tuple(name for event in self.events for name in event.machines)
 
+    @property
+    def pending(self) -> bool:
+        """Whether it is Scheduled."""
+        return self.status is EventStatus.SCHEDULED
+
+    @property
+    def shown(self) -> tuple[EventStatus, datetime | None] | None:
+        """What guests can see change of it; None where they see nothing. The rest never changes."""
+        if self.status.over:
+            return None
+        return self.status, self.not_before if self.pending else None
+
+    def ready(self, now: datetime) -> bool:
+        """Tell whether its guests let it start: they approved it, or their notice is over."""
+        return self.approved or self.not_before <= now
+
 
 class Verdict(StrEnum):
     """How an operator resolves an operation whose outcome is unknown."""
@@ -324,6 +345,11 @@ class RollingUpdate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str = ""
     """Why it is paused."""
 
+    @property
+    def place(self) -> str:
+        """What it goes through, for messages: `scope web` or `host h1`."""
+        return f"host {self.host}" if self.host else f"scope {self.scope}"
+
 
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an operator asked for; it became one or more operations."""
@@ -352,10 +378,9 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return any(rolling.state is not RollingState.FINISHED for rolling in self.rolling_updates)
 
 
-class Tombstone(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Tombstone(Named, frozen=True, kw_only=True, gc=False):
     """A machine that is gone from the fleet, remembered in case its name is added again."""
 
-    name: str
     event_type: EventType | None = None
     """Preempt or Terminate; None where an operator removed it."""
     operation: str = ""
@@ -365,11 +390,6 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The key of the scope that it was in; filled in, with the incarnation, when it is saved."""
     incarnation: int = 0
     """The last incarnation of that scope which it may have read (protocol.md section 7)."""
-
-    @property
-    def key(self) -> str:
-        """The name in lower case."""
-        return key(self.name)
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -419,17 +439,15 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
         return any(getattr(self, field) for field in self.__struct_fields__)
 
 
-def covers(hold: Hold, operation: Operation) -> bool:
-    """Tell whether a hold keeps this operation from starting."""
-    match hold.kind:
-        case HoldKind.EVERYTHING:
-            return True
-        case HoldKind.SCOPE:
-            return any(event.scope == hold.name for event in operation.events)
-        case HoldKind.HOST:
-            return hold.name in operation.hosts
-        case HoldKind.MACHINE:
-            return any(key(name) == hold.name for name in operation.machines)
+V = TypeVar("V", Operation, Maintenance)
+
+
+def intervened(value: V, action: AuditAction, by: str, at: datetime, detail: str = "") -> V:
+    """Return it with the record of one more intervention, the oldest dropped past the limit."""
+    made = Intervention(action=action, by=by, at=at, detail=detail)
+    return msgspec.structs.replace(
+        value, interventions=(*value.interventions, made)[-MAX_INTERVENTIONS:]
+    )
 
 
 class Enablement(StrEnum):

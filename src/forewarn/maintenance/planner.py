@@ -2,17 +2,18 @@
 
 An event holds machines of one scope and one update domain (protocol.md section 4), and one domain
 of a scope is down at a time. So a request for several domains becomes a rolling update: one domain
-after another, each found in the fleet as it is when it is announced. This module checks what a
-request may ask for; `decide` says when an operation may start.
+after another, each found in the fleet as it is when it is announced.
 """
 
+import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 import msgspec
 
-from forewarn.maintenance import notice
+from forewarn.maintenance import lifecycle, notice
+from forewarn.maintenance.lifecycle import Trigger
 from forewarn.maintenance.model import (
     Approval,
     Event,
@@ -29,7 +30,6 @@ from forewarn.vocabulary import (
     ApproverKind,
     ErrorCode,
     EventSource,
-    EventStatus,
     EventType,
     Priority,
     ScopeKind,
@@ -112,7 +112,7 @@ class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):
 
     machines: tuple[Machine, ...]
     """In the order of their names; of one update domain in each scope."""
-    rolling_update: int | None
+    rolling_update: int | None = None
     """The index of its rolling update in the maintenance; None where there is none."""
 
 
@@ -157,7 +157,7 @@ def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
     if len(found) > MAX_TARGETS:
         message = f"{len(found)} machines in one request, at most {MAX_TARGETS}: split the request"
         raise Refused(ErrorCode.LIMIT, message, machines=len(found), most=MAX_TARGETS)
-    return sorted(found, key=natural)
+    return sorted(found, key=_by_name)
 
 
 def plan(
@@ -169,40 +169,29 @@ def plan(
     several domains of one scope: the first is announced now, each next one when the one before has
     completed. A failure without notice, a preemption and a deletion take all domains at once.
 
-    Args:
-        snapshot: The machines asked for, their scopes, and all that is live there.
-        request: What is asked.
-        number: The maintenance's number, unused so far.
-        now: The time of the request.
-
     Raises:
         Refused: INVALID, LIMIT, NOT_FOUND or NOT_ELIGIBLE.
     """
-    _judge(request)
+    _check(request)
     machines = targets(snapshot, request)
-    for scope_key in dict.fromkeys(machine.scope for machine in machines):
-        _judge_eligible(request, snapshot.scopes[scope_key])
-    all_at_once = request.no_notice or request.event_type in ALL_DOMAINS_AT_ONCE
-    steps: list[PlannedOperation] = []
-    rolling_updates: list[RollingUpdate] = []
     members: dict[str, list[Machine]] = {}
     for machine in machines:
         members.setdefault(machine.scope, []).append(machine)
+    for scope in members:
+        _check_eligible(request, snapshot.scopes[scope])
+    all_at_once = request.no_notice or request.event_type in ALL_DOMAINS_AT_ONCE
+    steps: list[PlannedOperation] = []
+    rolling_updates: list[RollingUpdate] = []
     for rolling in _rolling_updates(request, members):
-        concerned = machines if rolling.host else members[rolling.scope]
-        first = next_step(rolling, concerned)
-        following = after(rolling, first)
-        rest = next_step(following, concerned)
+        first, *rest = turns(rolling, machines if rolling.host else members[rolling.scope])
         if rest and request.indivisible and not request.no_notice:
-            raise _torn(request.host, rest[0], snapshot.scopes[rest[0].scope])
+            raise _torn(request.host, rest[0][0], snapshot.scopes[rest[0][0].scope])
         if rest and not all_at_once:
             steps.append(PlannedOperation(machines=first, rolling_update=len(rolling_updates)))
-            rolling_updates.append(following)
-            continue
-        while first:
-            steps.append(PlannedOperation(machines=first, rolling_update=None))
-            rolling = after(rolling, first)  # noqa: PLW2901 - each step leaves fewer machines
-            first = next_step(rolling, concerned)
+            done = tuple(machine.key for machine in first)
+            rolling_updates.append(msgspec.structs.replace(rolling, done=done))
+        else:
+            steps += [PlannedOperation(machines=turn) for turn in (first, *rest)]
     named = request.scope or request.host
     maintenance = Maintenance(
         number=number,
@@ -219,33 +208,22 @@ def plan(
     return maintenance, steps
 
 
-def next_step(rolling: RollingUpdate, machines: Iterable[Machine]) -> tuple[Machine, ...]:
-    """Return a rolling update's next machines: the lowest domain that is left of each scope.
+def turns(rolling: RollingUpdate, machines: Iterable[Machine]) -> Iterator[tuple[Machine, ...]]:
+    """Yield what a rolling update has left: in each turn the next update domain of each scope.
 
-    Args:
-        rolling: How far it has come.
-        machines: The machines as they are now; those that are not its own are ignored.
-
-    Returns:
-        Ordered by name; empty where none is left.
+    `machines` are those that there are now, and may be others than its own. A turn is ordered by
+    name.
     """
     named, done = frozenset(rolling.machines), frozenset(rolling.done)
-    left: dict[str, list[Machine]] = {}
+    left: dict[str, dict[int, list[Machine]]] = {}
     for machine in machines:
         meant = machine.host == rolling.host if rolling.host else machine.scope == rolling.scope
         if meant and machine.key not in done and (not named or machine.key in named):
-            left.setdefault(machine.scope, []).append(machine)
-    turn: list[Machine] = []
-    for members in left.values():
-        lowest = min(machine.update_domain for machine in members)
-        turn.extend(machine for machine in members if machine.update_domain == lowest)
-    return tuple(sorted(turn, key=natural))
-
-
-def after(rolling: RollingUpdate, step: Iterable[Machine]) -> RollingUpdate:
-    """Return the rolling update after these machines have had their turn."""
-    done = (*rolling.done, *(machine.key for machine in step))
-    return msgspec.structs.replace(rolling, done=done)
+            domains = left.setdefault(machine.scope, {})
+            domains.setdefault(machine.update_domain, []).append(machine)
+    in_order = ([domains[number] for number in sorted(domains)] for domains in left.values())
+    for turn in itertools.zip_longest(*in_order, fillvalue=()):
+        yield tuple(sorted(itertools.chain.from_iterable(turn), key=_by_name))
 
 
 def operation(
@@ -267,14 +245,15 @@ def operation(
     groups: dict[str, list[Machine]] = {}
     for machine in step.machines:
         groups.setdefault(machine.scope, []).append(machine)
+    operation_id = f"{maintenance.number}.{maintenance.announced + 1}"
     return Operation(
-        id=f"{maintenance.number}.{maintenance.announced + 1}",
+        id=operation_id,
         maintenance=maintenance.number,
         event_type=maintenance.event_type,
         source=maintenance.source,
         description=maintenance.description,
         duration_seconds=maintenance.duration_seconds,
-        status=EventStatus.SCHEDULED,
+        status=lifecycle.step(operation_id, None, Trigger.ANNOUNCE),
         announced_at=now,
         not_before=not_before,
         rolling_update=step.rolling_update,
@@ -330,13 +309,13 @@ def _rolling_updates(request: Request, members: Mapping[str, list[Machine]]) -> 
     ]
 
 
-def natural(machine: Machine) -> tuple[tuple[int, int, str], ...]:
+def _by_name(machine: Machine) -> tuple[tuple[int, int, str], ...]:
     """Sort key: the name, with its numbers as numbers."""
     parts = re.findall(r"\d+|\D+", machine.key)
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
 
 
-def _judge(request: Request) -> None:
+def _check(request: Request) -> None:
     if request.duration_seconds < -1 or request.duration_seconds > MAX_DURATION_SECONDS:
         message = (
             f"invalid duration {request.duration_seconds}: expected 1 to {MAX_DURATION_SECONDS} s, "
@@ -358,10 +337,10 @@ def _judge(request: Request) -> None:
     if request.indivisible and not request.host:
         raise Refused(ErrorCode.INVALID, "indivisible needs a host")
     if request.no_notice:
-        _judge_no_notice(request)
+        _check_no_notice(request)
 
 
-def _judge_no_notice(request: Request) -> None:
+def _check_no_notice(request: Request) -> None:
     if request.source is not EventSource.PLATFORM or request.event_type not in NO_NOTICE_TYPES:
         kinds = ", ".join(sorted(NO_NOTICE_TYPES))
         message = f"only {kinds} of the platform can happen without notice"
@@ -371,7 +350,7 @@ def _judge_no_notice(request: Request) -> None:
         raise Refused(ErrorCode.INVALID, message)
 
 
-def _judge_eligible(request: Request, scope: Scope) -> None:
+def _check_eligible(request: Request, scope: Scope) -> None:
     if request.event_type is EventType.PREEMPT and scope.priority is not Priority.LOW:
         message = f"{scope.name} has regular priority: only low-priority machines can be preempted"
         raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name)

@@ -11,10 +11,9 @@ from typing import TypeVar
 
 import msgspec
 
-from forewarn.maintenance import lifecycle, model, notice, planner
+from forewarn.maintenance import lifecycle, notice, planner
 from forewarn.maintenance.lifecycle import Trigger
 from forewarn.maintenance.model import (
-    AuditAction,
     Changes,
     Event,
     Maintenance,
@@ -23,11 +22,9 @@ from forewarn.maintenance.model import (
     Refused,
     RollingState,
     RollingUpdate,
-    Scope,
     Snapshot,
     StartCause,
     Tombstone,
-    add_intervention,
     key,
 )
 from forewarn.vocabulary import ErrorCode, EventStatus
@@ -35,44 +32,31 @@ from forewarn.vocabulary import ErrorCode, EventStatus
 K = TypeVar("K")
 V = TypeVar("V")
 
-
-class TrackedDict(dict[K, V]):
-    """A copy of a mapping that tracks what was written to it.
-
-    Finding what changed costs as much as what changed, not as much as all there is.
-    """
-
-    def __init__(self, of: Mapping[K, V]) -> None:
-        super().__init__(of)
-        self._of = of
-        self._written: dict[K, None] = {}
-
-    def __setitem__(self, name: K, value: V) -> None:
-        """Set a value."""
-        super().__setitem__(name, value)
-        self._written[name] = None
-
-    def changed(self) -> tuple[V, ...]:
-        """Return the values that differ from the original's, in the order they were set."""
-        before = self._of
-        return tuple(
-            self[name]
-            for name in self._written
-            if name not in before or (before[name] is not self[name] and before[name] != self[name])
-        )
-
-
 EXEMPT = planner.ALL_DOMAINS_AT_ONCE
 """What waits for no other update domain: the machines go away in any case."""
-
-HELD_ON = timedelta(minutes=15)
-"""How far NotBefore moves on when it comes during a hold: guests keep reading a time that lies
-ahead, and it does not change too often."""
 
 MAX_OUTCOME = 2000
 """Characters of an outcome that are kept, from its end, where programs say what went wrong."""
 
 replace = msgspec.structs.replace
+
+
+class TrackedDict(dict[K, V]):
+    """A copy of a mapping that records what was set, so that `changed` looks at nothing else."""
+
+    def __init__(self, of: Mapping[K, V]) -> None:
+        super().__init__(of)
+        self._of = of
+        self.written: dict[K, None] = {}
+
+    def __setitem__(self, name: K, value: V) -> None:
+        """Set a value."""
+        super().__setitem__(name, value)
+        self.written[name] = None
+
+    def changed(self) -> tuple[V, ...]:
+        """Return the values that differ from the original's, in the order they were set."""
+        return tuple(self[name] for name in self.written if self._of.get(name) != self[name])
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,14 +71,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkingSet:
-    """One decision in progress.
-
-    Args:
-        snapshot: What it may look at; left as it is.
-        now: The time of the decision.
-        mint: Returns a new GUID at each call.
-        policy: What the settings say.
-    """
+    """One decision in progress; the arguments are those of `decide.decide`."""
 
     def __init__(
         self, snapshot: Snapshot, now: datetime, mint: Callable[[], str], policy: Policy
@@ -104,12 +81,13 @@ class WorkingSet:
         self.mint = mint
         self.policy = policy
         self.scopes = TrackedDict(snapshot.scopes)
-        self.operations = dict(snapshot.operations)
+        self.operations = TrackedDict(snapshot.operations)
         self.maintenances = TrackedDict(snapshot.maintenances)
-        self.holds = list(snapshot.holds)
         self.machines = TrackedDict(snapshot.machines)
+        self.holds = list(snapshot.holds)
         self.tombstones: list[Tombstone] = []
-        self._changed: dict[str, None] = {}
+        self.answered: Maintenance | None = None
+        """The maintenance that was requested or resumed."""
         self._by_scope: dict[str, dict[str, None]] | None = None
         """Ids of operations by scope; None until somebody looks, which many commands never do."""
 
@@ -123,11 +101,7 @@ class WorkingSet:
         return [o for o in map(self.operations.__getitem__, ids) if o.status.visible]
 
     def named(self, operation_id: str) -> Operation:
-        """Return an operation of the snapshot.
-
-        Raises:
-            Refused: There is no such operation (NOT_FOUND).
-        """
+        """Return an operation of the snapshot; an unknown one is refused (NOT_FOUND)."""
         operation = self.operations.get(operation_id)
         if operation is None:
             message = f"no operation {operation_id!r}: see 'forewarn history'"
@@ -135,11 +109,7 @@ class WorkingSet:
         return operation
 
     def claimed(self, operation_id: str, attempt: int) -> Operation:
-        """Return a Started operation that was claimed under this attempt number.
-
-        Raises:
-            Refused: It is not Started, or a later attempt has claimed it (STALE).
-        """
+        """Return a Started operation; a claim that is not the latest is refused (STALE)."""
         operation = self.named(operation_id)
         if operation.status is not EventStatus.STARTED or operation.attempt != attempt:
             message = (
@@ -150,18 +120,10 @@ class WorkingSet:
         return operation
 
     def put(self, operation: Operation) -> None:
-        """Set the new value of an operation."""
+        """Set the new value of an operation, or add it."""
         if self._by_scope is not None and operation.id not in self.operations:
             self._index(self._by_scope, operation)
         self.operations[operation.id] = operation
-        self._changed[operation.id] = None
-
-    def record_intervention(
-        self, operation: Operation, action: AuditAction, by: str, detail: str
-    ) -> None:
-        """Set the new value of an operation, and record the operator who changed it."""
-        interventions = add_intervention(operation.interventions, action, by, self.now, detail)
-        self.put(replace(operation, interventions=interventions))
 
     def announce(
         self,
@@ -203,52 +165,20 @@ class WorkingSet:
         )
         self.maintenances[number] = replace(maintenance, announced=maintenance.announced + 1)
         if no_notice:
-            self._start(operation, Trigger.STRIKE, StartCause.NO_NOTICE)
+            self._start(operation, StartCause.NO_NOTICE)
         elif self._covered(operation):
-            self._enter(self._held(operation))
+            self.hold(operation)
         elif at_once:
-            self.start_if_free(operation, Trigger.STRIKE)
+            self._start_if_free(operation)
         else:
-            self._enter(operation)
+            self.put(operation)
         return operation.id
 
     def start_if_ready(self, operation: Operation) -> None:
-        """Start a ready operation, or record what it waits for; do nothing while it is held."""
-        if operation.held_at is not None:
-            return
-        if operation.approved or operation.not_before <= self.now:
-            self.start_if_free(operation, Trigger.START)
-
-    def start_if_free(self, operation: Operation, trigger: Trigger) -> None:
-        """Start a ready operation, or record what it waits for; neither while starts are paused."""
-        if not self.policy.starts:
-            self._leave_ready(operation, trigger)
-            return
-        obstacle = self._obstacle(operation)
-        if obstacle is None:
-            self._start(operation, trigger, _why(operation))
-            return
-        waiting = replace(operation, waits_for=obstacle.id)
-        if trigger is Trigger.STRIKE:
-            self._enter(waiting)
+        """Set an operation, started if it is ready, free to start and not held."""
+        if operation.held_at is None and operation.ready(self.now):
+            self._start_if_free(operation)
         else:
-            self.put(waiting)
-
-    def _start_if_still_ready(self, operation: Operation) -> None:
-        """Start an operation that no longer waits for another, if it is still ready.
-
-        A clock that was set back puts its NotBefore ahead again; then time wakes it.
-        """
-        if operation.approved or operation.not_before <= self.now:
-            self.start_if_free(operation, Trigger.START)
-        else:
-            self.put(operation)
-
-    def _leave_ready(self, operation: Operation, trigger: Trigger) -> None:
-        """Leave a ready operation for the next AdvanceTime."""
-        if trigger is Trigger.STRIKE:
-            self._enter(operation)
-        elif operation != self.operations.get(operation.id):
             self.put(operation)
 
     def end(self, operation: Operation, trigger: Trigger, outcome: str) -> None:
@@ -272,84 +202,45 @@ class WorkingSet:
             )
         waiting = [o for o in self.operations.values() if o.waits_for == operation.id]
         for other in sorted(waiting, key=start_order):
-            self._start_if_still_ready(replace(other, waits_for=""))
+            # A clock that was set back may have put its NotBefore ahead again.
+            self.start_if_ready(replace(other, waits_for=""))
         self.continue_rolling_updates()
 
     def hold(self, operation: Operation) -> None:
-        """Keep a Scheduled operation from starting, and record what is left of its notice."""
-        if operation.status is EventStatus.SCHEDULED and operation.held_at is None:
-            self.put(self._held(replace(operation, waits_for="")))
+        """Set a Scheduled operation, held, with what is left of its notice."""
+        if operation.held_at is None:
+            left = max(timedelta(0), operation.not_before - self.now)
+            seconds = -(-left // timedelta(seconds=1))
+            operation = replace(
+                operation, held_at=self.now, notice_left_seconds=seconds, waits_for=""
+            )
+        self.put(operation)
 
     def release(self, operation: Operation) -> None:
-        """Give a held operation the notice that it had left, unless another hold covers it.
+        """Set a held operation, with the notice that it had left unless another hold covers it.
 
         NotBefore never moves to before what guests have read.
         """
         if operation.held_at is None or self._covered(operation):
+            self.put(operation)
             return
         left = timedelta(seconds=operation.notice_left_seconds)
         not_before = operation.not_before
         if not operation.approved:
             not_before = max(not_before, notice.whole_seconds(self.now + left))
-        self.put(replace(operation, held_at=None, notice_left_seconds=0, not_before=not_before))
-        self.start_if_ready(self.operations[operation.id])
-
-    def push_back(self, operation: Operation) -> None:
-        """Move a held operation's NotBefore ahead, so that guests keep reading a future time."""
-        not_before = notice.whole_seconds(self.now + HELD_ON)
-        self.put(replace(operation, not_before=not_before))
+        self.start_if_ready(
+            replace(operation, held_at=None, notice_left_seconds=0, not_before=not_before)
+        )
 
     def pause_rolling_update(self, operation: Operation, reason: str) -> None:
         """Pause the rolling update that an operation belongs to, unless it is finished."""
-        assert operation.rolling_update is not None
+        index = operation.rolling_update
         maintenance = self.maintenances.get(operation.maintenance)
-        if (
-            maintenance is None
-            or maintenance.rolling_updates[operation.rolling_update].state is RollingState.FINISHED
-        ):
+        if index is None or maintenance is None:
             return
-        paused = {"state": RollingState.PAUSED, "reason": reason[-MAX_OUTCOME:]}
-        self._put_rolling_update(maintenance, operation.rolling_update, **paused)
-
-    def finish_rolling_updates(self, number: int, reason: str) -> bool:
-        """Announce nothing more of a maintenance; return whether anything was left."""
-        maintenance = self.maintenances[number]
-        left = maintenance.open
-        for index in range(len(maintenance.rolling_updates)):
-            changes = {"state": RollingState.FINISHED, "reason": reason}
-            self._put_rolling_update(self.maintenances[number], index, **changes)
-        return left
-
-    def resume_rolling_updates(self, number: int, by: str) -> bool:
-        """Continue the paused rolling updates of a maintenance; return whether one was paused.
-
-        Args:
-            number: The maintenance's.
-            by: The operator who resumes it.
-        """
-        paused = [
-            index
-            for index, rolling in enumerate(self.maintenances[number].rolling_updates)
-            if rolling.state is RollingState.PAUSED
-        ]
-        for index in paused:
-            maintenance = self.maintenances[number]
-            interventions = add_intervention(
-                maintenance.interventions,
-                AuditAction.RESUME,
-                by,
-                self.now,
-                maintenance.rolling_updates[index].reason,
-            )
-            self._put_rolling_update(
-                replace(maintenance, interventions=interventions),
-                index,
-                state=RollingState.RUNNING,
-                reason="",
-            )
-        if paused:
-            self.continue_rolling_updates()
-        return bool(paused)
+        if maintenance.rolling_updates[index].state is not RollingState.FINISHED:
+            paused = {"state": RollingState.PAUSED, "reason": reason[-MAX_OUTCOME:]}
+            self._put_rolling_update(maintenance, index, **paused)
 
     def continue_rolling_updates(self) -> None:
         """Announce the next operation of each rolling update whose last one is over.
@@ -390,27 +281,14 @@ class WorkingSet:
                 return min(found, key=lambda one: start_order(one[0]))
         return None
 
-    def decision(self, about: Iterable[str], number: int | None = None) -> Decision:
-        """Return the result; only scopes whose visible events changed get a new incarnation."""
-        moved = self._moved()
-        changed = []
-        for operation_id in self._changed:
-            operation = self.operations[operation_id]
-            if any(event.published == 0 and not event.silent for event in operation.events):
-                events = tuple(
-                    event
-                    if event.silent
-                    else replace(event, published=moved[event.scope].incarnation)
-                    for event in operation.events
-                )
-                operation = replace(operation, events=events)
-                self.operations[operation_id] = operation
-            changed.append(operation)
+    def decision(self, about: Iterable[str]) -> Decision:
+        """Return the result, the answer being the operations `about` (ids)."""
+        self._publish()
         before = self.snapshot
         return Decision(
             changes=Changes(
                 maintenances=self.maintenances.changed(),
-                operations=tuple(changed),
+                operations=self.operations.changed(),
                 scopes=self.scopes.changed(),
                 machines=self.machines.changed(),
                 removed_machines=tuple(tombstone.key for tombstone in self.tombstones),
@@ -419,12 +297,34 @@ class WorkingSet:
                 released=tuple(hold for hold in before.holds if hold not in self.holds),
             ),
             operations=tuple(self.operations[operation_id] for operation_id in about),
-            maintenance=None if number is None else self.maintenances[number],
+            maintenance=self.answered and self.maintenances[self.answered.number],
         )
+
+    def _publish(self) -> None:
+        """Raise the incarnation of the scopes whose visible events changed, and of no other."""
+        incarnations: dict[str, int] = {}
+        for operation_id in self.operations.written:
+            after, before = (
+                self.operations[operation_id],
+                self.snapshot.operations.get(operation_id),
+            )
+            if before is not None and before.shown == after.shown:
+                continue
+            for event in after.events:
+                if not event.silent:
+                    incarnations[event.scope] = self.snapshot.scopes[event.scope].incarnation + 1
+            if before is None:
+                events = tuple(
+                    event if event.silent else replace(event, published=incarnations[event.scope])
+                    for event in after.events
+                )
+                self.operations[operation_id] = replace(after, events=events)
+        for scope, incarnation in incarnations.items():
+            self.scopes[scope] = replace(self.scopes[scope], incarnation=incarnation)
 
     def _continue(self, number: int, index: int, rolling: RollingUpdate) -> None:
         maintenance = self.maintenances[number]
-        machines = planner.next_step(rolling, self.machines.values())
+        machines = next(planner.turns(rolling, self.machines.values()), ())
         if not machines:
             self._put_rolling_update(maintenance, index, state=RollingState.FINISHED)
             return
@@ -435,7 +335,8 @@ class WorkingSet:
             reason = f"{min(self.off(step))} is off now: its guests would get no notice"
             self._put_rolling_update(maintenance, index, state=RollingState.PAUSED, reason=reason)
             return
-        self._put_rolling_update(maintenance, index, done=planner.after(rolling, machines).done)
+        done = (*rolling.done, *(machine.key for machine in machines))
+        self._put_rolling_update(maintenance, index, done=done)
         self.announce(number, step)
 
     def _put_rolling_update(self, maintenance: Maintenance, index: int, **changes: object) -> None:
@@ -443,13 +344,25 @@ class WorkingSet:
         updates[index] = replace(updates[index], **changes)
         self.maintenances[maintenance.number] = replace(maintenance, rolling_updates=tuple(updates))
 
-    def _enter(self, operation: Operation) -> None:
-        status = lifecycle.step(operation.id, None, Trigger.ANNOUNCE)
-        self.put(replace(operation, status=status))
+    def _start_if_free(self, operation: Operation) -> None:
+        obstacle = self._obstacle(operation) if self.policy.starts else None
+        if obstacle is not None:
+            self.put(replace(operation, waits_for=obstacle.id))
+        elif not self.policy.starts:
+            self.put(operation)  # the next AdvanceTime starts it
+        elif operation.silent:
+            self._start(operation, StartCause.SILENT)
+        else:
+            approved = operation.approved
+            self._start(operation, StartCause.APPROVED if approved else StartCause.NOTICE_OVER)
 
-    def _start(self, operation: Operation, trigger: Trigger, cause: StartCause) -> None:
-        before = None if trigger is Trigger.STRIKE else operation.status
-        status = lifecycle.step(operation.id, before, trigger)
+    def _start(self, operation: Operation, cause: StartCause) -> None:
+        known = operation.id in self.operations
+        status = lifecycle.step(
+            operation.id,
+            operation.status if known else None,
+            Trigger.START if known else Trigger.STRIKE,
+        )
         self.put(
             replace(operation, status=status, start_cause=cause, started_at=self.now, waits_for="")
         )
@@ -474,27 +387,7 @@ class WorkingSet:
         return min(down, key=start_order, default=None)
 
     def _covered(self, operation: Operation) -> bool:
-        return any(model.covers(hold, operation) for hold in self.holds)
-
-    def _held(self, operation: Operation) -> Operation:
-        left = max(timedelta(0), operation.not_before - self.now)
-        seconds = -(-left // timedelta(seconds=1))
-        return replace(operation, held_at=self.now, notice_left_seconds=seconds)
-
-    def _moved(self) -> dict[str, Scope]:
-        moved: dict[str, Scope] = {}
-        for operation_id in self._changed:
-            before = self.snapshot.operations.get(operation_id)
-            after = self.operations[operation_id]
-            if _shown(before) == _shown(after):
-                continue
-            for event in after.events:
-                if not event.silent:
-                    incarnation = self.snapshot.scopes[event.scope].incarnation + 1
-                    moved[event.scope] = replace(self.scopes[event.scope], incarnation=incarnation)
-        for name, scope in moved.items():
-            self.scopes[name] = scope
-        return moved
+        return any(hold.covers(operation) for hold in self.holds)
 
     @staticmethod
     def _index(by_scope: dict[str, dict[str, None]], operation: Operation) -> None:
@@ -505,17 +398,3 @@ class WorkingSet:
 def start_order(operation: Operation) -> tuple[datetime, int, str]:
     """Sort key: NotBefore, then maintenance, then id."""
     return operation.not_before, operation.maintenance, operation.id
-
-
-def _why(operation: Operation) -> StartCause:
-    if operation.silent:
-        return StartCause.SILENT
-    return StartCause.APPROVED if operation.approved else StartCause.NOTICE_OVER
-
-
-def _shown(operation: Operation | None) -> tuple[EventStatus, datetime | None] | None:
-    """Return what a guest can see change of an operation; the rest is fixed for its life."""
-    if operation is None or operation.status.over:
-        return None
-    scheduled = operation.status is EventStatus.SCHEDULED
-    return operation.status, operation.not_before if scheduled else None

@@ -220,18 +220,10 @@ def further(
         number: tuple(
             _further_step(index, step, inventory)
             for index, update in updates
-            for step in _left(update, concerned[update.scope, update.host])
+            for step in planner.turns(update, concerned[update.scope, update.host])
         )
         for number, updates in open_updates.items()
     }
-
-
-def _left(
-    update: model.RollingUpdate, there: list[model.Machine]
-) -> Iterator[tuple[model.Machine, ...]]:
-    while step := planner.next_step(update, there):
-        yield step
-        update = planner.after(update, step)
 
 
 def _further_step(
@@ -323,7 +315,7 @@ def hold(
         name = inventory.name_of_scope(name)
     elif value.kind is model.HoldKind.MACHINE:
         name = inventory.name_of_machine(name)
-    covered = names(operation.id for operation in held if model.covers(value, operation))
+    covered = names(operation.id for operation in held if value.covers(operation))
     return shown(schemas.HoldView, value, name=name, operations=covered)
 
 
