@@ -157,7 +157,7 @@ def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
     if len(found) > MAX_TARGETS:
         message = f"{len(found)} machines in one request, at most {MAX_TARGETS}: split the request"
         raise Refused(ErrorCode.LIMIT, message, machines=len(found), most=MAX_TARGETS)
-    return sorted(found, key=_by_name)
+    return sorted(found, key=natural)
 
 
 def plan(
@@ -223,7 +223,7 @@ def turns(rolling: RollingUpdate, machines: Iterable[Machine]) -> Iterator[tuple
             domains.setdefault(machine.update_domain, []).append(machine)
     in_order = ([domains[number] for number in sorted(domains)] for domains in left.values())
     for turn in itertools.zip_longest(*in_order, fillvalue=()):
-        yield tuple(sorted(itertools.chain.from_iterable(turn), key=_by_name))
+        yield tuple(sorted(itertools.chain.from_iterable(turn), key=natural))
 
 
 def operation(
@@ -309,7 +309,7 @@ def _rolling_updates(request: Request, members: Mapping[str, list[Machine]]) -> 
     ]
 
 
-def _by_name(machine: Machine) -> tuple[tuple[int, int, str], ...]:
+def natural(machine: Machine) -> tuple[tuple[int, int, str], ...]:
     """Sort key: the name, with its numbers as numbers."""
     parts = re.findall(r"\d+|\D+", machine.key)
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
