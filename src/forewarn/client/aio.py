@@ -111,8 +111,7 @@ class AsyncClient:
 
     def _connection(self) -> "StreamConnection":
         if self._closed:
-            message = "the client is closed: make another"
-            raise Misuse(message)
+            raise Misuse("the client is closed: make another")
         connection = StreamConnection(self._session)
         self._connections.add(connection)
         return connection
@@ -127,8 +126,7 @@ class AsyncClient:
             result: T = done.value
             return result
         except ConnectionClosed as closed:
-            message = "the client was closed meanwhile"
-            raise Misuse(message) from closed
+            raise Misuse("the client was closed meanwhile") from closed
         finally:
             if not self._closed and len(self._idle) < MAX_IDLE:
                 self._idle.append(connection)
@@ -232,8 +230,7 @@ class StreamConnection:
         if self._closing:
             raise ConnectionClosed
         if self._doing is not None:
-            message = "two tasks at once: give each its own watch"
-            raise Misuse(message)
+            raise Misuse("two tasks at once: give each its own watch")
         self._doing = asyncio.ensure_future(self._do(wanted))
         try:
             return await self._doing

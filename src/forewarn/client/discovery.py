@@ -166,8 +166,7 @@ def _variable(name: str, address: str) -> EndpointAddress:
     try:
         return parse(address)
     except BadAddress as error:
-        message = f"the variable {name}: {error}"
-        raise BadAddress(message) from error
+        raise BadAddress(f"the variable {name}: {error}") from error
 
 
 _LEXEME: Final = (

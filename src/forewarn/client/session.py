@@ -107,8 +107,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             least, most = (0.0, 1.0) if name == "jitter" else (LEAST_SECONDS, MOST_SECONDS)
             if not least <= value <= most:
-                message = f"pace: {name} must be from {least:g} to {most:g}, not {value}"
-                raise Misuse(message)
+                raise Misuse(f"pace: {name} must be from {least:g} to {most:g}, not {value}")
 
     def poll(self, chance: float) -> float:
         """Return the seconds from one question to the next, for a chance from 0 to 1."""
@@ -427,12 +426,10 @@ def ids_of(events: Sequence[event.Event | str]) -> tuple[str, ...]:
     for each in events:
         event_id = each.event_id if isinstance(each, event.Event) else each
         if not event_id or not isinstance(event_id, str):
-            message = f"{each!r} is neither an event nor an EventId"
-            raise Misuse(message)
+            raise Misuse(f"{each!r} is neither an event nor an EventId")
         ids.setdefault(text.upper(event_id), event_id)
     if not 0 < len(ids) <= refusals.MAX_START_REQUESTS:
-        message = f"approve 1 to {refusals.MAX_START_REQUESTS} events at once, not {len(ids)}"
-        raise Misuse(message)
+        raise Misuse(f"approve 1 to {refusals.MAX_START_REQUESTS} events at once, not {len(ids)}")
     return tuple(ids.values())
 
 

@@ -167,8 +167,7 @@ class Client:
             if not self._closed:
                 return connection
         connection.close()
-        message = "the client is closed: make another"
-        raise Misuse(message)
+        raise Misuse("the client is closed: make another")
 
     def _run(self, dialogue: Dialogue[T]) -> T:
         with self._guard:
@@ -181,8 +180,7 @@ class Client:
             result: T = done.value
             return result
         except ConnectionClosed as closed:
-            message = "the client was closed meanwhile"
-            raise Misuse(message) from closed
+            raise Misuse("the client was closed meanwhile") from closed
         finally:
             with self._guard:
                 if not self._closed and len(self._idle) < MAX_IDLE:

@@ -175,8 +175,9 @@ class HttpExchange:
             return self._read(ended=not data)
         except h11.RemoteProtocolError as error:
             if not data:
-                message = "the server closed the connection in the middle of an answer"
-                raise self.cut(message) from error
+                raise self.cut(
+                    "the server closed the connection in the middle of an answer"
+                ) from error
             reason = "too-large" if error.error_status_hint == 431 else "no-http"
             raise _broken(reason, f"the answer is not valid HTTP: {error}") from error
 
@@ -254,8 +255,7 @@ def open_session(pace: Pace | None, address: str | None, name: str | None) -> Se
         Misuse: The address, or one in the environment, is invalid; or the name is empty.
     """
     if name is not None and not name.strip():
-        message = "name= is empty: leave it out to learn the name from the endpoint"
-        raise Misuse(message)
+        raise Misuse("name= is empty: leave it out to learn the name from the endpoint")
     try:
         found = discovery.find(address, os.environ, _clock.now())
     except discovery.BadAddress as error:
@@ -320,8 +320,7 @@ class SocketConnection:
             Misuse: Another thread asks on it already.
         """
         if not self._busy.acquire(blocking=False):
-            message = "two threads at once: give each its own watch"
-            raise Misuse(message)
+            raise Misuse("two threads at once: give each its own watch")
         try:
             return self._do(wanted)
         except BaseException:
@@ -511,8 +510,7 @@ def _prepared(
 
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        message = f"the URL {url!r} is not http://HOST or https://HOST"
-        raise ValueError(message)
+        raise ValueError(f"the URL {url!r} is not http://HOST or https://HOST")
     port = parts.port or (443 if parts.scheme == "https" else discovery.PORT)
     exchange = HttpExchange(EndpointAddress(parts.hostname, port), max_body)
     encoded = [(b"Connection", b"close")]

@@ -74,8 +74,7 @@ def event_filter(types: Iterable[str] | None, *, mine: bool) -> EventFilter:
         return EventFilter(mine=mine)
     wanted = () if isinstance(types, str) else tuple(types)
     if not wanted or not all(isinstance(each, str) for each in wanted):
-        message = f"invalid types={types!r}: expected event types, such as ['Reboot', 'Freeze']"
-        raise Misuse(message)
+        raise Misuse(f"invalid types={types!r}: expected event types, such as ['Reboot', 'Freeze']")
     return EventFilter(types=frozenset(text.lower(each) for each in wanted), mine=mine)
 
 

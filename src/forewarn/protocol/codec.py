@@ -101,8 +101,7 @@ def _wire_event(event: Event, version: Version, prefix: str) -> _WireEvent:
     source: EventSource | UnsetType = UNSET
     if "source" in shown:
         if event.source is None:
-            message = f"event {event.event_id} has no source, and {version.name} shows one"
-            raise ValueError(message)
+            raise ValueError(f"event {event.event_id} has no source, and {version.name} shows one")
         source = event.source
     return _WireEvent(
         event_id=event.event_id,
@@ -138,19 +137,20 @@ def decode_document(body: bytes, version: Version) -> Document:
             ),
         )
     except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
-        message = f"is not a document of {version.name}: {text.shown(str(error))}"
-        raise Malformed(message) from error
+        raise Malformed(f"is not a document of {version.name}: {text.shown(str(error))}") from error
     return document
 
 
 def _event(wire: _WireEvent, version: Version) -> Event:
     for name in ("description", "source", "duration_seconds"):
         if (getattr(wire, name) is not UNSET) != (name in version.fields):
-            message = f"event {wire.event_id} shows another version's {name}, or lacks its own"
-            raise ValueError(message)
+            raise ValueError(
+                f"event {wire.event_id} shows another version's {name}, or lacks its own"
+            )
     if wire.event_type not in version.event_types or wire.resource_type != RESOURCE_TYPE:
-        message = f"event {wire.event_id} is a {wire.event_type.value} of a {wire.resource_type}"
-        raise ValueError(message)
+        raise ValueError(
+            f"event {wire.event_id} is a {wire.event_type.value} of a {wire.resource_type}"
+        )
     prefix = PREVIEW_PREFIX if version.prefixed_names else ""
     return Event(
         event_id=wire.event_id,
@@ -187,8 +187,7 @@ def http_date(moment: datetime) -> bytes:
 
 def _in_utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
-        message = f"{moment} has no time zone: expected an aware datetime"
-        raise ValueError(message)
+        raise ValueError(f"{moment} has no time zone: expected an aware datetime")
     return moment.astimezone(UTC)
 
 
@@ -205,8 +204,7 @@ def _read(not_before: str, version: Version) -> datetime | None:
         return None
     moment = any_date(not_before)
     if _written(moment, version) != not_before:
-        message = f"NotBefore {not_before!r} is not a date as {version.name} writes it"
-        raise ValueError(message)
+        raise ValueError(f"NotBefore {not_before!r} is not a date as {version.name} writes it")
     return moment
 
 
@@ -229,8 +227,9 @@ def any_date(written: str) -> datetime:
             moment = parsedate_to_datetime(stripped if known else "")
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        message = f"invalid date {text.shown(written)!r}: expected RFC 1123 or ISO 8601"
-        raise ValueError(message) from error
+        raise ValueError(
+            f"invalid date {text.shown(written)!r}: expected RFC 1123 or ISO 8601"
+        ) from error
 
 
 def encode_start_requests(event_ids: Iterable[str]) -> bytes:
@@ -250,8 +249,7 @@ def decode_start_requests(body: bytes) -> tuple[str, ...]:
     """
     entries = _entries(body)
     if len(entries) > refusals.MAX_START_REQUESTS:
-        message = f"has {len(entries)} StartRequests"
-        raise Malformed(message)
+        raise Malformed(f"has {len(entries)} StartRequests")
     event_ids: dict[str, None] = {}
     for number, entry in enumerate(entries, 1):
         event_ids[text.upper(_event_id(entry, number))] = None
@@ -261,30 +259,24 @@ def decode_start_requests(body: bytes) -> tuple[str, ...]:
 def _entries(body: bytes) -> list[Any]:
     content = _json(body)
     if not isinstance(content, dict):
-        message = "is not an object"
-        raise Malformed(message)
+        raise Malformed("is not an object")
     entries = _member(content, "StartRequests")
     if entries is UNSET:
-        message = "has no StartRequests"
-        raise Malformed(message)
+        raise Malformed("has no StartRequests")
     if not isinstance(entries, list):
-        message = "has StartRequests that is not a list"
-        raise Malformed(message)
+        raise Malformed("has StartRequests that is not a list")
     return entries
 
 
 def _event_id(entry: object, number: int) -> str:
     place = f"entry {number} of StartRequests"
     if not isinstance(entry, dict):
-        message = f"has no object as {place}"
-        raise Malformed(message)
+        raise Malformed(f"has no object as {place}")
     event_id = _member(entry, "EventId")
     if event_id is UNSET:
-        message = f"has no EventId in {place}"
-        raise Malformed(message)
+        raise Malformed(f"has no EventId in {place}")
     if not isinstance(event_id, str) or not _is_unicode(event_id):
-        message = f"has an EventId that is not a string in {place}"
-        raise Malformed(message)
+        raise Malformed(f"has an EventId that is not a string in {place}")
     return event_id
 
 
@@ -298,8 +290,7 @@ def _member(content: dict[str, Any], name: str) -> object:
         return content[name]
     spelled = [given for given in content if text.lower(given) == text.lower(name)]
     if len(spelled) > 1:
-        message = f"names '{name}' twice in one object"
-        raise Malformed(message)
+        raise Malformed(f"names '{name}' twice in one object")
     return content[spelled[0]] if spelled else UNSET
 
 
@@ -318,8 +309,7 @@ def _json(body: bytes) -> object:
     A byte-order mark before it is skipped (RFC 8259, 8.1): .NET's writers may put one there.
     """
     if not body:
-        message = "is empty"
-        raise Malformed(message)
+        raise Malformed("is empty")
     try:
         return json.loads(
             body.decode("utf-8-sig"),
@@ -329,14 +319,11 @@ def _json(body: bytes) -> object:
             parse_int=_no_number,
         )
     except UnicodeDecodeError as error:
-        message = "is not UTF-8"
-        raise Malformed(message) from error
+        raise Malformed("is not UTF-8") from error
     except json.JSONDecodeError as error:
-        message = "is not JSON"
-        raise Malformed(message) from error
+        raise Malformed("is not JSON") from error
     except RecursionError as error:
-        message = "is nested too deeply"
-        raise Malformed(message) from error
+        raise Malformed("is nested too deeply") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -344,15 +331,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         counts = Counter(name for name, _ in pairs)
         name = next(name for name, count in counts.items() if count > 1)
-        message = f"names '{text.shown(name)}' twice in one object"
-        raise Malformed(message)
+        raise Malformed(f"names '{text.shown(name)}' twice in one object")
     return content
 
 
 def _no_constant(_: str) -> NoReturn:
     """Refuse NaN and the infinities, which Python's parser accepts."""
-    message = "is not JSON"
-    raise Malformed(message)
+    raise Malformed("is not JSON")
 
 
 def _no_number(_: str) -> None:

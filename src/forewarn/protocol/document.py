@@ -36,24 +36,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def __post_init__(self) -> None:
         """Refuse what no guest may see."""
         if not self.status.visible:
-            message = (
+            raise ValueError(
                 f"event {self.event_id} is {self.status.value}: guests never see such an event"
             )
-            raise ValueError(message)
         if (self.not_before is None) != (self.status is EventStatus.STARTED):
-            message = (
+            raise ValueError(
                 f"event {self.event_id} is {self.status.value} with NotBefore {self.not_before}: "
                 "a Scheduled event has one, a Started one has none"
             )
-            raise ValueError(message)
         if self.not_before is not None and (
             self.not_before.tzinfo is None or self.not_before.microsecond
         ):
-            message = (
+            raise ValueError(
                 f"event {self.event_id} has NotBefore {self.not_before}: "
                 "it must be aware and in whole seconds"
             )
-            raise ValueError(message)
 
     @property
     def resource_type(self) -> str:

@@ -77,15 +77,12 @@ def listing(body: bytes) -> Listing:
     """
     content = _content(body)
     if not isinstance(content, dict):
-        message = "is JSON, but not an object"
-        raise codec.Malformed(message)
+        raise codec.Malformed("is JSON, but not an object")
     entries = content.get(codec.DOCUMENT_NAMES["events"])
     if not isinstance(entries, list):
-        message = "has no list of Events"
-        raise codec.Malformed(message)
+        raise codec.Malformed("has no list of Events")
     if len(entries) > MAX_EVENTS:
-        message = f"has {len(entries)} Events, more than {MAX_EVENTS}"
-        raise codec.Malformed(message)
+        raise codec.Malformed(f"has {len(entries)} Events, more than {MAX_EVENTS}")
     events: dict[str, Listed] = {}
     for number, entry in enumerate(entries, 1):
         event = _listed(entry, number)
@@ -101,31 +98,27 @@ def _content(body: bytes) -> object:
         b"\xef\xbb\xbf"
     ).strip()  # some writers begin with a byte-order mark
     if not stripped:
-        message = "is empty"
-        raise codec.Malformed(message)
+        raise codec.Malformed("is empty")
     if stripped.startswith(b"<"):
-        message = "is HTML or XML, as a proxy's own page is"
-        raise codec.Malformed(message)
+        raise codec.Malformed("is HTML or XML, as a proxy's own page is")
     try:
         content: object = msgspec.json.decode(stripped)
     except RecursionError as error:
-        message = "is nested too deeply"
-        raise codec.Malformed(message) from error
+        raise codec.Malformed("is nested too deeply") from error
     except ValueError as error:  # msgspec's own errors are ValueErrors
-        message = f"is not JSON: {text.shown(str(error))}"
-        raise codec.Malformed(message) from error
+        raise codec.Malformed(f"is not JSON: {text.shown(str(error))}") from error
     return content
 
 
 def _listed(entry: object, number: int) -> Listed:
     if not isinstance(entry, dict):
-        message = f"has no object as event {number}"
-        raise codec.Malformed(message)
+        raise codec.Malformed(f"has no object as event {number}")
     values = {name: entry.get(written) for name, written in codec.EVENT_NAMES.items()}
     event_id = values["event_id"]
     if not isinstance(event_id, str) or not 0 < len(event_id) <= MAX_ID_LENGTH:
-        message = f"has no EventId of 1 to {MAX_ID_LENGTH} characters in event {number}"
-        raise codec.Malformed(message)
+        raise codec.Malformed(
+            f"has no EventId of 1 to {MAX_ID_LENGTH} characters in event {number}"
+        )
     return Listed(
         event_id=event_id,
         status=status(_text(values["status"]) or ""),
@@ -182,10 +175,10 @@ def _not_before(value: object, event_id: str) -> datetime | None:
         try:
             return codec.any_date(value)
         except (ValueError, OverflowError) as error:
-            message = f"has an invalid NotBefore in event {text.shown(event_id)}: {error}"
-            raise codec.Malformed(message) from error
-    message = f"has a NotBefore that is not a string in event {text.shown(event_id)}"
-    raise codec.Malformed(message)
+            raise codec.Malformed(
+                f"has an invalid NotBefore in event {text.shown(event_id)}: {error}"
+            ) from error
+    raise codec.Malformed(f"has a NotBefore that is not a string in event {text.shown(event_id)}")
 
 
 def machine_name(body: bytes) -> str:
@@ -196,8 +189,7 @@ def machine_name(body: bytes) -> str:
     """
     name = body.decode("utf-8", "replace").strip()
     if not 0 < len(name) <= MAX_NAME_LENGTH or not set(name).isdisjoint('<>{}"\ufffd \t\r\n'):
-        message = f"is not a machine's name: {text.shown(name)!r}"
-        raise codec.Malformed(message)
+        raise codec.Malformed(f"is not a machine's name: {text.shown(name)!r}")
     return name
 
 
@@ -209,12 +201,10 @@ def compute(body: bytes) -> dict[str, str]:
     """
     content = _content(body)
     if not isinstance(content, dict):
-        message = "is JSON, but not an object"
-        raise codec.Malformed(message)
+        raise codec.Malformed("is JSON, but not an object")
     values = {name: value for name, value in content.items() if isinstance(value, str)}
     if not values.get("name"):
-        message = "has no machine's name"
-        raise codec.Malformed(message)
+        raise codec.Malformed("has no machine's name")
     return values
 
 

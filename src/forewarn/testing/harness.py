@@ -108,8 +108,7 @@ class Harness:
         Its heartbeat extends the notices by the outage before guests can read.
         """
         if self._down_since is None:
-            message = "the server runs already"
-            raise ServerDown(message)
+            raise ServerDown("the server runs already")
         feed = Changefeed()
         loop_time = ManualClock(BEGINNING)  # it stands still: the event loop is never held up
         self._watch = ServiceClock(self.clock, loop_time)
@@ -146,8 +145,7 @@ class Harness:
         outage.
         """
         if self._down_since is not None:
-            message = "the server is down already"
-            raise ServerDown(message)
+            raise ServerDown("the server is down already")
         self._doomed = self._store.doomed = False
         self._heartbeat.stop()
         asyncio.run(self._heartbeat.run())
@@ -194,8 +192,7 @@ class Harness:
             with contextlib.suppress(ServerKilled):
                 self._tick()
             yield
-        message = f"the ticker is not done with {moment} after {MAX_WAKEUPS} wake-ups"
-        raise AssertionError(message)
+        raise AssertionError(f"the ticker is not done with {moment} after {MAX_WAKEUPS} wake-ups")
 
     def jump(self, by: timedelta) -> None:
         """Set the wall clock; a running server checks it at once."""
@@ -273,8 +270,7 @@ class Harness:
 
     def _need_server(self) -> None:
         if not self.up:
-            message = "the server is down: nobody answers"
-            raise ServerDown(message)
+            raise ServerDown("the server is down: nobody answers")
 
     def _next_wakeup(self) -> timedelta | None:
         if not self.up or not self._watch.may_start():

@@ -260,8 +260,7 @@ def parse(text: str, name: str) -> Scenario:
     """
     rows = text.splitlines()
     if len(rows) > MAX_LINES:
-        message = f"{name}: {len(rows)} lines; a scenario has at most {MAX_LINES}"
-        raise ScriptError(message)
+        raise ScriptError(f"{name}: {len(rows)} lines; a scenario has at most {MAX_LINES}")
     return _File(rows, name).scenario()
 
 
@@ -303,8 +302,9 @@ class _File:
             else:
                 lines.append(self._line(words, number))
         if first is None or not lines:
-            message = f"{self._name}:{len(self._rows)}: expected a fleet, and lines after it"
-            raise ScriptError(message)
+            raise ScriptError(
+                f"{self._name}:{len(self._rows)}: expected a fleet, and lines after it"
+            )
         return Scenario(name=self._name, fleet=first, policy=policy, lines=tuple(lines))
 
     def _line(self, words: "_Words", number: int) -> ScenarioLine:
@@ -347,11 +347,11 @@ class _File:
             tree = tomllib.loads("\n".join(self._rows[first : self._next]))
             return msgspec.convert(tree, shape)
         except tomllib.TOMLDecodeError as error:
-            message = f"{where}: the block below is not TOML: {error} of the block"
-            raise ScriptError(message) from error
+            raise ScriptError(
+                f"{where}: the block below is not TOML: {error} of the block"
+            ) from error
         except msgspec.ValidationError as error:
-            message = f"{where}: in the block below: {error}"
-            raise ScriptError(message) from error
+            raise ScriptError(f"{where}: in the block below: {error}") from error
 
 
 # Sentences, each by its subject
@@ -601,8 +601,7 @@ class _Words:
                 break
             match = TOKEN.match(row, position)
             if match is None:
-                message = f'{where}: a quoted text begins with " and has no end'
-                raise ScriptError(message)
+                raise ScriptError(f'{where}: a quoted text begins with " and has no end')
             self._words.append(match[0])
             position = match.end()
             self.spoken = row[:position]

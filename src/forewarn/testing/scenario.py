@@ -152,8 +152,7 @@ class _Play:
             ):
                 harness.ask(_operator_request(statement))
             case _:
-                message = f"{statement} is an expectation"
-                raise AssertionError(message)
+                raise AssertionError(f"{statement} is an expectation")
 
     def _approve(self, statement: parser.Approves) -> None:
         """Approve as a client does: by the ids of the document, in a request that is decoded."""
@@ -162,16 +161,14 @@ class _Play:
         for operation_id in statement.operations:
             operation = self._harness.operation(operation_id)
             if operation is None:
-                message = f"there is no operation {operation_id} to approve"
-                raise _Impossible(message)
+                raise _Impossible(f"there is no operation {operation_id} to approve")
             own = [event.id for event in operation.events if event.scope == scope]
             ids.extend(own or [event.id for event in operation.events])
         if not statement.operations:
             read = self._harness.reads(scope, versions.NEWEST)
             ids = [event.event_id for event in read.events]
             if not ids:
-                message = f"{statement.machine} sees no event to approve"
-                raise _Impossible(message)
+                raise _Impossible(f"{statement.machine} sees no event to approve")
         body = codec.encode_start_requests(ids)
         self._harness.ask(
             lambda plane: plane.approve(
@@ -182,8 +179,7 @@ class _Play:
     def _report(self, statement: parser.ConnectorReports) -> None:
         task = self._harness.attempts.get(statement.operation)
         if task is None:
-            message = f"the connector has no task for {statement.operation}"
-            raise _Impossible(message)
+            raise _Impossible(f"the connector has no task for {statement.operation}")
         attempt = task.attempt if statement.attempt is None else statement.attempt
         outcome = Outcome(succeeded=statement.succeeded, message=statement.message)
         self._harness.ask(lambda plane: plane.finish(statement.operation, attempt, outcome))
@@ -191,8 +187,7 @@ class _Play:
     def _scope_of(self, name: str) -> str:
         machine = self._harness.machine(name)
         if machine is None:
-            message = f"there is no machine {name}"
-            raise _Impossible(message)
+            raise _Impossible(f"there is no machine {name}")
         return machine.scope
 
     def _entry(self, line: int | None, said: str) -> TimelineEntry:
