@@ -172,6 +172,16 @@ def test_an_end_that_could_not_be_confirmed_at_once_is_confirmed_by_the_next_ans
         assert [(c.kind, c.event.event_id) for c in each.look()] == [("gone", EVENT_ID)]
 
 
+def test_an_event_is_gone_though_the_document_that_confirms_another_end_lists_it_again() -> None:
+    documents = [document(listed()), document(listed(OTHER_ID)), world.CUT, document()]
+    run = Run(one_by_one(*documents, document(listed())))
+    told = [(change.kind, change.event.event_id) for _ in range(6) for change in run.look()]
+    assert told == [
+        *[("appeared", EVENT_ID), ("appeared", OTHER_ID)],
+        *[("gone", EVENT_ID), ("gone", OTHER_ID), ("appeared", EVENT_ID)],
+    ]
+
+
 def test_an_event_that_only_the_document_before_the_confirmation_lists_is_told() -> None:
     run = Run(one_by_one(document(listed()), document(listed(OTHER_ID)), document(listed())))
     run.ask()

@@ -13,6 +13,7 @@ appears again. A watch that is cut anywhere and resumed from its state tells wha
 told.
 """
 
+import operator
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -322,22 +323,25 @@ class Watcher:
         drained for the next event.
         """
         newest = documents[-1].events
+        gone = set()
         for key, known in self._state.known.items():
             absent = [known.missing, *(key not in each.events for each in documents)]
-            if all(absent[-2:]):
+            if any(map(operator.and_, absent, absent[1:])):
+                gone.add(key)
                 yield PendingChange(key, "gone" if known.told else "", None)
             elif all(absent[1:]):
                 yield PendingChange(key, "", msgspec.structs.replace(known, missing=True))
         for document in documents:
             for key, listed in document.events.items():
                 if document is documents[-1] or key not in newest:
+                    before = None if key in gone else self._state.known.get(key)
                     missing = key not in newest
-                    yield from self._changes_of(key, listed, document, missing=missing)
+                    yield from self._changes_of(before, listed, document, missing=missing)
 
     def _changes_of(
-        self, key: str, listed: Listed, document: ReadDocument, *, missing: bool
+        self, known: KnownEvent | None, listed: Listed, document: ReadDocument, *, missing: bool
     ) -> Iterator[PendingChange]:
-        known = self._state.known.get(key)
+        key = listed.key
         seen = responses.seen(listed, self._session.name, document.at, document.sent)
         if known is not None:
             seen = merged(known.event, listed, seen, by_server=document.sent is not None)
