@@ -9,7 +9,8 @@ import uuid
 from typing import Any
 
 from forewarn.protocol import codec, document, exchange
-from forewarn.protocol.exchange import GetDocument, HttpRequest, Peer, Reply, Rules
+from forewarn.protocol.exchange import GetDocument, Peer, Rules
+from forewarn.protocol.message import HttpRequest, Reply
 from service import address_of
 
 CALLERS = {
@@ -25,9 +26,8 @@ def answer(request: HttpRequest, address: str) -> Reply:
     asked = exchange.judge(request, peer, RULES)
     if isinstance(asked, Reply):
         return asked
-    refusal = exchange.admit(asked, peer, asked.machine or CALLERS.get(address), 0)
-    if refusal is not None:
-        return refusal
+    if asked.machine is None and address not in CALLERS:
+        return exchange.unknown_caller(address)
     assert isinstance(asked, GetDocument)
     body = codec.encode_document(document.Document(incarnation=0), asked.version)
     return exchange.document_reply(asked, 0, body)

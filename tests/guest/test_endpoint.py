@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forewarn.maintenance.model import Changes, Refused
-from forewarn.protocol.exchange import HttpRequest, Reply
+from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.server.guest.endpoint import PendingApproval
 from forewarn.server.guest.listener import Listener, source_of
 from forewarn.server.guest.machines import Source

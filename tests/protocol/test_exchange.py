@@ -7,13 +7,12 @@ from forewarn.protocol.exchange import (
     GetDocument,
     GetInstance,
     GetVersions,
-    HttpRequest,
     IfNoneMatch,
     Peer,
     PostApproval,
-    Reply,
     Rules,
 )
+from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.vocabulary import EventStatus
 from protocol import cases, world
 from protocol.world import (
@@ -347,16 +346,6 @@ def test_the_versions_are_told_to_registered_machines_only() -> None:
     assert error(get(VERSIONS, world=World(peer=world.STRANGER)))[0] == 403
 
 
-def test_admission_asks_who_before_how_often() -> None:
-    wanted = GetDocument(version=versions.NEWEST, machine=None)
-    assert exchange.admit(wanted, GUEST, "web-0", 0) is None
-    assert exchange.admit(wanted, GUEST, "web-0", 1) == exchange.too_many_requests(1)
-    unknown = exchange.unknown_caller(world.ADDRESS)
-    assert exchange.admit(wanted, GUEST, None, 1) == unknown
-    named = GetVersions(machine="x")
-    assert exchange.admit(named, LOOPBACK, None, 0) == exchange.unknown_caller("127.0.0.1", "x")
-
-
 def test_everything_but_an_approval_is_rated() -> None:
     over = World(over_the_rate_for_seconds=3)
     for target in (EVENTS, INSTANCE, VERSIONS):
@@ -367,13 +356,12 @@ def test_everything_but_an_approval_is_rated() -> None:
     version = versions.NEWEST
     assert exchange.is_rated(GetDocument(version=version))
     assert not exchange.is_rated(PostApproval(version=version))
-    assert exchange.admit(PostApproval(version=version), GUEST, "web-0", 9) is None
 
 
 def test_nobody_is_told_to_come_back_at_once() -> None:
-    for reply in (exchange.too_many_requests(0), exchange.unavailable(0)):
-        assert (b"Retry-After", b"1") in reply.headers
-    assert (b"Retry-After", b"2") in exchange.unavailable(2).headers
+    for seconds, told in ((0, b"1"), (1, b"1"), (2, b"2")):
+        reply = exchange.refuse(refusals.UNAVAILABLE, retry_after_seconds=seconds)
+        assert reply.headers == (JSON, (b"Retry-After", told))
 
 
 # the document and its tag
@@ -440,7 +428,7 @@ def test_an_approval_reaches_the_scope_once_whole_and_in_upper_case() -> None:
 
 
 def test_an_approval_of_nothing_is_fine() -> None:
-    assert post(b'{"StartRequests":[]}') == exchange.approved()
+    assert post(b'{"StartRequests":[]}') == exchange.APPROVED
 
 
 def test_one_unknown_id_and_nothing_is_approved() -> None:
@@ -461,7 +449,7 @@ def test_whatever_an_id_is_the_refusal_is_json_and_short(event_id: str) -> None:
     reply = post(approval(event_id))
     assert reply.status == 400
     assert len(reply.body) < 400
-    assert error(exchange.unknown_event("\ud800"))[0] == 400
+    assert error(exchange.refuse(refusals.UNKNOWN_EVENT, event_id="\ud800"))[0] == 400
 
 
 def test_a_store_that_is_away_approves_nothing_and_says_when_to_come_again() -> None:
@@ -486,8 +474,8 @@ def test_every_status_has_its_reason() -> None:
 
 
 def test_the_limits_are_named_in_their_refusals() -> None:
-    assert "may have 10 bytes at most" in error(exchange.body_too_large(10))[1]
-    assert "may have 20 bytes at most" in error(exchange.head_too_large(20))[1]
+    for refusal in (refusals.BODY_TOO_LARGE, refusals.HEAD_TOO_LARGE):
+        assert " 10 bytes" in error(exchange.refuse(refusal, limit=10))[1]
     assert (refusals.MAX_BODY_BYTES, refusals.MAX_HEAD_BYTES) == (65_536, 16_384)
 
 

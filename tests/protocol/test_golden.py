@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.protocol import codec, exchange, instance, versions
-from forewarn.protocol.exchange import HttpRequest, Reply
+from forewarn.protocol import codec, exchange, instance, refusals, versions
+from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.vocabulary import ScopeKind
 from protocol import cases, world
 from protocol.world import EVENTS, HEADER, LOOPBACK, STRANGER, World, ask, get, post
@@ -43,11 +43,15 @@ ERRORS: dict[str, Callable[[], Reply]] = {
         world.approval(world.EVENT_ID), world=World(document_shown=cases.EMPTY)
     ),
     "unavailable": lambda: post(world.approval(world.EVENT_ID), world=World(store_is_away=True)),
-    "body_too_large": exchange.body_too_large,
-    "head_too_large": exchange.head_too_large,
-    "malformed": lambda: exchange.malformed("invalid method"),
-    "too_slow": exchange.too_slow,
-    "internal": exchange.internal,
+    "body_too_large": lambda: exchange.refuse(
+        refusals.BODY_TOO_LARGE, limit=refusals.MAX_BODY_BYTES
+    ),
+    "head_too_large": lambda: exchange.refuse(
+        refusals.HEAD_TOO_LARGE, limit=refusals.MAX_HEAD_BYTES
+    ),
+    "malformed": lambda: exchange.refuse(refusals.MALFORMED, what="invalid method"),
+    "too_slow": lambda: exchange.refuse(refusals.TOO_SLOW),
+    "internal": lambda: exchange.refuse(refusals.INTERNAL),
     "body_empty": lambda: post(b""),
     "body_not_utf8": lambda: post(b'{"StartRequests":[{"EventId":"\xff"}]}'),
     "body_not_json": lambda: post(b"{'StartRequests':[]}"),

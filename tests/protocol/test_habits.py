@@ -6,7 +6,7 @@ from email.utils import parsedate_to_datetime
 import pytest
 
 from forewarn.protocol import versions
-from forewarn.protocol.exchange import HttpRequest
+from forewarn.protocol.message import HttpRequest
 from protocol import cases, world
 from protocol.world import EVENT_ID, World, approval, ask, get, post
 

@@ -6,8 +6,9 @@ import hmac
 import pytest
 
 from forewarn.protocol import exchange, identity, refusals
-from forewarn.protocol.exchange import GetDocument, GetInstance, HttpRequest, Peer, Reply, Rules
+from forewarn.protocol.exchange import GetDocument, GetInstance, Peer, Rules
 from forewarn.protocol.identity import Claim
+from forewarn.protocol.message import HttpRequest, Reply
 from protocol import world
 from protocol.world import EVENTS, HEADER, PROXY, SECRET, World, get, signed
 

@@ -3,8 +3,9 @@
 import pytest
 
 from forewarn.protocol import exchange, instance, text
-from forewarn.protocol.exchange import GetInstance, HttpRequest, Reply, Rules
+from forewarn.protocol.exchange import GetInstance, Rules
 from forewarn.protocol.instance import NotInTree, Tree
+from forewarn.protocol.message import HttpRequest, Reply
 from protocol import cases
 from protocol.world import GUEST, HEADER
 

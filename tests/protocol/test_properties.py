@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from forewarn.protocol import codec, exchange, versions
 from forewarn.protocol.codec import Malformed
 from forewarn.protocol.document import Document, Event
-from forewarn.protocol.exchange import HttpRequest, Peer, Reply, Rules
+from forewarn.protocol.exchange import Peer, Rules
+from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.protocol.versions import Version
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 from protocol import world

@@ -14,7 +14,8 @@ import msgspec
 from forewarn.maintenance.model import Changes, Operation
 from forewarn.protocol import codec, identity
 from forewarn.protocol.document import Document
-from forewarn.protocol.exchange import HttpRequest, Peer, Reply, Rules
+from forewarn.protocol.exchange import Peer, Rules
+from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.server.guest.endpoint import PendingApproval
 from forewarn.server.guest.limits import UNLIMITED, Rate
 from forewarn.server.guest.long_poll import LongPoll

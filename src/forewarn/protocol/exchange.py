@@ -2,10 +2,12 @@
 
 When several things are wrong, the first in the order of section 3, rule 6 is answered:
 
-    limits of the transport    by the server, with `head_too_large()` and the like
+    limits of the transport    by the server
     path ... version           by `judge`, line by line
-    caller, rate               by `admit`, once the server has looked both up
+    caller, rate               by the server, which knows both; `is_rated` excepts approvals
     body                       by `start_requests`
+
+`refuse` writes each refusal.
 
 A waiting GET is a `GetDocument` that says how long it may wait (section 10); `holds` tells
 whether to hold its answer.
@@ -13,14 +15,15 @@ whether to hold its answer.
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from forewarn.protocol import codec, identity, instance, message, refusals, target, text, versions
+from forewarn.protocol import codec, identity, instance, refusals, target, text, versions
 from forewarn.protocol.identity import Claim
 from forewarn.protocol.instance import Tree
+from forewarn.protocol.message import Headers, HttpRequest, Reply
 from forewarn.protocol.refusals import Refusal
 from forewarn.protocol.target import Resource, Target
 from forewarn.protocol.versions import Version
@@ -93,11 +96,6 @@ REASONS: Final[dict[int, bytes]] = {
     505: b"HTTP Version Not Supported",
 }
 """The reason phrase of every status that a Reply can have."""
-
-
-Headers: TypeAlias = message.Headers
-HttpRequest: TypeAlias = message.HttpRequest
-Reply: TypeAlias = message.Reply
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,16 +177,22 @@ ValidRequest: TypeAlias = GetDocument | PostApproval | GetInstance | GetVersions
 _EVENTS_METHODS: Final = (b"GET", b"POST")
 _NEIGHBOURS_METHODS: Final = (b"GET",)
 _INSTANCE_VERSIONS: Final = frozenset(versions.INSTANCE_VERSIONS)
-_NEWEST_OF_EVENTS: Final = tuple(
-    version.name for version in versions.VERSIONS[: -refusals.NEWEST_NAMED - 1 : -1]
-)
-_NEWEST_OF_INSTANCE: Final = versions.INSTANCE_VERSIONS[: -refusals.NEWEST_NAMED - 1 : -1]
 _FORMATS: Final[dict[str, Literal["json", "text"]]] = {"json": "json", "text": "text"}
 _ENTITY_TAG: Final = re.compile(rb'[\s,]*(?:[Ww]/)?(?:"([^"]*)"|([^\s,"]+))\s*(?:,|$)')
 _HOST: Final = re.compile(rb"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::[0-9]*)?")
 """An address in brackets or any other name, then perhaps a port."""
 _JSON: Final = (b"Content-Type", b"application/json; charset=utf-8")
 _TEXT: Final = (b"Content-Type", b"text/plain; charset=utf-8")
+
+
+def _wrong_version(known: Sequence[str]) -> Reply:
+    newest = tuple(known[: -refusals.NEWEST_NAMED - 1 : -1])
+    body = codec.encode_error(refusals.VERSION.text, newest)
+    return Reply(refusals.VERSION.status, body, (_JSON,))
+
+
+_WRONG_VERSION: Final = _wrong_version(list(versions.BY_NAME))
+_WRONG_INSTANCE_VERSION: Final = _wrong_version(versions.INSTANCE_VERSIONS)
 
 
 def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidRequest:
@@ -198,22 +202,22 @@ def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidReques
     """
     asked = target.read(request.target)
     if asked is None or (asked.machine is not None and not peer.vm_paths):
-        return _refusal(refusals.NOT_FOUND)
+        return refuse(refusals.NOT_FOUND)
     methods = _EVENTS_METHODS if asked.resource is Resource.EVENTS else _NEIGHBOURS_METHODS
     if request.method not in methods:
-        return _refusal(refusals.METHOD, (b"Allow", b", ".join(methods)))
+        return refuse(refusals.METHOD, (b"Allow", b", ".join(methods)))
     read = _read_headers(request.headers)
     hint: CallerHint = asked.machine
     if peer.trusted_proxy:
         if (hint := identity.claim(read.identity)) is None:
-            return _refusal(refusals.UNSIGNED)
+            return refuse(refusals.UNSIGNED)
     elif (wrong := _not_from_a_guest(read, peer)) is not None:
-        return _refusal(wrong)
+        return refuse(wrong)
     has_header = read.metadata or peer.without_header
     if not has_header and not _needs_no_header(request.method, asked, rules):
-        return _refusal(refusals.NO_HEADER)
+        return refuse(refusals.NO_HEADER)
     if asked.doubled is not None:
-        return _refusal(refusals.DOUBLED_PARAMETER, name=asked.doubled)
+        return refuse(refusals.DOUBLED_PARAMETER, name=asked.doubled)
     if asked.resource is Resource.EVENTS:
         return _events_request(request.method, asked, read, hint)
     if asked.resource is Resource.INSTANCE:
@@ -303,7 +307,7 @@ def _events_request(
 ) -> Reply | ValidRequest:
     version = versions.BY_NAME.get(asked.api_version or "")
     if version is None:
-        return _wrong_version(_NEWEST_OF_EVENTS)
+        return _WRONG_VERSION
     if method == b"POST":
         return PostApproval(version=version, machine=hint)
     tags = _if_none_match(read.tags)
@@ -318,10 +322,10 @@ def _events_request(
 
 def _instance_request(asked: Target, hint: CallerHint) -> Reply | ValidRequest:
     if asked.api_version not in _INSTANCE_VERSIONS:
-        return _wrong_version(_NEWEST_OF_INSTANCE)
+        return _WRONG_INSTANCE_VERSION
     form = "json" if asked.format is None else asked.format
     if (known := _FORMATS.get(text.lower(form))) is None:
-        return _refusal(refusals.FORMAT, format=form)
+        return refuse(refusals.FORMAT, format=form)
     return GetInstance(path=asked.below, format=known, machine=hint)
 
 
@@ -344,27 +348,6 @@ def _if_none_match(values: list[bytes]) -> IfNoneMatch:
 def is_rated(wanted: ValidRequest) -> bool:
     """Tell whether the rate may refuse this: anything but an approval (section 9)."""
     return not isinstance(wanted, PostApproval)
-
-
-def admit(
-    wanted: ValidRequest, peer: Peer, caller: object | None, retry_after_seconds: int
-) -> Reply | None:
-    """Check who asks, and then how often.
-
-    Args:
-        wanted: What `judge` returned.
-        peer: The connection.
-        caller: The registered machine that asks, in whatever form; None if there is none.
-        retry_after_seconds: 0 within the rate, else the seconds to stay away.
-
-    Returns:
-        The refusal, None where the request may go on.
-    """
-    if caller is None:
-        return unknown_caller(peer.address, wanted.machine)
-    if retry_after_seconds > 0 and is_rated(wanted):
-        return too_many_requests(retry_after_seconds)
-    return None
 
 
 def holds(wanted: GetDocument, incarnation: int) -> bool:
@@ -397,20 +380,22 @@ def instance_reply(wanted: GetInstance, tree: Tree) -> Reply:
     try:
         found = instance.find(tree, wanted.path)
     except instance.NotInTree:
-        return _refusal(refusals.NOT_FOUND)
+        return refuse(refusals.NOT_FOUND)
     path = "/".join(("/metadata/instance", *wanted.path))
     if isinstance(found, str):
         if wanted.format == "text":
             return Reply(200, found.encode(), (_TEXT,))
-        return _refusal(refusals.LEAF_WITHOUT_TEXT, path=path)
+        return refuse(refusals.LEAF_WITHOUT_TEXT, path=path)
     if wanted.format == "text":
-        return _refusal(refusals.TEXT_OF_SUBTREE, path=path)
+        return refuse(refusals.TEXT_OF_SUBTREE, path=path)
     return Reply(200, codec.encode_tree(found), (_JSON,))
 
 
-def versions_reply() -> Reply:
-    """Answer /metadata/versions."""
-    return Reply(200, codec.encode_versions(refusals.VERSIONS_LISTED), (_JSON,))
+VERSIONS_REPLY: Final = Reply(200, codec.encode_versions(refusals.VERSIONS_LISTED), (_JSON,))
+"""The answer to /metadata/versions."""
+
+APPROVED: Final = Reply(200)
+"""The answer to a stored approval: an empty body, since clients parse any other as JSON."""
 
 
 def start_requests(body: bytes) -> tuple[str, ...] | Reply:
@@ -418,22 +403,7 @@ def start_requests(body: bytes) -> tuple[str, ...] | Reply:
     try:
         return codec.decode_start_requests(body)
     except codec.Malformed as wrong:
-        return _refusal(refusals.BODY, wrong=str(wrong), limit=refusals.MAX_START_REQUESTS)
-
-
-def approved() -> Reply:
-    """Answer a stored approval with an empty body, since clients parse any other as JSON."""
-    return Reply(200)
-
-
-def unknown_event(event_id: str) -> Reply:
-    """Refuse an approval for an EventId that the caller's scope never published."""
-    return _refusal(refusals.UNKNOWN_EVENT, event_id=event_id)
-
-
-def unavailable(retry_after_seconds: int) -> Reply:
-    """Refuse an approval that cannot be stored now."""
-    return _refusal(refusals.UNAVAILABLE, _retry_after(retry_after_seconds))
+        return refuse(refusals.BODY, wrong=str(wrong), limit=refusals.MAX_START_REQUESTS)
 
 
 def unknown_caller(address: str, machine: CallerHint = None) -> Reply:
@@ -447,90 +417,28 @@ def unknown_caller(address: str, machine: CallerHint = None) -> Reply:
         machine: What the request itself says about who asks.
     """
     if machine is None:
-        return _refusal(refusals.UNKNOWN_CALLER, address=address)
+        return refuse(refusals.UNKNOWN_CALLER, address=address)
     if isinstance(machine, Claim):
-        return _refusal(refusals.UNKNOWN_INSTANCE)
-    return _refusal(refusals.UNKNOWN_NAME, address=address, machine=machine)
+        return refuse(refusals.UNKNOWN_INSTANCE)
+    return refuse(refusals.UNKNOWN_NAME, address=address, machine=machine)
 
 
-def too_many_requests(retry_after_seconds: int) -> Reply:
-    """Refuse a machine that asks more often than the rate allows."""
-    return _refusal(refusals.TOO_MANY_REQUESTS, _retry_after(retry_after_seconds))
-
-
-def head_too_large(limit_bytes: int = refusals.MAX_HEAD_BYTES) -> Reply:
-    """Refuse a head over the limit."""
-    return _refusal(refusals.HEAD_TOO_LARGE, limit_bytes=limit_bytes)
-
-
-def body_too_large(limit_bytes: int = refusals.MAX_BODY_BYTES) -> Reply:
-    """Refuse a body over the limit."""
-    return _refusal(refusals.BODY_TOO_LARGE, limit_bytes=limit_bytes)
-
-
-def too_many_headers() -> Reply:
-    """Refuse a head with more headers than are read."""
-    return _refusal(refusals.TOO_MANY_HEADERS, limit=refusals.MAX_HEADERS)
-
-
-def too_many_chunks() -> Reply:
-    """Refuse a body in more chunks than are read."""
-    return _refusal(refusals.TOO_MANY_CHUNKS, limit=refusals.MAX_CHUNKS)
-
-
-def unknown_expectation() -> Reply:
-    """Refuse any Expect but `100-continue` (RFC 9110 section 10.1.1)."""
-    return _refusal(refusals.EXPECTATION)
-
-
-def unknown_coding() -> Reply:
-    """Refuse a transfer coding that is not read here (RFC 9112 section 6.1)."""
-    return _refusal(refusals.CODING)
-
-
-def unknown_http_version(version: str) -> Reply:
-    """Refuse another major version of HTTP (RFC 9110 section 15.6.6)."""
-    return _refusal(refusals.HTTP_VERSION, version=version)
-
-
-def too_many_connections(limit: int, whose: str, retry_after_seconds: int) -> Reply:
-    """Refuse one connection more than the limit.
+def refuse(
+    refusal: Refusal,
+    *headers: tuple[bytes, bytes],
+    retry_after_seconds: int | None = None,
+    **facts: str | int,
+) -> Reply:
+    """Write a refusal; it repeats at most a part of what the client sent, in valid UTF-8.
 
     Args:
-        limit: How many there may be.
-        whose: `This address` or `This service`.
-        retry_after_seconds: When to come back.
+        refusal: One of `refusals`.
+        *headers: Its own headers.
+        retry_after_seconds: When to come back, 1 at least; None to leave it out.
+        **facts: What the refusal's text has in braces.
     """
-    return _refusal(
-        refusals.CONNECTIONS, _retry_after(retry_after_seconds), limit=limit, whose=whose
-    )
-
-
-def malformed(what: str) -> Reply:
-    """Refuse what is not an HTTP request."""
-    return _refusal(refusals.MALFORMED, what=what)
-
-
-def too_slow() -> Reply:
-    """Refuse a request that did not arrive in time."""
-    return _refusal(refusals.TOO_SLOW)
-
-
-def internal() -> Reply:
-    """Answer where the service failed."""
-    return _refusal(refusals.INTERNAL)
-
-
-def _wrong_version(newest: tuple[str, ...]) -> Reply:
-    body = codec.encode_error(refusals.VERSION.text, newest)
-    return Reply(refusals.VERSION.status, body, (_JSON,))
-
-
-def _retry_after(seconds: int) -> tuple[bytes, bytes]:
-    return (b"Retry-After", b"%d" % max(1, seconds))
-
-
-def _refusal(refusal: Refusal, *headers: tuple[bytes, bytes], **facts: str | int) -> Reply:
-    """Write a refusal; it repeats at most a part of what the client sent, in valid UTF-8."""
+    if retry_after_seconds is not None:
+        headers += ((b"Retry-After", b"%d" % max(1, retry_after_seconds)),)
     safe = {name: text.shown(str(fact)) for name, fact in facts.items()}
-    return Reply(refusal.status, codec.encode_error(refusal.text.format(**safe)), (_JSON, *headers))
+    body = codec.encode_error(refusal.text.format(**safe))
+    return Reply(refusal.status, body, (_JSON, *headers))

@@ -123,12 +123,12 @@ METHOD: Final = Refusal(405, "Method not allowed")
 TOO_SLOW: Final = Refusal(408, "Request timeout. The request did not arrive in time: send it whole")
 BODY_TOO_LARGE: Final = Refusal(
     413,
-    "Content too large. A body may have {limit_bytes} bytes at most: "
+    "Content too large. A body may have {limit} bytes at most: "
     "send fewer EventIds at once. Nothing was approved",
 )
 TOO_MANY_REQUESTS: Final = Refusal(429, "Too many requests", "D")
 HEAD_TOO_LARGE: Final = Refusal(
-    431, "Request header fields too large. A request's head may have {limit_bytes} bytes at most"
+    431, "Request header fields too large. A request's head may have {limit} bytes at most"
 )
 TOO_MANY_HEADERS: Final = Refusal(
     431, "Request header fields too large. A request may have {limit} headers at most"

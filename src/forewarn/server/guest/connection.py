@@ -30,8 +30,8 @@ from typing import Any, Final, cast
 
 import structlog
 
-from forewarn.protocol import exchange
-from forewarn.protocol.exchange import Reply
+from forewarn.protocol import exchange, refusals
+from forewarn.protocol.message import Reply
 from forewarn.server.guest import counters, machines
 from forewarn.server.guest.counters import EVENTS, OTHER, Counters
 from forewarn.server.guest.enablement import DelayedAnswer
@@ -526,7 +526,9 @@ class Connection(asyncio.Protocol):
     def _end(self) -> None:
         """Close after the peer has: with a word if that was in the middle of a request."""
         if self._reader.started:
-            unfinished = exchange.malformed("the connection ended before the request did")
+            unfinished = exchange.refuse(
+                refusals.MALFORMED, what="the connection ended before the request did"
+            )
             self._refuse(unfinished, Reason.FAULTY_REQUEST)
         else:
             self._close_quietly()
@@ -563,7 +565,7 @@ class Connection(asyncio.Protocol):
             case Stage.FRESH | Stage.IDLE:
                 self._close_quietly()
             case Stage.HEAD | Stage.BODY:
-                self._refuse(exchange.too_slow(), Reason.SLOW_REQUEST)
+                self._refuse(exchange.refuse(refusals.TOO_SLOW), Reason.SLOW_REQUEST)
             case Stage.APPROVING:
                 self._shared.turn_away(self, Reason.APPROVAL_TIMEOUT)
                 self._transport.abort()
@@ -671,7 +673,12 @@ class Connections:
                 limit, whose = limits.stranger_connections, "All unregistered addresses together"
         if is_full:
             self.turn_away(connection, reason)
-            return exchange.too_many_connections(limit, whose, RETRY_AFTER_SECONDS)
+            return exchange.refuse(
+                refusals.CONNECTIONS,
+                retry_after_seconds=RETRY_AFTER_SECONDS,
+                limit=limit,
+                whose=whose,
+            )
         account.connections += 1
         self._strangers += connection.is_stranger
         self._all.add(connection)

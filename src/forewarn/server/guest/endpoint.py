@@ -13,16 +13,10 @@ import structlog
 
 from forewarn.clock import Clock
 from forewarn.maintenance.model import Machine, Refused
-from forewarn.protocol import exchange, instance, text
-from forewarn.protocol.exchange import (
-    GetDocument,
-    HttpRequest,
-    PostApproval,
-    Reply,
-    Rules,
-    ValidRequest,
-)
+from forewarn.protocol import exchange, instance, refusals, text
+from forewarn.protocol.exchange import GetDocument, PostApproval, Rules, ValidRequest
 from forewarn.protocol.identity import Claim
+from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.server.guest import machines
 from forewarn.server.guest.counters import Counters
 from forewarn.server.guest.documents import Documents
@@ -145,7 +139,7 @@ class GuestEndpoint:
             if not self._limiter.allows(caller, now):
                 self._counters.refuse(Reason.RATE, source.listener, source.address, now)
                 seconds = self._limiter.retry_after_seconds(caller, now)
-                return exchange.too_many_requests(seconds)
+                return exchange.refuse(refusals.TOO_MANY_REQUESTS, retry_after_seconds=seconds)
         return Admitted(wanted, machine, source)
 
     def _count_stranger(self, wanted: ValidRequest, source: Source, reason: Reason) -> None:
@@ -169,12 +163,12 @@ class GuestEndpoint:
             return self._answer(admitted, body)
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("could not answer a request", wanted=repr(admitted.wanted)[:500])
-            return exchange.internal()
+            return exchange.refuse(refusals.INTERNAL)
 
     def _answer(self, admitted: Admitted, body: bytes) -> Outcome:
         match admitted.wanted:
             case exchange.GetVersions():
-                return exchange.versions_reply()
+                return exchange.VERSIONS_REPLY
             case exchange.GetInstance() as wanted:
                 scope = self._documents.scope(admitted.machine.scope)
                 tree = instance.tree(machines.described(admitted.machine, scope))
@@ -216,7 +210,7 @@ class GuestEndpoint:
             return self._serve(Admitted(admitted.wanted, machine, admitted.source), body)
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("could not answer a request that turned its scope on")
-            return exchange.internal()
+            return exchange.refuse(refusals.INTERNAL)
 
     def scope_of(self, machine_key: str) -> str | None:
         """Return the key of a machine's scope, None where there is no such machine."""
@@ -238,7 +232,7 @@ class GuestEndpoint:
             page = self._documents.page(scope, wanted.version)
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("could not answer a waiting request")
-            return exchange.internal()
+            return exchange.refuse(refusals.INTERNAL)
         if exchange.holds(wanted, page.incarnation) and not poll.is_over:
             return None
         return exchange.document_reply(wanted, page.incarnation, page.body, waits=waits)
@@ -261,7 +255,7 @@ class GuestEndpoint:
         if isinstance(event_ids, Reply):
             return event_ids
         if not event_ids:
-            return exchange.approved()
+            return exchange.APPROVED
         machine = request.machine
         try:
             submitted = self._plane.approve(
@@ -269,7 +263,7 @@ class GuestEndpoint:
             )
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("could not submit an approval")
-            return exchange.internal()
+            return exchange.refuse(refusals.INTERNAL)
         request.body = b""
         request.entries = len(event_ids)
         return submitted
@@ -278,9 +272,9 @@ class GuestEndpoint:
         """Answer an approval that is done, well or not."""
         error = CancelledError() if done.cancelled() else done.exception(timeout=0)
         if error is None:
-            return exchange.approved()
+            return exchange.APPROVED
         if isinstance(error, (StoreError, CancelledError)):
-            return exchange.unavailable(RETRY_AFTER_SECONDS)
+            return exchange.refuse(refusals.UNAVAILABLE, retry_after_seconds=RETRY_AFTER_SECONDS)
         if (
             isinstance(error, Refused)
             and error.code is ErrorCode.NOT_FOUND
@@ -289,6 +283,6 @@ class GuestEndpoint:
             # Its frames hold the future that holds it: a guest who is refused again and again
             # would fill the memory until the collector comes by.
             error.__traceback__ = None
-            return exchange.unknown_event(str(error.facts["event_id"]))
+            return exchange.refuse(refusals.UNKNOWN_EVENT, event_id=str(error.facts["event_id"]))
         _log.error("an approval failed", exc_info=error)
-        return exchange.internal()
+        return exchange.refuse(refusals.INTERNAL)

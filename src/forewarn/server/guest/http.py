@@ -21,7 +21,7 @@ import httptools
 
 from forewarn.clock import Clock
 from forewarn.protocol import codec, exchange, refusals
-from forewarn.protocol.exchange import HttpRequest, Reply
+from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.server.guest.limits import Limits
 
 EMPTY_LINE: Final = b"\r\n\r\n"
@@ -109,7 +109,7 @@ class Head:
             if self.fault is None:
                 raise
         except httptools.HttpParserError as error:
-            self.fault = self.fault or exchange.malformed(str(error))
+            self.fault = self.fault or exchange.refuse(refusals.MALFORMED, what=str(error))
         if self.is_complete:
             self._parser = None
 
@@ -125,7 +125,7 @@ class Head:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header, unless there are too many."""
         if len(self.headers) >= refusals.MAX_HEADERS:
-            self.fault = exchange.too_many_headers()
+            self.fault = exchange.refuse(refusals.TOO_MANY_HEADERS, limit=refusals.MAX_HEADERS)
             raise _TooMany
         self.headers.append((name, value))
 
@@ -156,9 +156,11 @@ class Head:
                 case b"expect":
                     expectations.append(value.strip().lower())
         if version not in {"1.1", "1.0"}:
-            self.fault = exchange.unknown_http_version(version)
+            self.fault = exchange.refuse(refusals.HTTP_VERSION, version=version)
         elif hosts > 1 or (hosts == 0 and version == "1.1"):
-            self.fault = exchange.malformed("expected exactly one Host header")
+            self.fault = exchange.refuse(
+                refusals.MALFORMED, what="expected exactly one Host header"
+            )
         elif codings:
             self._judge_coding(codings)
         if self.method == b"CONNECT":
@@ -166,20 +168,22 @@ class Head:
         if self.fault is None and expectations and version == "1.1":
             self._judge_expectations(expectations)
         if self.fault is None and self.length > self.limits.body_bytes:
-            self.fault = exchange.body_too_large(self.limits.body_bytes)
+            self.fault = exchange.refuse(refusals.BODY_TOO_LARGE, limit=self.limits.body_bytes)
 
     def _judge_coding(self, codings: list[bytes]) -> None:
         if self.is_http_1_0:
-            self.fault = exchange.malformed("HTTP/1.0 has no Transfer-Encoding")
+            self.fault = exchange.refuse(
+                refusals.MALFORMED, what="HTTP/1.0 has no Transfer-Encoding"
+            )
         elif codings != [b"chunked"]:
-            self.fault = exchange.unknown_coding()
+            self.fault = exchange.refuse(refusals.CODING)
         else:
             self.length = CHUNKED
 
     def _judge_expectations(self, expectations: list[bytes]) -> None:
         expected = {part.strip() for value in expectations for part in value.split(b",")}
         if expected - {b"100-continue", b""}:
-            self.fault = exchange.unknown_expectation()
+            self.fault = exchange.refuse(refusals.EXPECTATION)
         else:
             self.expects_continue = self.length != 0 and b"100-continue" in expected
 
@@ -210,7 +214,7 @@ class _Chunks:
             if self.fault is None:
                 raise
         except httptools.HttpParserError as error:
-            self.fault = self.fault or exchange.malformed(str(error))
+            self.fault = self.fault or exchange.refuse(refusals.MALFORMED, what=str(error))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a trailer, which nobody asked for."""
@@ -220,11 +224,11 @@ class _Chunks:
     def on_chunk_header(self) -> None:
         self._blocks += 1
         if self._blocks > refusals.MAX_CHUNKS + 2:  # the coding's own header, and the last chunk
-            self._refuse(exchange.too_many_chunks())
+            self._refuse(exchange.refuse(refusals.TOO_MANY_CHUNKS, limit=refusals.MAX_CHUNKS))
 
     def on_body(self, part: bytes) -> None:
         if len(self.body) + len(part) > self._limits.body_bytes:
-            self._refuse(exchange.body_too_large(self._limits.body_bytes))
+            self._refuse(exchange.refuse(refusals.BODY_TOO_LARGE, limit=self._limits.body_bytes))
         self.body += part
 
     def on_message_complete(self) -> None:
@@ -293,7 +297,7 @@ class RequestReader:
             if head.length == 0:
                 self.body = b""
         elif self.fault is None and self._count(data, start, stop) >= limit:
-            self.fault = exchange.head_too_large(limit)
+            self.fault = exchange.refuse(refusals.HEAD_TOO_LARGE, limit=limit)
         return stop
 
     def _read_body(self, data: bytes, start: int) -> int:
@@ -317,7 +321,7 @@ class RequestReader:
         if self.fault is None and self._body.is_complete:
             self._complete(self._body.body)
         elif self.fault is None and self._count(data, start, stop) >= limit:
-            self.fault = exchange.body_too_large(self._limits.body_bytes)
+            self.fault = exchange.refuse(refusals.BODY_TOO_LARGE, limit=self._limits.body_bytes)
         return stop
 
     def _complete(self, body: bytearray) -> None:

@@ -18,7 +18,8 @@ what is right.
 from typing import Final
 
 from forewarn.protocol import exchange
-from forewarn.protocol.exchange import GetDocument, Reply, ValidRequest
+from forewarn.protocol.exchange import GetDocument, ValidRequest
+from forewarn.protocol.message import Reply
 from forewarn.server.guest import http
 from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.enablement import Enabler
