@@ -52,7 +52,6 @@ def name_of(machine: str) -> str:
 
 def agrees(case: Case) -> bool:
     """Tell whether this machine agrees to an event's start, as peers are told."""
-    assert case.rule is not None
     return case.rule.approve != "never" and case.phase in {Phase.PREPARED, Phase.APPROVED}
 
 
@@ -97,14 +96,9 @@ class Approvals:
     ) -> tuple[Output | None, float | None]:
         """Return what to do about an event's approval now, and when to look again.
 
-        Args:
-            case: The event in hand.
-            event: As the document shows it.
-            own: This machine's name; None while it is not known.
-            now: The monotonic clock's seconds.
+        `event` is as the document shows it, `own` this machine's name, None while it is not known.
         """
         rule = case.rule
-        assert rule is not None
         if (
             case.phase is not Phase.PREPARED
             or rule.approve == "never"

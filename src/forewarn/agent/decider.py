@@ -8,7 +8,7 @@ Time is the machine's monotonic clock in seconds, as `Event.starts_by` has it: s
 clock neither cuts nor prolongs anything.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from forewarn.agent import messages, rules, state
 from forewarn.agent.approval import Approvals
 from forewarn.agent.rules import Rule
+from forewarn.agent.state import ActionOutcome
 from forewarn.client.event import Event
 from forewarn.vocabulary import EventStatus
 
@@ -54,48 +55,8 @@ class _Run(msgspec.Struct):
     """Whether it was stopped for another reason than its own limit."""
 
 
-class _Unidentified:
-    """Events that may or may not concern this machine, as long as its name is not known.
-
-    The client asks for the name again as soon as such an event is listed, so the rules leave these
-    events alone for a while: a rule for any machine could otherwise take for good what another rule
-    says of this machine's own.
-    """
-
-    def __init__(self) -> None:
-        self._until: dict[str, float] = {}
-        self.waiting = False
-        """Whether an event is left alone."""
-
-    def wait(
-        self, events: Mapping[str, Event], taken: Container[str], now: float
-    ) -> dict[str, float]:
-        """Return the events that are left alone, with the time at which that ends.
-
-        Args:
-            events: The events of the document, by id.
-            taken: The ids of those that a rule has taken.
-            now: The monotonic clock's seconds.
-        """
-        unsure = [
-            event_id
-            for event_id, event in events.items()
-            if event.concerns_me is None and event_id not in taken
-        ]
-        self._until = {each: self._until.get(each, now + NAME_SECONDS) for each in unsure}
-        left = {each: until for each, until in self._until.items() if until > now}
-        self.waiting = bool(left)
-        return left
-
-
 class Decider:
-    """Decides everything that the agent does.
-
-    Args:
-        own: The rules, in their order.
-        margin_seconds: How long before NotBefore everything must be prepared.
-        records: The journal's, in their order.
-    """
+    """Decides everything that the agent does, from the rules and the journal's records."""
 
     def __init__(
         self, own: Sequence[Rule], margin_seconds: float, records: Iterable[state.AnyRecord] = ()
@@ -117,7 +78,8 @@ class Decider:
         self._runs: dict[str, _Run] = {}
         self._retries: dict[tuple[str, bool], float] = {}
         self._deadlines: dict[str, float] = {}
-        self._unidentified = _Unidentified()
+        self._unidentified: dict[str, float] = {}
+        self._waits: dict[str, float] = {}
         self._approvals = Approvals()
         self._out: list[messages.Output] = []
         self._wakes: list[float] = []
@@ -128,33 +90,29 @@ class Decider:
 
         An agent that is to end retries nothing.
         """
-        waits = bool(self._retries) or self._unidentified.waiting
-        return bool(self._runs) or (waits and not self._closing) or self._approvals.busy
+        waits = bool(self._retries or self._waits) and not self._closing
+        return bool(self._runs) or waits or self._approvals.busy
 
     def handle(self, told: messages.Input, now: float) -> list[messages.Output]:
-        """Return what follows from one input.
-
-        Args:
-            told: What happened; what is late or unknown changes nothing.
-            now: The monotonic clock's seconds; never less than before.
-        """
+        """Return what follows from one input; an input that is late or unknown changes nothing."""
         self._out, self._wakes = [], []
         match told:
             case messages.AgentStarted():
                 self._resume(told.boot)
             case messages.DocumentSeen():
-                self._look(told)
+                self.looked, self.name = True, told.machine
+                self.events = {event.event_id.upper(): event for event in told.events}
             case messages.FactsFound():
-                self._found(told)
+                if (run := self._run(told.run)) is not None:
+                    self._write(state.FactsNoted(effect=run.effect, facts=told.facts))
+                    self._out.append(messages.ProceedAction(run.number))
             case messages.ActionFinished():
-                self._finished(told, now)
+                if (run := self._run(told.run)) is not None:
+                    self._conclude(run, told.outcome, told.text, now)
             case messages.ApprovalAnswered():
-                event_id = self._approvals.answered(told, now)
-                if (
-                    event_id is not None
-                    and self.state.cases[event_id].phase is state.Phase.PREPARED
-                ):
-                    self._write(state.EventApproved(event_id=event_id))
+                approved = self._approvals.answered(told, now)
+                if approved and self.state.cases[approved].phase is state.Phase.PREPARED:
+                    self._write(state.EventApproved(event_id=approved))
             case messages.PeersAnswered():
                 self._approvals.heard(told, now)
             case messages.RulesReloaded():
@@ -180,7 +138,7 @@ class Decider:
         for effect in list(self.state.effects.values()):
             if effect.busy:
                 final = not effect.action.settings.repeatable
-                self._end(effect, state.ActionOutcome.INTERRUPTED, final=final, text=ENDED_IN_IT)
+                self._end(effect, ActionOutcome.INTERRUPTED, ENDED_IN_IT, final=final)
         self._retry_undoing(interrupted=False)
 
     def _retry_undoing(self, *, interrupted: bool) -> None:
@@ -188,32 +146,18 @@ class Decider:
             self._write(state.RetryRequested(interrupted=interrupted))
         self._retries.clear()
 
-    def _look(self, seen: messages.DocumentSeen) -> None:
-        self.looked, self.name = True, seen.machine
-        self.events = {event.event_id.upper(): event for event in seen.events}
-
-    def _found(self, found: messages.FactsFound) -> None:
-        run = next((run for run in self._runs.values() if run.number == found.run), None)
-        if run is not None:
-            self._write(state.FactsNoted(effect=run.effect, facts=found.facts))
-            self._out.append(messages.ProceedAction(run.number))
-
-    def _finished(self, finished: messages.ActionFinished, now: float) -> None:
-        run = next((run for run in self._runs.values() if run.number == finished.run), None)
-        if run is not None:
-            self._conclude(run, finished.outcome, finished.text, now)
+    def _run(self, number: int) -> _Run | None:
+        return next((run for run in self._runs.values() if run.number == number), None)
 
     # What follows from them
 
     def _go_on(self, now: float) -> None:
-        """Do everything that is to be done now, and find out when there will be more."""
-        waits = self._unidentified.wait(self.events, self.state.cases, now)
-        self._wakes += waits.values()
-        self._choose_all({k: event for k, event in self.events.items() if k not in waits}, now)
+        """Do everything that is due, and find out when there will be more."""
+        self._wait_for_name(now)
+        self._choose_all(now)
         for event_id in list(self.state.cases):
-            if (
-                event_id not in self.events
-            ):  # after the new ones, which may need an effect that stands
+            # After the new ones, which may need an effect that stands.
+            if event_id not in self.events:
                 self._write(state.EventGone(event_id=event_id))
                 self._approvals.drop(event_id)
                 self._deadlines.pop(event_id, None)
@@ -223,7 +167,7 @@ class Decider:
         for run in list(self._runs.values()):
             run.deadline = self._latest(run)
             if run.stopped is not None and now >= run.stopped + GRACE_SECONDS:
-                self._conclude(run, state.ActionOutcome.CUT, NO_END, now)
+                self._conclude(run, ActionOutcome.CUT, NO_END, now)
         if not self._closing:
             for case in sorted(self.state.cases.values(), key=self._urgency):
                 self._advance(case, now)
@@ -237,15 +181,32 @@ class Decider:
             )
             self._out += [] if command is None else [command]
             self._wakes += [] if again is None else [again]
-        if not waits:  # one of them may need an effect that stands
+        if not self._waits:  # one of them may need an effect that stands
             self._undo(now)
 
-    def _choose_all(self, events: Mapping[str, Event], now: float) -> None:
+    def _wait_for_name(self, now: float) -> None:
+        """Find the events that may or may not be this machine's, as long as its name is unknown.
+
+        The client asks for the name again as soon as such an event is listed, so the rules leave
+        these events alone for a while: a rule for any machine could otherwise take for good what
+        another rule says of this machine's own.
+        """
+        self._unidentified = {
+            event_id: self._unidentified.get(event_id, now + NAME_SECONDS)
+            for event_id, event in self.events.items()
+            if event.concerns_me is None and event_id not in self.state.cases
+        }
+        self._waits = {each: until for each, until in self._unidentified.items() if until > now}
+        self._wakes += self._waits.values()
+
+    def _choose_all(self, now: float) -> None:
         """Let rules take events: this machine's at once, those of others a few at a time."""
         effects = self.state.effects
         telling = sum(effects[key].action.settings.tells for key in self._runs)
         left = OTHERS_AT_ONCE - telling
-        for event_id, event in events.items():
+        for event_id, event in self.events.items():
+            if event_id in self._waits:
+                continue
             new = event_id not in self.state.cases
             if new and not event.concerns_me and not self._rule(event, now)[0].acts:
                 left -= 1
@@ -258,7 +219,6 @@ class Decider:
         """Prepare again for what is held, where there is still time."""
         self._retry = False
         for case in self.state.cases.values():
-            assert case.rule is not None
             event, deadline = self.events[case.event_id], self._deadline(case)
             too_late = deadline is not None and now >= deadline
             may_begin = event.status == EventStatus.SCHEDULED or case.rule.even_if_started
@@ -294,7 +254,6 @@ class Decider:
         A started event keeps the deadline that it had, unless its rule prepares then too.
         """
         event, rule = self.events[case.event_id], case.rule
-        assert rule is not None
         if event.starts_by is not None:
             self._deadlines[case.event_id] = event.starts_by - self._margin
         elif rule.even_if_started:
@@ -303,9 +262,8 @@ class Decider:
 
     def _missing(self, case: state.Case) -> list[int]:
         """Return which of a case's actions still have to begin or to end."""
-        held = (
-            case.phase is state.Phase.HELD
-        )  # then nothing more is begun, but what a boot has undone
+        # Of a held case nothing more is begun, but what a boot has undone.
+        held = case.phase is state.Phase.HELD
         return [
             index
             for index, result in enumerate(case.results)
@@ -353,7 +311,6 @@ class Decider:
 
     def _advance(self, case: state.Case, now: float) -> None:
         """Begin a case's next action or skip it, until there is one to wait for."""
-        assert case.rule is not None
         for index in self._missing(case):
             key = case.effect(index)
             effect = self.state.effects.get(key)
@@ -362,9 +319,8 @@ class Decider:
             if reason is not None:
                 if own and effect is not None and effect.outcome is not None:
                     reason = effect.outcome  # it was begun, and is not tried again
-                self._write(
-                    state.ActionSkipped(event_id=case.event_id, index=index, outcome=reason)
-                )
+                skipped = state.ActionSkipped(event_id=case.event_id, index=index, outcome=reason)
+                self._write(skipped)
                 if case.phase is state.Phase.HELD:
                     return
                 continue
@@ -388,33 +344,30 @@ class Decider:
 
     def _reason_against(
         self, case: state.Case, index: int, effect: state.Effect | None, now: float
-    ) -> state.ActionOutcome | None:
+    ) -> ActionOutcome | None:
         """Return why an action must not begin; None if it may."""
         rule = case.rule
-        assert rule is not None
         terms = rule.prepare[index].settings
         if terms.tells:
             return None
-        if effect is not None and effect.outcome is state.ActionOutcome.DONE:
-            return state.ActionOutcome.SHARED
+        if effect is not None and effect.outcome is ActionOutcome.DONE:
+            return ActionOutcome.SHARED
         if effect is not None and effect.interrupted and not effect.busy:
-            return (
-                state.ActionOutcome.INTERRUPTED
-            )  # it may not be begun again, not for another event either
+            return ActionOutcome.INTERRUPTED  # nor may it be begun again for another event
         run = self._runs.get(case.effect(index))
         running = run is not None and not run.undo
         own = running and effect is not None and effect.event_id == case.event_id
         started = self.events[case.event_id].status != EventStatus.SCHEDULED
         if started and not rule.even_if_started and index not in case.again and not own:
-            return state.ActionOutcome.STARTED
+            return ActionOutcome.STARTED
         deadline = self._deadline(case)
         if deadline is None or (now < deadline and deadline - now >= terms.needs_seconds):
             return None
         if run is None or run.undo:
-            return state.ActionOutcome.NO_TIME
+            return ActionOutcome.NO_TIME
         if now < deadline or (run.deadline is not None and run.deadline <= now):
             return None  # it runs, or will have ended in a moment
-        return state.ActionOutcome.CUT if own else state.ActionOutcome.NO_TIME
+        return ActionOutcome.CUT if own else ActionOutcome.NO_TIME
 
     def _begin(self, effect: state.Effect, now: float) -> None:
         """Begin an action that has just been recorded as begun."""
@@ -442,16 +395,14 @@ class Decider:
             )
         )
 
-    def _conclude(self, run: _Run, outcome: state.ActionOutcome, text: str, now: float) -> None:
+    def _conclude(self, run: _Run, outcome: ActionOutcome, text: str, now: float) -> None:
         """Record how a run ended, and whether and when it is retried."""
         del self._runs[run.effect]
         effect = self.state.effects[run.effect]
         terms = effect.action.settings
-        if outcome is not state.ActionOutcome.DONE:
-            cut = run.cut or (outcome is state.ActionOutcome.CUT and run.stopped is None)
-            outcome = (
-                state.ActionOutcome.CUT if cut and not run.undo else state.ActionOutcome.FAILED
-            )
+        if outcome is not ActionOutcome.DONE:
+            cut = run.cut or (outcome is ActionOutcome.CUT and run.stopped is None)
+            outcome = ActionOutcome.CUT if cut and not run.undo else ActionOutcome.FAILED
             if run.stopped is not None and not run.cut:
                 text = f"it took longer than {terms.time_limit_seconds:g} s; {text}"
         if run.undo:
@@ -460,31 +411,20 @@ class Decider:
         else:
             pause = terms.retry_seconds
             too_late = run.deadline is not None and now + pause >= run.deadline
-            over = outcome is state.ActionOutcome.CUT or too_late or not self.state.needed(effect)
+            over = outcome is ActionOutcome.CUT or too_late or not self.state.needed(effect)
             final = over or effect.attempt > terms.retries
-        final = final or outcome is state.ActionOutcome.DONE
+        final = final or outcome is ActionOutcome.DONE
         if not final:
             self._retries[effect.key, run.undo] = now + pause
         else:
             self._retries.pop((effect.key, run.undo), None)
-        self._end(effect, outcome, final=final, text=text, undo=run.undo)
+        self._end(effect, outcome, text, final=final)
 
-    def _end(
-        self,
-        effect: state.Effect,
-        outcome: state.ActionOutcome,
-        *,
-        final: bool,
-        text: str,
-        undo: bool | None = None,
-    ) -> None:
+    def _end(self, effect: state.Effect, outcome: ActionOutcome, text: str, *, final: bool) -> None:
+        text = state.shortened(text)
         self._write(
             state.ActionEnded(
-                effect=effect.key,
-                undo=effect.undoing if undo is None else undo,
-                outcome=outcome,
-                final=final,
-                text=state.shortened(text),
+                effect=effect.key, undo=effect.undoing, outcome=outcome, final=final, text=text
             )
         )
 

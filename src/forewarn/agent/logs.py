@@ -127,7 +127,7 @@ class ActivityLog:
         if self._retried is None or not decider.looked:
             return
         for key, case in decider.state.cases.items():
-            if case.phase is not Phase.HELD or case.rule is None or key in self._retried:
+            if case.phase is not Phase.HELD or key in self._retried:
                 continue
             event = decider.events[key]
             why = "too little of its notice is left"
@@ -216,7 +216,7 @@ class ActivityLog:
     def _log_phases(self, decider: Decider) -> None:
         for key, case in decider.state.cases.items():
             before, self._phases[key] = self._phases.get(key), case.phase
-            if case.phase is before or case.rule is None:
+            if case.phase is before:
                 continue
             words = ""
             level = logging.INFO

@@ -90,21 +90,18 @@ BUILT_IN: Final = Rule(
 def choose(rules: Sequence[Rule], event: Event, notice_seconds: float | None) -> Rule:
     """Return the first rule that takes an event; the built-in one if none does.
 
-    Args:
-        rules: In their order.
-        event: As it is now.
-        notice_seconds: How much notice is left; None where nobody knows.
+    `notice_seconds` is the notice that is left, None where nobody knows; so in what follows.
     """
     return next((rule for rule in rules if matches(rule, event, notice_seconds)), BUILT_IN)
 
 
 def matches(rule: Rule, event: Event, notice_seconds: float | None) -> bool:
-    """Tell whether a rule takes an event; the arguments are those of `choose`."""
+    """Tell whether a rule takes an event."""
     match = rule.match
     least, most = match.min_notice_seconds, match.max_notice_seconds
     return (
         rule.enabled
-        and _concerns(match, event)
+        and (match.machine == "any" or event.concerns_me is (match.machine == "mine"))
         and (not match.types or event.event_type in match.types)
         and (not match.sources or event.source in match.sources)
         and (not match.status or event.status in match.status)
@@ -116,15 +113,7 @@ def matches(rule: Rule, event: Event, notice_seconds: float | None) -> bool:
 
 
 def next_change_seconds(rules: Iterable[Rule], notice_seconds: float | None) -> float | None:
-    """Return in how many seconds the choice may differ for no other reason than time.
-
-    Args:
-        rules: All of them.
-        notice_seconds: How much notice is left; None where nobody knows.
-
-    Returns:
-        None if time changes nothing.
-    """
+    """Return in how many seconds time alone may change the choice; None if it does not."""
     if notice_seconds is None:
         return None
     borders = [
@@ -134,14 +123,6 @@ def next_change_seconds(rules: Iterable[Rule], notice_seconds: float | None) -> 
         if rule.enabled and border is not None and border < notice_seconds
     ]
     return notice_seconds - max(borders) if borders else None
-
-
-def _concerns(match: Match, event: Event) -> bool:
-    if match.machine == "any":
-        return True
-    if event.concerns_me is None:
-        return False
-    return event.concerns_me is (match.machine == "mine")
 
 
 def _short(most: int | None, duration: int) -> bool:
@@ -211,10 +192,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 def forecast(rule: Rule, left_seconds: float, *, started: bool) -> Forecast:
     """Return what becomes of each action of a rule in the best case.
 
-    Args:
-        rule: That takes the event.
-        left_seconds: The notice that is left, less the margin; ignored once the event has started.
-        started: Whether the event has.
+    `left_seconds` is the notice that is left, less the margin; a started event has none.
     """
     left = None if started else left_seconds
     prospects: list[ActionForecast] = []

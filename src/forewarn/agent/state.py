@@ -97,12 +97,7 @@ class ImpossibleStep(Exception):  # noqa: N818 - it names what was asked
 
 
 def next_phase(event_id: str, phase: Phase | None, trigger: PhaseTrigger) -> Phase:
-    """Return the phase that follows.
-
-    Args:
-        event_id: Whose, for the message.
-        phase: Where it is, None before it is seen.
-        trigger: What happens to it.
+    """Return the phase that follows; `phase` is None before the event is seen.
 
     Raises:
         ImpossibleStep: The table has no such step.
@@ -253,8 +248,8 @@ class Case(msgspec.Struct, kw_only=True):
 
     event: Event
     phase: Phase
-    rule: Rule | None = None
-    """The rule that took it last; None for a moment only."""
+    rule: Rule
+    """The rule that took it last."""
     results: list[ActionOutcome | None] = []
     """How each action of the rule ended; None while it has not."""
     again: list[int] = []
@@ -269,7 +264,6 @@ class Case(msgspec.Struct, kw_only=True):
 
     def effect(self, index: int) -> str:
         """Return the key of the effect of one of its actions."""
-        assert self.rule is not None
         own = f"{self.event_id}/{self.rule.name}/{index}"
         return self.rule.prepare[index].settings.effect or own
 
@@ -337,11 +331,7 @@ FORGOTTEN: Final = frozenset({"forget", "again"})
 
 
 class AgentState:
-    """The events in hand, and the effects that stand.
-
-    Args:
-        records: The journal's, in their order.
-    """
+    """The events in hand, and the effects that stand, as the journal's records make them."""
 
     def __init__(self, records: Iterable[AnyRecord] = ()) -> None:
         self.boot = ""
@@ -404,15 +394,15 @@ class AgentState:
                 case_ = self.cases[record.event_id]
                 case_.results[record.index] = record.outcome
                 served = self.effects.get(case_.effect(record.index))
-                if served is not None and self._is_of(served, case_) and served.text:
+                if served is not None and _is_of(served, case_) and served.text:
                     case_.reasons[record.index] = served.text
                 if served is not None and case_.event_id not in served.served:
                     served.served.append(case_.event_id)
                 _settle(case_)
             case EventApproved():
-                self._move(self.cases[record.event_id], PhaseTrigger.APPROVE)
+                _move(self.cases[record.event_id], PhaseTrigger.APPROVE)
             case EventGone():
-                self._move(self.cases[record.event_id], PhaseTrigger.VANISH)
+                _move(self.cases[record.event_id], PhaseTrigger.VANISH)
                 del self.cases[record.event_id]
             case MachineBooted():
                 self._boot(record)
@@ -431,21 +421,19 @@ class AgentState:
 
     def _take(self, record: RuleMatched) -> None:
         event_id = record.event.event_id.upper()
-        case = self.cases.get(event_id)
-        phase = case.phase if case else next_phase(event_id, None, PhaseTrigger.APPEAR)
+        known = self.cases.get(event_id)
+        phase = known.phase if known else next_phase(event_id, None, PhaseTrigger.APPEAR)
         trigger = PhaseTrigger.TAKE if record.rule.acts else PhaseTrigger.NOTE
-        case = Case(
+        case = self.cases[event_id] = Case(
             event=record.event,
             phase=next_phase(event_id, phase, trigger),
             rule=record.rule,
             results=[None] * len(record.rule.prepare),
         )
-        self.cases[event_id] = case
         _settle(case)
 
     def _begin(self, record: ActionBegun) -> None:
         case = self.cases[record.event_id]
-        assert case.rule is not None
         before = self.effects.get(record.effect)
         self._order += 1
         self.effects[record.effect] = Effect(
@@ -468,7 +456,7 @@ class AgentState:
         effect.text = "" if record.outcome.good else record.text
         effect.interrupted |= record.final and record.outcome is ActionOutcome.INTERRUPTED
         case = self.cases.get(effect.event_id)
-        if record.final and case is not None and self._is_of(effect, case):
+        if record.final and case is not None and _is_of(effect, case):
             if case.results[effect.index] is None:
                 case.results[effect.index] = record.outcome
                 if effect.text:
@@ -488,7 +476,7 @@ class AgentState:
 
     def _retry(self, case: Case) -> None:
         """Have everything done again that did not end well."""
-        self._move(case, PhaseTrigger.RETRY)
+        _move(case, PhaseTrigger.RETRY)
         for index, result in enumerate(case.results):
             if result is None or result.good:
                 continue
@@ -511,50 +499,45 @@ class AgentState:
 
     def _boot_step(self, case: Case, index: int, effect: Effect) -> None:
         """Record what a boot has made of an action."""
-        begun = case.results[index] is not None or (effect.doing and self._is_of(effect, case))
+        begun = case.results[index] is not None or (effect.doing and _is_of(effect, case))
         if begun and effect.action.settings.after_boot == "again":
             case.results[index] = None
             case.reasons.pop(index, None)
             case.again = sorted({*case.again, index})
             if case.phase is not Phase.HELD:  # what is held stays so
-                self._move(case, PhaseTrigger.BOOT)
+                _move(case, PhaseTrigger.BOOT)
         elif begun and case.results[index] is None:
             case.results[index] = ActionOutcome.INTERRUPTED
             _settle(case)
 
-    @staticmethod
-    def _is_of(effect: Effect, case: Case) -> bool:
-        """Tell whether the effect was begun for this case, by the rule that it has now."""
-        return (
-            effect.event_id == case.event_id
-            and case.rule is not None
-            and case.rule.name == effect.rule
-            and effect.index < len(case.results)
-        )
 
-    @staticmethod
-    def _move(case: Case, trigger: PhaseTrigger) -> None:
-        case.phase = next_phase(case.event_id, case.phase, trigger)
+def _is_of(effect: Effect, case: Case) -> bool:
+    """Tell whether the effect was begun for this case, by the rule that it has now."""
+    return (
+        effect.event_id == case.event_id
+        and case.rule.name == effect.rule
+        and effect.index < len(case.results)
+    )
+
+
+def _move(case: Case, trigger: PhaseTrigger) -> None:
+    case.phase = next_phase(case.event_id, case.phase, trigger)
 
 
 def _settle(case: Case) -> None:
     """Move a case on when its results say so."""
     if case.phase is not Phase.PREPARING:
         return
-    rule = case.rule
-    assert rule is not None
-    if rule.approve == "at-once":  # it waits for nothing
-        case.phase = next_phase(case.event_id, case.phase, PhaseTrigger.FINISH)
-    elif any(_holds(case, index) for index in range(len(case.results))):
-        case.phase = next_phase(case.event_id, case.phase, PhaseTrigger.HOLD)
-    elif None not in case.results:
-        case.phase = next_phase(case.event_id, case.phase, PhaseTrigger.FINISH)
+    at_once = case.rule.approve == "at-once"  # it waits for nothing
+    if not at_once and any(_holds(case, index) for index in range(len(case.results))):
+        _move(case, PhaseTrigger.HOLD)
+    elif at_once or None not in case.results:
+        _move(case, PhaseTrigger.FINISH)
 
 
 def _holds(case: Case, index: int) -> bool:
     """Tell whether the result of an action forbids to approve."""
     result = case.results[index]
-    assert case.rule is not None
     if result is None or result.good:
         return False
     if result.cut:
