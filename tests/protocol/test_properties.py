@@ -7,11 +7,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.protocol import codec, exchange, versions
+from forewarn.protocol import codec, exchange, tolerant, versions
 from forewarn.protocol.codec import Malformed
 from forewarn.protocol.document import Document, Event
 from forewarn.protocol.exchange import Peer, Rules
 from forewarn.protocol.message import HttpRequest, Reply
+from forewarn.protocol.tolerant import Listed, Listing
 from forewarn.protocol.versions import Version
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 from protocol import world
@@ -42,30 +43,35 @@ def events(draw: st.DrawFn) -> Event:
 DOCUMENTS = st.builds(
     Document,
     incarnation=st.integers(0, 2**53),
-    events=st.lists(events(), max_size=5).map(tuple),
+    events=st.lists(events(), max_size=5, unique_by=lambda event: event.event_id).map(tuple),
     cloud_service=st.booleans(),
 )
 
 
-def as_shown(document: Document, version: Version) -> Document:
+def as_shown(document: Document, version: Version) -> Listing:
     """Return what the version can show of it, and nothing more."""
-    unknown: dict[str, object] = {"description": "", "source": None, "duration_seconds": -1}
+    unknown = {"description": None, "source": None, "duration_seconds": None}
     forgotten = {name: value for name, value in unknown.items() if name not in version.fields}
-    shown = tuple(
-        msgspec.structs.replace(event, **forgotten)
+    prefix = "_" if version.name == "2017-03-01" and not document.cloud_service else ""
+    shown = (
+        msgspec.structs.asdict(event)
+        | {"resource_type": "VirtualMachine"}
+        | {"resources": tuple(prefix + name for name in event.resources)}
+        | forgotten
         for event in document.events
         if event.event_type in version.event_types
     )
-    told = version.name == "2017-03-01" and document.cloud_service and bool(shown)
-    return Document(incarnation=document.incarnation, events=shown, cloud_service=told)
+    return Listing(
+        incarnation=document.incarnation, events=tuple(Listed(**facts) for facts in shown)
+    )
 
 
 @given(DOCUMENTS, VERSIONS)
-def test_what_a_version_can_show_survives_encode_and_decode(
+def test_what_a_version_can_show_is_what_a_client_reads(
     document: Document, version: Version
 ) -> None:
     body = codec.encode_document(document, version)
-    assert codec.decode_document(body, version) == as_shown(document, version)
+    assert tolerant.listing(body) == as_shown(document, version)
 
 
 ADDED = {
@@ -95,7 +101,7 @@ def test_no_version_shows_a_field_or_a_type_that_came_later(
 def test_incarnation_ids_and_their_order_are_the_same_in_every_version(document: Document) -> None:
     ids = [event.event_id for event in document.events]
     for version in versions.VERSIONS:
-        read = codec.decode_document(codec.encode_document(document, version), version)
+        read = tolerant.listing(codec.encode_document(document, version))
         assert read.incarnation == document.incarnation
         shown = [event.event_id for event in read.events]
         known = {e.event_id for e in document.events if e.event_type in version.event_types}
@@ -150,16 +156,6 @@ def test_any_body_is_an_approval_or_is_refused(body: bytes) -> None:
     else:
         assert exchange.start_requests(body) == ids
         assert len(set(ids)) == len(ids)
-
-
-@given(BODIES, VERSIONS)
-def test_any_bytes_are_a_document_or_are_refused(body: bytes, version: Version) -> None:
-    try:
-        document = codec.decode_document(body, version)
-    except Malformed:
-        return
-    again = codec.encode_document(document, version)
-    assert codec.decode_document(again, version) == document
 
 
 WORDS = (

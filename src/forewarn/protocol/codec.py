@@ -5,18 +5,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from forewarn.protocol import refusals, text
-from forewarn.protocol.document import Document, Event
+from forewarn.protocol.document import Document
 from forewarn.protocol.instance import Tree
 from forewarn.protocol.versions import Version
-from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventStatus, EventType
-
-T = TypeVar("T")
 
 PREVIEW_PREFIX: Final = "_"
 """What the preview puts before the names of machines outside cloud services."""
@@ -26,31 +23,21 @@ class Malformed(ValueError):  # noqa: N818 - describes the body, not an error of
     """A body is not what was expected; the message says what is wrong, as `is not JSON` does."""
 
 
-class _WireEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An event in JSON, keys in this order; a version leaves out those it does not have."""
+INCARNATION: Final = "DocumentIncarnation"
+EVENTS: Final = "Events"
 
-    event_id: str = msgspec.field(name="EventId")
-    status: EventStatus = msgspec.field(name="EventStatus")
-    event_type: EventType = msgspec.field(name="EventType")
-    resource_type: str = msgspec.field(name="ResourceType")
-    resources: tuple[str, ...] = msgspec.field(name="Resources")
-    not_before: str = msgspec.field(name="NotBefore")
-    description: str | UnsetType = msgspec.field(name="Description", default=UNSET)
-    source: EventSource | UnsetType = msgspec.field(name="EventSource", default=UNSET)
-    duration_seconds: int | UnsetType = msgspec.field(name="DurationInSeconds", default=UNSET)
-
-
-class _WireDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    incarnation: int = msgspec.field(name="DocumentIncarnation")
-    events: tuple[_WireEvent, ...] = msgspec.field(name="Events")
-
-
-class _WireStartRequest(msgspec.Struct, frozen=True):
-    event_id: str = msgspec.field(name="EventId")
-
-
-class _WireStartRequests(msgspec.Struct, frozen=True):
-    start_requests: list[_WireStartRequest] = msgspec.field(name="StartRequests")
+EVENT_NAMES: Final = {
+    "event_id": "EventId",
+    "status": "EventStatus",
+    "event_type": "EventType",
+    "resource_type": "ResourceType",
+    "resources": "Resources",
+    "not_before": "NotBefore",
+    "description": "Description",
+    "source": "EventSource",
+    "duration_seconds": "DurationInSeconds",
+}
+"""The JSON names of an event's attributes, in the order of the answer."""
 
 
 class _WireError(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,112 +45,23 @@ class _WireError(msgspec.Struct, frozen=True, omit_defaults=True):
     newest_versions: tuple[str, ...] = msgspec.field(name="newest-versions", default=())
 
 
-class _WireVersions(msgspec.Struct, frozen=True):
-    versions: tuple[str, ...] = msgspec.field(name="apiVersions")
-
-
-DOCUMENT_NAMES: Final = dict(
-    zip(_WireDocument.__struct_fields__, _WireDocument.__struct_encode_fields__, strict=True)
-)
-"""The JSON names of a document's attributes."""
-
-EVENT_NAMES: Final = dict(
-    zip(_WireEvent.__struct_fields__, _WireEvent.__struct_encode_fields__, strict=True)
-)
-"""The JSON names of an event's attributes."""
-
 _encoder: Final = msgspec.json.Encoder()
-_document_decoder: Final = msgspec.json.Decoder(_WireDocument)
 _error_decoder: Final = msgspec.json.Decoder(_WireError)
 
 
 def encode_document(document: Document, version: Version) -> bytes:
-    """Return the body of a GET: the events that the version shows, in the order given.
-
-    Raises:
-        ValueError: An event has no source, and the version shows one.
-    """
+    """Return the body of a GET: the events that the version shows, in the order given."""
     prefix = PREVIEW_PREFIX if version.prefixed_names and not document.cloud_service else ""
-    return _encoder.encode(
-        _WireDocument(
-            incarnation=document.incarnation,
-            events=tuple(
-                _wire_event(event, version, prefix)
-                for event in document.events
-                if event.event_type in version.event_types
-            ),
-        )
-    )
-
-
-def _wire_event(event: Event, version: Version, prefix: str) -> _WireEvent:
-    shown = version.fields
-    source: EventSource | UnsetType = UNSET
-    if "source" in shown:
-        if event.source is None:
-            raise ValueError(f"event {event.event_id} has no source, and {version.name} shows one")
-        source = event.source
-    return _WireEvent(
-        event_id=event.event_id,
-        status=event.status,
-        event_type=event.event_type,
-        resource_type=RESOURCE_TYPE,
-        resources=tuple(prefix + name for name in event.resources),
-        not_before=_written(event.not_before, version),
-        description=event.description if "description" in shown else UNSET,
-        source=source,
-        duration_seconds=event.duration_seconds if "duration_seconds" in shown else UNSET,
-    )
-
-
-def decode_document(body: bytes, version: Version) -> Document:
-    """Read exactly what `encode_document` writes by the same version.
-
-    Fields that the version does not show get the defaults of `document.Event`.
-
-    Raises:
-        Malformed: A key is missing or unknown to the version, or a value is not what it should be.
-    """
-    try:
-        wire = _document_decoder.decode(body)
-        document = Document(
-            incarnation=wire.incarnation,
-            events=tuple(_event(event, version) for event in wire.events),
-            cloud_service=version.prefixed_names
-            and any(
-                not name.startswith(PREVIEW_PREFIX)
-                for event in wire.events
-                for name in event.resources
-            ),
-        )
-    except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
-        raise Malformed(f"is not a document of {version.name}: {text.shown(str(error))}") from error
-    return document
-
-
-def _event(wire: _WireEvent, version: Version) -> Event:
-    for name in ("description", "source", "duration_seconds"):
-        if (getattr(wire, name) is not UNSET) != (name in version.fields):
-            raise ValueError(
-                f"event {wire.event_id} shows another version's {name}, or lacks its own"
-            )
-    if wire.event_type not in version.event_types or wire.resource_type != RESOURCE_TYPE:
-        raise ValueError(
-            f"event {wire.event_id} is a {wire.event_type.value} of a {wire.resource_type}"
-        )
-    prefix = PREVIEW_PREFIX if version.prefixed_names else ""
-    return Event(
-        event_id=wire.event_id,
-        status=wire.status,
-        event_type=wire.event_type,
-        resources=tuple(name.removeprefix(prefix) for name in wire.resources),
-        not_before=_read(wire.not_before, version),
-        **{
-            name: getattr(wire, name)
-            for name in ("description", "source", "duration_seconds")
-            if name in version.fields
-        },
-    )
+    names = [(EVENT_NAMES[attribute], attribute) for attribute in version.fields]
+    events = []
+    for event in document.events:
+        if event.event_type in version.event_types:
+            written = {name: getattr(event, attribute) for name, attribute in names}
+            written[EVENT_NAMES["not_before"]] = _written(event.not_before, version)
+            if prefix:
+                written[EVENT_NAMES["resources"]] = [prefix + name for name in event.resources]
+            events.append(written)
+    return _encoder.encode({INCARNATION: document.incarnation, EVENTS: events})
 
 
 _ISO_8601: Final = r"(?a)\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d\S{0,24}"
@@ -199,15 +97,6 @@ def _written(not_before: datetime | None, version: Version) -> str:
     return http_date(not_before).decode()
 
 
-def _read(not_before: str, version: Version) -> datetime | None:
-    if not not_before:
-        return None
-    moment = any_date(not_before)
-    if _written(moment, version) != not_before:
-        raise ValueError(f"NotBefore {not_before!r} is not a date as {version.name} writes it")
-    return moment
-
-
 def any_date(written: str) -> datetime:
     """Read a date by RFC 1123 or ISO 8601, in any version's answer; in UTC.
 
@@ -234,7 +123,7 @@ def any_date(written: str) -> datetime:
 
 def encode_start_requests(event_ids: Iterable[str]) -> bytes:
     """Return the body of a POST that approves these events, in this order."""
-    return _encoder.encode(_WireStartRequests([_WireStartRequest(each) for each in event_ids]))
+    return _encoder.encode({"StartRequests": [{"EventId": each} for each in event_ids]})
 
 
 def decode_start_requests(body: bytes) -> tuple[str, ...]:
@@ -363,7 +252,7 @@ def decode_error(body: bytes) -> tuple[str, tuple[str, ...]]:
 
 def encode_versions(names: tuple[str, ...]) -> bytes:
     """Return the body of /metadata/versions."""
-    return _encoder.encode(_WireVersions(names))
+    return _encoder.encode({"apiVersions": names})
 
 
 def encode_tree(tree: Tree) -> bytes:

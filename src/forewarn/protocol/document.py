@@ -28,29 +28,19 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     not_before: datetime | None
     """In whole seconds, aware; None once Started, which is written `""`."""
     description: str = ""
-    source: EventSource | None = None
-    """None only where it was read in a version that does not show it."""
+    source: EventSource
     duration_seconds: int = UNKNOWN_DURATION
     """The expected interruption; 0 none, -1 unknown or not applicable."""
 
     def __post_init__(self) -> None:
         """Refuse what no guest may see."""
-        if not self.status.visible:
-            raise ValueError(
-                f"event {self.event_id} is {self.status.value}: guests never see such an event"
-            )
-        if (self.not_before is None) != (self.status is EventStatus.STARTED):
-            raise ValueError(
-                f"event {self.event_id} is {self.status.value} with NotBefore {self.not_before}: "
-                "a Scheduled event has one, a Started one has none"
-            )
-        if self.not_before is not None and (
-            self.not_before.tzinfo is None or self.not_before.microsecond
+        moment = self.not_before
+        if (
+            not self.status.visible
+            or (moment is None) != (self.status is EventStatus.STARTED)
+            or (moment is not None and (moment.tzinfo is None or moment.microsecond))
         ):
-            raise ValueError(
-                f"event {self.event_id} has NotBefore {self.not_before}: "
-                "it must be aware and in whole seconds"
-            )
+            raise ValueError(f"guests never see such an event: {self}")
 
     @property
     def resource_type(self) -> str:

@@ -1,10 +1,9 @@
 """Reads the answer of any server in any version: the client's side of the wire.
 
-`codec.decode_document` reads only what Forewarn writes. A client meets other servers, of versions
-that it does not know, and its machine must get its notice all the same: unknown values are kept as
-text, missing ones are None, unknown keys are skipped. What nobody can act on (no list of events, an
-event without an id, an invalid date) is refused whole, since reading it as "no such event" would
-tell a machine that its maintenance is over.
+A client meets servers of versions that it does not know, and its machine must get its notice all
+the same: unknown values are kept as text, missing ones are None, unknown keys are skipped. What
+nobody can act on (no list of events, an event without an id, an invalid date) is refused whole,
+since reading it as "no such event" would tell a machine that its maintenance is over.
 """
 
 import re
@@ -78,7 +77,7 @@ def listing(body: bytes) -> Listing:
     content = _content(body)
     if not isinstance(content, dict):
         raise codec.Malformed("is JSON, but not an object")
-    entries = content.get(codec.DOCUMENT_NAMES["events"])
+    entries = content.get(codec.EVENTS)
     if not isinstance(entries, list):
         raise codec.Malformed("has no list of Events")
     if len(entries) > MAX_EVENTS:
@@ -88,7 +87,7 @@ def listing(body: bytes) -> Listing:
         event = _listed(entry, number)
         events.setdefault(event.key, event)
     return Listing(
-        incarnation=_whole(content.get(codec.DOCUMENT_NAMES["incarnation"])),
+        incarnation=_whole(content.get(codec.INCARNATION)),
         events=tuple(events.values()),
     )
 

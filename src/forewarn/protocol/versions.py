@@ -24,46 +24,28 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a POST needs `Metadata: true` whatever the settings say (section 3, rule 1)."""
 
 
-_FIELDS_2017: Final = (
-    "event_id",
-    "status",
-    "event_type",
-    "resource_type",
-    "resources",
-    "not_before",
-)
-_TYPES_2017: Final = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY})
+_FIELDS: Final = ("event_id", "status", "event_type", "resource_type", "resources", "not_before")
+_TYPES: Final = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEPLOY})
+_ALL_TYPES: Final = frozenset(EventType)
 
-VERSIONS: Final[tuple[Version, ...]] = (
+VERSIONS: Final = (
     Version(
         name="2017-03-01",
-        fields=_FIELDS_2017,
-        event_types=_TYPES_2017,
+        fields=_FIELDS,
+        event_types=_TYPES,
         prefixed_names=True,
         iso_dates=True,
         header_required_on_post=False,
     ),
-    Version(name="2017-08-01", fields=_FIELDS_2017, event_types=_TYPES_2017),
-    Version(
-        name="2017-11-01",
-        fields=_FIELDS_2017,
-        event_types=_TYPES_2017 | {EventType.PREEMPT},
-    ),
-    Version(name="2019-01-01", fields=_FIELDS_2017, event_types=frozenset(EventType)),
-    Version(
-        name="2019-04-01",
-        fields=(*_FIELDS_2017, "description"),
-        event_types=frozenset(EventType),
-    ),
-    Version(
-        name="2019-08-01",
-        fields=(*_FIELDS_2017, "description", "source"),
-        event_types=frozenset(EventType),
-    ),
+    Version(name="2017-08-01", fields=_FIELDS, event_types=_TYPES),
+    Version(name="2017-11-01", fields=_FIELDS, event_types=_TYPES | {EventType.PREEMPT}),
+    Version(name="2019-01-01", fields=_FIELDS, event_types=_ALL_TYPES),
+    Version(name="2019-04-01", fields=(*_FIELDS, "description"), event_types=_ALL_TYPES),
+    Version(name="2019-08-01", fields=(*_FIELDS, "description", "source"), event_types=_ALL_TYPES),
     Version(
         name="2020-07-01",
-        fields=(*_FIELDS_2017, "description", "source", "duration_seconds"),
-        event_types=frozenset(EventType),
+        fields=(*_FIELDS, "description", "source", "duration_seconds"),
+        event_types=_ALL_TYPES,
     ),
 )
 """Every version of scheduled events, the oldest first."""
@@ -72,45 +54,15 @@ BY_NAME: Final[dict[str, Version]] = {version.name: version for version in VERSI
 NEWEST: Final = VERSIONS[-1]
 
 INSTANCE_VERSIONS: Final[tuple[str, ...]] = (
-    "2017-03-01",
-    "2017-04-02",
-    "2017-08-01",
-    "2017-10-01",
-    "2017-12-01",
-    "2018-02-01",
-    "2018-04-02",
-    "2018-10-01",
-    "2019-02-01",
-    "2019-03-11",
-    "2019-04-30",
-    "2019-06-01",
-    "2019-06-04",
-    "2019-08-01",
-    "2019-08-15",
-    "2019-11-01",
-    "2020-06-01",
-    "2020-07-15",
-    "2020-09-01",
-    "2020-10-01",
-    "2020-12-01",
-    "2021-01-01",
-    "2021-02-01",
-    "2021-03-01",
-    "2021-05-01",
-    "2021-08-01",
-    "2021-10-01",
-    "2021-11-01",
-    "2021-11-15",
-    "2021-12-13",
-    "2023-07-01",
-    "2023-11-15",
-    "2024-03-15",
-    "2024-07-17",
+    *("2017-03-01", "2017-04-02", "2017-08-01", "2017-10-01", "2017-12-01"),
+    *("2018-02-01", "2018-04-02", "2018-10-01"),
+    *("2019-02-01", "2019-03-11", "2019-04-30", "2019-06-01", "2019-06-04", "2019-08-01"),
+    *("2019-08-15", "2019-11-01"),
+    *("2020-06-01", "2020-07-15", "2020-09-01", "2020-10-01", "2020-12-01"),
+    *("2021-01-01", "2021-02-01", "2021-03-01", "2021-05-01", "2021-08-01", "2021-10-01"),
+    *("2021-11-01", "2021-11-15", "2021-12-13"),
+    *("2023-07-01", "2023-11-15"),
+    *("2024-03-15", "2024-07-17"),
     "2025-04-07",
 )
 """The instance service's own list, the oldest first (protocol.md section 1)."""
-
-
-def shows(version: Version, event_type: EventType) -> bool:
-    """Tell whether this version shows events of this type."""
-    return event_type in version.event_types

@@ -23,7 +23,8 @@ from forewarn.maintenance import alerts, model
 from forewarn.maintenance.fleet import Fleet
 from forewarn.maintenance.invariants import InvariantBroken
 from forewarn.maintenance.model import Changes, Machine, Operation, Policy, Scope
-from forewarn.protocol import codec, document, versions
+from forewarn.protocol import tolerant, versions
+from forewarn.protocol.tolerant import Listing
 from forewarn.protocol.versions import Version
 from forewarn.server.guest.documents import Documents
 from forewarn.store import memory
@@ -132,7 +133,7 @@ class Harness:
         """Check what the guests' documents and the operations have become by a commit."""
         for scope in changes.scopes:
             page = self._documents.page(scope.key, versions.NEWEST)
-            events = codec.decode_document(page.body, versions.NEWEST).events
+            events = tolerant.listing(page.body).events
             self._trace.read("a guest", scope.key, scope.incarnation, events)
         for operation in changes.operations:
             self._trace.changed(self._operations.get(operation.id), operation)
@@ -211,7 +212,7 @@ class Harness:
         asyncio.run(self._heartbeat.believe())
         self._tick()
 
-    def reads(self, scope: str, version: Version) -> document.Document:
+    def reads(self, scope: str, version: Version) -> Listing:
         """Return the document of a scope as a client of this version reads it.
 
         Raises:
@@ -219,8 +220,7 @@ class Harness:
             KeyError: There is no such scope.
         """
         self._need_server()
-        body = self._documents.page(scope, version).body
-        return codec.decode_document(body, version)
+        return tolerant.listing(self._documents.page(scope, version).body)
 
     def scopes(self) -> dict[str, Scope]:
         """Return all scopes as they were committed."""
@@ -259,10 +259,6 @@ class Harness:
                 up_since=BEGINNING,
                 clock=self._watch.clock_doubt(),
             )
-
-    def since_beginning(self, moment: datetime) -> timedelta:
-        """Return a time of day as the span since the beginning."""
-        return moment - BEGINNING
 
     def _check_trace(self) -> None:
         if self._trace.complaints:

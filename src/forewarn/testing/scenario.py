@@ -12,6 +12,7 @@ from forewarn.control.plane import Plane
 from forewarn.maintenance import planner
 from forewarn.maintenance.model import Operation, Refused
 from forewarn.protocol import codec, document, versions
+from forewarn.protocol.tolerant import Listed
 from forewarn.testing import parser
 from forewarn.testing.harness import BEGINNING, Harness, ServerDown, ServerKilled
 
@@ -208,7 +209,8 @@ class _Play:
             members.setdefault(machine.scope, []).append(machine.name)
         changes = []
         for key, scope in self._harness.scopes().items():
-            read = self._harness.reads(key, versions.NEWEST)
+            listing = self._harness.reads(key, versions.NEWEST)
+            read = msgspec.convert(listing, document.Document, from_attributes=True)
             before = self._seen.get(key, document.Document(incarnation=0))
             self._seen[key] = read
             if read != before:
@@ -300,32 +302,29 @@ def _document(harness: Harness, expected: parser.ExpectDocument) -> str:
     machine = harness.machine(expected.machine)
     if machine is None:
         return f"there is no machine {expected.machine}"
-    events = harness.reads(machine.scope, versions.BY_NAME[expected.version]).events
-    found = [
-        parser.ExpectedEvent(
-            event_type=event.event_type,
-            status=event.status,
-            machines=event.resources,
-            not_before=None
-            if event.not_before is None
-            else harness.since_beginning(event.not_before),
-        )
-        for event in events
-    ]
-    pairs = list(zip(found, expected.events, strict=False))
-    if len(found) == len(expected.events) and all(_same(one, other) for one, other in pairs):
+    version = versions.BY_NAME[expected.version]
+    events = harness.reads(machine.scope, version).events
+    pairs = list(zip(events, expected.events, strict=False))
+    if len(events) == len(expected.events) and all(_is_as_expected(*pair) for pair in pairs):
         return ""
     told = []
-    for event in found:
-        at = "" if event.not_before is None else f" at {_clock_face(event.not_before)}"
-        told.append(f"{event.event_type} {event.status} of {', '.join(event.machines)}{at}")
+    for event in events:
+        at = "" if event.not_before is None else f" at {_clock_face(event.not_before - BEGINNING)}"
+        told.append(f"{event.event_type} {event.status} of {', '.join(_names(event))}{at}")
     return f"{machine.name} sees {' and '.join(told) or 'nothing'}"
 
 
-def _same(event: parser.ExpectedEvent, expected: parser.ExpectedEvent) -> bool:
-    if expected.not_before is None:
-        event = msgspec.structs.replace(event, not_before=None)
-    return event == expected
+def _names(event: Listed) -> tuple[str, ...]:
+    return tuple(name.removeprefix(codec.PREVIEW_PREFIX) for name in event.resources)
+
+
+def _is_as_expected(event: Listed, expected: parser.ExpectedEvent) -> bool:
+    at = None if event.not_before is None else event.not_before - BEGINNING
+    return (
+        (event.event_type, event.status) == (expected.event_type, expected.status)
+        and _names(event) == expected.machines
+        and expected.not_before in {None, at}
+    )
 
 
 def _operation(harness: Harness, expected: parser.ExpectOperation) -> str:
@@ -333,8 +332,8 @@ def _operation(harness: Harness, expected: parser.ExpectOperation) -> str:
     if operation is None:
         return "" if expected.status is None else f"there is no operation {expected.operation}"
     started = operation.started_at
-    since = None if started is None else harness.since_beginning(started)
-    not_before = harness.since_beginning(operation.not_before)
+    since = None if started is None else started - BEGINNING
+    not_before = operation.not_before - BEGINNING
     holds = (
         operation.status is expected.status
         and expected.because in {None, operation.start_cause}

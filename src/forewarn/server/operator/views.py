@@ -327,7 +327,7 @@ def _showing(
     for name in machine_names:
         seen = last_request(model.key(name))
         version = versions.BY_NAME.get(seen[1]) if seen else None
-        if version is not None and versions.shows(version, event_type):
+        if version is not None and event_type in version.event_types:
             showing.append(name)
     return showing
 
