@@ -103,10 +103,10 @@ def forget_holds() -> None:
     from forewarn.maintenance import commands
 
     def release_claims(self: plane.Plane) -> "Future[int]":
-        def job(unit: UnitOfWork) -> Work:
+        def job(unit: UnitOfWork) -> Work[Any]:
             for hold in unit.holds():
                 snapshot = loading.for_hold(unit, hold)
-                unit.apply(self._decide(snapshot, commands.ReleaseHold(hold), unit.now).changes)
+                unit.apply(self._decide(unit, snapshot, commands.ReleaseHold(hold)).changes)
             return Work(None)
 
         self._writer.submit(job).result()

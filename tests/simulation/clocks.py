@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 import msgspec
 
 from forewarn.clock import ManualClock
-from forewarn.control import downtime
+from forewarn.control import timekeeping
 from forewarn.control.service_clock import Served, ServiceClock
-from forewarn.control.trust import TOLERANCE
+from forewarn.control.timekeeping import TOLERANCE
 
 NONE = timedelta(0)
 
@@ -89,7 +89,7 @@ class Clocks:
 
     def stand_still(self, time: timedelta) -> None:
         """Let time go by in which the whole process gets no turn: no guest can read."""
-        assert time.total_seconds() > downtime.OUTAGE_SECONDS
+        assert time.total_seconds() > timekeeping.OUTAGE_SECONDS
         self._wall.advance(time)
         self._real.advance(time)
         self._stands = True

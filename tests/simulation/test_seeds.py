@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from forewarn.connectors.port import Outcome, Task
-from forewarn.control import loading, tombstones, trust
+from forewarn.control import loading, timekeeping, tombstones
 from forewarn.control.executor import Executor
 from forewarn.control.service_clock import ServiceClock
+from forewarn.control.timekeeping import Trust
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import NO_NEEDS, Job
 from forewarn.maintenance import commands, decide, fleet, notice, working_set
@@ -182,8 +183,10 @@ def not_given_back(bench: working_set.WorkingSet, cause: Any) -> list[str]:
     return []
 
 
-def believed_for_nothing(known: trust.Trust, look: trust.Look) -> tuple[trust.Trust, timedelta]:
-    return trust.Trust(agreed=look), timedelta(0)
+def believed_for_nothing(
+    known: timekeeping.Trust, look: timekeeping.Look
+) -> tuple[timekeeping.Trust, timedelta]:
+    return Trust(agreed=look), timedelta(0)
 
 
 def unlisted(*_: Any) -> Any:
@@ -241,7 +244,7 @@ def play_all() -> None:
             {**decide.RULES, commands.ExtendNotices: not_given_back},
             "before its guests had their notice",
         ),
-        (trust, "believe", believed_for_nothing, "before its guests had their notice"),
+        (timekeeping, "believe", believed_for_nothing, "before its guests had their notice"),
         (ServiceClock, "clock_doubt", unlisted, "the clock is not listed"),
         (decide, "RULES", {**decide.RULES, commands.RecordRequests: as_of_now}, "was asked at"),
         (Executor, "outcome", again, "nobody said so|and is again"),

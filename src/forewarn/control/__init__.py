@@ -7,8 +7,7 @@
     tombstones     the incarnations of what was removed
     changefeed     tells the process's memory what changed, after the commit
     service_clock  the service's time, whether anything may start in it, and what guests are owed
-    downtime       how long guests could not read, and how far notices move for it
-    trust          whether the time of day can be trusted: clock readings in, a verdict out
+    timekeeping    whether the time of day can be trusted, and how long guests could not read
     ticker         waits for the next wake-up, and has the plane start what is due
     executor       claims started operations and runs the connector
 

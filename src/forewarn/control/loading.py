@@ -61,10 +61,9 @@ def resolve(unit: UnitOfWork, reference: str) -> dict[str, Operation]:
 def read_ahead(unit: UnitOfWork, needs: Iterable[Needs]) -> None:
     """Read at once what the jobs of a batch will ask for one by one."""
     named = [need for need in needs if need.events or need.operations]
-    found = unit.operations_of_events([event_id for need in named for event_id in need.events])
-    around(unit, found)
-    may_end = [id_ for need in named if need.ending for id_ in need.operations]
+    around(unit, unit.operations_of_events([id_ for need in named for id_ in need.events]))
     unit.operations([id_ for need in named for id_ in need.operations])
+    may_end = [id_ for need in named if need.ending for id_ in need.operations]
     if may_end:
         ending(unit, unit.operations(may_end))
 
@@ -80,18 +79,19 @@ def around(
         rolling: Whether one of them may end, so that rolling updates go on: then the machines of
             those are needed too.
     """
-    scopes = _scopes_of(operation for operation in operations.values() if operation.status.visible)
-    return _snapshot(unit, operations, scopes, rolling=rolling)
+    live = (operation for operation in operations.values() if operation.status.visible)
+    return _snapshot(unit, operations, _scopes_of(live), {}, rolling=rolling)
 
 
 def ending(unit: UnitOfWork, operations: dict[str, Operation]) -> Snapshot:
     """Return what the end of operations may concern: rolling updates, and their own machines."""
-    snapshot = around(unit, operations, rolling=True)
-    machines = snapshot.machines | unit.machines(_machines_of(operations))
-    return msgspec.structs.replace(snapshot, machines=machines)
+    live = (operation for operation in operations.values() if operation.status.visible)
+    names = {key(name) for operation in operations.values() for name in operation.machines}
+    own = unit.machines(names)
+    return _snapshot(unit, operations, _scopes_of(live), own, rolling=True)
 
 
-def for_request(unit: UnitOfWork, request: Request, *, limited: bool = False) -> Snapshot:
+def for_request(unit: UnitOfWork, request: Request, *, limited: bool) -> Snapshot:
     """Return what a request may concern: its machines, their scopes, and what is live there.
 
     Args:
@@ -101,24 +101,33 @@ def for_request(unit: UnitOfWork, request: Request, *, limited: bool = False) ->
     """
     if request.scope:
         machines = unit.machines_of({key(request.scope)})
-        scopes = {key(request.scope)}
     elif request.host:
         machines = unit.machines_on({request.host})
-        scopes = {machine.scope for machine in machines.values()}
     else:
         machines = unit.machines([key(name) for name in request.machines])
-        scopes = {machine.scope for machine in machines.values()}
-    snapshot = _snapshot(unit, {}, scopes, machines=machines, rolling=True)
+    scopes = {key(request.scope)} if request.scope else set()
+    snapshot = _snapshot(unit, {}, scopes, machines, rolling=True)
     if not limited or request.source is not EventSource.USER:
         return snapshot
-    return msgspec.structs.replace(snapshot, user_events_pending=_pending_of_users(unit))
+    pending = sum(
+        len(operation.events)
+        for operation in unit.live_operations().values()
+        if operation.source is EventSource.USER and operation.status is EventStatus.SCHEDULED
+    )
+    return msgspec.structs.replace(snapshot, user_events_pending=pending)
 
 
 def for_maintenance(unit: UnitOfWork, number: int) -> Snapshot:
-    """Return a maintenance's operations, and all that its rolling updates need to go on."""
+    """Return a maintenance's operations, and all that its rolling updates need to go on.
+
+    Raises:
+        Refused: NOT_FOUND: there is no such maintenance.
+    """
+    if not unit.store.maintenances([number]):
+        message = f"no maintenance {number}: see 'forewarn maintenance list'"
+        raise Refused(ErrorCode.NOT_FOUND, message, reference=str(number))
     operations = unit.store.operations_of_maintenance(number)
-    scopes = _scopes_of(operations.values())
-    return _snapshot(unit, operations, scopes, rolling=True)
+    return _snapshot(unit, operations, _scopes_of(operations.values()), {}, rolling=True)
 
 
 def for_hold(unit: UnitOfWork, hold: Hold) -> Snapshot:
@@ -142,21 +151,27 @@ def for_hold(unit: UnitOfWork, hold: Hold) -> Snapshot:
         raise Refused(ErrorCode.NOT_FOUND, message, what=str(hold.kind), name=hold.name)
     on_host = hold.kind is HoldKind.HOST
     live = unit.live_operations() if on_host else {}
-    held = {i: o for i, o in live.items() if hold.name in o.hosts} if on_host else {}
-    return _snapshot(unit, held, scopes | _scopes_of(held.values()))
+    held = {i: o for i, o in live.items() if hold.name in o.hosts}
+    return _snapshot(unit, held, scopes | _scopes_of(held.values()), {})
 
 
-def task(operation: Operation, machines: dict[str, Machine]) -> Task:
-    """Return what a connector is told of a claimed operation; machines may be gone by now."""
+def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]:
+    """Return what a connector is told of claimed operations; machines may be gone by now."""
+    operations = tuple(operations)
+    known = unit.machines({key(name) for each in operations for name in each.machines})
+    return tuple(_task(operation, known) for operation in operations)
+
+
+def _task(operation: Operation, known: dict[str, Machine]) -> Task:
     assert operation.started_at is not None
-    known = [machines.get(key(name)) for name in operation.machines]
+    machines = [known.get(key(name)) for name in operation.machines]
     return Task(
         operation=operation.id,
         attempt=operation.attempt,
         event_type=operation.event_type,
         source=operation.source,
         machines=operation.machines,
-        hosts=tuple(machine.host if machine else "" for machine in known),
+        hosts=tuple(machine.host if machine else "" for machine in machines),
         duration_seconds=operation.duration_seconds,
         started_at=operation.started_at,
         repeat_after=operation.repeat_after,
@@ -167,30 +182,36 @@ def _snapshot(
     unit: UnitOfWork,
     operations: dict[str, Operation],
     scopes: set[str],
+    machines: dict[str, Machine],
     *,
-    machines: dict[str, Machine] | None = None,
     rolling: bool = False,
 ) -> Snapshot:
     maintenances: dict[int, Maintenance] = {}
-    known = dict(machines or {})
+    reach, live = _reach(unit, scopes)
     if rolling:
         # What may end here is in other scopes too, and so may hold up a rolling update there.
-        scopes = scopes | _scopes_of(unit.live_operations(scopes).values() if scopes else ())
-        maintenances, walked = _open_rolling_updates(unit, scopes, operations)
-        known |= walked
-        scopes = scopes | {machine.scope for machine in known.values()}
-    live = unit.live_operations(scopes) if scopes else {}
-    beyond = scopes | _scopes_of(live.values())
-    if beyond != scopes:
-        # What waits here may start in other scopes too: what is down there must be known.
-        live = unit.live_operations(beyond)
+        maintenances, walked = _open_rolling_updates(unit, reach, operations)
+        machines = machines | walked
+        wider = reach | {machine.scope for machine in machines.values()}
+        if wider != scopes:
+            reach, live = _reach(unit, wider)
     return Snapshot(
-        scopes=unit.scopes(beyond) if beyond else {},
-        machines=known,
+        scopes=unit.scopes(reach),
+        machines=machines,
         operations=live | operations,
         maintenances=maintenances,
         holds=unit.holds(),
     )
+
+
+def _reach(unit: UnitOfWork, scopes: set[str]) -> tuple[set[str], dict[str, Operation]]:
+    """Return these scopes and all others of what is live in them, and what is live in any.
+
+    What waits in one may start in the others too: what is down there must be known.
+    """
+    live = unit.live_operations(scopes)
+    reach = scopes | _scopes_of(live.values())
+    return reach, live if reach == scopes else unit.live_operations(reach)
 
 
 def _open_rolling_updates(
@@ -207,22 +228,11 @@ def _open_rolling_updates(
         if number in numbers or any(walk.host or walk.scope in scopes for walk in left):
             concerned[number] = maintenance
             walks.extend(left)
+    if not walks:
+        return concerned, {}
     walked = unit.machines_of({walk.scope for walk in walks if walk.scope})
-    walked |= unit.machines_on({walk.host for walk in walks if walk.host})
-    return concerned, walked
-
-
-def _pending_of_users(unit: UnitOfWork) -> int:
-    return sum(
-        len(operation.events)
-        for operation in unit.live_operations().values()
-        if operation.source is EventSource.USER and operation.status is EventStatus.SCHEDULED
-    )
+    return concerned, walked | unit.machines_on({walk.host for walk in walks if walk.host})
 
 
 def _scopes_of(operations: Iterable[Operation]) -> set[str]:
     return {event.scope for operation in operations for event in operation.events}
-
-
-def _machines_of(operations: dict[str, Operation]) -> set[str]:
-    return {key(name) for operation in operations.values() for name in operation.machines}

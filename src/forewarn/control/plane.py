@@ -1,14 +1,15 @@
 """The control plane: one method for each thing asked.
 
-Each method is one job of the writer: read a snapshot, decide, check the invariants, save, publish.
-It returns a future, because requests that wait together share a commit; a refusal or a store that
-is away is raised by the future. Any thread may call them.
+Each method is a job of the writer: read a snapshot, decide, check the invariants, save, publish. It
+returns a future, because requests that wait together share a commit; a refusal or a store that is
+away is raised by the future. Any thread may call them.
 """
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
@@ -17,7 +18,6 @@ from forewarn.control import loading, tombstones
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import Writer
 from forewarn.maintenance import commands, decide, fleet, invariants, planner
-from forewarn.maintenance.commands import Command
 from forewarn.maintenance.model import (
     Approval,
     Changes,
@@ -25,13 +25,12 @@ from forewarn.maintenance.model import (
     HoldKind,
     Operation,
     Policy,
-    Refused,
     Snapshot,
     Verdict,
     key,
 )
 from forewarn.maintenance.working_set import Decision
-from forewarn.vocabulary import ApproverKind, ErrorCode, EventStatus
+from forewarn.vocabulary import ApproverKind, EventStatus
 
 ADVANCE_BATCH = 1000
 """The most operations that start in one transaction (ten thousand are ten of them)."""
@@ -41,6 +40,25 @@ PURGE_BATCH = 1000
 
 PROBE: Final = "probe"
 """The setting that `probe` writes."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Operations = tuple[Operation, ...]
+"""What most commands answer: the operations that they were about."""
+
+
+def _job(
+    method: Callable[Concatenate["Plane", UnitOfWork, P], Work[T]],
+) -> Callable[Concatenate["Plane", P], "Future[T]"]:
+    """Have the writer run a method, which reads and decides within a unit of work."""
+
+    @functools.wraps(method)
+    def submit(plane: "Plane", /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        writer = plane._writer  # noqa: SLF001 - it wraps the class's own methods
+        return writer.submit(lambda unit: method(plane, unit, *args, **kwargs))
+
+    return submit
 
 
 class Plane:
@@ -69,15 +87,17 @@ class Plane:
 
     # The fleet.
 
+    @_job
     def apply_fleet(
         self,
+        unit: UnitOfWork,
         wanted: fleet.Fleet,
         *,
         prune: bool = False,
         again: bool = False,
         allow_empty: bool = False,
         dry_run: bool = False,
-    ) -> "Future[fleet.Applied]":
+    ) -> Work[fleet.Applied]:
         """Make the fleet match a fleet file, all or nothing.
 
         Args:
@@ -87,82 +107,68 @@ class Plane:
             allow_empty: Whether pruning may leave no machine at all.
             dry_run: Whether to tell only what would change.
         """
+        store = unit.store
+        snapshot = Snapshot(
+            scopes=store.scopes(),
+            machines=store.machines(),
+            operations=store.live_operations(),
+            tombstones=store.tombstones(),
+            retired=tombstones.scopes(store),
+            holds=store.holds(),
+        )
+        applied = fleet.apply(
+            snapshot, wanted, prune=prune, mint=self._mint, again=again, allow_empty=allow_empty
+        )
+        if dry_run:
+            return Work(applied)
+        tombstones.forget(store, applied.changes)
+        return Work(applied, applied.changes)
 
-        def job(unit: UnitOfWork) -> Work:
-            store = unit.store
-            snapshot = Snapshot(
-                scopes=store.scopes(),
-                machines=store.machines(),
-                operations=store.live_operations(),
-                tombstones=store.tombstones(),
-                retired=tombstones.scopes(store),
-                holds=store.holds(),
-            )
-            applied = fleet.apply(
-                snapshot,
-                wanted,
-                prune=prune,
-                mint=self._mint,
-                again=again,
-                allow_empty=allow_empty,
-            )
-            if dry_run:
-                return Work(applied)
-            tombstones.forget(store, applied.changes)
-            return Work(applied, applied.changes)
-
-        return self._writer.submit(job)
-
-    def remove_machines(self, names: Collection[str]) -> "Future[fleet.Applied]":
+    @_job
+    def remove_machines(self, unit: UnitOfWork, names: Collection[str]) -> Work[fleet.Applied]:
         """Take machines out of the fleet, all or none, with scopes that they leave empty."""
+        scopes = {m.scope for m in unit.machines([key(name) for name in names]).values()}
+        snapshot = Snapshot(
+            scopes=unit.scopes(scopes),
+            machines=unit.machines_of(scopes),
+            operations=unit.live_operations(scopes),
+            holds=unit.holds(),
+        )
+        applied = fleet.remove(snapshot, names)
+        return Work(applied, applied.changes)
 
-        def job(unit: UnitOfWork) -> Work:
-            machines = unit.machines([key(name) for name in names])
-            scopes = {machine.scope for machine in machines.values()}
-            snapshot = Snapshot(
-                scopes=unit.scopes(scopes),
-                machines=unit.machines_of(scopes),
-                operations=unit.live_operations(scopes),
-                holds=unit.holds(),
-            )
-            applied = fleet.remove(snapshot, names)
-            return Work(applied, applied.changes)
+    # Maintenance, and the guests' approvals.
 
-        return self._writer.submit(job)
-
-    # Maintenance, and the guests' word.
-
-    def request(self, request: planner.Request, *, dry_run: bool = False) -> "Future[planner.Plan]":
+    @_job
+    def request(
+        self, unit: UnitOfWork, request: planner.Request, *, dry_run: bool = False
+    ) -> Work[planner.Plan]:
         """Request maintenance; the answer is the plan that it became.
 
         Args:
             request: What is asked.
             dry_run: Whether to tell only what it would become; its maintenance is number 0 then.
         """
-
-        def job(unit: UnitOfWork) -> Work:
-            limited = self._policy.user_initiated_limit > 0
-            snapshot = loading.for_request(unit, request, limited=limited)
-            number = 0 if dry_run else unit.next_maintenance_number()
-            command = commands.RequestMaintenance(request=request, number=number)
-            decision = self._decide(snapshot, command, unit.now)
-            assert decision.maintenance is not None
-            plan = planner.Plan(
-                maintenance=decision.maintenance,
-                operations=decision.operations,
-                superseded=tuple(
-                    operation
-                    for operation in decision.changes.operations
-                    if operation.status is EventStatus.CANCELED
-                ),
-            )
-            return Work(plan, Changes() if dry_run else decision.changes)
-
-        return self._writer.submit(job)
+        limited = self._policy.user_initiated_limit > 0
+        snapshot = loading.for_request(unit, request, limited=limited)
+        number = 0 if dry_run else unit.next_maintenance_number()
+        command = commands.RequestMaintenance(request=request, number=number)
+        decision = self._decide(unit, snapshot, command)
+        assert decision.maintenance is not None
+        plan = planner.Plan(
+            maintenance=decision.maintenance,
+            operations=decision.operations,
+            superseded=tuple(
+                operation
+                for operation in decision.changes.operations
+                if operation.status is EventStatus.CANCELED
+            ),
+        )
+        return Work(plan, Changes() if dry_run else decision.changes)
 
     def approve(
         self, scope: str, event_ids: Sequence[str], *, by: str, address: str
-    ) -> "Future[tuple[Operation, ...]]":
+    ) -> "Future[Operations]":
         """Approve events for a machine of their scope (protocol.md section 5).
 
         Args:
@@ -173,15 +179,16 @@ class Plane:
         """
         ids = tuple(event_id.upper() for event_id in event_ids)
 
-        def job(unit: UnitOfWork) -> Work:
+        def job(unit: UnitOfWork) -> Work[Operations]:
             approval = Approval(kind=ApproverKind.GUEST, by=by, address=address, at=unit.now)
             return self._approve(unit, ids, approval, scope)
 
         return self._writer.submit(job, Needs(events=ids))
 
+    @_job
     def approve_for_guests(
-        self, references: Sequence[str], *, by: str, address: str = ""
-    ) -> "Future[tuple[Operation, ...]]":
+        self, unit: UnitOfWork, references: Sequence[str], *, by: str, address: str = ""
+    ) -> Work[Operations]:
         """Approve on the guests' behalf, recorded as the operator's own approval.
 
         Args:
@@ -189,21 +196,18 @@ class Plane:
             by: The operator's name.
             address: Where the approval came from, if known.
         """
+        ids: list[str] = []
+        for reference in references:
+            if loading.EVENT.fullmatch(reference):
+                ids.append(reference.upper())
+                continue
+            for operation in loading.resolve(unit, reference).values():
+                ids.extend(event.id for event in operation.events)
+        approval = Approval(kind=ApproverKind.OPERATOR, by=by, address=address, at=unit.now)
+        return self._approve(unit, tuple(ids), approval, None)
 
-        def job(unit: UnitOfWork) -> Work:
-            ids: list[str] = []
-            for reference in references:
-                if loading.EVENT.fullmatch(reference):
-                    ids.append(reference.upper())
-                    continue
-                for operation in loading.resolve(unit, reference).values():
-                    ids.extend(event.id for event in operation.events)
-            approval = Approval(kind=ApproverKind.OPERATOR, by=by, address=address, at=unit.now)
-            return self._approve(unit, tuple(ids), approval, None)
-
-        return self._writer.submit(job)
-
-    def cancel(self, reference: str, *, reason: str) -> "Future[tuple[Operation, ...]]":
+    @_job
+    def cancel(self, unit: UnitOfWork, reference: str, *, reason: str) -> Work[Operations]:
         """Cancel what has not started.
 
         Args:
@@ -211,34 +215,23 @@ class Plane:
                 a maintenance (`12`): whatever of it is still Scheduled.
             reason: Kept in history.
         """
+        named = loading.resolve(unit, reference)
+        whole = loading.MAINTENANCE.fullmatch(reference) is not None
+        command = commands.CancelOperations(
+            operations=tuple(named), reason=reason, maintenance=int(reference) if whole else None
+        )
+        return self._run(unit, loading.around(unit, named, rolling=True), command)
 
-        def job(unit: UnitOfWork) -> Work:
-            named = loading.resolve(unit, reference)
-            whole = loading.MAINTENANCE.fullmatch(reference) is not None
-            command = commands.CancelOperations(
-                operations=tuple(named),
-                reason=reason,
-                maintenance=int(reference) if whole else None,
-            )
-            return self._work(unit, loading.around(unit, named, rolling=True), command)
-
-        return self._writer.submit(job)
-
-    def resume(self, number: int, *, by: str) -> "Future[tuple[Operation, ...]]":
+    @_job
+    def resume(self, unit: UnitOfWork, number: int, *, by: str) -> Work[Operations]:
         """Resume a maintenance's paused rolling updates; the answer is what was announced."""
+        snapshot = loading.for_maintenance(unit, number)
+        return self._run(unit, snapshot, commands.ResumeRolling(number, by))
 
-        def job(unit: UnitOfWork) -> Work:
-            if not unit.store.maintenances([number]):
-                message = f"no maintenance {number}: see 'forewarn maintenance list'"
-                raise Refused(ErrorCode.NOT_FOUND, message, reference=str(number))
-            snapshot = loading.for_maintenance(unit, number)
-            return self._work(unit, snapshot, commands.ResumeRolling(number, by))
-
-        return self._writer.submit(job)
-
+    @_job
     def hold(
-        self, kind: HoldKind, name: str, *, reason: str, by: str
-    ) -> "Future[tuple[Operation, ...]]":
+        self, unit: UnitOfWork, kind: HoldKind, name: str, *, reason: str, by: str
+    ) -> Work[Operations]:
         """Block maintenance from starting until released; the answer is what that holds now.
 
         Args:
@@ -247,25 +240,19 @@ class Plane:
             reason: Kept, and shown to whoever asks why nothing starts.
             by: The operator's name.
         """
+        hold = _hold(unit, kind, name, reason, by)
+        return self._run(unit, loading.for_hold(unit, hold), commands.PlaceHold(hold))
 
-        def job(unit: UnitOfWork) -> Work:
-            hold = Hold(kind=kind, name=_held_name(kind, name), reason=reason, by=by, at=unit.now)
-            return self._work(unit, loading.for_hold(unit, hold), commands.PlaceHold(hold))
-
-        return self._writer.submit(job)
-
-    def release(self, kind: HoldKind, name: str, *, by: str) -> "Future[tuple[Operation, ...]]":
+    @_job
+    def release(self, unit: UnitOfWork, kind: HoldKind, name: str, *, by: str) -> Work[Operations]:
         """Release a hold; the answer is what it covered."""
+        hold = _hold(unit, kind, name, "", by)
+        return self._run(unit, loading.for_hold(unit, hold), commands.ReleaseHold(hold))
 
-        def job(unit: UnitOfWork) -> Work:
-            hold = Hold(kind=kind, name=_held_name(kind, name), reason="", by=by, at=unit.now)
-            return self._work(unit, loading.for_hold(unit, hold), commands.ReleaseHold(hold))
-
-        return self._writer.submit(job)
-
+    @_job
     def postpone(
-        self, reference: str, not_before: datetime, *, by: str
-    ) -> "Future[tuple[Operation, ...]]":
+        self, unit: UnitOfWork, reference: str, not_before: datetime, *, by: str
+    ) -> Work[Operations]:
         """Move what is Scheduled later: an event's operation, an operation, or a maintenance's.
 
         Args:
@@ -273,94 +260,76 @@ class Plane:
             not_before: Aware, and later than what guests have read.
             by: The operator's name.
         """
+        named = loading.resolve(unit, reference)
+        if loading.MAINTENANCE.fullmatch(reference):
+            pending = {i: o for i, o in named.items() if o.status is EventStatus.SCHEDULED}
+            named = pending or named
+        command = commands.PostponeOperations(operations=tuple(named), not_before=not_before, by=by)
+        return self._run(unit, loading.around(unit, named), command)
 
-        def job(unit: UnitOfWork) -> Work:
-            named = loading.resolve(unit, reference)
-            if loading.MAINTENANCE.fullmatch(reference):
-                pending = {i: o for i, o in named.items() if o.status is EventStatus.SCHEDULED}
-                named = pending or named
-            command = commands.PostponeOperations(
-                operations=tuple(named), not_before=not_before, by=by
-            )
-            return self._work(unit, loading.around(unit, named), command)
-
-        return self._writer.submit(job)
-
-    def acknowledge(self, references: Sequence[str], by: str) -> "Future[tuple[Operation, ...]]":
+    @_job
+    def acknowledge(self, unit: UnitOfWork, references: Sequence[str], by: str) -> Work[Operations]:
         """Acknowledge failures, so that they are no alerts any more; all or none."""
+        named: dict[str, Operation] = {}
+        for reference in references:
+            named |= loading.resolve(unit, reference)
+        command = commands.AcknowledgeFailures(operations=tuple(named), by=by)
+        return self._run(unit, loading.around(unit, named), command)
 
-        def job(unit: UnitOfWork) -> Work:
-            named: dict[str, Operation] = {}
-            for reference in references:
-                named |= loading.resolve(unit, reference)
-            command = commands.AcknowledgeFailures(operations=tuple(named), by=by)
-            return self._work(unit, loading.around(unit, named), command)
-
-        return self._writer.submit(job)
-
-    def record_requests(self, scopes: Collection[str]) -> "Future[None]":
+    @_job
+    def record_requests(self, unit: UnitOfWork, scopes: Collection[str]) -> Work[None]:
         """Record that machines of these scopes (keys) asked for their events."""
-
-        def job(unit: UnitOfWork) -> Work:
-            known = unit.scopes(scopes)
-            command = commands.RecordRequests(tuple(known))
-            return Work(None, self._decide(Snapshot(scopes=known), command, unit.now).changes)
-
-        return self._writer.submit(job)
+        known = unit.scopes(scopes)
+        command = commands.RecordRequests(tuple(known))
+        return Work(None, self._decide(unit, Snapshot(scopes=known), command).changes)
 
     # Time.
 
+    @_job
     def extend_notices(
-        self, length: timedelta, *, setting: tuple[str, str] | None = None
-    ) -> "Future[int]":
+        self, unit: UnitOfWork, length: timedelta, *, setting: tuple[str, str] | None = None
+    ) -> Work[int]:
         """Move every notice later by an outage; the answer is how many operations that concerned.
 
         Args:
             length: How long guests could not read, or the clock was set forward.
             setting: A name and its value, written in the same transaction.
         """
+        store = unit.store
+        snapshot = Snapshot(scopes=store.scopes(), operations=store.live_operations())
+        decision = self._decide(unit, snapshot, commands.ExtendNotices(length))
+        if setting is not None:
+            store.put_setting(*setting)
+        return Work(len(decision.operations), decision.changes)
 
-        def job(unit: UnitOfWork) -> Work:
-            store = unit.store
-            snapshot = Snapshot(scopes=store.scopes(), operations=store.live_operations())
-            decision = self._decide(snapshot, commands.ExtendNotices(length), unit.now)
-            if setting is not None:
-                store.put_setting(*setting)
-            return Work(len(decision.operations), decision.changes)
-
-        return self._writer.submit(job)
-
-    def advance(self) -> "Future[int]":
+    @_job
+    def advance(self, unit: UnitOfWork) -> Work[int]:
         """Start what is due; the answer is how many operations that concerned.
 
         ADVANCE_BATCH means that there may be more; 0 also that nothing may start.
         """
+        due = unit.store.due(unit.now, ADVANCE_BATCH) if self._may_start() else {}
+        if not due:
+            return Work(0)
+        command = commands.AdvanceTime(tuple(due))
+        return Work(len(due), self._decide(unit, loading.around(unit, due), command).changes)
 
-        def job(unit: UnitOfWork) -> Work:
-            if not self._may_start():
-                return Work(0)
-            due = unit.store.due(unit.now, ADVANCE_BATCH)
-            if not due:
-                return Work(0)
-            command = commands.AdvanceTime(tuple(due))
-            decision = self._decide(loading.around(unit, due), command, unit.now)
-            return Work(len(due), decision.changes)
-
-        return self._writer.submit(job)
-
-    def next_wakeup(self) -> "Future[datetime | None]":
+    @_job
+    def next_wakeup(self, unit: UnitOfWork) -> Work[datetime | None]:
         """Tell when `advance` has something to do next; None while nothing is scheduled."""
-        return self._writer.submit(lambda unit: Work(unit.store.next_wakeup()))
+        return Work(unit.store.next_wakeup())
 
-    def purge(self, keep: timedelta) -> "Future[int]":
+    @_job
+    def purge(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:
         """Forget operations that ended longer ago than `keep`; PURGE_BATCH means maybe more."""
-        return self._writer.submit(
-            lambda unit: Work(unit.store.purge(unit.now - keep, PURGE_BATCH))
-        )
+        return Work(unit.store.purge(unit.now - keep, PURGE_BATCH))
 
     # What executors do.
 
-    def claim(self, executor: str, lease: timedelta, limit: int) -> "Future[tuple[Task, ...]]":
+    @_job
+    def claim(
+        self, unit: UnitOfWork, executor: str, lease: timedelta, limit: int
+    ) -> Work[tuple[Task, ...]]:
         """Claim Started operations that nobody holds.
 
         Args:
@@ -368,34 +337,24 @@ class Plane:
             lease: How long the claim holds unless it is renewed.
             limit: How many at most.
         """
+        free = unit.store.claimable(unit.now, limit)
+        if not free:
+            return Work(())
+        command = commands.ClaimTasks(operations=tuple(free), executor=executor, lease=lease)
+        decision = self._decide(unit, Snapshot(operations=free), command)
+        tasks = loading.tasks(unit, decision.operations)
+        return Work(tasks, decision.changes)
 
-        def job(unit: UnitOfWork) -> Work:
-            free = unit.store.claimable(unit.now, limit)
-            if not free:
-                return Work(())
-            command = commands.ClaimTasks(operations=tuple(free), executor=executor, lease=lease)
-            decision = self._decide(Snapshot(operations=free), command, unit.now)
-            names = {key(name) for operation in free.values() for name in operation.machines}
-            machines = unit.machines(names)
-            tasks = tuple(loading.task(operation, machines) for operation in decision.operations)
-            return Work(tasks, decision.changes)
-
-        return self._writer.submit(job)
-
-    def renew(
-        self, operation: str, attempt: int, lease: timedelta
-    ) -> "Future[tuple[Operation, ...]]":
+    def renew(self, operation: str, attempt: int, lease: timedelta) -> "Future[Operations]":
         """Lengthen a claim; a stale attempt is refused."""
         command = commands.RenewLease(operation=operation, attempt=attempt, lease=lease)
 
-        def job(unit: UnitOfWork) -> Work:
-            return self._work(unit, Snapshot(operations=unit.operations([operation])), command)
+        def job(unit: UnitOfWork) -> Work[Operations]:
+            return self._run(unit, Snapshot(operations=unit.operations([operation])), command)
 
         return self._writer.submit(job, Needs(operations=(operation,)))
 
-    def finish(
-        self, operation: str, attempt: int, outcome: Outcome
-    ) -> "Future[tuple[Operation, ...]]":
+    def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operations]":
         """Record how an operation ended; a stale attempt is refused."""
         command = commands.FinishTask(
             operation=operation,
@@ -404,21 +363,18 @@ class Plane:
             message=outcome.message,
             hosts=outcome.hosts,
         )
-        return self._end(operation, command)
+        return self._end(command)
 
-    def report_unknown(
-        self, operation: str, attempt: int, message: str
-    ) -> "Future[tuple[Operation, ...]]":
+    def report_unknown(self, operation: str, attempt: int, message: str) -> "Future[Operations]":
         """Record that nobody knows how an operation ended; a stale attempt is refused.
 
         It stays Started, and nobody carries it out, until `resolve`.
         """
-        command = commands.ReportUnknownOutcome(
-            operation=operation, attempt=attempt, message=message
+        return self._end(
+            commands.ReportUnknownOutcome(operation=operation, attempt=attempt, message=message)
         )
-        return self._end(operation, command)
 
-    def resolve(self, operation: str, verdict: Verdict, by: str) -> "Future[Operation]":
+    def resolve(self, operation: str, verdict: Verdict, by: str) -> "Future[Operations]":
         """Record the result of an operation whose outcome is unknown, or have it repeated.
 
         Args:
@@ -426,98 +382,83 @@ class Plane:
             verdict: What became of it, or what is to.
             by: Who says so.
         """
-        command = commands.ResolveOutcome(operation=operation, verdict=verdict, by=by)
+        return self._end(commands.ResolveOutcome(operation=operation, verdict=verdict, by=by))
 
-        def job(unit: UnitOfWork) -> Work:
-            snapshot = loading.ending(unit, unit.operations([operation]))
-            decision = self._decide(snapshot, command, unit.now)
-            return Work(decision.operations[0], decision.changes)
-
-        return self._writer.submit(job)
-
-    def started(self) -> "Future[frozenset[str]]":
+    @_job
+    def started(self, unit: UnitOfWork) -> Work[frozenset[str]]:
         """Return the ids of the operations that are Started."""
+        live = unit.live_operations().values()
+        return Work(frozenset(o.id for o in live if o.status is EventStatus.STARTED))
 
-        def job(unit: UnitOfWork) -> Work:
-            live = unit.live_operations().values()
-            return Work(frozenset(o.id for o in live if o.status is EventStatus.STARTED))
-
-        return self._writer.submit(job)
-
-    def release_claims(self) -> "Future[int]":
+    @_job
+    def release_claims(self, unit: UnitOfWork) -> Work[int]:
         """Void every claim: asked once at start-up, when whoever held one is gone.
 
         A store that only one process can open makes that certain.
         """
-
-        def job(unit: UnitOfWork) -> Work:
-            live = unit.live_operations()
-            held = {i: o for i, o in live.items() if o.lease_until is not None}
-            if not held:
-                return Work(0)
-            command = commands.ReleaseLeases(operations=tuple(held))
-            decision = self._decide(Snapshot(operations=held), command, unit.now)
-            return Work(len(held), decision.changes)
-
-        return self._writer.submit(job)
+        live = unit.live_operations()
+        held = {i: o for i, o in live.items() if o.lease_until is not None}
+        command = commands.ReleaseLeases(operations=tuple(held))
+        return Work(len(held), self._decide(unit, Snapshot(operations=held), command).changes)
 
     # What the service keeps for itself.
 
-    def setting(self, name: str) -> "Future[str | None]":
+    @_job
+    def setting(self, unit: UnitOfWork, name: str) -> Work[str | None]:
         """Return what the service wrote down for itself, None if it never did."""
-        return self._writer.submit(lambda unit: Work(unit.store.setting(name)))
+        return Work(unit.store.setting(name))
 
-    def put_setting(self, name: str, value: str) -> "Future[None]":
+    @_job
+    def put_setting(self, unit: UnitOfWork, name: str, value: str) -> Work[None]:
         """Write something down for the service itself."""
+        unit.store.put_setting(name, value)
+        return Work(None)
 
-        def job(unit: UnitOfWork) -> Work:
-            unit.store.put_setting(name, value)
-            return Work(None)
-
-        return self._writer.submit(job)
-
-    def probe(self) -> "Future[None]":
+    @_job
+    def probe(self, unit: UnitOfWork) -> Work[None]:
         """Write and commit something small, to find out whether anything can be written."""
+        unit.store.put_setting(PROBE, unit.now.isoformat())
+        return Work(None)
 
-        def job(unit: UnitOfWork) -> Work:
-            unit.store.put_setting(PROBE, unit.now.isoformat())
-            return Work(None)
+    def _end(
+        self,
+        command: commands.FinishTask | commands.ReportUnknownOutcome | commands.ResolveOutcome,
+    ) -> "Future[Operations]":
+        ids = (command.operation,)
 
-        return self._writer.submit(job)
+        def job(unit: UnitOfWork) -> Work[Operations]:
+            return self._run(unit, loading.ending(unit, unit.operations(ids)), command)
 
-    def _end(self, operation: str, command: Command) -> "Future[Any]":
-        def job(unit: UnitOfWork) -> Work:
-            return self._work(unit, loading.ending(unit, unit.operations([operation])), command)
-
-        return self._writer.submit(job, Needs(operations=(operation,), ending=True))
+        return self._writer.submit(job, Needs(operations=ids, ending=True))
 
     def _approve(
         self, unit: UnitOfWork, ids: tuple[str, ...], approval: Approval, scope: str | None
-    ) -> Work:
+    ) -> Work[Operations]:
         command = commands.ApproveEvents(event_ids=ids, approval=approval, scope=scope)
-        return self._work(unit, loading.around(unit, unit.operations_of_events(ids)), command)
+        return self._run(unit, loading.around(unit, unit.operations_of_events(ids)), command)
 
-    def _work(self, unit: UnitOfWork, snapshot: Snapshot, command: Command) -> Work:
-        """Decide; the answer is the operations that the command was about."""
-        decision = self._decide(snapshot, command, unit.now)
+    def _run(
+        self, unit: UnitOfWork, snapshot: Snapshot, command: commands.Command
+    ) -> Work[Operations]:
+        decision = self._decide(unit, snapshot, command)
         return Work(decision.operations, decision.changes)
 
-    def _decide(self, snapshot: Snapshot, command: Command, now: datetime) -> Decision:
+    def _decide(self, unit: UnitOfWork, snapshot: Snapshot, command: commands.Command) -> Decision:
         """Decide, and check what the decision leads to before it is saved."""
         policy = self._policy if self._may_start() else self._halted
-        decision = decide.decide(snapshot, command, now, self._mint, policy)
+        decision = decide.decide(snapshot, command, unit.now, self._mint, policy)
         changes = decision.changes
-        if not changes:
-            return decision
-        after = Snapshot(
-            scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
-            machines=snapshot.machines,
-            operations=snapshot.operations | {o.id: o for o in changes.operations},
-        )
-        invariants.check(after, changes.operations)
-        invariants.check_succession(snapshot, after, changes)
+        if changes:
+            after = Snapshot(
+                scopes=snapshot.scopes | {scope.key: scope for scope in changes.scopes},
+                machines=snapshot.machines,
+                operations=snapshot.operations | {o.id: o for o in changes.operations},
+            )
+            invariants.check(after, changes.operations)
+            invariants.check_succession(snapshot, after, changes)
         return decision
 
 
-def _held_name(kind: HoldKind, name: str) -> str:
-    return name if kind is HoldKind.HOST else key(name)
+def _hold(unit: UnitOfWork, kind: HoldKind, name: str, reason: str, by: str) -> Hold:
+    name = name if kind is HoldKind.HOST else key(name)
+    return Hold(kind=kind, name=name, reason=reason, by=by, at=unit.now)

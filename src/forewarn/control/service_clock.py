@@ -2,9 +2,9 @@
 
 Notice is time in which guests could read (docs/decisions/0007-time-and-outages.md). A
 `ServiceClock` is the clock that the service goes by: the wall clock's time while that can be
-trusted, and a reckoned one while not (see `trust`). It knows when guests could read: the event loop
-that answers them beats and gives guests their turns, and when it stood still for too long nothing
-starts until every notice has moved later by that time (see `downtime`). A `Heartbeat` beats, saves
+trusted, and a reckoned one while not. It knows when guests could read: the event loop that answers
+them beats and gives guests their turns, and when it stood still for too long nothing starts until
+every notice has moved later by that time (see `timekeeping` for both). A `Heartbeat` beats, saves
 the last time at which guests could read, and extends the notices in the same transaction: after a
 crash every outage counts exactly once.
 """
@@ -19,9 +19,9 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control import downtime, trust
+from forewarn.control import timekeeping
 from forewarn.control.plane import Plane
-from forewarn.control.trust import Look, Trust
+from forewarn.control.timekeeping import Look, Trust
 from forewarn.maintenance import notice
 from forewarn.maintenance.alerts import ClockDoubt
 from forewarn.store.port import StoreError
@@ -41,7 +41,7 @@ BEAT_SECONDS: Final = 0.25
 
 SAVE_SECONDS: Final = 2.0
 """Real seconds between two beats that are saved: a crash lets an outage seem longer by no more than
-this, and well within `downtime.OUTAGE_SECONDS`. Each is one commit of a small row."""
+this, and well within `timekeeping.OUTAGE_SECONDS`. Each is one commit of a small row."""
 
 _log = structlog.get_logger(__name__)
 
@@ -73,14 +73,14 @@ class ServiceClock:
         self._clock = clock
         self._real = real
         self._scale = scale
-        self._tolerance = trust.TOLERANCE * scale
+        self._tolerance = timekeeping.TOLERANCE * scale
         self._lock = threading.Lock()
         self._opened = False
         self._owed = timedelta(0)
-        self._trust = trust.begin(self._look())
+        self._trust = Trust(agreed=self._look())
         self._alive = real.monotonic()
         """When the event loop last ran, in real seconds."""
-        self._stalls = downtime.NO_STALLS
+        self._stalls = timekeeping.NO_STALLS
 
     # The clock.
 
@@ -93,12 +93,12 @@ class ServiceClock:
         """Return the time of day: the wall clock's while it is trusted, else as reckoned."""
         look = self._look()
         known = self._trust
-        if known.since is None and abs(trust.parted(known, look)) <= self._tolerance:
+        if known.since is None and abs(timekeeping.parted(known, look)) <= self._tolerance:
             return look.wall
         with self._lock:
             self._judge(look)
             known = self._trust
-        return look.wall if known.since is None else trust.reckoned(known, look.monotonic)
+        return look.wall if known.since is None else timekeeping.reckoned(known, look.monotonic)
 
     def monotonic(self) -> float:
         """Return the clock's monotonic seconds."""
@@ -127,18 +127,12 @@ class ServiceClock:
             found.append("starts are paused: guests get no answer, the event loop is held up")
         if self._owed:
             found.append("starts are paused while notices are extended after an outage")
-        doubt = self.doubt()
-        if doubt:
-            found.append(doubt)
+        if doubt := self.clock_doubt():
+            found.append(doubt.message)
         return tuple(found)
 
-    def doubt(self) -> str:
-        """Return why the time of day is not trusted, in words; `""` when it is."""
-        found = self.clock_doubt()
-        return "" if found is None else found.message
-
     def clock_doubt(self) -> ClockDoubt | None:
-        """Return the doubt as what an operator must know; None while the time is trusted."""
+        """Return why the time of day is not trusted; None while it is."""
         known = self._trust
         if known.since is None:
             return None
@@ -159,25 +153,21 @@ class ServiceClock:
         """
         look = self._look()
         with self._lock:
-            self._trust = trust.begin(look)
-            owed = timedelta(0)
-            self._alive = self._real.monotonic()
+            self._trust, away = Trust(agreed=look), timedelta(0)
+            now = ended = self._alive = self._real.monotonic()
+            before = timekeeping.NO_STALLS
             if served is not None:
-                self._trust, away = trust.resume(
+                self._trust, away = timekeeping.resume(
                     look, served.until, doubted=served.doubted, tolerance=self._tolerance
                 )
-                owed = self._resume(served.unread_seconds / self._scale, away)
-            doubt = self.doubt()
+                ended -= away.total_seconds() / self._scale
+                if served.unread_seconds:
+                    before = (timekeeping.Stall(ended, served.unread_seconds / self._scale),)
+            # That the service was away is one more stall.
+            self._stalls, owed = timekeeping.end_gap(before, ended, now)
+            doubt = self.clock_doubt()
         if doubt:
-            _log.warning(doubt)
-        return owed
-
-    def _resume(self, unread_seconds: float, away: timedelta) -> timedelta:
-        """Take over the stalls of the start before; that it was away is one more."""
-        now = self._alive
-        ended = now - away.total_seconds() / self._scale
-        before = (downtime.Stall(ended, unread_seconds),) if unread_seconds else ()
-        self._stalls, owed = downtime.end_gap(before, ended, now)
+            _log.warning(doubt.message)
         return timedelta(seconds=owed * self._scale)
 
     def open(self) -> None:
@@ -202,7 +192,7 @@ class ServiceClock:
         Args:
             now: Real seconds of the monotonic clock.
         """
-        if now - self._alive <= downtime.STALL_SECONDS:
+        if now - self._alive <= timekeeping.STALL_SECONDS:
             self._alive = now
             return
         with self._lock:
@@ -212,8 +202,10 @@ class ServiceClock:
         """Return what the next start must know."""
         until = self.now()
         with self._lock:
-            unread = downtime.unread_seconds(self._stalls, self._alive, self._alive)
-        return Served(until=until, doubted=bool(self.doubt()), unread_seconds=unread * self._scale)
+            unread = timekeeping.unread_seconds(self._stalls, self._alive, self._alive)
+        return Served(
+            until=until, doubted=self._trust.since is not None, unread_seconds=unread * self._scale
+        )
 
     def pay(self, length: timedelta) -> None:
         """Note that every notice has moved later by this."""
@@ -227,43 +219,43 @@ class ServiceClock:
             self._judge(look)
             if self._trust.since is not None:
                 ahead = self._trust.ahead
-                self._trust, owed = trust.believe(self._trust, look)
+                self._trust, owed = timekeeping.believe(self._trust, look)
                 self._owed += owed
                 _log.warning("the clock is trusted by an operator", ahead=ahead.total_seconds())
 
     def _held_up(self) -> bool:
         """Tell whether the event loop stands still, and is an outage if it runs again now."""
         now = self._real.monotonic()
-        unread = downtime.unread_seconds(self._stalls, self._alive, now)
-        return unread > downtime.OUTAGE_SECONDS
+        unread = timekeeping.unread_seconds(self._stalls, self._alive, now)
+        return unread > timekeeping.OUTAGE_SECONDS
 
     def _run_again(self, now: float) -> None:
         """Note that the event loop runs; the lock is held."""
         gap = now - self._alive
-        self._stalls, owed = downtime.end_gap(self._stalls, self._alive, now)
+        self._stalls, owed = timekeeping.end_gap(self._stalls, self._alive, now)
         self._alive = now
         self._owed += timedelta(seconds=owed * self._scale)
-        if gap > downtime.STALL_SECONDS:
+        if gap > timekeeping.STALL_SECONDS:
             _log.warning("guests got no answer", seconds=round(gap * self._scale, 1))
 
     def _judge(self, look: Look) -> None:
         """Look again; the lock is held."""
         before: Trust = self._trust
-        self._trust, owed = trust.judge(before, look, self._tolerance)
+        self._trust, owed = timekeeping.judge(before, look, self._tolerance)
         self._owed += owed
         if before.since is None and self._trust.since is not None:
-            _log.warning(self.doubt())
+            _log.warning(_spoken(self._trust, self._tolerance))
         elif before.since is not None and self._trust.since is None:
             _log.info("the clocks agree again", since=before.since.isoformat())
 
     def _look(self) -> Look:
         """Read both clocks as one, or as near to it as this machine lets us."""
-        left = MAX_LOOKS
+        looks = 0
         while True:
-            left -= 1
+            looks += 1
             began = self._real.monotonic()
             look = Look(self._clock.now(), self._clock.monotonic())
-            if self._real.monotonic() - began <= LOOK_SECONDS or not left:
+            if self._real.monotonic() - began <= LOOK_SECONDS or looks == MAX_LOOKS:
                 return look
 
 
@@ -297,14 +289,8 @@ class Heartbeat:
         kept = await asyncio.wrap_future(self._plane.setting(SETTING))
         served = None if kept is None else msgspec.json.decode(kept, type=Served)
         owed = self._clock.begin(served)
-        if not owed:
-            await asyncio.wrap_future(self._plane.put_setting(SETTING, self._served()))
-            return
-        lapse = self._plane.extend_notices(owed, setting=(SETTING, self._served()))
-        _log.warning(
-            "guests could not read; every notice moves later by as much",
-            seconds=round(owed.total_seconds(), 1),
-            operations=await asyncio.wrap_future(lapse),
+        await self._write_down(
+            owed, "guests could not read; every notice has moved later by as much"
         )
 
     async def run(self) -> None:
@@ -325,13 +311,8 @@ class Heartbeat:
         self._stopping = True
         self._wake.set()
 
-    def doubt(self) -> str:
-        """Return why the time of day is not trusted, in words; `""` when it is."""
-        self._clock.now()
-        return self._clock.doubt()
-
     def clock_doubt(self) -> ClockDoubt | None:
-        """Return that doubt as what an operator must know; None where there is none."""
+        """Look at the clocks; return why the time of day is not trusted, None where it is."""
         self._clock.now()
         return self._clock.clock_doubt()
 
@@ -344,12 +325,12 @@ class Heartbeat:
         """
         self._clock.believe()
         async with self._saving_lock:
-            await self._write_down()
+            await self._pay()
 
     async def _save(self) -> None:
         async with self._saving_lock:
             try:
-                await self._write_down()
+                await self._pay()
                 self._away = False
             except StoreError as error:
                 if not self._away:
@@ -359,22 +340,23 @@ class Heartbeat:
                 self._away = True
                 _log.exception("could not save the heartbeat")
 
-    async def _write_down(self) -> None:
+    async def _pay(self) -> None:
         owed = self._clock.owed
-        if not owed:
-            await asyncio.wrap_future(self._plane.put_setting(SETTING, self._served()))
-            return
-        lapse = self._plane.extend_notices(owed, setting=(SETTING, self._served()))
-        operations = await asyncio.wrap_future(lapse)
+        await self._write_down(owed, "every notice has moved later")
         self._clock.pay(owed)
-        _log.warning(
-            "every notice has moved later",
-            seconds=round(owed.total_seconds(), 1),
-            operations=operations,
-        )
 
-    def _served(self) -> str:
-        return msgspec.json.encode(self._clock.served()).decode()
+    async def _write_down(self, owed: timedelta, message: str) -> None:
+        """Save the heartbeat, and move every notice later by what is owed, in one transaction."""
+        served = msgspec.json.encode(self._clock.served()).decode()
+        if not owed:
+            await asyncio.wrap_future(self._plane.put_setting(SETTING, served))
+            return
+        lapse = self._plane.extend_notices(owed, setting=(SETTING, served))
+        _log.warning(
+            message,
+            seconds=round(owed.total_seconds(), 1),
+            operations=await asyncio.wrap_future(lapse),
+        )
 
 
 def _spoken(known: Trust, tolerance: timedelta) -> str:

@@ -7,7 +7,7 @@ once, at the end. What cannot be answered from memory is asked of the store afte
 
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -24,13 +24,14 @@ from forewarn.maintenance.model import (
 from forewarn.store.port import Transaction
 
 K = TypeVar("K")
+T = TypeVar("T")
 V = TypeVar("V")
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(msgspec.Struct, Generic[T], frozen=True):
     """What a job came to: what to answer, and what to save."""
 
-    result: Any
+    result: T
     changes: Changes = Changes()
 
 
@@ -73,24 +74,19 @@ class UnitOfWork:
         self._holds: tuple[Hold, ...] | None = None
         self._begin()
 
-    # Answered from memory, as far as it goes.
+    # Answered from memory, as far as it goes. Keys that are not there are left out.
 
-    def scopes(self, keys: Collection[str] | None = None) -> dict[str, Scope]:
-        """Return these scopes by key, or all of them."""
-        if keys is None:
-            return self.store.scopes()
-        return _known(self._scopes, keys, self._transaction.scopes)
+    def scopes(self, keys: Collection[str]) -> dict[str, Scope]:
+        """Return these scopes by key."""
+        if missing := _missing(self._scopes, keys):
+            self._scopes.update(dict.fromkeys(missing) | self._transaction.scopes(missing))
+        return _known(self._scopes, keys)
 
-    def machines(self, keys: Collection[str] | None = None) -> dict[str, Machine]:
-        """Return these machines by key, or all of them."""
-        if keys is None:
-            return self.store.machines()
-        try:
-            return _there(self._machines, keys)
-        except KeyError:
-            missing = _missing(self._machines, keys)
-            self._learn_machines(missing, self._transaction.machines(missing))
-        return _there(self._machines, keys)
+    def machines(self, keys: Collection[str]) -> dict[str, Machine]:
+        """Return these machines by key."""
+        if missing := _missing(self._machines, keys):
+            self._learn_machines(self._transaction.machines(missing), missing)
+        return _known(self._machines, keys)
 
     def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
         """Return the machines of these scopes, by key."""
@@ -102,17 +98,14 @@ class UnitOfWork:
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
         """Return these operations, live or over, by id."""
-        try:
-            return _there(self._operations, ids)
-        except KeyError:
-            missing = _missing(self._operations, ids)
-            self._learn_operations(missing, self._transaction.operations(missing))
-        return _there(self._operations, ids)
+        if missing := _missing(self._operations, ids):
+            self._learn_operations(self._transaction.operations(missing), missing)
+        return _known(self._operations, ids)
 
     def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
         """Return the operations, live or over, that these events (upper-case ids) belong to."""
         if missing := _missing(self._by_event, event_ids):
-            self._learn_operations((), self._transaction.operations_of_events(missing))
+            self._learn_operations(self._transaction.operations_of_events(missing))
             for event_id in missing:
                 self._by_event.setdefault(event_id, None)
         return self.operations([i for e in event_ids if (i := self._by_event[e]) is not None])
@@ -121,8 +114,8 @@ class UnitOfWork:
         """Return what is Scheduled or Started in these scopes, or anywhere, by id."""
         if scopes is None:
             return self.store.live_operations()
-        if missing := [scope for scope in scopes if scope not in self._whole["live"]]:
-            self._learn_operations((), self._transaction.live_operations(missing))
+        if missing := _missing(self._whole["live"], scopes):
+            self._learn_operations(self._transaction.live_operations(missing))
             self._whole["live"].update(missing)
         ids: Collection[str] = [id_ for scope in scopes for id_ in self._in_scope.get(scope, ())]
         if len(ids) > 1 and len(scopes) > 1:  # in the order of reading: a set of scopes has none
@@ -163,12 +156,11 @@ class UnitOfWork:
             self.save()
         for scope in changes.scopes:
             self._scopes[scope.key] = self._new_scopes[scope.key] = scope
-        for key in changes.removed_scopes:
-            self._scopes[key] = None
+        self._scopes |= dict.fromkeys(changes.removed_scopes)
         for operation in changes.operations:
             if self._operations.get(operation.id) is None:
                 self._operations.pop(operation.id, None)
-                self._learn_operations((), {operation.id: operation})
+                self._learn_operations({operation.id: operation})
             else:  # its events never change, so it is indexed already
                 self._operations[operation.id] = operation
             self._new_operations[operation.id] = operation
@@ -180,8 +172,7 @@ class UnitOfWork:
             if self._open is not None:
                 self._open.pop(one.number, None)
                 if one.open:
-                    self._open[one.number] = one
-                    self._open = dict(sorted(self._open.items()))
+                    self._open = dict(sorted((self._open | {one.number: one}).items()))
         if alone:
             self._save(
                 msgspec.structs.replace(
@@ -222,8 +213,9 @@ class UnitOfWork:
             tombstones=tuple(self._new_tombstones.values()),
         )
 
-    def _learn_operations(self, ids: Iterable[str], found: dict[str, Operation]) -> None:
-        """Remember operations; what is known already is newer than what the store has."""
+    # What is known already is newer than what the store has.
+
+    def _learn_operations(self, found: dict[str, Operation], asked: Iterable[str] = ()) -> None:
         for id_, operation in found.items():
             if id_ not in self._operations:
                 self._operations[id_] = operation
@@ -231,16 +223,16 @@ class UnitOfWork:
                 for event in operation.events:
                     self._by_event[event.id] = id_
                     self._in_scope.setdefault(event.scope, {})[id_] = None
-        for id_ in ids:
+        for id_ in asked:
             self._operations.setdefault(id_, None)
 
-    def _learn_machines(self, keys: Iterable[str], found: dict[str, Machine]) -> None:
+    def _learn_machines(self, found: dict[str, Machine], asked: Iterable[str] = ()) -> None:
         for key, machine in found.items():
             if key not in self._machines:
                 self._machines[key] = machine
                 self._members.setdefault(machine.scope, {})[key] = None
                 self._on_host.setdefault(machine.host, {})[key] = None
-        for key in keys:
+        for key in asked:
             self._machines.setdefault(key, None)
 
     def _replace_machines(self, new: dict[str, Machine] | dict[str, None]) -> None:
@@ -250,7 +242,7 @@ class UnitOfWork:
                 self._members[old.scope].pop(key, None)
                 self._on_host[old.host].pop(key, None)
             self._new_machines[key] = machine
-            self._learn_machines((key,), {} if machine is None else {key: machine})
+            self._learn_machines({} if machine is None else {key: machine}, (key,))
 
     def _machines_at(
         self,
@@ -259,30 +251,15 @@ class UnitOfWork:
         places: Collection[str],
         read: Callable[[list[str]], dict[str, Machine]],
     ) -> dict[str, Machine]:
-        if not places:
-            return {}
-        if missing := [place for place in places if place not in self._whole[what]]:
-            self._learn_machines((), read(missing))
+        if missing := _missing(self._whole[what], places):
+            self._learn_machines(read(missing))
             self._whole[what].update(missing)
         return self.machines([key for place in places for key in known.get(place, ())])
 
 
-def _missing(known: dict[K, V], keys: Iterable[K]) -> list[K]:
+def _missing(known: Collection[K], keys: Iterable[K]) -> list[K]:
     return [key for key in keys if key not in known]
 
 
-def _known(
-    known: dict[K, V | None], keys: Collection[K], read: Callable[[list[K]], dict[K, V]]
-) -> dict[K, V]:
-    try:
-        return _there(known, keys)
-    except KeyError:
-        missing = _missing(known, keys)
-        found = read(missing)
-        known.update((key, found.get(key)) for key in missing)
-    return _there(known, keys)
-
-
-def _there(known: dict[K, V | None], keys: Iterable[K]) -> dict[K, V]:
-    """Return those that are there; KeyError where that was not asked yet."""
+def _known(known: dict[K, V | None], keys: Iterable[K]) -> dict[K, V]:
     return {key: value for key in keys if (value := known[key]) is not None}

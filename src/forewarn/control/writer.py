@@ -28,7 +28,7 @@ MAX_BATCH = 500
 
 NO_NEEDS = Needs()
 
-Job = Callable[[UnitOfWork], Work]
+Job = Callable[[UnitOfWork], Work[Any]]
 """Decides within a transaction. It may be run twice: it has no effect of its own."""
 
 Waiting: TypeAlias = "tuple[Job, Needs, Future[Any]]"
@@ -214,8 +214,8 @@ class _Committer:
             else:
                 future.set_exception(result)
 
-    def _transact(self, batch: Sequence[Waiting]) -> tuple[UnitOfWork, list[Work | Exception]]:
-        results: list[Work | Exception] = []
+    def _transact(self, batch: Sequence[Waiting]) -> tuple[UnitOfWork, list[Work[Any] | Exception]]:
+        results: list[Work[Any] | Exception] = []
         with self._store.write() as transaction:
             unit = UnitOfWork(transaction, self._clock.now())
             if len(batch) > 1:

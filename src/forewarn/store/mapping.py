@@ -1,20 +1,21 @@
 """Values to rows and back: a struct's fields are the columns of its table, by the same names.
 
-The type of a column says how its value is written and read, so a new field of a struct is a new
-column in `tables`, and nothing here. A round trip is exact.
+The type of a field says what its column holds, so a new field of a struct is a migration, and
+nothing here or in `tables`. A round trip is exact.
 """
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from types import NoneType
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
-from sqlalchemy import BigInteger, Select, Table, Text, select
+from sqlalchemy import BigInteger, Boolean, Column, Select, Table, Text, select
 from sqlalchemy.engine import Dialect
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from forewarn.store.port import EPOCH, micros
 
@@ -27,6 +28,8 @@ Row = dict[str, Any]
 Processor = Callable[[Any], Any]
 """Converts one value of a column. SQLAlchemy calls it for each row, so C functions pay off."""
 
+ColumnType = TypeEngine[Any] | type[TypeEngine[Any]]
+
 V = TypeVar("V", bound=msgspec.Struct)
 
 
@@ -37,11 +40,9 @@ class Instant(TypeDecorator[datetime]):
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Processor:
-        """Return what makes the stored number of a time."""
         return lambda value: None if value is None else micros(value)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Processor:
-        """Return what makes the time of a stored number."""
         return lambda value: None if value is None else EPOCH + timedelta(0, 0, value)
 
 
@@ -56,12 +57,10 @@ class Enumerated(TypeDecorator[StrEnum]):
         self.kind = kind
 
     def bind_processor(self, dialect: Dialect) -> Processor:
-        """Return what makes the stored text of a member."""
         texts: dict[str | None, str | None] = {member: member.value for member in self.kind}
         return (texts | {None: None}).__getitem__
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Processor:
-        """Return what makes the member of a stored text."""
         members: dict[str | None, StrEnum | None] = {member.value: member for member in self.kind}
         return (members | {None: None}).__getitem__
 
@@ -73,7 +72,6 @@ class Shared(TypeDecorator[str]):
     cache_ok = True
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Processor:
-        """Return what makes equal texts the same text."""
         return sys.intern
 
 
@@ -111,13 +109,45 @@ class Json(TypeDecorator[Any]):
         self._read = functools.lru_cache(MAX_SHARED)(read) if shared else read
 
     def bind_processor(self, dialect: Dialect) -> Processor:
-        """Return what makes the stored text of a value."""
         encode = self.encode
         return lambda value: None if value is None else encode(value).decode()
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Processor:
-        """Return what makes the value of a stored text."""
         return self._read
+
+
+_SIMPLE: dict[Any, ColumnType] = {
+    str: Text,
+    int: BigInteger,
+    bool: Boolean,
+    datetime: Instant,
+}
+
+
+def columns(kind: type[V], **given: ColumnType | Column[Any] | None) -> Iterator[Column[Any]]:
+    """Yield a column for each field of a struct; what may be None is nullable.
+
+    Args:
+        kind: The struct.
+        given: By field, what its type does not say: the column or its type; None for a field that
+            is rows of another table.
+    """
+    for field in msgspec.structs.fields(kind):
+        choices = get_args(field.type)
+        nullable = NoneType in choices
+        special = given.get(field.name, choices[0] if nullable else field.type)
+        if isinstance(special, Column):
+            yield special
+        elif special is not None:
+            yield Column(field.name, _column_type(special), nullable=nullable)
+
+
+def _column_type(kind: Any) -> ColumnType:  # noqa: ANN401 - a column's type, or a field's
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return Enumerated(kind)
+    if isinstance(kind, TypeEngine) or (isinstance(kind, type) and issubclass(kind, TypeEngine)):
+        return kind
+    return _SIMPLE.get(kind) or Json(kind)
 
 
 class Mapping(Generic[V]):
@@ -125,21 +155,14 @@ class Mapping(Generic[V]):
 
     Args:
         kind: The struct.
-        table: Has a column for each of its fields, but for those in `elsewhere`.
-        elsewhere: Fields that are rows of another table.
+        table: Has its `columns`; fields without one are rows of another table.
         derived: Further columns, and what each holds of a value: the keys and the indexes.
     """
 
-    def __init__(
-        self,
-        kind: type[V],
-        table: Table,
-        *,
-        elsewhere: tuple[str, ...] = (),
-        **derived: Callable[[V], Any],
-    ) -> None:
+    def __init__(self, kind: type[V], table: Table, **derived: Callable[[V], Any]) -> None:
         self.table = table
-        fields = [name for name in kind.__struct_fields__ if name not in elsewhere]
+        fields = [name for name in kind.__struct_fields__ if name in table.c]
+        elsewhere = [name for name in kind.__struct_fields__ if name not in table.c]
         self._columns = [table.c[name] for name in fields]
         self._elsewhere = elsewhere
         self._derived = derived

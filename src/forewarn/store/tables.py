@@ -1,8 +1,8 @@
 """The schema, and which struct each table holds. A change is a migration too: a test compares them.
 
-Times are whole microseconds since 1970 in UTC, in every engine: SQLite has no type that keeps a
-time zone. What is never searched for (tags, profiles, the names of an event's machines) is one
-JSON text.
+A struct's fields are the columns of its table (`mapping.columns`); what is written out here is what
+a type does not say: keys, references, indexes, and what is derived from a value. Times are whole
+microseconds since 1970 in UTC, in every engine: SQLite has no type that keeps a time zone.
 """
 
 import sys
@@ -17,32 +17,30 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    PrimaryKeyConstraint,
     Table,
     Text,
     UniqueConstraint,
 )
 
 from forewarn.maintenance import decide, model
-from forewarn.store.mapping import Enumerated, Instant, Json, Mapping, Shared
-from forewarn.vocabulary import EventSource, EventStatus, EventType, Priority, ScopeKind
+from forewarn.store.mapping import Instant, Json, Mapping, Shared, columns
+from forewarn.vocabulary import EventType
 
-_said = msgspec.json.Decoder(dict[str, str])
+_given = msgspec.json.Decoder(dict[str, str])
 
 
 def _encode_profile(profile: model.Profile) -> bytes:
     """Write every value that is not empty, the defaults too: they may change one day."""
-    names = profile.__struct_fields__
-    return msgspec.json.encode({name: v for name in names if (v := getattr(profile, name))})
+    given = msgspec.structs.asdict(profile)
+    return msgspec.json.encode({name: value for name, value in given.items() if value})
 
 
 def _decode_profile(text: str) -> model.Profile:
-    said = _said.decode(text)
+    given = _given.decode(text)
     names = model.Profile.__struct_fields__
-    return model.Profile(**{name: sys.intern(said.get(name, "")) for name in names})
+    return model.Profile(**{name: sys.intern(given.get(name, "")) for name in names})
 
-
-NAMES = Json(tuple[str, ...])
-INTERVENTIONS = Json(tuple[model.Intervention, ...])
 
 metadata = MetaData(
     naming_convention={
@@ -57,34 +55,21 @@ scopes = Table(
     "scopes",
     metadata,
     Column("key", Text, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("kind", Enumerated(ScopeKind), nullable=False),
-    Column("update_domains", Integer, nullable=False),
-    Column("incarnation", BigInteger, nullable=False),
-    Column("priority", Enumerated(Priority), nullable=False),
-    Column("automatically_approve", Json(tuple[EventType, ...], shared=True), nullable=False),
-    Column("terminate_notice_minutes", Integer),
-    Column("asked_at", Instant),
+    *columns(model.Scope, automatically_approve=Json(tuple[EventType, ...], shared=True)),
 )
 
 machines = Table(
     "machines",
     metadata,
     Column("key", Text, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("scope", Shared, ForeignKey("scopes.key"), nullable=False),
-    Column("update_domain", Integer, nullable=False),
-    Column("fault_domain", Integer, nullable=False),
-    Column("vm_id", Text, nullable=False),
-    Column("host", Shared, nullable=False),
-    Column("address", Text, nullable=False),
-    Column("listener", Shared, nullable=False),
-    Column("role", Shared, nullable=False),
-    Column("tags", Json(tuple[tuple[str, str], ...], shared=True), nullable=False),
-    Column(
-        "profile",
-        Json(model.Profile, shared=True, encode=_encode_profile, decode=_decode_profile),
-        nullable=False,
+    *columns(
+        model.Machine,
+        scope=Column("scope", Shared, ForeignKey("scopes.key"), nullable=False),
+        host=Shared,
+        listener=Shared,
+        role=Shared,
+        tags=Json(tuple[tuple[str, str], ...], shared=True),
+        profile=Json(model.Profile, shared=True, encode=_encode_profile, decode=_decode_profile),
     ),
     Index(None, "scope"),
     Index(None, "host"),
@@ -93,20 +78,12 @@ machines = Table(
 maintenances = Table(
     "maintenances",
     metadata,
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("event_type", Enumerated(EventType), nullable=False),
-    Column("source", Enumerated(EventSource), nullable=False),
-    Column("targets", NAMES, nullable=False),
-    Column("requested_by", Text, nullable=False),
-    Column("requested_at", Instant, nullable=False),
-    Column("description", Text, nullable=False),
-    Column("duration_seconds", BigInteger, nullable=False),
-    Column("without_notice", Boolean, nullable=False),
-    Column("rolling_updates", Json(tuple[model.RollingUpdate, ...]), nullable=False),
-    Column("announced", BigInteger, nullable=False),
+    *columns(
+        model.Maintenance,
+        number=Column("number", BigInteger, primary_key=True, autoincrement=False),
+    ),
     # `Maintenance.open`, so that open ones are found beside any length of history.
     Column("open", Boolean, nullable=False),
-    Column("interventions", INTERVENTIONS, nullable=False),
     Index(None, "open", "number"),
 )
 
@@ -115,31 +92,13 @@ operations = Table(
     metadata,
     # The order of first saving: it breaks the ties of times, so that pages of history are stable.
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("id", Text, nullable=False),
-    Column("maintenance", BigInteger, ForeignKey("maintenances.number"), nullable=False),
-    Column("event_type", Enumerated(EventType), nullable=False),
-    Column("source", Enumerated(EventSource), nullable=False),
-    Column("description", Text, nullable=False),
-    Column("duration_seconds", BigInteger, nullable=False),
-    Column("status", Enumerated(EventStatus), nullable=False),
-    Column("announced_at", Instant, nullable=False),
-    Column("not_before", Instant, nullable=False),
-    Column("start_cause", Enumerated(model.StartCause)),
-    Column("started_at", Instant),
-    Column("ended_at", Instant),
-    Column("hosts", NAMES, nullable=False),
-    Column("rolling_update", Integer),
-    Column("held_at", Instant),
-    Column("notice_left_seconds", BigInteger, nullable=False),
-    Column("waits_for", Text, nullable=False),
-    Column("outcome", Text, nullable=False),
-    Column("acknowledged_by", Text, nullable=False),
-    Column("attempt", BigInteger, nullable=False),
-    Column("executor", Text, nullable=False),
-    Column("lease_until", Instant),
-    Column("outcome_unknown", Text, nullable=False),
-    Column("repeat_after", BigInteger, nullable=False),
-    Column("interventions", INTERVENTIONS, nullable=False),
+    *columns(
+        model.Operation,
+        maintenance=Column(
+            "maintenance", BigInteger, ForeignKey("maintenances.number"), nullable=False
+        ),
+        events=None,
+    ),
     # `wakeup_at` of what is stored, so that what is due is one look into an index.
     Column("wakeup_at", Instant),
     UniqueConstraint("id"),
@@ -154,17 +113,12 @@ operations = Table(
 events = Table(
     "events",
     metadata,
-    Column("id", Text, primary_key=True),
+    *columns(model.Event),
     Column("operation", Text, ForeignKey("operations.id", ondelete="CASCADE"), nullable=False),
-    Column("position", Integer, nullable=False),
+    Column("position", BigInteger, nullable=False),
     # Whether it is Scheduled or Started: what is live in a scope is found beside any history.
     Column("live", Boolean, nullable=False),
-    Column("scope", Text, nullable=False),
-    Column("update_domain", Integer, nullable=False),
-    Column("machines", NAMES, nullable=False),
-    Column("published", BigInteger, nullable=False),
-    Column("approval", Json(model.Approval)),
-    Column("silent", Boolean, nullable=False),
+    PrimaryKeyConstraint("id"),
     Index(None, "operation", "position"),
     Index(None, "scope", "live", "operation"),
 )
@@ -178,27 +132,14 @@ operation_machines = Table(
     Index(None, "operation"),
 )
 
-holds = Table(
-    "holds",
-    metadata,
-    Column("kind", Enumerated(model.HoldKind), primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("reason", Text, nullable=False),
-    Column("by", Text, nullable=False),
-    Column("at", Instant, nullable=False),
-)
+holds = Table("holds", metadata, *columns(model.Hold), PrimaryKeyConstraint("kind", "name"))
 
 tombstones = Table(
     # They refer to no operation's row: they are remembered for longer than it is.
     "tombstones",
     metadata,
     Column("key", Text, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("event_type", Enumerated(EventType)),
-    Column("operation", Text, nullable=False),
-    Column("at", Instant, nullable=False),
-    Column("scope", Text, nullable=False),
-    Column("incarnation", BigInteger, nullable=False),
+    *columns(model.Tombstone),
 )
 
 counters = Table(
@@ -219,7 +160,7 @@ settings = Table(
 SCOPES = Mapping(model.Scope, scopes, key=attrgetter("key"))
 MACHINES = Mapping(model.Machine, machines, key=attrgetter("key"))
 MAINTENANCES = Mapping(model.Maintenance, maintenances, open=attrgetter("open"))
-OPERATIONS = Mapping(model.Operation, operations, elsewhere=("events",), wakeup_at=decide.wakeup_at)
+OPERATIONS = Mapping(model.Operation, operations, wakeup_at=decide.wakeup_at)
 EVENTS = Mapping(model.Event, events)
 HOLDS = Mapping(model.Hold, holds)
 TOMBSTONES = Mapping(model.Tombstone, tombstones, key=attrgetter("key"))

@@ -147,7 +147,7 @@ async def render(backend: Backend) -> bytes:
         operations=tuple(backend.inventory.operations.values()),
         tasks=backend.tasks(),
         state=await backend.readiness(),
-        trusted=not backend.heartbeat.doubt(),
+        trusted=backend.heartbeat.clock_doubt() is None,
         alerts=found,
     )
     return await asyncio.to_thread(_render, scrape, backend.collectors)

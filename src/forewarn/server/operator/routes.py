@@ -403,7 +403,7 @@ async def resolve(
 ) -> schemas.OperationList:
     """Record the result of an operation whose outcome is unknown, or run it again."""
     resolved = backend.plane.resolve(operation, data.verdict, _who(data.by))
-    return _listed(backend, (await backend.done(resolved),))
+    return _listed(backend, await backend.done(resolved))
 
 
 def _judge_place(kind: HoldKind, name: str) -> None:
@@ -434,9 +434,7 @@ def _listed(backend: Backend, operations: tuple[Operation, ...]) -> schemas.Oper
 @_get("/v1/clock", SERVICE)
 async def clock(backend: TheBackend) -> schemas.ServiceTime:
     """Tell the service's own time, which all its times are in."""
-    return schemas.ServiceTime(
-        now=backend.now(), scale=backend.scale, doubt=backend.heartbeat.doubt()
-    )
+    return _service_time(backend)
 
 
 @_post("/v1/clock", schemas.ClockRequest, SERVICE)
@@ -447,8 +445,13 @@ async def trust_clock(
     assert data.trust  # the schema takes nothing else
     _log.warning("an operator trusts the clock", by=one_line(data.by, "by"))
     await asyncio.shield(backend.heartbeat.believe())
+    return _service_time(backend)
+
+
+def _service_time(backend: Backend) -> schemas.ServiceTime:
+    doubt = backend.heartbeat.clock_doubt()
     return schemas.ServiceTime(
-        now=backend.now(), scale=backend.scale, doubt=backend.heartbeat.doubt()
+        now=backend.now(), scale=backend.scale, doubt=doubt.message if doubt else ""
     )
 
 
