@@ -1,12 +1,14 @@
 """What the operators' API refuses: with which status and code, where, and that nothing changes."""
 
+import socket
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from forewarn.server.operator import errors, requests
 from forewarn.vocabulary import ErrorCode
-from server.running import Client, request_reboot
+from server.running import Client, Running, request_reboot
 
 INVALID = (400, "invalid")
 NOT_FOUND = (404, "not-found")
@@ -231,7 +233,8 @@ def test_a_body_over_the_limit_is_refused_and_a_fleet_may_be_longer(client: Clie
     answer = client.ask("POST", "/v1/approvals", b"{}" + padding, kind)
     assert (answer.status, answer.error["code"]) == (413, "limit")
     assert "1048576" in answer.error["message"]
-    assert client.ask("PUT", "/v1/fleet", b"{}" + padding, kind).status == 200
+    longer = {"machine": [{"name": f"m{n}", "host": "h" * 250} for n in range(5_000)]}
+    assert client.ask("PUT", "/v1/fleet?dry_run=true", longer).status == 200
 
 
 def test_every_code_has_its_status() -> None:
@@ -241,8 +244,28 @@ def test_every_code_has_its_status() -> None:
     assert errors.STATUS[ErrorCode.INTERNAL] == 500
 
 
-def test_a_body_of_a_million_entries_is_refused_before_it_is_decoded(unchanged: Client) -> None:
-    body = b'{"machine": [' + b"{}," * requests.MAX_OBJECTS + b"{}]}"
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"machine": [' + b"{}," * requests.MAX_OBJECTS + b"{}]}",
+        b'{"machine": [{"name": "m", "tags": {' + b'"t":"",' * 150_000 + b'"t":""}}]}',
+    ],
+    ids=["a million objects", "one object without end"],
+)
+def test_a_fleet_that_no_machines_need_is_refused_before_it_is_decoded(
+    unchanged: Client, body: bytes
+) -> None:
     refused = unchanged.ask("PUT", "/v1/fleet", body)
-    assert refused.status == 422
-    assert refused.json["error"]["code"] == "limit"
+    assert (refused.status, refused.error["code"]) == (422, "limit")
+
+
+def test_a_client_that_leaves_in_mid_body_is_no_fault_of_ours(service: Running) -> None:
+    head = b"PUT /v1/fleet HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with capture_logs() as told, socket.socket(socket.AF_UNIX) as leaving:
+        leaving.connect(service.settings.operator.socket)
+        leaving.sendall(head + b"Content-Length: 100\r\n\r\n{")
+        leaving.shutdown(socket.SHUT_WR)
+        while leaving.recv(1024):
+            pass
+        service.client().get("/healthz")
+    assert [line for line in told if line["log_level"] == "error"] == []

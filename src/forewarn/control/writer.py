@@ -226,7 +226,9 @@ class _Committer:
                 except StoreError:
                     raise
                 except Refused as refusal:
-                    results.append(refusal)
+                    # Its traceback leads to the job and this batch: a circle that would keep a
+                    # refused fleet in memory until the collector finds it.
+                    results.append(refusal.with_traceback(None))
                 except Exception as error:  # noqa: BLE001 - a defect is its own job's to answer
                     results.append(error)
                 else:

@@ -71,6 +71,9 @@ class MachineEntry(Profile, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fault_domain: Annotated[int, msgspec.Meta(ge=0, lt=MAX_FAULT_DOMAINS)] | None = None
     tags: dict[Text, Text] = msgspec.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Do nothing: each call lets other threads run while a thread decodes a large fleet."""
+
 
 class NamedMachine(MachineEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A machine of an availability set."""

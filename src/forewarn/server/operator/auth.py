@@ -97,6 +97,10 @@ def _make(path: Path) -> None:
     new.replace(path)
 
 
+class ClientLeftError(Exception):
+    """The client closed the connection in the middle of its body: nobody is left to answer."""
+
+
 class Gate:
     """Refuses requests that are not allowed, before the application sees them.
 
@@ -184,8 +188,15 @@ class _Body:
         self._ended = False
 
     async def receive(self) -> Message:
-        """Return the next message."""
+        """Return the next message.
+
+        Raises:
+            ClientLeftError: There is no next one.
+        """
         message = await self._receive()
+        if message["type"] == "http.disconnect" and not self._ended:
+            self._ended = True
+            raise ClientLeftError
         if message["type"] != "http.request" or not message.get("more_body", False):
             self._ended = True
         return message
@@ -193,7 +204,7 @@ class _Body:
     async def discard(self) -> None:
         """Read and discard the rest, within limits."""
         left = DISCARD_BYTES
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, ClientLeftError):
             async with asyncio.timeout(DISCARD_SECONDS):
                 while not self._ended and left > 0:
                     message = await self.receive()

@@ -12,6 +12,7 @@ from litestar.openapi.datastructures import ResponseSpec
 
 from forewarn import settings
 from forewarn.maintenance.model import Refused
+from forewarn.server.operator.auth import ClientLeftError
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
 from forewarn.store.port import StoreError
 from forewarn.vocabulary import ErrorCode
@@ -70,6 +71,9 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorB
             status = 503
             detail = ErrorDetail(code=ErrorCode.UNAVAILABLE, message=str(error))
             headers["Retry-After"] = str(RETRY_SECONDS)
+        case ClientLeftError():  # no fault of ours: not logged, and nobody reads this
+            status = 400
+            detail = ErrorDetail(code=ErrorCode.INVALID, message="the body is incomplete")
         case HTTPException() if error.status_code < 500:
             status = error.status_code
             headers.update(error.headers or {})

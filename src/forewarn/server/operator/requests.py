@@ -38,9 +38,13 @@ MAX_BODY: Final = 1024 * 1024
 MAX_FLEET_BODY: Final = 64 * 1024 * 1024
 """The most bytes of a fleet: 200,000 machines with most of their fields."""
 
-MAX_OBJECTS: Final = 5 * fleet.MAX_MACHINES
-"""The most opening braces of a body: a machine with tags has two, and groups and texts some more.
-A body of the smallest entries would take many times its size, and hold the loop for seconds."""
+MAX_OBJECTS: Final = 4 * fleet.MAX_MACHINES + 1
+"""The most opening braces of a fleet: a cloud service, a role, an instance and its tags for each
+machine. A body of the smallest entries would take many times its size in memory."""
+
+MAX_FLAT: Final = 1024 * 1024
+"""The most bytes of a fleet without an opening brace: many times what a machine's fields have. No
+other thread runs while so much is decoded."""
 
 MAX_CURSOR: Final = 200
 """The most characters of a cursor; ours have at most 124: a name has 80 characters at most."""
@@ -89,7 +93,12 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
 
     async def done(self, future: "Future[T]") -> T:
         """Await a change; it is made even if the client goes away meanwhile."""
-        return await asyncio.shield(asyncio.wrap_future(future))
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        finally:
+            # A refusal's traceback leads to this frame: without the circle through the future,
+            # memory is free at once of the fleet that was refused.
+            del future
 
     async def read(self, question: Callable[[Reading], T]) -> T:
         """Ask the store, on another thread, at one instant."""
@@ -145,19 +154,8 @@ class StrictBody(MsgspecDTO[Shape]):
     """Decodes a body straight into its struct, in one pass; errors tell the place."""
 
     def decode_bytes(self, value: bytes) -> Shape:
-        """Return the body as the handler's type.
-
-        Raises:
-            Refused: LIMIT: it has too many objects. INVALID: it is not UTF-8, not JSON, or of
-                another shape.
-        """
-        if (objects := value.count(b"{")) > MAX_OBJECTS:
-            message = f"the body has {objects} objects, at most {MAX_OBJECTS} allowed"
-            raise Refused(ErrorCode.LIMIT, message, objects=objects, most=MAX_OBJECTS)
-        try:
-            return msgspec.json.decode(value, type=self.model_type)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise errors.invalid_body(error, self.model_type) from error
+        """Return the body as the handler's type; Refused (INVALID) where it is not."""
+        return decoded(value, self.model_type)
 
     @classmethod
     def create_for_field_definition(cls, *_: object, **__: object) -> None:
@@ -168,8 +166,44 @@ class StrictBody(MsgspecDTO[Shape]):
         cls, field_definition: FieldDefinition, handler_id: str, schema_creator: SchemaCreator
     ) -> Reference | Schema:
         """Return the struct's own schema."""
-        del handler_id
-        return schema_creator.for_field_definition(field_definition)
+        del field_definition, handler_id
+        return schema_creator.for_field_definition(FieldDefinition.from_annotation(cls.model_type))
+
+
+class EncodedBody(StrictBody[Shape]):
+    """Gives the handler the body's bytes, and describes the struct in the schema."""
+
+    def decode_bytes(self, value: bytes) -> bytes:  # type: ignore[override] # the handler decodes
+        """Return the bytes."""
+        return value
+
+
+def decoded(body: bytes, shape: type[Shape]) -> Shape:
+    """Return a JSON body as a struct; Refused (INVALID), with the place, where it is not one."""
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.invalid_body(error, shape) from error
+
+
+def decoded_fleet(body: bytes) -> fleet.Fleet:
+    """Return the fleet of a body; on a thread of its own, as this takes seconds.
+
+    Raises:
+        Refused: LIMIT: it has too many objects, or too long a one. INVALID: it is not a fleet.
+    """
+    objects = sum(body.count(b"{", at, at + MAX_FLAT) for at in range(0, len(body), MAX_FLAT))
+    if objects > MAX_OBJECTS:
+        message = f"the body has {objects} objects, at most {MAX_OBJECTS} allowed"
+        raise Refused(ErrorCode.LIMIT, message, objects=objects, most=MAX_OBJECTS)
+    at = 0
+    while at + MAX_FLAT < len(body):
+        brace = body.rfind(b"{", at + 1, at + MAX_FLAT)
+        if brace < 0:
+            message = f"an object of the body, at byte {at}, is longer than {MAX_FLAT} bytes"
+            raise Refused(ErrorCode.LIMIT, message, at=at, most=MAX_FLAT)
+        at = brace
+    return decoded(body, fleet.Fleet)
 
 
 def judge_query(request: Request[Any, Any, Any]) -> None:

@@ -23,7 +23,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.server.operator import metrics, requests, schemas, views
 from forewarn.server.operator.errors import RESPONSES, RETRY_SECONDS
-from forewarn.server.operator.requests import Backend, StrictBody, TheBackend, one_line
+from forewarn.server.operator.requests import Backend, EncodedBody, StrictBody, TheBackend, one_line
 from forewarn.store.port import HistoryQuery, Reading
 from forewarn.version import __version__
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -64,14 +64,14 @@ def _post(
     "/v1/fleet",
     tags=[FLEET],
     responses=RESPONSES,
-    dto=StrictBody[fleet.Fleet],
+    dto=EncodedBody[fleet.Fleet],
     return_dto=None,
     request_max_body_size=requests.MAX_FLEET_BODY,
 )
 async def apply_fleet(
     backend: TheBackend,
     *,
-    data: JSONBody[fleet.Fleet],
+    data: JSONBody[bytes],
     prune: FromQuery[bool] = False,
     again: FromQuery[bool] = False,
     allow_empty: FromQuery[bool] = False,
@@ -84,12 +84,14 @@ async def apply_fleet(
     preempted or terminated are left out unless `again` adds them.
     """
     one_line(by, "by")
+    wanted = await asyncio.to_thread(requests.decoded_fleet, data)
     applied = await backend.done(
         backend.plane.apply_fleet(
-            data, prune=prune, again=again, allow_empty=allow_empty, dry_run=dry_run
+            wanted, prune=prune, again=again, allow_empty=allow_empty, dry_run=dry_run
         )
     )
-    return _changed(backend, applied, by, dry_run=dry_run)
+    # Not on the loop: it looks at every machine.
+    return await asyncio.to_thread(_changed, backend, applied, by, dry_run=dry_run)
 
 
 @delete("/v1/fleet/machines", tags=[FLEET], responses=RESPONSES, status_code=200)
