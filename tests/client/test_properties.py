@@ -183,10 +183,12 @@ def test_a_start_is_told_when_the_first_document_says_so(
             assert run.watcher._held_back is not None or not now - started
 
 
-@given(scripts)
-def test_no_question_is_asked_sooner_than_a_pause_allows(script: list[tuple[str, Any]]) -> None:
+@given(scripts, st.sampled_from([world.EVERYTHING, None]))
+def test_no_question_is_asked_sooner_than_a_pause_allows(
+    script: list[tuple[str, Any]], wishes: EventFilter | None
+) -> None:
     server = Server(script, waits=False, lower=False)
-    run = world.Run(server, chance=0.0)
+    run = world.Run(server, chance=0.0, wishes=wishes)
     while server.left:
         run.turn()
         run.take()

@@ -117,6 +117,8 @@ class Watcher:
         self._reason = event.OVER
         self._held_back: ReadDocument | None = None
         """A document that lists less than the one before, until a second one confirms it."""
+        self._looks_again = False
+        """Whether the next question is to confirm an end."""
         self._has_document = False
         self._incarnation: int | None = None
         self._shown: tuple[event.Event, ...] | None = None
@@ -166,12 +168,12 @@ class Watcher:
             return self._naming_wants
         if at.monotonic < self._next_at:
             return Pause(self._next_at - at.monotonic)
-        if self._held_back is None and self._session.wants_name(at):
+        if not self._looks_again and self._session.wants_name(at):
             self._naming = session.learn_name(self._session, at)
             self._naming_wants = next(self._naming)
             return self._naming_wants
         self._asked_at = at.monotonic
-        if self._held_back is not None:
+        if self._looks_again:
             self._asked = self._session.question().within(SECOND_LOOK_SECONDS)
         else:
             polls = self._waits is False and at.monotonic < self._try_waiting_at
@@ -226,7 +228,7 @@ class Watcher:
         waited = attempt.at.monotonic - self._asked_at
         waits = waited >= EARLY * applied_seconds(reply, float("inf"))
         self._found_waiting(attempt, waits=waits)
-        self._ask_next(attempt, [])
+        self._ask_next(attempt, changes=())
 
     def _document(self, listing: Listing, reply: Reply, attempt: Attempt) -> None:
         self._has_document = True
@@ -243,16 +245,21 @@ class Watcher:
         events = {each.key: each for each in listing.events}
         read = ReadDocument(events, attempt.at, responses.server_time(reply))
         before, self._held_back = self._held_back, None
-        leaves_out = any(
+        is_second, self._looks_again = self._looks_again, False
+        changes: list[PendingChange] = []
+        if not is_second and any(
             key not in events and not known.missing for key, known in self._state.known.items()
-        )
-        if before is None and leaves_out and not self._whole:
+        ):
+            self._looks_again, self._doubted_at = True, self._asked_at
+        if self._looks_again and not self._whole:
             self._held_back = read  # the second question asks without a tag, to wait for nothing
-            self._doubted_at = self._asked_at
-            self._next_at = max(attempt.at.monotonic, self._asked_at + LEAST_GAP_SECONDS)
-            return
-        changes = self._read([read] if before is None else [before, read])
-        self._ask_next(attempt, changes)
+        else:
+            changes = self._read([read] if before is None else [before, read])
+        if any(change.after is not None and change.after.missing for change in changes):
+            self._tag = None  # the next document is to confirm that it is gone
+        if is_second and any(change.after is None for change in changes):
+            self._asked_at = self._doubted_at  # it confirms an end: it counts with the first look
+        self._ask_next(attempt, changes=changes)
         is_new = any(change.key not in self._state.known for change in changes)
         if self._session.name is None and is_new:  # whose it is may be known by now
             self._session.forget_name_failures()
@@ -273,6 +280,7 @@ class Watcher:
         if self._held_back is not None:  # what is new must not wait until answers come again
             self._read([self._held_back])
             self._held_back = None
+        self._looks_again = False
         self._back_off(failure, attempt)
 
     def _back_off(self, failure: FailedAnswer, attempt: Attempt) -> None:
@@ -292,22 +300,16 @@ class Watcher:
     def _say(self, reason: str, message: str) -> None:
         self._troubles.append(event.Trouble(reason=reason, message=message))
 
-    def _ask_next(self, attempt: Attempt, changes: Sequence[PendingChange]) -> None:
+    def _ask_next(self, attempt: Attempt, *, changes: Sequence[PendingChange]) -> None:
         """Set the time of the next question: at the pace of polls, counted from the last one.
 
         So a wait that ran its course is followed by the next at once. A document that changed while
         the server waits is followed at once too; one that has only a new number is not: its server
-        may number each answer. An end is confirmed as soon, and the question that confirms it does
-        not count: what the server waits to say next must not wait for it.
+        may number each answer.
         """
-        in_doubt = any(change.after is not None and change.after.missing for change in changes)
-        if in_doubt:
-            self._tag, self._doubted_at = None, self._asked_at
-        soon = in_doubt or (bool(changes) and self._waits is True)
+        soon = self._looks_again or (bool(changes) and self._waits is True)
         gap = LEAST_GAP_SECONDS if soon else self._session.pace.poll(attempt.chance)
-        ended = any(change.after is None for change in changes)
-        began = self._doubted_at if ended and not in_doubt else self._asked_at
-        self._next_at = max(attempt.at.monotonic, began + gap)
+        self._next_at = max(attempt.at.monotonic, self._asked_at + gap)
 
     def _read(self, documents: Sequence[ReadDocument]) -> list[PendingChange]:
         changes = list(self._changes(documents))
