@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from forewarn.agent.action_settings import RuleAction
 from forewarn.agent.decider import Decider
 from forewarn.agent.messages import (
     ActionFinished,
@@ -62,6 +63,19 @@ def rule(*prepare: dict[str, Any], **given: Any) -> Rule:
         "approve": "when-prepared",
     }
     return msgspec.convert(values | given, Rule)
+
+
+def begin(action: RuleAction, of: Event, **given: Any) -> BeginAction:
+    values: dict[str, Any] = {
+        "run": 1,
+        "effect": "e",
+        "undo": False,
+        "rule": "r",
+        "until": 1e9,
+        "attempt": 1,
+        "facts": None,
+    }
+    return BeginAction(action=action, event=of, **(values | given))
 
 
 def service(unit: str = "web", **terms: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 
 from agent import workplace
 from agent.workplace import Done, Site
-from forewarn.agent.action_settings import HaproxySettings as Terms
-from forewarn.agent.actions.action import Action, ActionFailed, ActionRun
+from forewarn.agent.action_settings import HaproxySettings
+from forewarn.agent.actions.action import Action, ActionFailed
 from forewarn.agent.actions.haproxy import HaproxyAction
 from ports import free_port
 
@@ -43,8 +43,12 @@ class Balancer:
         self.process = subprocess.Popen(["haproxy", "-db", "-q", "-f", str(folder / "cfg")])
 
     def state(self, server: str = "one") -> str:
-        done = self.done(server)
-        return HaproxyAction(Terms(socket=self.socket, server=f"web/{server}"))._state(done.run)
+        return self.action(server)._state()
+
+    def action(self, server: str) -> HaproxyAction:
+        made = self.done(server).action
+        assert isinstance(made, HaproxyAction)
+        return made
 
     def done(self, server: str = "one", **terms: object) -> Done:
         return Done(haproxy={"socket": self.socket, "server": f"web/{server}", **terms})
@@ -53,16 +57,15 @@ class Balancer:
 class Counting(HaproxyAction):
     """Tells when it has counted sessions."""
 
-    def __init__(self, usual: Action) -> None:
-        assert isinstance(usual, HaproxyAction)
-        super().__init__(usual._settings)
+    def __init__(self, usual: Action[HaproxySettings]) -> None:
+        super().__init__(usual.run, usual.settings)
         self.counted = threading.Event()
         self.first: Callable[[], None] = lambda: None
         """What happens just before it counts."""
 
-    def _sessions(self, work: ActionRun) -> int:
+    def _sessions(self) -> int:
         self.first()
-        left = super()._sessions(work)
+        left = super()._sessions()
         self.counted.set()
         return left
 
@@ -106,7 +109,7 @@ def test_a_server_that_was_in_maintenance_stays_so(balancer: Balancer) -> None:
 def test_what_an_administrator_changed_meanwhile_is_left_so(balancer: Balancer) -> None:
     done = balancer.done("two")
     done.prepare()
-    HaproxyAction(Terms(socket=balancer.socket, server="web/two"))._set("ready", done.run)
+    balancer.action("two")._set("ready")
     done.recover()
     assert balancer.state("two") == "ready"
 

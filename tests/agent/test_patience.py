@@ -8,20 +8,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.bench import event, rule
+from agent.bench import begin, event, rule
 from forewarn.agent import status
+from forewarn.agent.actions.action import ActionRunner
 from forewarn.agent.messages import (
     ActionFinished,
     ApprovalAnswered,
     ApproveEvent,
     AskPeers,
-    BeginAction,
     Input,
     PeersAnswered,
 )
 from forewarn.agent.peers import ANSWER_SECONDS, Peers
 from forewarn.agent.poller import Poller
-from forewarn.agent.runner import ActionRunner
 from forewarn.agent.state import ActionOutcome
 from forewarn.agent.status import CONNECTIONS, SECONDS, StatusServer
 
@@ -152,18 +151,7 @@ def test_an_action_that_gets_no_thread_has_failed() -> None:
     told = Told()
     step = rule({"log": {}}).prepare[0]
     seen = event()
-    begin = BeginAction(
-        run=1,
-        effect="e",
-        action=step,
-        undo=False,
-        event=seen,
-        rule="r",
-        until=1e9,
-        attempt=1,
-        facts=None,
-    )
-    ActionRunner(told).begin(begin, "web-0", 0.0)
+    ActionRunner(told).begin(begin(step, seen), "web-0", 0.0)
     assert told.first() == ActionFinished(1, ActionOutcome.FAILED, "can't start new thread")
 
 

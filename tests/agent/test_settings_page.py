@@ -97,7 +97,7 @@ def test_each_kind_of_action_is_told_as_its_class_tells_it(kind: str) -> None:
 
 def test_the_table_names_what_an_action_is_told_and_nothing_else() -> None:
     step = msgspec.convert({"command": {"run": ["x"]}}, RuleAction)
-    work = ActionRun(step, bench.event())
+    work = ActionRun(bench.begin(step, bench.event()), "web-0", 0.0, print)
     rows = re.findall(r"^\| (?:`\$(\w+)` )?\| `(FOREWARN_\w+)` \| `(\w+)` \|", PAGE, re.MULTILINE)
     templates, variables, keys = zip(*rows, strict=True)
     assert (

@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
-from agent.bench import event
+from agent.bench import begin, event
 from forewarn.agent.action_settings import RuleAction
 from forewarn.agent.actions import action
 from forewarn.agent.actions.action import ActionFailed, ActionRun, ActionStopped
+from forewarn.agent.messages import FactsFound, Input
 from forewarn.client.event import Event
 
 SYSTEMCTL = """#!{python}
@@ -75,30 +76,24 @@ class Done:
     def __init__(self, of: Event | None = None, **step: Any) -> None:
         self.event = of or event(description="It's so.")
         self.rule_action = msgspec.convert(step, RuleAction)
-        self.action = action.load(self.rule_action)
         self.facts: dict[str, Any] | None = None
         self.run = self._run_of(undo=False)
+        self.action = action.load(self.run)
 
     def _run_of(self, *, undo: bool) -> ActionRun:
-        return ActionRun(
-            self.rule_action,
-            self.event,
-            rule="r",
-            machine="web-0",
-            undo=undo,
-            seconds_left=30.0,
-            facts=self.facts,
-            note=self._note,
-        )
+        begun = begin(self.rule_action, self.event, undo=undo, until=30.0, facts=self.facts)
+        return ActionRun(begun, "web-0", 0.0, self._tell)
 
-    def _note(self, facts: dict[str, Any]) -> None:
-        self.facts = facts
+    def _tell(self, told: Input) -> None:
+        assert isinstance(told, FactsFound)
+        self.facts = told.facts
+        self.run.proceed()
 
     def prepare(self) -> str:
-        return self.action.prepare(self.run)
+        return self.action.prepare()
 
     def recover(self) -> str:
-        return self.action.recover(self._run_of(undo=True))
+        return action.load(self._run_of(undo=True)).recover()
 
     def begin(self) -> "Begun":
         return Begun(self)

@@ -14,8 +14,7 @@ Shells: threads, sockets, files.
     settings         one TOML file and its drop-ins
     journal          the records on disk, in SQLite
     poller           reads the endpoint, and sends approvals
-    runner           runs actions, each in a thread of its own
-    actions          what the actions do
+    actions          runs actions, each in a thread of its own; what each kind does
     peers            asks the agents of other machines
     status           what the agent shows: `/status`, the metrics, and the port that serves them
     logs             what the agent logs, and in which form

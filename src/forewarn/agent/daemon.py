@@ -20,13 +20,13 @@ import msgspec
 
 from forewarn import clock, settings, systemd
 from forewarn.agent import messages, state, status
+from forewarn.agent.actions.action import ActionRunner
 from forewarn.agent.decider import Decider
 from forewarn.agent.journal import SHORTEN_AT, Journal, JournalError
 from forewarn.agent.logs import ActivityLog
 from forewarn.agent.peers import Peers
 from forewarn.agent.poller import Poller
 from forewarn.agent.rules import Rule
-from forewarn.agent.runner import ActionRunner
 from forewarn.agent.settings import OFF, AgentSettings
 from forewarn.agent.status import StatusServer
 

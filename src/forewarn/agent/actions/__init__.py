@@ -1,7 +1,7 @@
 """What the actions of a rule do: one small class for each kind, with `prepare` and `recover`.
 
-    action   what an action gets (its event, its time, its notes), and the two kinds that only
-             concern the agent itself: `ready` and `log`
+    action   runs actions: what one gets, how it ends; and the two kinds that only concern the
+             agent itself: `ready` and `log`
     program  runs a program and ends it with everything that it started: `command`
     units    systemd units and the processes in them: `service` and `signal`
     haproxy  drains a server of HAProxy

@@ -1,18 +1,25 @@
-"""What an action gets, how it reports failure, and the kinds that only concern the agent."""
+"""Runs actions, each in a thread of its own: what one gets, how it ends, and how it is stopped.
 
+The two kinds that only concern the agent itself are here too: `ready` and `log`.
+"""
+
+import abc
 import contextlib
 import importlib
 import logging
+import socket
 import string
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from forewarn.agent.action_settings import LogSettings, ReadySettings, RuleAction
-from forewarn.client.event import Event
+from forewarn.agent import messages
+from forewarn.agent.action_settings import ActionSettings, LogSettings, ReadySettings
+from forewarn.agent.state import ActionOutcome
 
+LOGGER: Final = logging.getLogger("forewarn.agent")
 EVENT_LOGGER: Final = logging.getLogger("forewarn.agent.event")
 LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -21,6 +28,8 @@ VARIABLE_PREFIX: Final = "FOREWARN_"
 MAX_VARIABLE: Final = 64 * 1024
 """The longest variable of a program, in bytes: the kernel refuses 128 KiB. A longer value is in
 the JSON on standard input only."""
+
+S = TypeVar("S", bound=ActionSettings)
 
 
 class ActionFailed(Exception):  # noqa: N818 - an outcome, not a fault of the code
@@ -34,38 +43,25 @@ class ActionStopped(Exception):  # noqa: N818 - an outcome, not a fault of the c
 class ActionRun:
     """One run of one action.
 
-    Args:
-        action: The action with its settings.
-        event: The event for which it is done or undone.
-        rule: The rule's name.
-        machine: This machine's name; `""` while it is not known.
-        undo: Whether it is undone.
-        seconds_left: How much time it has; after that it is told to stop.
-        facts: What it noted before it was done; None if it noted nothing.
-        note: Writes facts into the journal and returns when they are durable.
+    `machine` is this machine's name, `""` while it is not known; `now` is the monotonic clock's
+    seconds; `tell` takes inputs for the decider.
     """
 
     def __init__(
         self,
-        action: RuleAction,
-        event: Event,
-        *,
-        rule: str = "",
-        machine: str = "",
-        undo: bool = False,
-        seconds_left: float = 60.0,
-        facts: dict[str, Any] | None = None,
-        note: Callable[[dict[str, Any]], None] = lambda _: None,
+        begun: messages.BeginAction,
+        machine: str,
+        now: float,
+        tell: Callable[[messages.Input], None],
     ) -> None:
-        self.action = action
-        self.event = event
-        self.undo = undo
-        self.seconds_left = seconds_left
-        self.facts = facts
-        self.note = note
-        self._rule = rule
+        self.begun = begun
+        """The action, its event and what it noted before it was done."""
+        self.seconds_left = max(0.0, begun.until - now)
+        """How much time it has; after that it is told to stop."""
         self._machine = machine
+        self._tell = tell
         self._stopped = threading.Event()
+        self._may_proceed = threading.Event()
         self._guard = threading.Lock()
         self._on_stop: list[Callable[[], None]] = []
 
@@ -79,6 +75,7 @@ class ActionRun:
         with self._guard:
             self._stopped.set()
             callbacks = list(self._on_stop)
+        self._may_proceed.set()
         for callback in callbacks:
             callback()
 
@@ -91,13 +88,27 @@ class ActionRun:
         if self._stopped.wait(seconds):
             raise ActionStopped
 
+    def note(self, facts: dict[str, Any]) -> None:
+        """Have facts written into the journal, and return when they are durable.
+
+        Raises:
+            ActionStopped: It was told to stop meanwhile.
+        """
+        self._tell(messages.FactsFound(self.begun.run, facts))
+        self._may_proceed.wait()
+        if self.stopped:
+            raise ActionStopped
+
+    def proceed(self) -> None:
+        """Let the action go on: its facts are in the journal."""
+        self._may_proceed.set()
+
     @contextlib.contextmanager
     def on_stop(self, callback: Callable[[], None]) -> Iterator[None]:
         """Call `callback` if the action is told to stop within this block.
 
-        Args:
-            callback: Ends the block soon, such as by closing a socket. Another thread calls it,
-                perhaps in the moment in which the block ends by itself.
+        It ends the block soon, such as by closing a socket. Another thread calls it, perhaps in the
+        moment in which the block ends by itself.
         """
         with self._guard:
             if self._stopped.is_set():
@@ -111,7 +122,7 @@ class ActionRun:
 
     def variables(self) -> dict[str, str]:
         """Return what templates may name, by name."""
-        event = self.event
+        event = self.begun.event
         return {
             "event_id": event.event_id,
             "event_type": str(event.event_type),
@@ -122,8 +133,8 @@ class ActionRun:
             "not_before": "" if event.not_before is None else event.not_before.isoformat(),
             "duration_seconds": str(event.duration_seconds),
             "machine": self._machine,
-            "phase": "undo" if self.undo else "prepare",
-            "rule": self._rule,
+            "phase": "undo" if self.begun.undo else "prepare",
+            "rule": self.begun.rule,
         }
 
     def environment(self) -> dict[str, str]:
@@ -138,8 +149,8 @@ class ActionRun:
     def document(self) -> bytes:
         """Return the event as JSON, by the names of the variables."""
         told: dict[str, Any] = dict(self.variables())
-        told["resources"] = list(self.event.resources)
-        told["duration_seconds"] = self.event.duration_seconds
+        told["resources"] = list(self.begun.event.resources)
+        told["duration_seconds"] = self.begun.event.duration_seconds
         told["seconds_left"] = round(self.seconds_left)
         return msgspec.json.encode(told)
 
@@ -148,24 +159,28 @@ class ActionRun:
         return string.Template(template).substitute(self.variables())
 
 
-class Action(Protocol):
-    """Does one kind of action."""
+class Action(abc.ABC, Generic[S]):
+    """Does one action, once. Its methods return a word about it for the log, or `""`."""
 
-    def prepare(self, run: ActionRun) -> str:
-        """Do it; return a word about it for the log, or `""`.
+    def __init__(self, run: ActionRun, settings: S) -> None:
+        self.run = run
+        self.settings = settings
+
+    @abc.abstractmethod
+    def prepare(self) -> str:
+        """Do it.
 
         Raises:
             ActionFailed: It could not be done.
             ActionStopped: It was told to stop before it was done.
         """
-        ...
 
-    def recover(self, run: ActionRun) -> str:
-        """Undo what was done of it; the rest is as for `prepare`."""
-        ...
+    def recover(self) -> str:
+        """Undo what was done of it; it raises what `prepare` raises."""
+        return ""
 
 
-class ReadyAction:
+class ReadyAction(Action[ReadySettings]):
     """Waits while the balancer's probe takes the machine out.
 
     `/readyz` is not answered here: its answer follows from the journal, so it is 503 from the
@@ -173,40 +188,24 @@ class ReadyAction:
     boots happen between.
     """
 
-    def __init__(self, settings: ReadySettings) -> None:
-        self._settings = settings
-
-    def prepare(self, run: ActionRun) -> str:
-        """Wait."""
-        run.wait(self._settings.wait_seconds)
-        return ""
-
-    def recover(self, run: ActionRun) -> str:
-        """Do nothing: `/readyz` says 200 again by now."""
-        del run
+    def prepare(self) -> str:
+        self.run.wait(self.settings.wait_seconds)
         return ""
 
 
-class LogAction:
+class LogAction(Action[LogSettings]):
     """Writes a line to the agent's log for the event, and one for its end."""
 
-    def __init__(self, settings: LogSettings) -> None:
-        self._settings = settings
+    def prepare(self) -> str:
+        return self._write(self.settings.message)
 
-    def prepare(self, run: ActionRun) -> str:
-        """Write `message`."""
-        self._write(self._settings.message, run)
+    def recover(self) -> str:
+        return self._write(self.settings.undo_message) if self.settings.undo_message else ""
+
+    def _write(self, template: str) -> str:
+        facts = {"facts": self.run.variables()}
+        EVENT_LOGGER.log(LEVELS[self.settings.level], "%s", self.run.filled(template), extra=facts)
         return ""
-
-    def recover(self, run: ActionRun) -> str:
-        """Write `undo_message`, if there is one."""
-        if self._settings.undo_message:
-            self._write(self._settings.undo_message, run)
-        return ""
-
-    def _write(self, template: str, run: ActionRun) -> None:
-        level = LEVELS[self._settings.level]
-        EVENT_LOGGER.log(level, "%s", run.filled(template), extra={"facts": run.variables()})
 
 
 CLASSES: Final = {
@@ -222,9 +221,74 @@ CLASSES: Final = {
 """The module and class of each kind."""
 
 
-def load(action: RuleAction) -> Action:
-    """Return the implementation of an action."""
+def load(run: ActionRun) -> Action[Any]:
+    """Return the implementation of a run's action."""
+    action = run.begun.action
     module, name = CLASSES[action.kind]
     loaded = importlib.import_module(f"forewarn.agent.actions.{module}")
-    made: Action = getattr(loaded, name)(action.settings)
+    made: Action[Any] = getattr(loaded, name)(run, action.settings)
     return made
+
+
+def hang_up(connection: socket.socket | None) -> None:
+    """End what waits for an answer, from another thread: a close alone would not wake it."""
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+class ActionRunner:
+    """Runs actions, and tells the end of each in any case.
+
+    The deciding thread owns an entry of `_runs` until it starts that run's thread, which removes
+    it when it ends. `stop` and `proceed` may come too late, and then find nothing. With `dry`
+    nothing is done, and only logged.
+    """
+
+    def __init__(self, tell: Callable[[messages.Input], None], *, dry: bool = False) -> None:
+        self._tell = tell
+        self._dry = dry
+        self._runs: dict[int, ActionRun] = {}
+
+    def begin(self, told: messages.BeginAction, machine: str, now: float) -> None:
+        """Begin an action; the arguments are those of `ActionRun`."""
+        if self._dry:
+            verb = "undo" if told.undo else "do"
+            facts = {"event_id": told.event.event_id, "rule": told.rule, "action": told.effect}
+            LOGGER.info("would %s %s", verb, told.action.kind, extra={"facts": facts})
+            self._tell(messages.ActionFinished(told.run, ActionOutcome.DONE, "dry run"))
+            return
+        run = self._runs[told.run] = ActionRun(told, machine, now, self._tell)
+        try:
+            threading.Thread(target=self._run, args=(run,), daemon=True).start()
+        except RuntimeError as error:  # the system gives no more threads
+            self._end(run, ActionOutcome.FAILED, str(error))
+
+    def proceed(self, number: int) -> None:
+        """Let an action go on whose facts are in the journal."""
+        if (run := self._runs.get(number)) is not None:
+            run.proceed()
+
+    def stop(self, number: int) -> None:
+        """Tell an action to end now."""
+        if (run := self._runs.get(number)) is not None:
+            run.stop()
+
+    def _run(self, run: ActionRun) -> None:
+        outcome = ActionOutcome.FAILED
+        try:
+            action = load(run)
+            text = action.recover() if run.begun.undo else action.prepare()
+            outcome = ActionOutcome.DONE
+        except ActionFailed as failed:
+            text = str(failed)
+        except ActionStopped as stopped:
+            outcome, text = ActionOutcome.CUT, str(stopped) or "it was told to stop"
+        except Exception as error:
+            LOGGER.exception("a fault in %s, the agent's own", run.begun.action.kind)
+            text = f"{type(error).__name__}: {error}"
+        self._end(run, outcome, text)
+
+    def _end(self, run: ActionRun, outcome: ActionOutcome, text: str) -> None:
+        del self._runs[run.begun.run]
+        self._tell(messages.ActionFinished(run.begun.run, outcome, text))

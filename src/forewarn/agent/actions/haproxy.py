@@ -7,14 +7,13 @@ The API takes one line a connection and answers with text; `set server` answers 
 done. What is asked for and how the answers look is in HAProxy's Management Guide, section 9.3.
 """
 
-import contextlib
 import csv
 import io
 import socket
 from typing import Final
 
 from forewarn.agent.action_settings import HaproxySettings
-from forewarn.agent.actions.action import ActionFailed, ActionRun, ActionStopped
+from forewarn.agent.actions.action import Action, ActionFailed, ActionStopped, hang_up
 
 ANSWER_SECONDS: Final = 5.0
 """For one answer: HAProxy gives it at once, or is in trouble."""
@@ -31,66 +30,60 @@ DRAINED: Final = 0x08
 """Of a server's administrative state: what an administrator forced by the API or the page."""
 
 
-class HaproxyAction:
-    """Drains a server."""
+class HaproxyAction(Action[HaproxySettings]):
+    """Notes how a server is, drains it, and waits for its last session."""
 
-    def __init__(self, settings: HaproxySettings) -> None:
-        self._settings = settings
-        self._backend, _, self._server = settings.server.partition("/")
-
-    def prepare(self, run: ActionRun) -> str:
-        """Note how the server is, drain it, and wait for its last session."""
-        state = self._state(run)
-        run.note({"state": state})
+    def prepare(self) -> str:
+        state = self._state()
+        self.run.note({"state": state})
         if state == READY:
-            self._set("drain", run)
+            self._set("drain")
         left: int | None = None
         try:
-            while self._settings.wait_sessions and (left := self._sessions(run)):
-                run.wait(LOOK_SECONDS)
+            while self.settings.wait_sessions and (left := self._sessions()):
+                self.run.wait(LOOK_SECONDS)
         except ActionStopped as cut:
             message = f"sessions left: {'not counted yet' if left is None else left}"
             raise ActionStopped(message) from cut
         return ""
 
-    def recover(self, run: ActionRun) -> str:
-        """Make the server ready if it was; where nothing was noted nothing was changed."""
-        before = (run.facts or {}).get("state", "")
+    def recover(self) -> str:
+        before = (self.run.begun.facts or {}).get("state", "")
         if not before:
-            return ""
+            return ""  # where nothing was noted nothing was changed
         if before != READY:
-            return f"{self._settings.server} was set to {before}, and is left so"
-        self._set(READY, run)
-        return f"{self._settings.server} is set to {READY} again"
+            return f"{self.settings.server} was set to {before}, and is left so"
+        self._set(READY)
+        return f"{self.settings.server} is set to {READY} again"
 
-    def _state(self, run: ActionRun) -> str:
+    def _state(self) -> str:
         """Return what the server is set to: `ready`, `drain` or `maint`."""
-        lines = self._ask(f"show servers state {self._backend}", run).splitlines()
+        backend, _, server = self.settings.server.partition("/")
+        lines = self._ask(f"show servers state {backend}").splitlines()
         names = next((line[2:].split() for line in lines if line.startswith("# ")), [])
         for line in lines:
             row = dict(zip(names, line.split(), strict=False))
-            if row.get("srv_name") == self._server:
+            if row.get("srv_name") == server:
                 admin = int(row["srv_admin_state"])
                 return "maint" if admin & MAINTENANCE else "drain" if admin & DRAINED else READY
-        message = f"HAProxy has no server {self._settings.server}"
+        message = f"HAProxy has no server {self.settings.server}"
         raise ActionFailed(message)
 
-    def _sessions(self, run: ActionRun) -> int:
-        table = self._ask("show stat", run).removeprefix("# ")
+    def _sessions(self) -> int:
+        table = self._ask("show stat").removeprefix("# ")
         for row in csv.DictReader(io.StringIO(table)):
-            if (row["pxname"], row["svname"]) == (self._backend, self._server):
+            if f"{row['pxname']}/{row['svname']}" == self.settings.server:
                 return int(row["scur"])
-        message = f"HAProxy has no server {self._settings.server} any more"
+        message = f"HAProxy has no server {self.settings.server} any more"
         raise ActionFailed(message)
 
-    def _set(self, state: str, run: ActionRun) -> None:
-        answer = self._ask(f"set server {self._settings.server} state {state}", run).strip()
-        if answer:
+    def _set(self, state: str) -> None:
+        if answer := self._ask(f"set server {self.settings.server} state {state}").strip():
             raise ActionFailed(answer)
 
-    def _ask(self, line: str, run: ActionRun) -> str:
+    def _ask(self, line: str) -> str:
         try:
-            with self._connected() as connection, run.on_stop(lambda: _hang_up(connection)):
+            with self._connected() as connection, self.run.on_stop(lambda: hang_up(connection)):
                 connection.sendall(line.encode() + b"\n")
                 answer = b""
                 while chunk := connection.recv(65536):
@@ -99,30 +92,24 @@ class HaproxyAction:
                         message = f"HAProxy's answer to {line!r} is over {ANSWER_BYTES} bytes"
                         raise ActionFailed(message)
         except OSError as error:
-            if run.stopped:
+            if self.run.stopped:
                 raise ActionStopped from error
-            message = f"HAProxy's API at {self._settings.socket} does not answer: {error}"
+            message = f"HAProxy's API at {self.settings.socket} does not answer: {error}"
             raise ActionFailed(message) from error
         return answer.decode("utf-8", "replace")
 
     def _connected(self) -> socket.socket:
-        if self._settings.address is not None:
-            return socket.create_connection(self._settings.address, ANSWER_SECONDS)
+        if self.settings.address is not None:
+            return socket.create_connection(self.settings.address, ANSWER_SECONDS)
         family = getattr(socket, "AF_UNIX", None)
         if family is None:
-            message = f"this platform has no unix sockets for {self._settings.socket}"
+            message = f"this platform has no unix sockets for {self.settings.socket}"
             raise ActionFailed(message)
         connection = socket.socket(family)
         connection.settimeout(ANSWER_SECONDS)
         try:
-            connection.connect(self._settings.socket)
+            connection.connect(self.settings.socket)
         except OSError:
             connection.close()
             raise
         return connection
-
-
-def _hang_up(connection: socket.socket) -> None:
-    """End what waits for an answer, from another thread: a close alone would not wake it."""
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)

@@ -1,13 +1,12 @@
 """Sends an HTTP request: a method, headers, a body made from a template. No proxy, no redirect."""
 
-import contextlib
 import socket
 from pathlib import Path
 from typing import Final
 
 from forewarn.agent import action_settings
 from forewarn.agent.action_settings import Body, HttpSettings
-from forewarn.agent.actions.action import ActionFailed, ActionRun, ActionStopped
+from forewarn.agent.actions.action import Action, ActionFailed, ActionStopped, hang_up
 from forewarn.client import transport
 from forewarn.client.transport import RequestFailed
 
@@ -21,45 +20,41 @@ SECRET_BYTES: Final = 64 * 1024
 """The largest file that a header's value is read from."""
 
 
-class HttpAction:
+class HttpAction(Action[HttpSettings]):
     """Sends one request to prepare, and another to undo it."""
 
-    def __init__(self, settings: HttpSettings) -> None:
-        self._settings = settings
+    _socket: socket.socket | None = None
+    """The request's, which another thread may shut down."""
 
-    def prepare(self, run: ActionRun) -> str:
-        """Send the request."""
-        settings = self._settings
-        return self._send(settings.method, settings.url, settings.body, run)
+    def prepare(self) -> str:
+        return self._send(self.settings.method, self.settings.url, self.settings.body)
 
-    def recover(self, run: ActionRun) -> str:
-        """Send the request that undoes it, if there is one."""
-        settings = self._settings
+    def recover(self) -> str:
+        settings = self.settings
         if not settings.undo_url:
             return ""
-        return self._send(settings.undo_method, settings.undo_url, settings.undo_body, run)
+        return self._send(settings.undo_method, settings.undo_url, settings.undo_body)
 
-    def _send(self, method: str, url: str, template: Body, run: ActionRun) -> str:
+    def _send(self, method: str, url: str, template: Body) -> str:
         headers = self._headers()
         body = None
         if template:
-            as_json = self._settings.is_json(template)
-            body = action_settings.filled(template, run.variables(), json=as_json).encode()
+            as_json = self.settings.is_json(template)
+            body = action_settings.filled(template, self.run.variables(), json=as_json).encode()
             if as_json and not any(name.lower() == "content-type" for name in headers):
                 headers["Content-Type"] = "application/json"
-        connection = _Connection(run)
         try:
-            with run.on_stop(connection.hang_up):
+            with self.run.on_stop(lambda: hang_up(self._socket)):
                 reply = transport.request(
                     method,
                     url,
-                    seconds=max(0.1, min(ANSWER_SECONDS, run.seconds_left)),
+                    seconds=max(0.1, min(ANSWER_SECONDS, self.run.seconds_left)),
                     headers=headers.items(),
                     body=body,
-                    opened=connection.opened,
+                    opened=self._opened,
                 )
         except RequestFailed as failed:
-            if run.stopped:
+            if self.run.stopped:
                 raise ActionStopped from failed
             message = f"{method} {url} failed: {failed}"
             raise ActionFailed(message) from failed
@@ -70,8 +65,8 @@ class HttpAction:
         return f"answered {reply.status}"
 
     def _headers(self) -> dict[str, str]:
-        headers = dict(self._settings.headers)
-        for name, file in self._settings.header_files.items():
+        headers = dict(self.settings.headers)
+        for name, file in self.settings.header_files.items():
             try:
                 with Path(file).open("rb") as opened:
                     headers[name] = opened.read(SECRET_BYTES).decode("latin-1").strip()
@@ -83,23 +78,8 @@ class HttpAction:
                 raise ActionFailed(message)
         return headers
 
-
-class _Connection:
-    """The socket of a request, which another thread may shut down: a close would not wake it."""
-
-    def __init__(self, run: ActionRun) -> None:
-        self._run = run
-        self._socket: socket.socket | None = None
-
-    def opened(self, made: socket.socket) -> None:
-        """Keep a socket; refuse it if the action was stopped meanwhile."""
+    def _opened(self, made: socket.socket) -> None:
         self._socket = made
-        if self._run.stopped:
+        if self.run.stopped:
             message = "it was told to stop"
             raise OSError(message)
-
-    def hang_up(self) -> None:
-        """End what waits on it."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)

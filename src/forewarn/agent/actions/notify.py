@@ -9,7 +9,7 @@ import msgspec
 
 from forewarn.agent.action_settings import NotifySettings
 from forewarn.agent.actions import program
-from forewarn.agent.actions.action import ActionFailed, ActionRun
+from forewarn.agent.actions.action import Action, ActionFailed
 
 MODULE: Final = "forewarn.agent.actions.notify"
 MISSING: Final = "notify needs apprise: pip install 'forewarn[notify]'"
@@ -22,24 +22,19 @@ def installed() -> bool:
     return importlib.util.find_spec("apprise") is not None
 
 
-class NotifyAction:
+class NotifyAction(Action[NotifySettings]):
     """Sends a message for the event, and one for its end."""
 
-    def __init__(self, settings: NotifySettings) -> None:
-        self._settings = settings
+    def prepare(self) -> str:
+        return self._send(self.settings.body)
 
-    def prepare(self, run: ActionRun) -> str:
-        """Send `body`."""
-        return self._send(self._settings.body, run)
+    def recover(self) -> str:
+        return self._send(self.settings.undo_body) if self.settings.undo_body else ""
 
-    def recover(self, run: ActionRun) -> str:
-        """Send `undo_body`, if there is one."""
-        return self._send(self._settings.undo_body, run) if self._settings.undo_body else ""
-
-    def _send(self, template: str, run: ActionRun) -> str:
+    def _send(self, template: str) -> str:
         if not installed():
             raise ActionFailed(MISSING)
-        file = self._settings.urls_file
+        file = self.settings.urls_file
         try:
             with Path(file).open("rb") as opened:
                 lines = opened.read(FILE_BYTES).decode("utf-8", "replace").splitlines()
@@ -49,11 +44,11 @@ class NotifyAction:
         addresses = [s for s in map(str.strip, lines) if s and not s.startswith("#")]
         content = {
             "addresses": addresses,
-            "title": run.filled(self._settings.title),
-            "body": run.filled(template),
+            "title": self.run.filled(self.settings.title),
+            "body": self.run.filled(template),
         }
         status, said = program.execute(
-            [sys.executable, "-m", MODULE], run, stdin=msgspec.json.encode(content)
+            [sys.executable, "-m", MODULE], self.run, stdin=msgspec.json.encode(content)
         )
         if status:
             failure = f"the message was not delivered: {said}"

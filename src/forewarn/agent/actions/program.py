@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import IO, Final
 
 from forewarn.agent.action_settings import CommandSettings
-from forewarn.agent.actions.action import ActionFailed, ActionRun, ActionStopped
+from forewarn.agent.actions.action import Action, ActionFailed, ActionRun, ActionStopped
 
 GRACE_SECONDS: Final = 10.0
 """Between SIGTERM and SIGKILL: a program's time to put things in order."""
@@ -30,40 +29,32 @@ AGENT_ONLY: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"}
 """Variables by which systemd speaks to the agent, and to no program of it."""
 
 
-class CommandAction:
+class CommandAction(Action[CommandSettings]):
     """Runs one program to prepare, and another to undo it."""
 
-    def __init__(self, settings: CommandSettings) -> None:
-        self._settings = settings
+    def prepare(self) -> str:
+        return self._execute(self.settings.run)
 
-    def prepare(self, run: ActionRun) -> str:
-        """Run `run`."""
-        return _run(self._settings.run, run)
+    def recover(self) -> str:
+        return self._execute(self.settings.undo) if self.settings.undo else ""
 
-    def recover(self, run: ActionRun) -> str:
-        """Run `undo`, if there is one."""
-        return _run(self._settings.undo, run) if self._settings.undo else ""
-
-
-def _run(argv: tuple[str, ...], run: ActionRun) -> str:
-    status, said = execute(argv, run, stdin=run.document(), environment=run.environment())
-    if status:
-        how = f"ended with {status}" if status > 0 else f"was ended by signal {-status}"
-        message = f"{argv[0]} {how}{': ' if said else ''}{said}"
-        raise ActionFailed(message)
-    return said
+    def _execute(self, argv: Sequence[str]) -> str:
+        run = self.run
+        status, said = execute(argv, run, stdin=run.document(), environment=run.environment())
+        if status:
+            how = f"ended with {status}" if status > 0 else f"was ended by signal {-status}"
+            message = f"{argv[0]} {how}{': ' if said else ''}{said}"
+            raise ActionFailed(message)
+        return said
 
 
 def execute(
     argv: Sequence[str], run: ActionRun, *, stdin: bytes = b"", environment: Mapping[str, str] = {}
 ) -> tuple[int, str]:
-    """Run a program in a process group of its own.
+    """Run a program in a process group of its own; no shell reads `argv`.
 
-    Args:
-        argv: The program, a path or a name on the PATH, and its arguments; no shell reads it.
-        run: The action's run; when it is stopped, the group gets SIGTERM, and SIGKILL after 10 s.
-        stdin: What the program reads on its standard input.
-        environment: Variables beside the agent's own.
+    When the run is stopped, the group gets SIGTERM, and SIGKILL after 10 s. `environment` is beside
+    the agent's own.
 
     Returns:
         The exit status (below 0: the signal that ended it), and the end of the output.
@@ -91,14 +82,14 @@ def execute(
     group = _Group(process)
     assert process.stdin is not None
     assert process.stdout is not None
-    tail: deque[bytes] = deque()
+    tail = bytearray()
     reader = threading.Thread(target=_read, args=(process.stdout, tail), daemon=True)
     writer = threading.Thread(target=_write, args=(process.stdin, stdin), daemon=True)
-    last_resort = threading.Timer(GRACE_SECONDS, group.kill)
+    last_resort = threading.Timer(GRACE_SECONDS, group.send, ["SIGKILL"])
     last_resort.daemon = True
 
     def stop() -> None:
-        group.terminate()
+        group.send("SIGTERM")
         last_resort.start()
 
     try:
@@ -113,7 +104,7 @@ def execute(
             reader.join(LEFT_OVER_SECONDS)
     if run.stopped:
         raise ActionStopped
-    return status, b"".join(tail)[-TAIL_BYTES:].decode("utf-8", "replace").strip()
+    return status, bytes(tail).decode("utf-8", "replace").strip()
 
 
 class _Group:
@@ -136,22 +127,15 @@ class _Group:
         else:  # macOS before Python 3.13 and Windows: there the number is free a moment too early
             self._process.wait()
 
-    def terminate(self) -> None:
-        """Ask all of them to end."""
-        self._send("SIGTERM")
-
-    def kill(self) -> None:
-        """End all of them."""
-        self._send("SIGKILL")
-
     def close(self) -> int:
         """End what is left, and return the leader's exit status; nothing is sent after that."""
-        self.kill()
+        self.send("SIGKILL")
         with self._lock:
             self._closed = True
         return self._process.wait()
 
-    def _send(self, name: str) -> None:
+    def send(self, name: str) -> None:
+        """Send all of them a signal; on Windows end the leader."""
         with self._lock, contextlib.suppress(ProcessLookupError, PermissionError):
             if self._closed:
                 return
@@ -161,12 +145,10 @@ class _Group:
                 os.killpg(self._process.pid, getattr(signal, name))
 
 
-def _read(pipe: IO[bytes], tail: deque[bytes]) -> None:
+def _read(pipe: IO[bytes], tail: bytearray) -> None:
     with contextlib.suppress(OSError, ValueError), pipe:
         while chunk := os.read(pipe.fileno(), READ_BYTES):
-            kept = b"".join(tail) + chunk
-            tail.clear()
-            tail.append(kept[-TAIL_BYTES:])
+            tail[:] = (tail + chunk)[-TAIL_BYTES:]
 
 
 def _write(pipe: IO[bytes], data: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from forewarn.agent.action_settings import ServiceSettings, SignalSettings
 from forewarn.agent.actions import program
-from forewarn.agent.actions.action import ActionFailed, ActionRun
+from forewarn.agent.actions.action import Action, ActionFailed, ActionRun
 
 SYSTEMCTL: Final = "systemctl"
 RUNNING: Final = frozenset({"active", "activating", "reloading", "refreshing"})
@@ -19,68 +19,65 @@ LOOK_SECONDS: Final = 0.2
 """Between two looks at the process or file: a checkpoint takes seconds."""
 
 
-class ServiceAction:
-    """Stops or starts a unit; undoing leaves it as it was."""
+class ServiceAction(Action[ServiceSettings]):
+    """Notes whether a unit runs, then stops or starts it; undoing leaves it as it was."""
 
-    def __init__(self, settings: ServiceSettings) -> None:
-        self._settings = settings
-
-    def prepare(self, run: ActionRun) -> str:
-        """Note whether the unit runs, then stop or start it."""
-        unit, start = self._settings.unit, bool(self._settings.start)
-        ran = _unit(unit, run)["ActiveState"] in RUNNING
-        run.note({"ran": ran})
+    def prepare(self) -> str:
+        unit, start = self.settings.unit, bool(self.settings.start)
+        ran = _unit(unit, self.run)["ActiveState"] in RUNNING
+        self.run.note({"ran": ran})
         if ran is start:
             return f"{unit} {'runs' if ran else 'does not run'} already"
-        _systemctl("start" if start else "stop", unit, run)
+        return self._systemctl("start" if start else "stop")
+
+    def recover(self) -> str:
+        started, facts = bool(self.settings.start), self.run.begun.facts
+        if facts is None or facts["ran"] is started:  # nothing noted, nothing changed
+            return f"{self.settings.unit} was not changed"
+        return self._systemctl("stop" if started else "start")
+
+    def _systemctl(self, verb: str) -> str:
+        """Have systemd start or stop the unit, and wait until it has."""
+        unit = self.settings.unit
+        status, said = program.execute([SYSTEMCTL, verb, "--", unit], self.run)
+        if status:
+            message = f"systemctl {verb} {unit} ended with {status}: {said}"
+            raise ActionFailed(message)
         return ""
 
-    def recover(self, run: ActionRun) -> str:
-        """Have the unit as it was; where nothing was noted, nothing was changed."""
-        unit, started = self._settings.unit, bool(self._settings.start)
-        if run.facts is None or run.facts["ran"] is started:
-            return f"{unit} was not changed"
-        _systemctl("stop" if started else "start", unit, run)
-        return ""
 
-
-class SignalAction:
+class SignalAction(Action[SignalSettings]):
     """Sends a signal, and waits for the process's exit or for a file."""
 
-    def __init__(self, settings: SignalSettings) -> None:
-        self._settings = settings
-
-    def prepare(self, run: ActionRun) -> str:
-        """Send `signal`, and wait as `wait` says."""
-        settings = self._settings
-        with self._process(run) as (pid, descriptor):
+    def prepare(self) -> str:
+        settings = self.settings
+        with self._process() as (pid, descriptor):
             before = _stamp(settings.file)
             _send(descriptor, settings.signal)
             while settings.wait == "exit" and not _ended(descriptor):
-                run.wait(LOOK_SECONDS)
+                self.run.wait(LOOK_SECONDS)
             while settings.wait == "file" and _stamp(settings.file) in {before, None}:
                 if _ended(descriptor) and _stamp(settings.file) in {before, None}:
                     message = f"process {pid} ended and has not written {settings.file}"
                     raise ActionFailed(message)
-                run.wait(LOOK_SECONDS)
+                self.run.wait(LOOK_SECONDS)
         return f"{settings.signal} to process {pid}"
 
-    def recover(self, run: ActionRun) -> str:
-        """Send `undo_signal`, if there is one."""
-        if not self._settings.undo_signal:
+    def recover(self) -> str:
+        if not self.settings.undo_signal:
             return ""
-        with self._process(run) as (pid, descriptor):
-            _send(descriptor, self._settings.undo_signal)
-        return f"{self._settings.undo_signal} to process {pid}"
+        with self._process() as (pid, descriptor):
+            _send(descriptor, self.settings.undo_signal)
+        return f"{self.settings.undo_signal} to process {pid}"
 
     @contextlib.contextmanager
-    def _process(self, run: ActionRun) -> Iterator[tuple[int, int]]:
+    def _process(self) -> Iterator[tuple[int, int]]:
         """Yield the process's number, and a descriptor that stays its own after its end."""
-        pid = self._pid(run)
+        pid = self._pid()
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError as error:
-            where = self._settings.unit or self._settings.pid_file
+            where = self.settings.unit or self.settings.pid_file
             message = f"process {pid} of {where} does not run"
             raise ActionFailed(message) from error
         except (OSError, AttributeError) as error:
@@ -91,14 +88,14 @@ class SignalAction:
         finally:
             os.close(descriptor)
 
-    def _pid(self, run: ActionRun) -> int:
-        if self._settings.unit:
-            pid = int(_unit(self._settings.unit, run).get("MainPID", "0"))
+    def _pid(self) -> int:
+        if self.settings.unit:
+            pid = int(_unit(self.settings.unit, self.run).get("MainPID", "0"))
             if pid == 0:
-                message = f"{self._settings.unit} has no main process"
+                message = f"{self.settings.unit} has no main process"
                 raise ActionFailed(message)
             return pid
-        file = self._settings.pid_file
+        file = self.settings.pid_file
         try:
             text = Path(file).read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -123,14 +120,6 @@ def _unit(unit: str, run: ActionRun) -> dict[str, str]:
         message = f"systemd has no unit {unit}"
         raise ActionFailed(message)
     return known
-
-
-def _systemctl(verb: str, unit: str, run: ActionRun) -> None:
-    """Have systemd start or stop a unit, and wait until it has."""
-    status, said = program.execute([SYSTEMCTL, verb, "--", unit], run)
-    if status:
-        message = f"systemctl {verb} {unit} ended with {status}: {said}"
-        raise ActionFailed(message)
 
 
 def _send(descriptor: int, name: str) -> None:
