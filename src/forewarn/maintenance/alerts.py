@@ -4,7 +4,7 @@ An alert goes with its cause: a failure when somebody acknowledges it, a hold wh
 an unapproved event when it starts, a doubted clock when it is trusted again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -25,7 +25,6 @@ STUCK_FACTOR = 5
 
 LEAST_STUCK = timedelta(minutes=10)
 """An operation that is expected to last seconds may still last this long."""
-
 
 SILENT_AFTER = timedelta(minutes=2)
 """How long after the service's start a machine may not have asked: the service forgets who asked
@@ -105,70 +104,56 @@ def items(
         up_since: When the service started: since then it knows who asks.
         clock: Why the time of day is doubted; None while it is trusted.
     """
-    found = [*_of_holds(holds), *_of_rolling_updates(maintenances)]
-    if clock is not None:
-        found.append(
-            Alert(kind=AlertKind.DOUBTED, about=CLOCK, message=clock.message, since=clock.since)
+    found = [
+        (kind, operation.id, message, since)
+        for operation in operations
+        for kind, message, since in _of_operation(
+            operation, audiences.get(operation.id), now, up_since
         )
-    for operation in operations:
-        found.extend(_of_operation(operation, audiences.get(operation.id), now, up_since))
-    return sorted(found, key=lambda item: (item.since, item.kind, item.about))
-
-
-def _of_holds(holds: Iterable[Hold]) -> Iterable[Alert]:
+    ]
     for hold in holds:
-        about = f"{hold.kind} {hold.name}".rstrip()
-        because = f": {hold.reason}" if hold.reason else ""
-        message = f"held by {hold.by or 'somebody'}{because}; nothing starts until it is released"
-        yield Alert(kind=AlertKind.HELD, about=about, message=message, since=hold.at)
-
-
-def _of_rolling_updates(maintenances: Iterable[Maintenance]) -> Iterable[Alert]:
+        why = f"{hold.by or 'somebody'}: {hold.reason}".removesuffix(": ")
+        message = f"held by {why}; nothing starts until it is released"
+        found.append((AlertKind.HELD, str(hold), message, hold.at))
     for maintenance in maintenances:
+        number = str(maintenance.number)
         for rolling in maintenance.rolling_updates:
             if rolling.state is RollingState.PAUSED:
-                where = f"host {rolling.host}" if rolling.host else f"scope {rolling.scope}"
-                message = (
-                    f"paused at {where}: {rolling.reason}; resume or cancel maintenance "
-                    f"{maintenance.number}"
-                )
-                yield Alert(
-                    kind=AlertKind.PAUSED,
-                    about=str(maintenance.number),
-                    message=message,
-                    since=maintenance.requested_at,
-                )
+                message = f"paused at {rolling.place}: {rolling.reason}; "
+                message += f"resume or cancel maintenance {number}"
+                found.append((AlertKind.PAUSED, number, message, maintenance.requested_at))
+    if clock is not None:
+        found.append((AlertKind.DOUBTED, CLOCK, clock.message, clock.since))
+    alerts = (
+        Alert(kind=kind, about=about, message=message, since=since)
+        for kind, about, message, since in found
+    )
+    return sorted(alerts, key=lambda alert: (alert.since, alert.kind, alert.about))
 
 
 def _of_operation(
     operation: Operation, audience: Audience | None, now: datetime, up_since: datetime
-) -> Iterable[Alert]:
-    def item(kind: AlertKind, message: str, since: datetime) -> Alert:
-        return Alert(kind=kind, about=operation.id, message=message, since=since)
-
+) -> Iterator[tuple[AlertKind, str, datetime]]:
+    what = str(operation.event_type)
     if operation.status is EventStatus.FAILED and not operation.acknowledged_by:
         assert operation.ended_at is not None
-        why = f": {operation.outcome}" if operation.outcome else ""
-        yield item(AlertKind.FAILED, f"{operation.event_type} failed{why}", operation.ended_at)
+        message = f"{what} failed: {operation.outcome}".removesuffix(": ")
+        yield AlertKind.FAILED, message, operation.ended_at
     if operation.status is EventStatus.STARTED:
         assert operation.started_at is not None
         if operation.outcome_unknown:
-            message = f"{operation.event_type} of {_named(operation)}: {operation.outcome_unknown}"
-            yield item(AlertKind.UNKNOWN, message, operation.started_at)
+            message = f"{what} of {_named(operation)}: {operation.outcome_unknown}"
+            yield AlertKind.UNKNOWN, message, operation.started_at
         elif now - operation.started_at > patience(operation):
-            message = (
-                f"{operation.event_type} has been running since {operation.started_at:%H:%M:%SZ}"
-            )
-            yield item(AlertKind.STUCK, message, operation.started_at)
-    pending = operation.status is EventStatus.SCHEDULED and not operation.silent
-    if pending and not operation.approved:
+            message = f"{what} has been running since {operation.started_at:%H:%M:%SZ}"
+            yield AlertKind.STUCK, message, operation.started_at
+    if operation.pending and not operation.silent and not operation.approved:
         if operation.held_at is None and operation.not_before - now <= CLOSE:
-            message = "not approved, and its notice " + (
-                "is over" if operation.not_before <= now else "ends soon"
-            )
-            yield item(AlertKind.UNAPPROVED, message, operation.announced_at)
+            over = "is over" if operation.not_before <= now else "ends soon"
+            message = f"not approved, and its notice {over}"
+            yield AlertKind.UNAPPROVED, message, operation.announced_at
         if audience is not None and (message := _unseen(audience, now - up_since)):
-            yield item(AlertKind.UNSEEN, message, operation.announced_at)
+            yield AlertKind.UNSEEN, message, operation.announced_at
 
 
 def _unseen(audience: Audience, up: timedelta) -> str:
@@ -182,7 +167,6 @@ def _unseen(audience: Audience, up: timedelta) -> str:
 
 
 def _named(operation: Operation) -> str:
-    """Return the names of an operation's first machines, for a message."""
     names = operation.machines
     more = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

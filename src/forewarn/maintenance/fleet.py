@@ -9,9 +9,9 @@ domains for machines that the file gives none.
 import functools
 import ipaddress
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
-from typing import Annotated, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -44,7 +44,6 @@ ZONE = re.compile(r"[A-Za-z0-9._-]{1,15}", re.ASCII)
 """The name of a network interface, as the kernel allows it."""
 
 MAX_UPDATE_DOMAINS = 20
-DEFAULT_UPDATE_DOMAINS = 5
 MAX_FAULT_DOMAINS = 3
 """As many as Azure has."""
 
@@ -52,11 +51,18 @@ MAX_MACHINES = 200_000
 """Machines of one fleet: twice the number that one process is measured with."""
 
 MAX_TAGS = 50
-Domain = Annotated[int, msgspec.Meta(ge=0, lt=MAX_UPDATE_DOMAINS)]
-Domains = Annotated[int, msgspec.Meta(ge=1, le=MAX_UPDATE_DOMAINS)]
-
+NETWORK_FIELDS: Final[Mapping[str, Callable[[str], object]]] = MappingProxyType(
+    {
+        "subnet": ipaddress.ip_network,
+        "public_address": ipaddress.ip_address,
+        "ipv6_address": ipaddress.ip_address,
+    }
+)
+"""What reads each of them; one that cannot be read is refused."""
 
 T = TypeVar("T", bound=Hashable)
+
+replace = msgspec.structs.replace
 
 
 class MachineEntry(Profile, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,7 +73,7 @@ class MachineEntry(Profile, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     listener: Text | None = None
     """None for its group's."""
     vm_id: Text = ""
-    update_domain: Domain | None = None
+    update_domain: Annotated[int, msgspec.Meta(ge=0, lt=MAX_UPDATE_DOMAINS)] | None = None
     fault_domain: Annotated[int, msgspec.Meta(ge=0, lt=MAX_FAULT_DOMAINS)] | None = None
     tags: dict[Text, Text] = msgspec.field(default_factory=dict)
 
@@ -98,7 +104,7 @@ class ScopeEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The fields that every group of machines may have."""
 
     name: str
-    update_domains: Domains = DEFAULT_UPDATE_DOMAINS
+    update_domains: Annotated[int, msgspec.Meta(ge=1, le=MAX_UPDATE_DOMAINS)] = 5
     automatically_approve: tuple[EventType, ...] = ()
     listener: Text = ""
 
@@ -137,6 +143,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     scale_set: tuple[ScaleSet, ...] = ()
     cloud_service: tuple[CloudService, ...] = ()
     machine: tuple[StandaloneMachine, ...] = ()
+
+
+Entry: TypeAlias = AvailabilitySet | ScaleSet | CloudService | StandaloneMachine
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -190,18 +199,18 @@ def flatten(fleet: Fleet) -> list[Group]:
 
 def _check_size(fleet: Fleet) -> None:
     """Refuse too large a fleet before anything is made of it, which takes long."""
-    groups: list[AvailabilitySet | ScaleSet] = [*fleet.availability_set, *fleet.scale_set]
+    sets: list[AvailabilitySet | ScaleSet] = [*fleet.availability_set, *fleet.scale_set]
     roles = [role for service in fleet.cloud_service for role in service.roles]
-    machines = len(fleet.machine)
-    machines += sum(len(group.machines) for group in groups)
-    machines += sum(len(role.instances) for role in roles)
-    if machines > MAX_MACHINES:
-        message = f"{machines} machines, at most {MAX_MACHINES} allowed"
-        raise Refused(ErrorCode.LIMIT, message, machines=machines, most=MAX_MACHINES)
-    scopes = len(groups) + len(fleet.cloud_service) + len(roles)
-    if scopes > MAX_MACHINES:
-        message = f"{scopes} groups of machines, at most {MAX_MACHINES} allowed"
-        raise Refused(ErrorCode.LIMIT, message, groups=scopes, most=MAX_MACHINES)
+    counts = {
+        "machines": len(fleet.machine)
+        + sum(len(one.machines) for one in sets)
+        + sum(len(role.instances) for role in roles),
+        "groups": len(sets) + len(fleet.cloud_service) + len(roles),
+    }
+    for what, count in counts.items():
+        if count > MAX_MACHINES:
+            message = f"{count} {what}, at most {MAX_MACHINES} allowed"
+            raise Refused(ErrorCode.LIMIT, message, **{what: count, "most": MAX_MACHINES})
 
 
 def normal_address(text: str, where: str) -> str:
@@ -213,160 +222,118 @@ def normal_address(text: str, where: str) -> str:
     try:
         address = ipaddress.ip_address(text)
     except ValueError as error:
-        message = f"at {where}.address: invalid IP address {text!r}: expected one such as 10.0.0.10"
-        raise Refused(ErrorCode.INVALID, message, where=where) from error
+        message = f"invalid IP address {text!r}: expected one such as 10.0.0.10"
+        raise _invalid(where, ".address", message) from error
     zone = text.partition("%")[2]
     if zone and not (address.is_link_local and ZONE.fullmatch(zone)):
         message = (
-            f"at {where}.address: {text!r} names an interface: only a link-local address may, "
-            "such as fe80::10%br0"
+            f"{text!r} names an interface: only a link-local address may, such as fe80::10%br0"
         )
-        raise Refused(ErrorCode.INVALID, message, where=where)
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or address)
+        raise _invalid(where, ".address", message)
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def profile_of(entry: MachineEntry) -> Profile:
-    """Return the profile of a machine of the file."""
+    """Return the profile of a machine of the file: one object for equal ones, which are many."""
     return _profile(*(getattr(entry, name) for name in Profile.__struct_fields__))
 
 
 @functools.lru_cache(maxsize=4096)
 def _profile(*values: str) -> Profile:
-    """Return one Profile for equal values: most machines share theirs."""
     return Profile(**dict(zip(Profile.__struct_fields__, values, strict=True)))
 
 
-_Listed: TypeAlias = tuple[str, str, MachineEntry, str]
-"""The name, role, entry and place of a machine of the file."""
-
-
 def _groups(fleet: Fleet) -> Iterator[Group]:
-    for n, availability_set in enumerate(fleet.availability_set):
-        where = f"availability_set[{n}]"
-        members: Iterable[_Listed] = (
-            (m.name, "", m, f"{where}.machines[{i}]")
-            for i, m in enumerate(availability_set.machines)
-        )
-        yield _group(availability_set, ScopeKind.AVAILABILITY_SET, where, members)
-    for n, scale_set in enumerate(fleet.scale_set):
-        where = f"scale_set[{n}]"
-        members = (
-            (f"{scale_set.name}_{m.index}", "", m, f"{where}.machines[{i}]")
-            for i, m in enumerate(scale_set.machines)
-        )
-        yield _group(scale_set, ScopeKind.SCALE_SET, where, members)
-    for n, service in enumerate(fleet.cloud_service):
-        where = f"cloud_service[{n}]"
-        members = (
-            (f"{role.name}_IN_{i}", role.name, m, f"{where}.roles[{r}].instances[{i}]")
-            for r, role in enumerate(service.roles)
-            for i, m in enumerate(role.instances)
-        )
-        yield _group(service, ScopeKind.CLOUD_SERVICE, where, members)
-    for n, machine in enumerate(fleet.machine):
-        where = f"machine[{n}]"
-        yield _group(machine, ScopeKind.MACHINE, where, [(machine.name, "", machine, where)])
-
-
-def _group(
-    written: ScopeEntry | StandaloneMachine,
-    kind: ScopeKind,
-    where: str,
-    members: Iterable[_Listed],
-) -> Group:
-    fields = msgspec.structs.asdict(written)
-    shared = {name: fields[name] for name in Scope.__struct_fields__ if name in fields}
-    return Group(
-        Scope(**{"update_domains": 1} | shared, kind=kind),
-        tuple(
-            Member(
-                *member,
-                (written.listener if member[2].listener is None else member[2].listener) or "",
+    for table in Fleet.__struct_fields__:
+        entries: tuple[Entry, ...] = getattr(fleet, table)
+        for n, entry in enumerate(entries):
+            where = f"{table}[{n}]"
+            fields = msgspec.structs.asdict(entry)
+            shared = {name: fields[name] for name in Scope.__struct_fields__ if name in fields}
+            members = tuple(
+                Member(name, role, machine, place, _first(machine.listener, entry.listener, ""))
+                for name, role, machine, place in _members(entry, where)
             )
-            for member in members
-        ),
-        where,
-    )
+            scope = Scope(**{"update_domains": 1} | shared, kind=ScopeKind(table))
+            yield Group(scope, members, where)
+
+
+def _members(entry: Entry, where: str) -> Iterator[tuple[str, str, MachineEntry, str]]:
+    """Yield the name, role, entry and place of each machine."""
+    match entry:
+        case StandaloneMachine():
+            yield entry.name, "", entry, where
+        case AvailabilitySet():
+            for i, named in enumerate(entry.machines):
+                yield named.name, "", named, f"{where}.machines[{i}]"
+        case ScaleSet():
+            for i, indexed in enumerate(entry.machines):
+                yield f"{entry.name}_{indexed.index}", "", indexed, f"{where}.machines[{i}]"
+        case CloudService():
+            for r, role in enumerate(entry.roles):
+                for i, instance in enumerate(role.instances):
+                    place = f"{where}.roles[{r}].instances[{i}]"
+                    yield f"{role.name}_IN_{i}", role.name, instance, place
 
 
 def _check_group(group: Group) -> None:
-    check_name(group.scope.name, f"{group.where}.name")
-    wrong = [t for t in group.scope.automatically_approve if t not in AUTOMATIC_TYPES]
+    scope = group.scope
+    _check_name(scope.name, group.where, ".name")
+    wrong = [t for t in scope.automatically_approve if t not in AUTOMATIC_TYPES]
     if wrong:
-        message = (
-            f"at {group.where}.automatically_approve: {wrong[0]} cannot be approved "
-            "automatically: only Reboot and Redeploy can"
-        )
-        raise Refused(ErrorCode.INVALID, message, where=group.where)
-    minutes = group.scope.terminate_notice_minutes
+        message = f"{wrong[0]} cannot be approved automatically: only Reboot and Redeploy can"
+        raise _invalid(group.where, ".automatically_approve", message)
+    minutes = scope.terminate_notice_minutes
     least, most = TERMINATE_MINUTES
     if minutes is not None and not least <= minutes <= most:
         message = (
-            f"at {group.where}.terminate_notice_minutes: expected {least} to {most} "
-            f"minutes, not {minutes}; leave it out for deletions without an event"
+            f"expected {least} to {most} minutes, not {minutes}; leave it out for deletions "
+            "without an event"
         )
-        raise Refused(ErrorCode.INVALID, message, where=group.where)
+        raise _invalid(group.where, ".terminate_notice_minutes", message)
 
 
-def check_name(name: str, where: str) -> None:
-    """Refuse an invalid name of a machine, a scope or a role.
-
-    Raises:
-        Refused: INVALID, with its place.
-    """
+def _check_name(name: str, where: str, field: str = "") -> None:
     if not NAME.fullmatch(name):
         shown = name if len(name) <= 80 else f"{name[:80]}..."
         message = (
-            f"at {where}: invalid name {shown!r}: expected 1 to 80 letters, digits, '.', '_' or "
-            "'-', not starting with '_'"
+            f"invalid name {shown!r}: expected 1 to 80 letters, digits, '.', '_' or '-', not "
+            "starting with '_'"
         )
-        raise Refused(ErrorCode.INVALID, message, where=where)
+        raise _invalid(where, field, message)
 
 
 def _check_member(member: Member, group: Group) -> None:
-    check_name(member.name, member.where)
-    entry = member.entry
+    where, entry = member.where, member.entry
+    _check_name(member.name, where)
     if entry.update_domain is not None and entry.update_domain >= group.scope.update_domains:
-        message = (
-            f"at {member.where}.update_domain: {group.scope.name} has domains 0 to "
-            f"{group.scope.update_domains - 1}, not {entry.update_domain}"
-        )
-        raise Refused(ErrorCode.INVALID, message, where=member.where)
+        most = group.scope.update_domains - 1
+        message = f"{group.scope.name} has domains 0 to {most}, not {entry.update_domain}"
+        raise _invalid(where, ".update_domain", message)
     if len(entry.tags) > MAX_TAGS:
-        message = f"at {member.where}.tags: {len(entry.tags)} tags, at most {MAX_TAGS} allowed"
-        raise Refused(ErrorCode.LIMIT, message, where=member.where)
+        message = f"at {where}.tags: {len(entry.tags)} tags, at most {MAX_TAGS} allowed"
+        raise Refused(ErrorCode.LIMIT, message, where=where)
     if member.listener and not LISTENER.fullmatch(member.listener):
         message = (
-            f"at {member.where}: invalid listener name {member.listener!r}: expected 1 to 80 "
-            "lower-case letters, digits, '.', '_' or '-', beginning with a letter or a digit"
+            f"invalid listener name {member.listener!r}: expected 1 to 80 lower-case letters, "
+            "digits, '.', '_' or '-', beginning with a letter or a digit"
         )
-        raise Refused(ErrorCode.INVALID, message, where=member.where)
+        raise _invalid(where, "", message)
     if entry.vm_id and not VM_ID.fullmatch(entry.vm_id.lower()):
         message = (
-            f"at {member.where}.vm_id: invalid GUID {entry.vm_id!r}: expected one such as "
+            f"invalid GUID {entry.vm_id!r}: expected one such as "
             "02aab8a4-74ef-476e-8182-f6d2ba4166a6; leave it out to have one generated"
         )
-        raise Refused(ErrorCode.INVALID, message, where=member.where)
-    for field in ("subnet", "public_address", "ipv6_address"):
-        _check_network(field, getattr(entry, field), member.where)
+        raise _invalid(where, ".vm_id", message)
+    for field, parse in NETWORK_FIELDS.items():
+        try:
+            if text := getattr(entry, field):
+                parse(text)
+        except ValueError as error:
+            raise _invalid(where, f".{field}", str(error)) from error
     for text in (entry.host, *entry.tags, *entry.tags.values()):
         if not text.isprintable():
-            message = f"at {member.where}: {text!r} has characters that cannot be printed"
-            raise Refused(ErrorCode.INVALID, message, where=member.where)
-
-
-def _check_network(field: str, text: str, where: str) -> None:
-    if not text:
-        return
-    try:
-        if field == "subnet":
-            ipaddress.ip_network(text)
-        else:
-            ipaddress.ip_address(text)
-    except ValueError as error:
-        message = f"at {where}.{field}: {error}"
-        raise Refused(ErrorCode.INVALID, message, where=where) from error
+            raise _invalid(where, "", f"{text!r} has characters that cannot be printed")
 
 
 def _claim(taken: dict[T, str], name: T, where: str, what: str) -> None:
@@ -374,6 +341,19 @@ def _claim(taken: dict[T, str], name: T, where: str, what: str) -> None:
     if other != where:
         message = f"at {where}: {what} is already used at {other}"
         raise Refused(ErrorCode.INVALID, message, where=where, other=other)
+
+
+def _conflict(where: str, message: str) -> Refused:
+    return Refused(ErrorCode.CONFLICT, f"at {where}: {message}", where=where)
+
+
+def _invalid(where: str, field: str, message: str) -> Refused:
+    return Refused(ErrorCode.INVALID, f"at {where}{field}: {message}", where=where)
+
+
+def _first(*values: T | None) -> T:
+    """Return the first value that is not None."""
+    return next(value for value in values if value is not None)
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
@@ -428,22 +408,23 @@ def apply(
     after: dict[str, Machine] = {}
     scopes: dict[str, Scope] = {}
     for group in groups:
-        scope = _scope(
-            snapshot.scopes.get(name := group.scope.key), group, _first_incarnation(snapshot, name)
-        )
+        scope = _scope(snapshot, group)
         scopes[scope.key] = scope
-        after.update(_place(members.get(scope.key, ()), before, group, mint))
+        after |= _place(members.get(scope.key, ()), before, group, mint)
     missing = [machine for name, machine in before.items() if name not in after]
-    gone = missing if prune else []
-    kept = [] if prune else missing
+    gone, kept = (missing, []) if prune else ([], missing)
     if gone and not after and not allow_empty:
-        raise _would_empty(len(gone))
+        message = (
+            f"pruning would remove all {len(gone)} machines and the file adds none: check whether "
+            "the file is complete; add --allow-empty to remove them all"
+        )
+        raise Refused(ErrorCode.CONFLICT, message, machines=len(gone))
     _check_kept(kept, after, scopes)
     _check_ids((*after.values(), *kept))
     moved = [(before[m.key], m) for m in after.values() if m.key in before and before[m.key] != m]
     _check_live(snapshot.operations.values(), gone, moved)
     _skip_incarnations(scopes, snapshot, after.values())
-    populated = {m.scope for m in after.values()} | {m.scope for m in kept} | scopes.keys()
+    populated = {m.scope for m in (*after.values(), *kept)} | scopes.keys()
     emptied = snapshot.scopes if prune else {old.scope: None for old, _ in moved}
     changes = Changes(
         scopes=tuple(s for s in scopes.values() if snapshot.scopes.get(s.key) != s),
@@ -457,7 +438,7 @@ def apply(
         added=tuple(m.name for m in after.values() if m.key not in before),
         changed=tuple(new.name for _, new in moved),
         removed=tuple(machine.name for machine in gone),
-        unchanged=len(after) - len(moved) - sum(m.key not in before for m in after.values()),
+        unchanged=len(after) - len(changes.machines),
         missing=tuple(machine.name for machine in kept),
         lost=lost,
         placed=tuple(after.values()),
@@ -495,14 +476,6 @@ def remove(snapshot: Snapshot, names: Collection[str]) -> Applied:
     )
 
 
-def _would_empty(machines: int) -> Refused:
-    message = (
-        f"pruning would remove all {machines} machines and the file adds none: check whether the "
-        "file is complete; add --allow-empty to remove them all"
-    )
-    return Refused(ErrorCode.CONFLICT, message, machines=machines)
-
-
 def _left_held(holds: Collection[Hold], changes: Changes) -> tuple[Hold, ...]:
     """Return the holds of what these changes remove."""
     gone = {(HoldKind.MACHINE, name) for name in changes.removed_machines}
@@ -520,31 +493,25 @@ def _without_lost(
     if not names:
         return groups, ()
     kept = [
-        msgspec.structs.replace(
-            group, members=tuple(m for m in group.members if key(m.name) not in gone)
-        )
+        replace(group, members=tuple(m for m in group.members if key(m.name) not in gone))
         for group in groups
     ]
     return kept, tuple(names)
 
 
-def _first_incarnation(snapshot: Snapshot, name: str) -> int:
-    """Return where a new scope's incarnation begins: above that of a removed one of its name."""
-    return snapshot.retired[name] + 1 if name in snapshot.retired else 0
-
-
-def _scope(before: Scope | None, group: Group, incarnation: int) -> Scope:
+def _scope(snapshot: Snapshot, group: Group) -> Scope:
+    """Return a scope of the file; a new one begins above the incarnations of one removed before."""
+    scope = group.scope
+    before = snapshot.scopes.get(scope.key)
     if before is None:
-        return msgspec.structs.replace(group.scope, incarnation=incarnation)
-    if before.kind is not group.scope.kind:
+        return replace(scope, incarnation=snapshot.retired.get(scope.key, -1) + 1)
+    if before.kind is not scope.kind:
         message = (
-            f"at {group.where}: {before.name} is already a scope of kind {before.kind}, not "
-            f"{group.scope.kind}: remove it first, or choose another name"
+            f"{before.name} is already a scope of kind {before.kind}, not {scope.kind}: "
+            "remove it first, or choose another name"
         )
-        raise Refused(ErrorCode.CONFLICT, message, where=group.where)
-    return msgspec.structs.replace(
-        group.scope, incarnation=before.incarnation, asked_at=before.asked_at
-    )
+        raise _conflict(group.where, message)
+    return replace(scope, incarnation=before.incarnation, asked_at=before.asked_at)
 
 
 def _place(
@@ -553,90 +520,62 @@ def _place(
     group: Group,
     mint: Callable[[], str],
 ) -> dict[str, Machine]:
-    """Return the group's machines with their domains: given, else kept, else chosen."""
-    scope = group.scope.key
-    named = {key(member.name) for member in group.members}
-    update = _DomainChooser(group.scope.update_domains)
-    fault = _DomainChooser(MAX_FAULT_DOMAINS)
-    for machine in present:  # machines that the file does not name keep theirs
-        if machine.key not in named:
-            update.place(machine.update_domain, machine.host)
-            fault.place(machine.fault_domain, machine.host)
-    waiting = []
-    placed: dict[str, tuple[int, int]] = {}
+    """Return the group's machines, by key, each in its domains."""
+    update = _domains("update_domain", group.scope.update_domains, present, group)
+    fault = _domains("fault_domain", MAX_FAULT_DOMAINS, present, group)
+    placed: dict[str, Machine] = {}
     for member in group.members:
-        old = before.get(key(member.name))
-        kept = old if old is not None and old.scope == scope else None
-        domain = _first(member.entry.update_domain, kept.update_domain if kept else None)
-        if domain is not None and domain >= group.scope.update_domains:
-            message = (
-                f"at {member.where}: {member.name} is in update domain {domain}, but "
-                f"{group.scope.name} would have only {group.scope.update_domains}: change it"
-            )
-            raise Refused(ErrorCode.CONFLICT, message, where=member.where)
-        fault_domain = _first(member.entry.fault_domain, kept.fault_domain if kept else None)
-        if domain is None or fault_domain is None:
-            waiting.append((member, domain, fault_domain))
-        if domain is not None:
-            update.place(domain, member.entry.host)
-        if fault_domain is not None:
-            fault.place(fault_domain, member.entry.host)
-        placed[member.name] = (domain or 0, fault_domain or 0)
-    for member, domain, fault_domain in waiting:
-        placed[member.name] = (
-            update.choose(member.entry.host) if domain is None else domain,
-            fault.choose(member.entry.host) if fault_domain is None else fault_domain,
+        name, written = key(member.name), member.entry
+        vm_id = written.vm_id or (before[name].vm_id if name in before else mint())
+        placed[name] = Machine(
+            name=member.name,
+            scope=group.scope.key,
+            update_domain=update[name],
+            fault_domain=fault[name],
+            vm_id=vm_id.lower(),
+            host=written.host,
+            address=written.address and normal_address(written.address, member.where),
+            listener=member.listener,
+            role=member.role,
+            tags=tuple(written.tags.items()),
+            profile=profile_of(written),
         )
-    return {
-        key(member.name): _machine(member, scope, before.get(key(member.name)), placed, mint)
-        for member in group.members
-    }
+    return placed
 
 
-def _machine(
-    member: Member,
-    scope: str,
-    before: Machine | None,
-    placed: dict[str, tuple[int, int]],
-    mint: Callable[[], str],
-) -> Machine:
-    update_domain, fault_domain = placed[member.name]
-    written = member.entry
-    address = written.address and normal_address(written.address, member.where)
-    vm_id = written.vm_id.lower() or (before.vm_id if before else mint().lower())
-    return Machine(
-        name=member.name,
-        scope=scope,
-        update_domain=update_domain,
-        fault_domain=fault_domain,
-        vm_id=vm_id,
-        host=written.host,
-        address=address,
-        listener=member.listener,
-        role=member.role,
-        tags=tuple(written.tags.items()),
-        profile=profile_of(written),
-    )
+def _domains(field: str, count: int, present: Collection[Machine], group: Group) -> dict[str, int]:
+    """Return the domain of each machine of a scope, by key.
 
-
-class _DomainChooser:
-    """Chooses domains of one scope: that of the same host first, else the emptiest."""
-
-    def __init__(self, domains: int) -> None:
-        self._sizes = Counter(dict.fromkeys(range(domains), 0))
-        self._hosts: dict[str, int] = {}
-
-    def place(self, domain: int, host: str) -> None:
-        self._sizes[domain] += 1
-        if host:
-            self._hosts.setdefault(host, domain)
-
-    def choose(self, host: str) -> int:
-        domain = self._hosts.get(host) if host else None
-        if domain is None:
-            domain = min(self._sizes, key=lambda d: (self._sizes[d], d))
-        self.place(domain, host)
-        return domain
+    It is the file's, else the one that it has, else that of its host, else the emptiest.
+    """
+    domains: dict[str, int] = {machine.key: getattr(machine, field) for machine in present}
+    hosts = {machine.key: machine.host for machine in present}
+    waiting = []
+    for member in group.members:
+        name = key(member.name)
+        hosts[name] = member.entry.host
+        if (given := getattr(member.entry, field)) is not None:
+            domains[name] = given
+        elif name not in domains:
+            waiting.append(name)
+        elif domains[name] >= count:
+            message = (
+                f"{member.name} is in {field} {domains[name]}, but {group.scope.name} would have "
+                f"only {count}: change it"
+            )
+            raise _conflict(member.where, message)
+    sizes = dict.fromkeys(range(count), 0)
+    of_host: dict[str, int] = {}
+    for name, domain in domains.items():
+        sizes[domain] = sizes.get(domain, 0) + 1
+        of_host.setdefault(hosts[name], domain)
+    for name in waiting:
+        host = hosts[name]
+        known = of_host.get(host) if host else None
+        domain = min(sizes, key=sizes.__getitem__) if known is None else known
+        domains[name] = of_host[host] = domain
+        sizes[domain] += 1
+    return domains
 
 
 def _check_kept(
@@ -729,8 +668,4 @@ def _skip_incarnations(
             continue
         entered = scopes[machine.scope]
         if scope != machine.scope and left and entered.incarnation <= left:
-            scopes[machine.scope] = msgspec.structs.replace(entered, incarnation=left + 1)
-
-
-def _first(given: int | None, kept: int | None) -> int | None:
-    return kept if given is None else given
+            scopes[machine.scope] = replace(entered, incarnation=left + 1)

@@ -27,80 +27,57 @@ def check(snapshot: Snapshot, changed: Iterable[Operation] | None = None) -> Non
     Raises:
         InvariantBroken: Something does not hold; the message says what, and of which operation.
     """
-    if changed is None:
-        looked_at, concerned = list(snapshot.operations.values()), None
-    else:
-        fresh = list(changed)
-        concerned = {event.scope for operation in fresh for event in operation.events}
-        looked_at = [
-            operation
-            for operation in snapshot.operations.values()
-            if any(event.scope in concerned for event in operation.events)
-        ]
-        for operation in fresh:
-            check_operation(operation)
     live: dict[str, list[Operation]] = {}
-    for operation in looked_at:
-        if changed is None:
-            check_operation(operation)
+    for operation in snapshot.operations.values() if changed is None else changed:
+        check_operation(operation)
+        live |= {event.scope: [] for event in operation.events}
+    for operation in snapshot.operations.values():
         for event in operation.events:
+            # An operation that is over may belong to an earlier scope of this name.
+            if operation.status.over or event.scope not in live:
+                continue
+            live[event.scope].append(operation)
             scope = snapshot.scopes.get(event.scope)
-            if scope is not None and operation.status.visible:
-                # An operation that is over may belong to an earlier scope of this name.
-                _hold(
-                    (event.published == 0)
-                    if event.silent
-                    else (0 < event.published <= scope.incarnation),
+            if scope is not None and (
+                event.published > scope.incarnation or event.silent == bool(event.published)
+            ):
+                raise _broken(
                     operation,
                     f"event {event.id} was published at {event.published}, and its scope is at "
                     f"{scope.incarnation}",
                 )
-            if operation.status.visible and (concerned is None or event.scope in concerned):
-                live.setdefault(event.scope, []).append(operation)
     for operations in live.values():
         _check_domains(operations)
         _check_machines(operations)
 
 
 def check_operation(operation: Operation) -> None:
-    """Check one operation by itself: its events, its times, why it started.
-
-    Raises:
-        InvariantBroken: Something does not hold.
-    """
-    _hold(bool(operation.events), operation, "it has no event")
-    for event in operation.events:
-        _hold(bool(event.machines), operation, f"event {event.id} has no machine")
-    scopes = [(event.scope, event.update_domain) for event in operation.events]
-    _hold(len(set(scopes)) == len(scopes), operation, "two events in one update domain")
-    _hold(operation.not_before.microsecond == 0, operation, "NotBefore is not a whole second")
-    started = operation.status in {
-        EventStatus.STARTED,
-        EventStatus.COMPLETED,
-        EventStatus.FAILED,
-    }
-    _hold(
-        started == (operation.started_at is not None) == (operation.start_cause is not None),
-        operation,
-        "its status, its start and its start cause disagree",
-    )
-    _hold(
-        operation.status.over == (operation.ended_at is not None),
-        operation,
-        "its status and its end disagree",
-    )
-    pending = operation.status is EventStatus.SCHEDULED
-    _hold(not operation.waits_for or pending, operation, "it waits although it is not Scheduled")
-    _hold(
-        operation.held_at is None or (pending and not operation.waits_for),
-        operation,
-        "it is held although it is not Scheduled, or waits besides",
-    )
-    _hold(
-        not operation.outcome_unknown or operation.status is EventStatus.STARTED,
-        operation,
-        "its outcome is unknown although it is not Started",
-    )
+    """Check one operation by itself: its events, its times, why it started."""
+    places = {(event.scope, event.update_domain) for event in operation.events}
+    status = operation.status
+    started = status in {EventStatus.STARTED, EventStatus.COMPLETED, EventStatus.FAILED}
+    unstarted = operation.started_at is None, operation.start_cause is None
+    for holds, message in (
+        (operation.events, "it has no event"),
+        (all(event.machines for event in operation.events), "an event of it has no machine"),
+        (len(places) == len(operation.events), "two events in one update domain"),
+        (operation.not_before.microsecond == 0, "NotBefore is not a whole second"),
+        (
+            unstarted == (not started, not started),
+            "its status, its start and its start cause disagree",
+        ),
+        (status.over == (operation.ended_at is not None), "its status and its end disagree"),
+        (operation.pending or not operation.waits_for, "it waits although it is not Scheduled"),
+        (
+            operation.held_at is None or (operation.pending and not operation.waits_for),
+            "it is held although it is not Scheduled, or waits besides",
+        ),
+        (
+            status is EventStatus.STARTED or not operation.outcome_unknown,
+            "its outcome is unknown although it is not Started",
+        ),
+    ):
+        _hold(bool(holds), operation, message)
     if operation.started_at is not None:
         _check_never_early(operation, operation.started_at)
 
@@ -108,50 +85,42 @@ def check_operation(operation: Operation) -> None:
 def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None = None) -> None:
     """Check what one decision changed: never backwards, and incarnations only up.
 
-    Args:
-        before: The state before it.
-        after: The state after it.
-        changes: What the decision changed; nothing else is checked. None to check everything.
-
-    Raises:
-        InvariantBroken: Something does not hold.
+    `changes` is what the decision changed, so that nothing else is looked at; None to look at all.
     """
-    changed: set[str] = set()
+    moved: set[str] = set()
     for new in after.operations.values() if changes is None else changes.operations:
         old = before.operations.get(new.id)
         if new is old:
             continue
-        changed |= _scopes_changed(old, new)
-        if old is None:
-            continue
-        same = new.status is old.status
-        forward = not old.status.over and new.status is not EventStatus.SCHEDULED
-        _hold(same or forward, new, f"it went from {old.status} to {new.status}")
-        _hold(new.attempt >= old.attempt, new, "its fencing number went back")
-        _hold(
-            new.not_before >= old.not_before,
-            new,
-            f"its NotBefore went from {old.not_before} back to {new.not_before}",
-        )
-        _hold(_fixed(old) == _fixed(new), new, "its events or their machines changed")
-        kept = zip(old.events, new.events, strict=True)
-        _hold(
-            all(e.approval is None or f.approval == e.approval for e, f in kept),
-            new,
-            "an approval was lost",
-        )
+        if (old and old.shown) != new.shown:
+            moved |= {event.scope for event in new.events if not event.silent}
+        if old is not None:
+            _check_forward(old, new)
     looked_at: Iterable[str] = before.scopes
     if changes is not None:
-        looked_at = changed.union(scope.key for scope in changes.scopes)
-    for scope_key in looked_at:
-        other = scope_key in changed
-        moved = after.scopes[scope_key].incarnation - before.scopes[scope_key].incarnation
-        if moved < 0 or (moved > 0) != other:
+        looked_at = moved.union(scope.key for scope in changes.scopes)
+    for scope in looked_at:
+        steps = after.scopes[scope].incarnation - before.scopes[scope].incarnation
+        if steps < 0 or (steps > 0) != (scope in moved):
             message = (
-                f"scope {scope_key}: its events {'changed' if other else 'did not change'} "
-                f"and its incarnation moved by {moved}"
+                f"scope {scope}: its events {'changed' if scope in moved else 'did not change'} "
+                f"and its incarnation moved by {steps}"
             )
             raise InvariantBroken(message)
+
+
+def _check_forward(old: Operation, new: Operation) -> None:
+    if new.status is not old.status and (old.status.over or new.pending):
+        raise _broken(new, f"it went from {old.status} to {new.status}")
+    if new.not_before < old.not_before:
+        raise _broken(new, f"its NotBefore went from {old.not_before} back to {new.not_before}")
+    _hold(new.attempt >= old.attempt, new, "its fencing number went back")
+    _hold(_fixed(old) == _fixed(new), new, "its events or their machines changed")
+    kept = all(
+        was.approval is None or now.approval == was.approval
+        for was, now in zip(old.events, new.events, strict=True)
+    )
+    _hold(kept, new, "an approval was lost")
 
 
 def _check_never_early(operation: Operation, started_at: datetime) -> None:
@@ -171,11 +140,9 @@ def _check_domains(operations: Iterable[Operation]) -> None:
             continue
         for event in operation.events:
             domain = down.setdefault(event.scope, event.update_domain)
-            _hold(
-                domain == event.update_domain,
-                operation,
-                f"update domains {domain} and {event.update_domain} of {event.scope} are down",
-            )
+            if domain != event.update_domain:
+                both = f"{domain} and {event.update_domain}"
+                raise _broken(operation, f"update domains {both} of {event.scope} are down")
 
 
 def _check_machines(operations: Iterable[Operation]) -> None:
@@ -183,30 +150,18 @@ def _check_machines(operations: Iterable[Operation]) -> None:
     for operation in operations:
         for name in operation.machines:
             other = taken.setdefault(name, operation.id)
-            _hold(other == operation.id, operation, f"{name} is also in operation {other}")
+            if other != operation.id:
+                raise _broken(operation, f"{name} is also in operation {other}")
 
 
 def _fixed(operation: Operation) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Return what never changes of an operation's events, in their order."""
     return [(event.id, event.scope, event.machines) for event in operation.events]
-
-
-def _scopes_changed(old: Operation | None, new: Operation) -> set[str]:
-    """Return the scopes whose guests see a change between two values of an operation."""
-    if _read(old) == _read(new):
-        return set()
-    return {event.scope for event in new.events if not event.silent}
-
-
-def _read(operation: Operation | None) -> tuple[EventStatus, datetime | None] | None:
-    """Return what guests can see change of an operation; None where they see nothing of it."""
-    if operation is None or not operation.status.visible:
-        return None
-    scheduled = operation.status is EventStatus.SCHEDULED
-    return operation.status, operation.not_before if scheduled else None
 
 
 def _hold(truth: bool, operation: Operation, message: str) -> None:  # noqa: FBT001 - an assertion
     if not truth:
-        text = f"operation {operation.id}: {message}"
-        raise InvariantBroken(text)
+        raise _broken(operation, message)
+
+
+def _broken(operation: Operation, message: str) -> InvariantBroken:
+    return InvariantBroken(f"operation {operation.id}: {message}")
