@@ -29,7 +29,7 @@ from forewarn.maintenance.model import (
     key,
 )
 from forewarn.maintenance.notice import TERMINATE_MINUTES
-from forewarn.maintenance.planner import AUTOMATIC_TYPES
+from forewarn.maintenance.planner import by_scope
 from forewarn.vocabulary import ErrorCode, EventType, Priority, ScopeKind
 
 NAME = re.compile(r"[A-Za-z0-9.-][A-Za-z0-9._-]{0,79}", re.ASCII)
@@ -42,6 +42,9 @@ LISTENER = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}", re.ASCII)
 VM_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 ZONE = re.compile(r"[A-Za-z0-9._-]{1,15}", re.ASCII)
 """The name of a network interface, as the kernel allows it."""
+
+AUTOMATIC_TYPES = frozenset({EventType.REBOOT, EventType.REDEPLOY})
+"""Types that a scope may approve automatically when a user asks (protocol.md section 6)."""
 
 MAX_UPDATE_DOMAINS = 20
 MAX_FAULT_DOMAINS = 3
@@ -223,13 +226,13 @@ def normal_address(text: str, where: str) -> str:
         address = ipaddress.ip_address(text)
     except ValueError as error:
         message = f"invalid IP address {text!r}: expected one such as 10.0.0.10"
-        raise _invalid(where, ".address", message) from error
+        raise _refused(where, ".address", message) from error
     zone = text.partition("%")[2]
     if zone and not (address.is_link_local and ZONE.fullmatch(zone)):
         message = (
             f"{text!r} names an interface: only a link-local address may, such as fe80::10%br0"
         )
-        raise _invalid(where, ".address", message)
+        raise _refused(where, ".address", message)
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
@@ -282,7 +285,7 @@ def _check_group(group: Group) -> None:
     wrong = [t for t in scope.automatically_approve if t not in AUTOMATIC_TYPES]
     if wrong:
         message = f"{wrong[0]} cannot be approved automatically: only Reboot and Redeploy can"
-        raise _invalid(group.where, ".automatically_approve", message)
+        raise _refused(group.where, ".automatically_approve", message)
     minutes = scope.terminate_notice_minutes
     least, most = TERMINATE_MINUTES
     if minutes is not None and not least <= minutes <= most:
@@ -290,7 +293,7 @@ def _check_group(group: Group) -> None:
             f"expected {least} to {most} minutes, not {minutes}; leave it out for deletions "
             "without an event"
         )
-        raise _invalid(group.where, ".terminate_notice_minutes", message)
+        raise _refused(group.where, ".terminate_notice_minutes", message)
 
 
 def _check_name(name: str, where: str, field: str = "") -> None:
@@ -300,7 +303,7 @@ def _check_name(name: str, where: str, field: str = "") -> None:
             f"invalid name {shown!r}: expected 1 to 80 letters, digits, '.', '_' or '-', not "
             "starting with '_'"
         )
-        raise _invalid(where, field, message)
+        raise _refused(where, field, message)
 
 
 def _check_member(member: Member, group: Group) -> None:
@@ -309,31 +312,31 @@ def _check_member(member: Member, group: Group) -> None:
     if entry.update_domain is not None and entry.update_domain >= group.scope.update_domains:
         most = group.scope.update_domains - 1
         message = f"{group.scope.name} has domains 0 to {most}, not {entry.update_domain}"
-        raise _invalid(where, ".update_domain", message)
+        raise _refused(where, ".update_domain", message)
     if len(entry.tags) > MAX_TAGS:
-        message = f"at {where}.tags: {len(entry.tags)} tags, at most {MAX_TAGS} allowed"
-        raise Refused(ErrorCode.LIMIT, message, where=where)
+        message = f"{len(entry.tags)} tags, at most {MAX_TAGS} allowed"
+        raise _refused(where, ".tags", message, ErrorCode.LIMIT)
     if member.listener and not LISTENER.fullmatch(member.listener):
         message = (
             f"invalid listener name {member.listener!r}: expected 1 to 80 lower-case letters, "
             "digits, '.', '_' or '-', beginning with a letter or a digit"
         )
-        raise _invalid(where, "", message)
+        raise _refused(where, "", message)
     if entry.vm_id and not VM_ID.fullmatch(entry.vm_id.lower()):
         message = (
             f"invalid GUID {entry.vm_id!r}: expected one such as "
             "02aab8a4-74ef-476e-8182-f6d2ba4166a6; leave it out to have one generated"
         )
-        raise _invalid(where, ".vm_id", message)
+        raise _refused(where, ".vm_id", message)
     for field, parse in NETWORK_FIELDS.items():
         try:
             if text := getattr(entry, field):
                 parse(text)
         except ValueError as error:
-            raise _invalid(where, f".{field}", str(error)) from error
+            raise _refused(where, f".{field}", str(error)) from error
     for text in (entry.host, *entry.tags, *entry.tags.values()):
         if not text.isprintable():
-            raise _invalid(where, "", f"{text!r} has characters that cannot be printed")
+            raise _refused(where, "", f"{text!r} has characters that cannot be printed")
 
 
 def _claim(taken: dict[T, str], name: T, where: str, what: str) -> None:
@@ -343,12 +346,8 @@ def _claim(taken: dict[T, str], name: T, where: str, what: str) -> None:
         raise Refused(ErrorCode.INVALID, message, where=where, other=other)
 
 
-def _conflict(where: str, message: str) -> Refused:
-    return Refused(ErrorCode.CONFLICT, f"at {where}: {message}", where=where)
-
-
-def _invalid(where: str, field: str, message: str) -> Refused:
-    return Refused(ErrorCode.INVALID, f"at {where}{field}: {message}", where=where)
+def _refused(where: str, field: str, message: str, code: ErrorCode = ErrorCode.INVALID) -> Refused:
+    return Refused(code, f"at {where}{field}: {message}", where=where)
 
 
 def _first(*values: T | None) -> T:
@@ -402,9 +401,7 @@ def apply(
     """
     before = snapshot.machines
     groups, lost = _without_lost(flatten(wanted), snapshot, again=again)
-    members: dict[str, list[Machine]] = {}
-    for machine in before.values():
-        members.setdefault(machine.scope, []).append(machine)
+    members = by_scope(before.values())
     after: dict[str, Machine] = {}
     scopes: dict[str, Scope] = {}
     for group in groups:
@@ -510,7 +507,7 @@ def _scope(snapshot: Snapshot, group: Group) -> Scope:
             f"{before.name} is already a scope of kind {before.kind}, not {scope.kind}: "
             "remove it first, or choose another name"
         )
-        raise _conflict(group.where, message)
+        raise _refused(group.where, "", message, ErrorCode.CONFLICT)
     return replace(scope, incarnation=before.incarnation, asked_at=before.asked_at)
 
 
@@ -563,7 +560,7 @@ def _domains(field: str, count: int, present: Collection[Machine], group: Group)
                 f"{member.name} is in {field} {domains[name]}, but {group.scope.name} would have "
                 f"only {count}: change it"
             )
-            raise _conflict(member.where, message)
+            raise _refused(member.where, "", message, ErrorCode.CONFLICT)
     sizes = dict.fromkeys(range(count), 0)
     of_host: dict[str, int] = {}
     for name, domain in domains.items():

@@ -7,16 +7,12 @@ after another, each found in the fleet as it is when it is announced.
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 
 import msgspec
 
-from forewarn.maintenance import lifecycle, notice
-from forewarn.maintenance.lifecycle import Trigger
 from forewarn.maintenance.model import (
-    Approval,
-    Event,
     Machine,
     Maintenance,
     Operation,
@@ -27,7 +23,6 @@ from forewarn.maintenance.model import (
     key,
 )
 from forewarn.vocabulary import (
-    ApproverKind,
     ErrorCode,
     EventSource,
     EventType,
@@ -73,9 +68,6 @@ NO_NOTICE_TYPES = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEP
 
 ALL_DOMAINS_AT_ONCE = frozenset({EventType.PREEMPT, EventType.TERMINATE})
 """Types that take every update domain at once: the machines go away in any case."""
-
-AUTOMATIC_TYPES = frozenset({EventType.REBOOT, EventType.REDEPLOY})
-"""Types that a scope may approve automatically when a user asks (protocol.md section 6)."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,9 +166,7 @@ def plan(
     """
     _check(request)
     machines = targets(snapshot, request)
-    members: dict[str, list[Machine]] = {}
-    for machine in machines:
-        members.setdefault(machine.scope, []).append(machine)
+    members = by_scope(machines)
     for scope in members:
         _check_eligible(request, snapshot.scopes[scope])
     all_at_once = request.no_notice or request.event_type in ALL_DOMAINS_AT_ONCE
@@ -226,76 +216,12 @@ def turns(rolling: RollingUpdate, machines: Iterable[Machine]) -> Iterator[tuple
         yield tuple(sorted(itertools.chain.from_iterable(turn), key=natural))
 
 
-def operation(
-    maintenance: Maintenance,
-    step: PlannedOperation,
-    scopes: Mapping[str, Scope],
-    *,
-    silent: Collection[str],
-    not_before: datetime,
-    automatic: bool,
-    mint: Callable[[], str],
-    now: datetime,
-) -> Operation:
-    """Return a planned operation as one that is about to be announced.
-
-    Its events have `published` 0 until the document's incarnation is known; those in the `silent`
-    scopes (keys) keep it. `automatic` applies the scopes' own automatic approval.
-    """
-    groups: dict[str, list[Machine]] = {}
-    for machine in step.machines:
-        groups.setdefault(machine.scope, []).append(machine)
-    operation_id = f"{maintenance.number}.{maintenance.announced + 1}"
-    return Operation(
-        id=operation_id,
-        maintenance=maintenance.number,
-        event_type=maintenance.event_type,
-        source=maintenance.source,
-        description=maintenance.description,
-        duration_seconds=maintenance.duration_seconds,
-        status=lifecycle.step(operation_id, None, Trigger.ANNOUNCE),
-        announced_at=now,
-        not_before=not_before,
-        rolling_update=step.rolling_update,
-        hosts=tuple(sorted({machine.host for machine in step.machines if machine.host})),
-        events=tuple(
-            Event(
-                id=mint().upper(),
-                scope=scope_key,
-                update_domain=members[0].update_domain,
-                machines=tuple(machine.name for machine in members),
-                published=0,
-                approval=_own_approval(maintenance, scopes[scope_key], now) if automatic else None,
-                silent=scope_key in silent,
-            )
-            for scope_key, members in sorted(groups.items())
-        ),
-    )
-
-
-def least_notice(
-    event_type: EventType, step: PlannedOperation, scopes: Mapping[str, Scope]
-) -> timedelta:
-    """Return the least notice that suits every scope of a planned operation."""
-    return max(
-        notice.minimum(event_type, scopes[machine.scope].terminate_notice_minutes)
-        for machine in step.machines
-    )
-
-
-def approves_itself(event_type: EventType, source: EventSource, scope: Scope) -> bool:
-    """Tell whether the scope approves this automatically (protocol.md section 6)."""
-    return (
-        source is EventSource.USER
-        and event_type in AUTOMATIC_TYPES
-        and event_type in scope.automatically_approve
-    )
-
-
-def _own_approval(maintenance: Maintenance, scope: Scope, now: datetime) -> Approval | None:
-    if not approves_itself(maintenance.event_type, maintenance.source, scope):
-        return None
-    return Approval(kind=ApproverKind.AUTOMATIC, by=scope.name, at=now)
+def by_scope(machines: Iterable[Machine]) -> dict[str, list[Machine]]:
+    """Return machines by the key of their scope, in their order."""
+    members: dict[str, list[Machine]] = {}
+    for machine in machines:
+        members.setdefault(machine.scope, []).append(machine)
+    return members
 
 
 def _rolling_updates(request: Request, members: Mapping[str, list[Machine]]) -> list[RollingUpdate]:

@@ -14,20 +14,23 @@ import msgspec
 from forewarn.maintenance import lifecycle, notice, planner
 from forewarn.maintenance.lifecycle import Trigger
 from forewarn.maintenance.model import (
+    Approval,
     Changes,
     Event,
+    Machine,
     Maintenance,
     Operation,
     Policy,
     Refused,
     RollingState,
     RollingUpdate,
+    Scope,
     Snapshot,
     StartCause,
     Tombstone,
     key,
 )
-from forewarn.vocabulary import ErrorCode, EventStatus
+from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -142,26 +145,36 @@ class WorkingSet:
             Refused: The NotBefore that is asked for is too early or too far off.
         """
         maintenance = self.maintenances[number]
-        event_type = maintenance.event_type
+        groups = planner.by_scope(step.machines)
         off = self.off(step)
-        least = planner.least_notice(event_type, step, self.scopes)
-        if no_notice or all(
-            machine.scope in off
-            or planner.approves_itself(event_type, maintenance.source, self.scopes[machine.scope])
-            for machine in step.machines
-        ):
+        automatic = {scope for scope in groups if _approves_itself(maintenance, self.scopes[scope])}
+        least = max(
+            notice.minimum(maintenance.event_type, self.scopes[scope].terminate_notice_minutes)
+            for scope in groups
+        )
+        if no_notice or groups.keys() <= off | automatic:
             least = timedelta(0)
         not_before = notice.not_before(asked, least, self.now)
         at_once = not_before == notice.whole_seconds(self.now)
-        operation = planner.operation(
-            maintenance,
-            step,
-            self.scopes,
-            silent=off,
+        if not (asked is None or at_once):
+            automatic = set()
+        operation_id = f"{number}.{maintenance.announced + 1}"
+        operation = Operation(
+            id=operation_id,
+            maintenance=number,
+            event_type=maintenance.event_type,
+            source=maintenance.source,
+            description=maintenance.description,
+            duration_seconds=maintenance.duration_seconds,
+            status=lifecycle.step(operation_id, None, Trigger.ANNOUNCE),
+            announced_at=self.now,
             not_before=not_before,
-            automatic=asked is None or at_once,
-            mint=self.mint,
-            now=self.now,
+            rolling_update=step.rolling_update,
+            hosts=tuple(sorted({machine.host for machine in step.machines if machine.host})),
+            events=tuple(
+                self._event(members, automatic=scope in automatic, silent=scope in off)
+                for scope, members in sorted(groups.items())
+            ),
         )
         self.maintenances[number] = replace(maintenance, announced=maintenance.announced + 1)
         if no_notice:
@@ -173,6 +186,20 @@ class WorkingSet:
         else:
             self.put(operation)
         return operation.id
+
+    def _event(self, members: list[Machine], *, automatic: bool, silent: bool) -> Event:
+        scope = self.scopes[members[0].scope]
+        return Event(
+            id=self.mint().upper(),
+            scope=scope.key,
+            update_domain=members[0].update_domain,
+            machines=tuple(machine.name for machine in members),
+            published=0,  # until `decision` knows the incarnation; for ever where it is silent
+            approval=Approval(kind=ApproverKind.AUTOMATIC, by=scope.name, at=self.now)
+            if automatic
+            else None,
+            silent=silent,
+        )
 
     def start_if_ready(self, operation: Operation) -> None:
         """Set an operation, started if it is ready, free to start and not held."""
@@ -393,6 +420,11 @@ class WorkingSet:
     def _index(by_scope: dict[str, dict[str, None]], operation: Operation) -> None:
         for event in operation.events:
             by_scope.setdefault(event.scope, {})[operation.id] = None
+
+
+def _approves_itself(maintenance: Maintenance, scope: Scope) -> bool:
+    user = maintenance.source is EventSource.USER
+    return user and maintenance.event_type in scope.automatically_approve
 
 
 def start_order(operation: Operation) -> tuple[datetime, int, str]:
