@@ -1,8 +1,8 @@
 """The rules: what may happen to which machine, when, and who must be told first.
 
 Deciders only: a snapshot, a command and `now` go in; a decision, made of new values, comes out.
-Nothing in here does I/O, logs, reads a clock or draws a number. Ids and time are arguments, so a
-test needs a microsecond for a notice of fifteen minutes, and a transaction's body may run twice.
+Nothing in here does I/O, logs, reads a clock or draws a number: ids and time are arguments, so a
+transaction's body may run twice. Imports only `vocabulary`.
 
     model        the frozen values: machines, scopes, operations, events, approvals, holds, policy
     lifecycle    the transitions of an operation, as one table
@@ -10,11 +10,8 @@ test needs a microsecond for a notice of fifteen minutes, and a transaction's bo
     commands     what can be asked or reported
     decide       decide(snapshot, command, now, mint) and wakeup_at(operation)
     working_set  the values that one decision reads and replaces
-    planner      turns a request into operations and their events
-    fleet        the fleet file: its validation, what applying one changes, the choice of update
-                 domains
+    planner      what a request becomes
+    fleet        the fleet file, and what applying one changes
     alerts       what needs an operator
     invariants   what must hold of every snapshot
-
-Knows nothing of the wire, of storage, or of who asks. Imports only `vocabulary`.
 """

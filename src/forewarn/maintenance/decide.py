@@ -7,9 +7,7 @@ An operation is ready when each of its events is approved or its NotBefore has c
 starts unless a hold covers it or another update domain of one of its scopes is down; then it
 records which operation it waits for, and is looked at again when that one ends.
 
-An executor's claim is a lease with a fencing number: a report under an older number is refused. An
-operation whose outcome is unknown stays Started, and nobody may claim it, until an operator
-resolves it.
+An executor's claim is a lease with a fencing number: a report under an older number is refused.
 """
 
 from collections.abc import Callable, Iterable, Mapping

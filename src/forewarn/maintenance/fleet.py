@@ -217,11 +217,7 @@ def _check_size(fleet: Fleet) -> None:
 
 
 def normal_address(text: str, where: str) -> str:
-    """Return an IP address as `ipaddress` writes it, so that each has one spelling.
-
-    Raises:
-        Refused: It is not an IP address (INVALID).
-    """
+    """Return an IP address as `ipaddress` writes it; what is not one is refused (INVALID)."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError as error:
@@ -390,10 +386,8 @@ def apply(
         wanted: The fleet file.
         prune: Whether to remove what the file does not name.
         mint: Returns a new GUID at each call, for new machines.
-        again: Whether to add machines again that were preempted or terminated; else they are
-            left out.
-        allow_empty: Whether pruning may remove every machine; refused by default, since a file
-            that was cut short would do that.
+        again: Whether to add machines again that were preempted or terminated.
+        allow_empty: Whether pruning may remove every machine, as a file that was cut short would.
 
     Raises:
         Refused: INVALID or LIMIT for the file itself; CONFLICT for a change under a live event,
@@ -446,10 +440,7 @@ def apply(
 def remove(snapshot: Snapshot, names: Collection[str]) -> Applied:
     """Return the changes that remove these machines, and the scopes that they leave empty.
 
-    Args:
-        snapshot: These machines, their scopes with all their machines and live operations, and
-            the holds.
-        names: Of machines, in any case.
+    The snapshot has these machines, their scopes with all that is in them and live, and the holds.
 
     Raises:
         Refused: NOT_FOUND for an unknown name; CONFLICT for one with a live event.

@@ -19,10 +19,8 @@ class InvariantBroken(AssertionError):  # noqa: N818 - reads as what happened
 def check(snapshot: Snapshot, changed: Iterable[Operation] | None = None) -> None:
     """Check the operations of a snapshot, and the scopes that they share.
 
-    Args:
-        snapshot: What will be saved, with all that is live in its scopes.
-        changed: What a decision changed of it; the rest was checked when it was saved. None to
-            check all of it.
+    `changed` is what a decision changed of it: the rest was checked when it was saved. None to
+    check all.
 
     Raises:
         InvariantBroken: Something does not hold; the message says what, and of which operation.

@@ -5,8 +5,7 @@ r"""The life of an operation, as one table (protocol.md section 6).
                              \------cancel------> Canceled
     (new) --strike--> Started
 
-What is not in the table raises and changes nothing: nothing runs backwards, nothing leaves a final
-status, and nothing that has started can be cancelled. `docs/lifecycle.md` is drawn from this table,
+What is not in the table raises and changes nothing. `docs/lifecycle.md` is drawn from this table,
 and a test compares the two.
 """
 
@@ -63,12 +62,7 @@ _SPOKEN: Final[Mapping[Trigger, str]] = MappingProxyType(
 
 
 def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventStatus:
-    """Return the next status.
-
-    Args:
-        operation: Its id, for the message.
-        status: Its status; None before it exists.
-        trigger: What happens to it.
+    """Return the next status of an operation; None is that of one that does not exist yet.
 
     Raises:
         Refused: The table has no such transition (TOO_LATE).

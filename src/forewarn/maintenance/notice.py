@@ -29,12 +29,7 @@ mistyped year is refused."""
 def minimum(event_type: EventType, terminate_notice_minutes: int | None) -> timedelta:
     """Return the least time from publication to NotBefore.
 
-    Args:
-        event_type: What is going to happen.
-        terminate_notice_minutes: The scope's notice of a deletion; only a Terminate uses it.
-
-    Raises:
-        Refused: A Terminate where no notification is turned on (NOT_ELIGIBLE).
+    A Terminate has its scope's own, in minutes; where that is None it is refused (NOT_ELIGIBLE).
     """
     if event_type is not EventType.TERMINATE:
         return LEAST[event_type]
@@ -50,13 +45,12 @@ def minimum(event_type: EventType, terminate_notice_minutes: int | None) -> time
 def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datetime:
     """Return when an event that is announced now may start without approval.
 
+    It is in whole seconds, rounded up, so that the notice is never short by a fraction.
+
     Args:
         asked: What the operator asked for; None for as soon as the notice allows.
         least: The least notice.
         now: The time of the announcement.
-
-    Returns:
-        Whole seconds, rounded up, so that the notice is never short by a fraction.
 
     Raises:
         Refused: It would be too early (NOTICE_TOO_SHORT) or further off than FURTHEST (INVALID).
@@ -66,12 +60,11 @@ def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datet
         return whole_seconds(earliest)
     if asked < earliest:
         first = whole_seconds(earliest)
-        if not least:
-            message = f"NotBefore {spoken(asked)} is in the past: leave it out to start immediately"
-            raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=first.isoformat())
         message = (
             f"NotBefore {spoken(asked)} gives guests less than their notice of {_spoken(least)}: "
             f"the earliest is {spoken(first)}; leave it out to get that"
+            if least
+            else f"NotBefore {spoken(asked)} is in the past: leave it out to start immediately"
         )
         raise Refused(ErrorCode.NOTICE_TOO_SHORT, message, earliest=first.isoformat())
     if asked > now + FURTHEST:
@@ -84,16 +77,10 @@ def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datet
 
 
 def later(asked: datetime, shown: datetime, now: datetime) -> datetime:
-    """Return when a postponed event may start.
-
-    Args:
-        asked: What the operator asked for.
-        shown: What guests have read so far.
-        now: The time of the postponement.
+    """Return when a postponed event may start: later than now, and than what guests have read.
 
     Raises:
-        Refused: It would not be later than what guests have read, or not later than now
-            (NOTICE_TOO_SHORT), or further off than FURTHEST (INVALID).
+        Refused: NOTICE_TOO_SHORT, or INVALID where it is further off than FURTHEST.
     """
     earliest = max(shown, now)
     if asked <= earliest:

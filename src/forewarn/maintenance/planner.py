@@ -122,7 +122,7 @@ def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
     """Return the machines that a request names, ordered by name.
 
     Raises:
-        Refused: INVALID, LIMIT or NOT_FOUND, naming what is wrong.
+        Refused: INVALID, LIMIT or NOT_FOUND.
     """
     if sum(map(bool, (request.machines, request.scope, request.host))) != 1:
         message = "expected machines, a scope or a host, and only one of these"
@@ -133,8 +133,9 @@ def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
             raise _unknown("scope", [request.scope])
         found = [m for m in snapshot.machines.values() if m.scope == scope.key]
         if not found:
-            message = f"scope {scope.name} has no machines"
-            raise Refused(ErrorCode.INVALID, message, scope=scope.name)
+            raise Refused(
+                ErrorCode.INVALID, f"scope {scope.name} has no machines", scope=scope.name
+            )
     elif request.host:
         found = [m for m in snapshot.machines.values() if m.host == request.host]
         if not found:
