@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from forewarn.maintenance.model import Hold, Maintenance, Operation, RollingState
+from forewarn.maintenance.model import Hold, Maintenance, Operation, RollingState, listed
 from forewarn.vocabulary import EventStatus
 
 CLOSE = timedelta(minutes=2)
@@ -29,9 +29,6 @@ LEAST_STUCK = timedelta(minutes=10)
 SILENT_AFTER = timedelta(minutes=2)
 """How long after the service's start a machine may not have asked: the service forgets who asked
 before, and the slowest usual guest asks once a minute."""
-
-MAX_NAMED = 5
-"""How many machines a message names: enough to know which, and still one line."""
 
 CLOCK = "clock"
 """What an alert about the time of day is about."""
@@ -142,7 +139,7 @@ def _of_operation(
     if operation.status is EventStatus.STARTED:
         assert operation.started_at is not None
         if operation.outcome_unknown:
-            message = f"{what} of {_named(operation)}: {operation.outcome_unknown}"
+            message = f"{what} of {listed(operation.machines)}: {operation.outcome_unknown}"
             yield AlertKind.UNKNOWN, message, operation.started_at
         elif now - operation.started_at > patience(operation):
             message = f"{what} has been running since {operation.started_at:%H:%M:%SZ}"
@@ -164,12 +161,6 @@ def _unseen(audience: Audience, up: timedelta) -> str:
     said = [f"{silent} {of} have not asked since the service started"] if silent else []
     said += [f"{blind} {of} use an api-version that does not show it"] if blind else []
     return "; ".join(said)
-
-
-def _named(operation: Operation) -> str:
-    names = operation.machines
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def patience(operation: Operation) -> timedelta:

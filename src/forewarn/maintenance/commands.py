@@ -1,7 +1,4 @@
-"""What can be asked for or reported: the commands that `decide.decide` takes.
-
-Each docstring names what its snapshot holds.
-"""
+"""What can be asked for or reported: the commands that `decide.decide` takes."""
 
 from datetime import datetime, timedelta
 
@@ -12,14 +9,11 @@ from forewarn.maintenance.planner import Request
 
 
 class Command(msgspec.Struct, frozen=True):
-    """Something asked or reported."""
+    """Something asked or reported; `Snapshot` says what must be read for it."""
 
 
 class RequestMaintenance(Command, frozen=True, kw_only=True):
-    """An operator asks for maintenance.
-
-    The snapshot holds the machines asked for, their scopes, and what is live there.
-    """
+    """An operator asks for maintenance."""
 
     request: Request
     number: int
@@ -27,10 +21,7 @@ class RequestMaintenance(Command, frozen=True, kw_only=True):
 
 
 class ApproveEvents(Command, frozen=True, kw_only=True):
-    """A guest or an operator approves events: all of them or, if one is unknown, none.
-
-    The snapshot holds the operations of these events, live or over.
-    """
+    """A guest or an operator approves events: all of them or, if one is unknown, none."""
 
     event_ids: tuple[str, ...]
     """In any case; an id named twice counts once."""
@@ -40,10 +31,7 @@ class ApproveEvents(Command, frozen=True, kw_only=True):
 
 
 class CancelOperations(Command, frozen=True, kw_only=True):
-    """An operator cancels operations that have not started.
-
-    The snapshot holds these operations, live or over.
-    """
+    """An operator cancels operations that have not started."""
 
     operations: tuple[str, ...]
     reason: str
@@ -53,10 +41,7 @@ class CancelOperations(Command, frozen=True, kw_only=True):
 
 
 class AdvanceTime(Command, frozen=True):
-    """Time has passed: start whatever is due.
-
-    The snapshot holds all that is live in the scopes of these operations.
-    """
+    """Time has passed: start whatever is due."""
 
     operations: tuple[str, ...] | None = None
     """The ids to look at; None for all of the snapshot."""
@@ -75,6 +60,7 @@ class RenewLease(Command, frozen=True, kw_only=True):
 
     operation: str
     attempt: int
+    """The fencing number that it was claimed under, here and below."""
     lease: timedelta
 
 
@@ -85,14 +71,10 @@ class ReleaseLeases(Command, frozen=True, kw_only=True):
 
 
 class FinishTask(Command, frozen=True, kw_only=True):
-    """An executor reports how an operation ended.
-
-    The snapshot holds the operation, its machines, and what is live in its scopes.
-    """
+    """An executor reports how an operation ended."""
 
     operation: str
     attempt: int
-    """The fencing number that it was claimed under."""
     succeeded: bool
     message: str
     hosts: dict[str, str] = {}
@@ -104,15 +86,11 @@ class ReportUnknownOutcome(Command, frozen=True, kw_only=True):
 
     operation: str
     attempt: int
-    """The fencing number that it was claimed under."""
     message: str
 
 
 class ResolveOutcome(Command, frozen=True, kw_only=True):
-    """An operator records the result of an operation whose outcome is unknown.
-
-    The snapshot holds the operation, its machines, and what is live in its scopes.
-    """
+    """An operator records the result of an operation whose outcome is unknown."""
 
     operation: str
     verdict: Verdict
@@ -120,23 +98,20 @@ class ResolveOutcome(Command, frozen=True, kw_only=True):
 
 
 class ResumeRolling(Command, frozen=True):
-    """An operator resumes the paused rolling updates of a maintenance.
-
-    The snapshot holds the maintenance, the machines of its rolling updates, and what is live there.
-    """
+    """An operator resumes the paused rolling updates of a maintenance."""
 
     maintenance: int
     by: str = ""
 
 
 class PlaceHold(Command, frozen=True):
-    """An operator places a hold; the snapshot has what is live in all that it covers."""
+    """An operator places a hold."""
 
     hold: Hold
 
 
 class ReleaseHold(Command, frozen=True):
-    """An operator releases a hold; the snapshot has what is live in all that it covers."""
+    """An operator releases a hold."""
 
     hold: Hold
     """Its kind and name; `by` is who releases it."""
@@ -157,10 +132,7 @@ class RecordRequests(Command, frozen=True):
 
 
 class ExtendNotices(Command, frozen=True):
-    """Guests could not read their documents for some time: what is Scheduled moves later by it.
-
-    The snapshot holds all that is live.
-    """
+    """Guests could not read their documents for some time: what is Scheduled moves later by it."""
 
     length: timedelta
 

@@ -30,8 +30,9 @@ from forewarn.maintenance.model import (
     Verdict,
     intervened,
     key,
+    listed,
 )
-from forewarn.maintenance.working_set import EXEMPT, MAX_OUTCOME, Decision, WorkingSet, start_order
+from forewarn.maintenance.working_set import MAX_OUTCOME, Decision, WorkingSet, start_order
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
 
 ALWAYS_ON = Policy()
@@ -43,9 +44,6 @@ AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
 HELD_ON = timedelta(minutes=15)
 """How far NotBefore moves on when it comes during a hold: guests keep reading a time that lies
 ahead, and it does not change too often."""
-
-MAX_NAMES_QUOTED = 10
-"""How many unknown machine names of a connector's result are quoted in the outcome."""
 
 NO_REASON = "nobody knows whether it was carried out"
 """Stands in `Operation.outcome_unknown`, which is never empty there, where no reason was given."""
@@ -76,8 +74,7 @@ def decide(
     """Return what follows from a command.
 
     Args:
-        snapshot: The scopes that it touches, all that is live in them, and whatever the command's
-            own docstring names.
+        snapshot: What it may look at; left as it is.
         command: What was asked or reported.
         now: When; aware.
         mint: Returns a new GUID at each call, for events that are announced.
@@ -101,8 +98,7 @@ def _request(working: WorkingSet, command: commands.RequestMaintenance) -> list[
         for ordinal, step in enumerate(steps, 1)
     ):
         pass
-    _check_enablement(working, steps, request)
-    _check_user_limit(working, steps, request)
+    _check_policy(working, steps, request)
     working.maintenances[maintenance.number] = working.answered = maintenance
     return [
         working.announce(maintenance.number, step, request.not_before, no_notice=request.no_notice)
@@ -110,7 +106,7 @@ def _request(working: WorkingSet, command: commands.RequestMaintenance) -> list[
     ]
 
 
-def _check_enablement(
+def _check_policy(
     working: WorkingSet, steps: list[planner.PlannedOperation], request: planner.Request
 ) -> None:
     off = {scope for step in steps for scope in working.off(step)}
@@ -121,17 +117,9 @@ def _check_enablement(
             "stop without notice; add --without-notice to do it anyway"
         )
         raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=name)
-
-
-def _check_user_limit(
-    working: WorkingSet, steps: list[planner.PlannedOperation], request: planner.Request
-) -> None:
-    limit = working.policy.user_initiated_limit
-    if not limit or request.source is not EventSource.USER:
-        return
-    more = sum(len({machine.scope for machine in step.machines}) for step in steps)
-    pending = working.snapshot.user_events_pending
-    if pending + more > limit:
+    limit, pending = working.policy.user_initiated_limit, working.snapshot.user_events_pending
+    more = sum(len(planner.by_scope(step.machines)) for step in steps)
+    if limit and request.source is EventSource.USER and pending + more > limit:
         message = (
             f"too many pending events of user-initiated maintenance: {pending} now, {more} more "
             f"asked for, at most {limit} allowed (user_initiated_limit); wait until some start"
@@ -143,7 +131,7 @@ def _make_way(
     working: WorkingSet, step: planner.PlannedOperation, request: planner.Request, successor: str
 ) -> bool:
     """Cancel what is pending for the same machines; tell if any was, or refuse the request."""
-    supersedes = request.no_notice or request.event_type in EXEMPT
+    supersedes = request.no_notice or request.event_type in planner.ALL_DOMAINS_AT_ONCE
     cancelled = False
     while (found := working.conflicting(step)) is not None:
         other, event, name = found
@@ -163,22 +151,19 @@ def _make_way(
 
 def _resume(working: WorkingSet, command: commands.ResumeRolling) -> list[str]:
     maintenance = working.maintenances.get(command.maintenance)
-    paused = [
-        rolling
-        for rolling in (maintenance.rolling_updates if maintenance else ())
-        if rolling.state is RollingState.PAUSED
-    ]
+    updates = maintenance.rolling_updates if maintenance else ()
+    paused = [rolling for rolling in updates if rolling.state is RollingState.PAUSED]
     if maintenance is None or not paused:
         message = f"maintenance {command.maintenance} is not paused"
         raise Refused(ErrorCode.TOO_LATE, message, maintenance=command.maintenance)
-    running = tuple(
-        replace(rolling, state=RollingState.RUNNING, reason="") if rolling in paused else rolling
-        for rolling in maintenance.rolling_updates
-    )
     for rolling in paused:
         maintenance = intervened(
             maintenance, AuditAction.RESUME, command.by, working.now, rolling.reason
         )
+    running = tuple(
+        replace(rolling, state=RollingState.RUNNING, reason="") if rolling in paused else rolling
+        for rolling in updates
+    )
     maintenance = replace(maintenance, rolling_updates=running)
     working.maintenances[maintenance.number] = working.answered = maintenance
     working.continue_rolling_updates()
@@ -370,10 +355,10 @@ def _finish(working: WorkingSet, command: commands.FinishTask) -> list[str]:
     others = [name for name in command.hosts if key(name) not in own]
     message = command.message
     if others:
-        more = ", ..." * (len(others) > MAX_NAMES_QUOTED)
-        quoted = ", ".join(others[:MAX_NAMES_QUOTED]) + more
-        message = f"{message}\nignored hosts of {quoted}: not a machine of this operation".strip()
-    _record_end(working, operation, command.hosts, message, succeeded=command.succeeded)
+        ignored = f"ignored hosts of {listed(others)}: not a machine of this operation"
+        message = f"{message}\n{ignored}".strip()
+    trigger = Trigger.SUCCEED if command.succeeded else Trigger.FAIL
+    _record_end(working, operation, trigger, message, command.hosts)
     return [operation.id]
 
 
@@ -402,46 +387,33 @@ def _resolve(working: WorkingSet, command: commands.ResolveOutcome) -> list[str]
         return [operation.id]
     who = command.by or "an operator"
     outcome = f"{command.verdict}, says {who}; before that: {operation.outcome_unknown}"
-    succeeded = command.verdict is Verdict.SUCCEEDED
-    _record_end(working, operation, {}, outcome[:MAX_OUTCOME], succeeded=succeeded)
+    trigger = Trigger.SUCCEED if command.verdict is Verdict.SUCCEEDED else Trigger.FAIL
+    _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], {})
     return [operation.id]
 
 
 def _record_end(
-    working: WorkingSet,
-    operation: Operation,
-    hosts: dict[str, str],
-    outcome: str,
-    *,
-    succeeded: bool,
+    working: WorkingSet, operation: Operation, trigger: Trigger, outcome: str, hosts: dict[str, str]
 ) -> None:
-    deleted = succeeded and operation.event_type in EXEMPT
-    if not deleted:
-        _record_hosts(working, operation, hosts, succeeded=succeeded)
-    working.end(operation, Trigger.SUCCEED if succeeded else Trigger.FAIL, outcome)
-    if deleted:
-        event_type = operation.event_type
-        working.tombstones.extend(
-            Tombstone(name=name, event_type=event_type, operation=operation.id, at=working.now)
-            for name in operation.machines
-        )
-
-
-def _record_hosts(
-    working: WorkingSet, operation: Operation, hosts: dict[str, str], *, succeeded: bool
-) -> None:
-    """Record which hosts an operation left its machines on.
+    """End an operation, and record where that left its machines.
 
     A host that is named counts even after a failure: some machines may have moved before it. After
     a successful Redeploy, a machine whose host is not named is on an unknown one.
     """
+    event_type = operation.event_type
+    succeeded = trigger is Trigger.SUCCEED
+    deleted = succeeded and event_type in planner.ALL_DOMAINS_AT_ONCE
+    moved = succeeded and event_type is EventType.REDEPLOY
     named = {key(name): host for name, host in hosts.items()}
-    moved = succeeded and operation.event_type is EventType.REDEPLOY
-    for name in {key(name) for name in operation.machines} & working.machines.keys():
-        machine = working.machines[name]
-        host = named.get(name, "" if moved else machine.host)
-        if host != machine.host:
+    for name in () if deleted else map(key, operation.machines):
+        if (machine := working.machines.get(name)) is not None:
+            host = named.get(name, "" if moved else machine.host)
             working.machines[name] = replace(machine, host=host)
+    working.end(operation, trigger, outcome)
+    for name in operation.machines if deleted else ():
+        working.tombstones.append(
+            Tombstone(name=name, event_type=event_type, operation=operation.id, at=working.now)
+        )
 
 
 RULES: Final[Mapping[type, Callable[[WorkingSet, Any], Iterable[str]]]] = MappingProxyType(

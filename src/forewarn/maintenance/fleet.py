@@ -9,9 +9,8 @@ domains for machines that the file gives none.
 import functools
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from types import MappingProxyType
-from typing import Annotated, Final, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterator
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
@@ -54,15 +53,6 @@ MAX_MACHINES = 200_000
 """Machines of one fleet: twice the number that one process is measured with."""
 
 MAX_TAGS = 50
-NETWORK_FIELDS: Final[Mapping[str, Callable[[str], object]]] = MappingProxyType(
-    {
-        "subnet": ipaddress.ip_network,
-        "public_address": ipaddress.ip_address,
-        "ipv6_address": ipaddress.ip_address,
-    }
-)
-"""What reads each of them; one that cannot be read is refused."""
-
 T = TypeVar("T", bound=Hashable)
 
 replace = msgspec.structs.replace
@@ -232,14 +222,12 @@ def normal_address(text: str, where: str) -> str:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
+_shared_profile = functools.lru_cache(maxsize=4096)(Profile)
+
+
 def profile_of(entry: MachineEntry) -> Profile:
     """Return the profile of a machine of the file: one object for equal ones, which are many."""
-    return _profile(*(getattr(entry, name) for name in Profile.__struct_fields__))
-
-
-@functools.lru_cache(maxsize=4096)
-def _profile(*values: str) -> Profile:
-    return Profile(**dict(zip(Profile.__struct_fields__, values, strict=True)))
+    return _shared_profile(**{name: getattr(entry, name) for name in Profile.__struct_fields__})
 
 
 def _groups(fleet: Fleet) -> Iterator[Group]:
@@ -250,8 +238,8 @@ def _groups(fleet: Fleet) -> Iterator[Group]:
             fields = msgspec.structs.asdict(entry)
             shared = {name: fields[name] for name in Scope.__struct_fields__ if name in fields}
             members = tuple(
-                Member(name, role, machine, place, _first(machine.listener, entry.listener, ""))
-                for name, role, machine, place in _members(entry, where)
+                Member(*found, (entry if found[2].listener is None else found[2]).listener or "")
+                for found in _members(entry, where)
             )
             scope = Scope(**{"update_domains": 1} | shared, kind=ScopeKind(table))
             yield Group(scope, members, where)
@@ -324,7 +312,8 @@ def _check_member(member: Member, group: Group) -> None:
             "02aab8a4-74ef-476e-8182-f6d2ba4166a6; leave it out to have one generated"
         )
         raise _refused(where, ".vm_id", message)
-    for field, parse in NETWORK_FIELDS.items():
+    for field in ("subnet", "public_address", "ipv6_address"):
+        parse = ipaddress.ip_network if field == "subnet" else ipaddress.ip_address
         try:
             if text := getattr(entry, field):
                 parse(text)
@@ -344,11 +333,6 @@ def _claim(taken: dict[T, str], name: T, where: str, what: str) -> None:
 
 def _refused(where: str, field: str, message: str, code: ErrorCode = ErrorCode.INVALID) -> Refused:
     return Refused(code, f"at {where}{field}: {message}", where=where)
-
-
-def _first(*values: T | None) -> T:
-    """Return the first value that is not None."""
-    return next(value for value in values if value is not None)
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
@@ -596,10 +580,9 @@ def _check_ids(machines: Collection[Machine]) -> None:
     owners: dict[str, Machine] = {}
     for machine in machines:
         other = owners.setdefault(machine.vm_id, machine)
-        if other is machine:
-            continue
-        message = f"{machine.name} and {other.name} would both have the vm_id {machine.vm_id}"
-        raise Refused(ErrorCode.CONFLICT, message, machine=machine.name, other=other.name)
+        if other is not machine:
+            message = f"{machine.name} and {other.name} would both have the vm_id {machine.vm_id}"
+            raise Refused(ErrorCode.CONFLICT, message, machine=machine.name, other=other.name)
     for machine in machines:
         owner = owners.get(machine.key, machine)
         if owner is not machine:
@@ -622,14 +605,13 @@ def _check_live(
         for event in operation.events
         for name in event.machines
     }
-    torn = [machine for machine in gone if machine.key in busy] + [
+    leaving = [machine for machine in gone if machine.key in busy] + [
         old
         for old, new in moved
         if old.key in busy
         and (old.name, old.scope, old.update_domain) != (new.name, new.scope, new.update_domain)
     ]
-    if torn:
-        machine = torn[0]
+    for machine in leaving:
         event_id = busy[machine.key]
         message = (
             f"{machine.name} has the live event {event_id} and cannot be removed, renamed or moved "
@@ -643,9 +625,8 @@ def _skip_incarnations(
 ) -> None:
     """Raise a scope's incarnation above what a machine that enters it may have read elsewhere.
 
-    A machine that moves, or is removed and added again, must never meet an equal incarnation with
-    other content (protocol.md section 7). In the scope that it left it cannot: incarnations only
-    go up.
+    It must never meet an equal incarnation with other content (protocol.md section 7). In the scope
+    that it left it cannot: incarnations only go up.
     """
     for machine in machines:
         if (old := snapshot.machines.get(machine.key)) is not None:

@@ -5,10 +5,9 @@ request is answered with an internal error.
 """
 
 from collections.abc import Iterable
-from datetime import datetime
 
 from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause
-from forewarn.maintenance.working_set import EXEMPT
+from forewarn.maintenance.planner import ALL_DOMAINS_AT_ONCE
 from forewarn.vocabulary import EventStatus
 
 
@@ -54,14 +53,14 @@ def check_operation(operation: Operation) -> None:
     places = {(event.scope, event.update_domain) for event in operation.events}
     status = operation.status
     started = status in {EventStatus.STARTED, EventStatus.COMPLETED, EventStatus.FAILED}
-    unstarted = operation.started_at is None, operation.start_cause is None
+    start, cause = operation.started_at, operation.start_cause
     for holds, message in (
         (operation.events, "it has no event"),
         (all(event.machines for event in operation.events), "an event of it has no machine"),
         (len(places) == len(operation.events), "two events in one update domain"),
         (operation.not_before.microsecond == 0, "NotBefore is not a whole second"),
         (
-            unstarted == (not started, not started),
+            started == (start is not None) == (cause is not None),
             "its status, its start and its start cause disagree",
         ),
         (status.over == (operation.ended_at is not None), "its status and its end disagree"),
@@ -74,10 +73,21 @@ def check_operation(operation: Operation) -> None:
             status is EventStatus.STARTED or not operation.outcome_unknown,
             "its outcome is unknown although it is not Started",
         ),
+        (
+            cause is not StartCause.APPROVED or operation.approved,
+            "it started as approved without an approval",
+        ),
+        (
+            cause is not StartCause.NOTICE_OVER
+            or (start is not None and start >= operation.not_before),
+            "it started before its NotBefore",
+        ),
+        (
+            cause is not StartCause.SILENT or operation.silent,
+            "it started as silent although guests see it",
+        ),
     ):
         _hold(bool(holds), operation, message)
-    if operation.started_at is not None:
-        _check_never_early(operation, operation.started_at)
 
 
 def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None = None) -> None:
@@ -113,7 +123,8 @@ def _check_forward(old: Operation, new: Operation) -> None:
     if new.not_before < old.not_before:
         raise _broken(new, f"its NotBefore went from {old.not_before} back to {new.not_before}")
     _hold(new.attempt >= old.attempt, new, "its fencing number went back")
-    _hold(_fixed(old) == _fixed(new), new, "its events or their machines changed")
+    fixed = [[(event.id, event.scope, event.machines) for event in o.events] for o in (old, new)]
+    _hold(fixed[0] == fixed[1], new, "its events or their machines changed")
     kept = all(
         was.approval is None or now.approval == was.approval
         for was, now in zip(old.events, new.events, strict=True)
@@ -121,19 +132,13 @@ def _check_forward(old: Operation, new: Operation) -> None:
     _hold(kept, new, "an approval was lost")
 
 
-def _check_never_early(operation: Operation, started_at: datetime) -> None:
-    if operation.start_cause is StartCause.APPROVED:
-        _hold(operation.approved, operation, "it started as approved without an approval")
-    elif operation.start_cause is StartCause.NOTICE_OVER:
-        _hold(started_at >= operation.not_before, operation, "it started before its NotBefore")
-    elif operation.start_cause is StartCause.SILENT:
-        _hold(operation.silent, operation, "it started as silent although guests see it")
-
-
 def _check_domains(operations: Iterable[Operation]) -> None:
     down: dict[str, int] = {}
     for operation in operations:
-        exempt = operation.event_type in EXEMPT or operation.start_cause is StartCause.NO_NOTICE
+        exempt = (
+            operation.event_type in ALL_DOMAINS_AT_ONCE
+            or operation.start_cause is StartCause.NO_NOTICE
+        )
         if operation.status is not EventStatus.STARTED or exempt:
             continue
         for event in operation.events:
@@ -150,10 +155,6 @@ def _check_machines(operations: Iterable[Operation]) -> None:
             other = taken.setdefault(name, operation.id)
             if other != operation.id:
                 raise _broken(operation, f"{name} is also in operation {other}")
-
-
-def _fixed(operation: Operation) -> list[tuple[str, str, tuple[str, ...]]]:
-    return [(event.id, event.scope, event.machines) for event in operation.events]
 
 
 def _hold(truth: bool, operation: Operation, message: str) -> None:  # noqa: FBT001 - an assertion

@@ -48,19 +48,6 @@ TRANSITIONS: Final[Mapping[tuple[EventStatus | None, Trigger], EventStatus]] = M
 """From where, by what, to where; None is an operation that does not exist yet."""
 
 
-_SPOKEN: Final[Mapping[Trigger, str]] = MappingProxyType(
-    {
-        Trigger.ANNOUNCE: "be announced",
-        Trigger.STRIKE: "begin without notice",
-        Trigger.START: "start",
-        Trigger.SUCCEED: "succeed",
-        Trigger.FAIL: "fail",
-        Trigger.CANCEL: "be cancelled",
-    }
-)
-"""Each trigger as a verb, for messages."""
-
-
 def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventStatus:
     """Return the next status of an operation; None is that of one that does not exist yet.
 
@@ -69,9 +56,9 @@ def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventS
     """
     following = TRANSITIONS.get((status, trigger))
     if following is None:
-        possible = " or ".join(_SPOKEN[t] for s, t in TRANSITIONS if s is status)
-        message = f"operation {operation} is {status or 'new'} and cannot {_SPOKEN[trigger]}: " + (
-            f"it can only {possible}" if possible else "this status is final"
+        possible = " or ".join(other for start, other in TRANSITIONS if start is status)
+        message = f"cannot {trigger} operation {operation}: it is {status or 'new'}, " + (
+            f"and can only {possible}" if possible else "which is final"
         )
         raise Refused(
             ErrorCode.TOO_LATE, message, operation=operation, status=str(status), trigger=trigger

@@ -1,15 +1,13 @@
 """The values that the rules work on, all frozen.
 
-Machines and scopes are looked up by their key, the name in lower case: names are unique without
-regard to case. People and guests read the name as it was written.
-
-The values consist of strings, numbers, times and one another, never in a cycle, so the garbage
-collector can skip them (`gc=False`): with hundreds of thousands of them it would pause the service.
-
-An event has no status of its own. An operation is atomic, so its status is that of each of its
-events, and the two cannot disagree.
+Names are unique without regard to case: machines and scopes are looked up by their key, the name in
+lower case. The values consist of strings, numbers, times and one another, never in a cycle, so the
+garbage collector can skip them (`gc=False`): with hundreds of thousands of them it would pause the
+service. An event has no status of its own: it has its operation's.
 """
 
+import itertools
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, TypeVar
@@ -120,8 +118,8 @@ class Scope(Named, frozen=True, kw_only=True, gc=False):
     terminate_notice_minutes: int | None = None
     """The notice of a Terminate, 5 to 15; None where a deletion has no event."""
     asked_at: datetime | None = None
-    """When one of its machines last asked for events, to about a minute; None if none ever did. It
-    decides whether the scope is on (protocol.md section 8)."""
+    """When one of its machines last asked, to about a minute; None if none did (protocol.md section
+    8)."""
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -260,25 +258,19 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempt: int = 0
     """The fencing number: each claim by an executor raises it."""
     executor: str = ""
-    """Who claimed it last."""
     lease_until: datetime | None = None
-    """When that claim expires."""
+    """When the latest claim, by `executor`, expires."""
     outcome_unknown: str = ""
-    """Why nobody knows whether it was carried out; it then stays Started until an operator resolves
-    it. `""` otherwise."""
+    """Why nobody knows its outcome: it stays Started until an operator says; `""` otherwise."""
     repeat_after: int = 0
     """The attempt after which an operator ordered a repetition: what that attempt or an earlier one
     left unknown is done again without asking."""
     interventions: tuple[Intervention, ...] = ()
-    """What operators did to it, oldest first; approvals, cancellations and acknowledgements have
-    fields of their own."""
+    """What operators did to it besides approving, cancelling and acknowledging, oldest first."""
 
     @property
     def approved(self) -> bool:
-        """Whether it may start before NotBefore.
-
-        Every event that guests see is approved; where they see none, an operator approved them all.
-        """
+        """Whether every event that guests see is approved or, where they see none, every event."""
         approvals = [event.approval for event in self.events if not event.silent]
         approvals = approvals or [event.approval for event in self.events]
         return all(approval is not None for approval in approvals)
@@ -395,8 +387,9 @@ class Tombstone(Named, frozen=True, kw_only=True, gc=False):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision may look at.
 
-    It holds every scope that the command touches, every live operation of those scopes, and the
-    machines of their rolling updates; other machines only where the command names them.
+    It holds every scope that the command touches with all that is live there, and the operations
+    and machines that the command names. Where an operation may end, it also holds its machines,
+    and those of the rolling updates that may go on.
     """
 
     scopes: dict[str, Scope] = {}
@@ -411,8 +404,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     retired: dict[str, int] = {}
     """The last incarnations of scopes that were removed, by key; only where a fleet is applied."""
     user_events_pending: int = 0
-    """How many events of user-initiated maintenance are Scheduled anywhere; only where a limit is
-    set."""
+    """Scheduled events of user-initiated maintenance anywhere; only where a limit is set."""
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -437,6 +429,12 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     def __bool__(self) -> bool:
         """Whether anything changed."""
         return any(getattr(self, field) for field in self.__struct_fields__)
+
+
+def listed(names: Collection[str], most: int = 5) -> str:
+    """Return the first names and how many more there are, for a message."""
+    more = len(names) - most
+    return ", ".join(itertools.islice(names, most)) + (f" and {more} more" if more > 0 else "")
 
 
 V = TypeVar("V", Operation, Maintenance)
@@ -467,9 +465,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     user_initiated_limit: int = 0
     """How many events of user-initiated maintenance may be pending; 0 for no limit."""
     starts: bool = True
-    """Whether anything may start now: not while the time of day is doubted, or guests cannot read.
-    What becomes ready meanwhile starts afterwards. A failure without notice has already happened
-    and enters all the same."""
+    """Whether anything may start now; what becomes ready meanwhile starts afterwards. A failure
+    without notice has already happened and enters all the same."""
 
     def is_on(self, scope: Scope, now: datetime) -> bool:
         """Tell whether the scope's guests see what is announced now."""

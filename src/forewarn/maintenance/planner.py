@@ -7,7 +7,7 @@ after another, each found in the fleet as it is when it is announced.
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 import msgspec
@@ -21,6 +21,7 @@ from forewarn.maintenance.model import (
     Scope,
     Snapshot,
     key,
+    listed,
 )
 from forewarn.vocabulary import (
     ErrorCode,
@@ -67,7 +68,7 @@ NO_NOTICE_TYPES = frozenset({EventType.FREEZE, EventType.REBOOT, EventType.REDEP
 """What an unforeseen failure can do to a machine; a deletion is never unforeseen."""
 
 ALL_DOMAINS_AT_ONCE = frozenset({EventType.PREEMPT, EventType.TERMINATE})
-"""Types that take every update domain at once: the machines go away in any case."""
+"""Types that take every update domain at once, and wait for none: the machines go away anyway."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,10 +174,25 @@ def plan(
     all_at_once = request.no_notice or request.event_type in ALL_DOMAINS_AT_ONCE
     steps: list[PlannedOperation] = []
     rolling_updates: list[RollingUpdate] = []
-    for rolling in _rolling_updates(request, members):
+    wanted = [RollingUpdate(host=request.host)]
+    if not request.host:
+        wanted = [
+            RollingUpdate(
+                scope=scope, machines=() if request.scope else tuple(m.key for m in named)
+            )
+            for scope, named in sorted(members.items())
+        ]
+    for rolling in wanted:
         first, *rest = turns(rolling, machines if rolling.host else members[rolling.scope])
         if rest and request.indivisible and not request.no_notice:
-            raise _torn(request.host, rest[0][0], snapshot.scopes[rest[0][0].scope])
+            other = rest[0][0]
+            where = snapshot.scopes[other.scope].name
+            message = (
+                f"host {request.host} holds several update domains of {where} ({other.name} is in "
+                "another), and indivisible would take them down together; move machines away, or "
+                "leave it out"
+            )
+            raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=where, machine=other.name)
         if rest and not all_at_once:
             steps.append(PlannedOperation(machines=first, rolling_update=len(rolling_updates)))
             done = tuple(machine.key for machine in first)
@@ -184,6 +200,8 @@ def plan(
         else:
             steps += [PlannedOperation(machines=turn) for turn in (first, *rest)]
     named = request.scope or request.host
+    default = DESCRIPTIONS[request.event_type, request.source]
+    default = LIVE_MIGRATION if request.live_migration else default
     maintenance = Maintenance(
         number=number,
         event_type=request.event_type,
@@ -191,7 +209,7 @@ def plan(
         targets=(named,) if named else tuple(machine.name for machine in machines),
         requested_by=request.requested_by,
         requested_at=now,
-        description=_description(request),
+        description=default if request.description is None else request.description,
         duration_seconds=request.duration_seconds,
         without_notice=request.without_notice,
         rolling_updates=tuple(rolling_updates),
@@ -225,17 +243,6 @@ def by_scope(machines: Iterable[Machine]) -> dict[str, list[Machine]]:
     return members
 
 
-def _rolling_updates(request: Request, members: Mapping[str, list[Machine]]) -> list[RollingUpdate]:
-    if request.host:
-        return [RollingUpdate(host=request.host)]
-    if request.scope:
-        return [RollingUpdate(scope=key(request.scope))]
-    return [
-        RollingUpdate(scope=scope, machines=tuple(machine.key for machine in named))
-        for scope, named in sorted(members.items())
-    ]
-
-
 def natural(machine: Machine) -> tuple[tuple[int, int, str], ...]:
     """Sort key: the name, with its numbers as numbers."""
     parts = re.findall(r"\d+|\D+", machine.key)
@@ -263,11 +270,8 @@ def _check(request: Request) -> None:
         raise Refused(ErrorCode.INVALID, message)
     if request.indivisible and not request.host:
         raise Refused(ErrorCode.INVALID, "indivisible needs a host")
-    if request.no_notice:
-        _check_no_notice(request)
-
-
-def _check_no_notice(request: Request) -> None:
+    if not request.no_notice:
+        return
     if request.source is not EventSource.PLATFORM or request.event_type not in NO_NOTICE_TYPES:
         kinds = ", ".join(sorted(NO_NOTICE_TYPES))
         message = f"only {kinds} of the platform can happen without notice"
@@ -291,25 +295,7 @@ def _check_eligible(request: Request, scope: Scope) -> None:
         raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name)
 
 
-def _torn(host: str, machine: Machine, scope: Scope) -> Refused:
-    message = (
-        f"host {host} holds several update domains of {scope.name} ({machine.name} is in another), "
-        "and indivisible would take them down together; move machines away, or leave it out"
-    )
-    return Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name, machine=machine.name)
-
-
-def _description(request: Request) -> str:
-    if request.description is not None:
-        return request.description
-    if request.live_migration:
-        return LIVE_MIGRATION
-    return DESCRIPTIONS[request.event_type, request.source]
-
-
 def _unknown(what: str, names: Iterable[str]) -> Refused:
-    listed = sorted(set(names))
-    more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
-    shown = ", ".join(map(repr, listed[:5])) + more
-    message = f"no {what} named {shown}: see 'forewarn fleet list'"
-    return Refused(ErrorCode.NOT_FOUND, message, what=what, name=listed[0])
+    known = sorted(set(names))
+    message = f"no {what} named {listed([repr(name) for name in known])}: see 'forewarn fleet list'"
+    return Refused(ErrorCode.NOT_FOUND, message, what=what, name=known[0])

@@ -24,7 +24,6 @@ from forewarn.maintenance.model import (
     Refused,
     RollingState,
     RollingUpdate,
-    Scope,
     Snapshot,
     StartCause,
     Tombstone,
@@ -34,9 +33,6 @@ from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatu
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-EXEMPT = planner.ALL_DOMAINS_AT_ONCE
-"""What waits for no other update domain: the machines go away in any case."""
 
 MAX_OUTCOME = 2000
 """Characters of an outcome that are kept, from its end, where programs say what went wrong."""
@@ -147,7 +143,12 @@ class WorkingSet:
         maintenance = self.maintenances[number]
         groups = planner.by_scope(step.machines)
         off = self.off(step)
-        automatic = {scope for scope in groups if _approves_itself(maintenance, self.scopes[scope])}
+        automatic = {
+            scope
+            for scope in groups
+            if maintenance.source is EventSource.USER
+            and maintenance.event_type in self.scopes[scope].automatically_approve
+        }
         least = max(
             notice.minimum(maintenance.event_type, self.scopes[scope].terminate_notice_minutes)
             for scope in groups
@@ -287,26 +288,23 @@ class WorkingSet:
     def off(self, step: planner.PlannedOperation) -> set[str]:
         """Return the scopes of a step that are off (protocol.md section 8)."""
         scopes = {machine.scope for machine in step.machines}
-        return {key for key in scopes if not self.policy.is_on(self.scopes[key], self.now)}
+        return {name for name in scopes if not self.policy.is_on(self.scopes[name], self.now)}
 
     def conflicting(self, step: planner.PlannedOperation) -> tuple[Operation, Event, str] | None:
         """Return a live operation that shares a machine with a step, its event, and the name.
 
-        Of several in the first scope it is the first by start order, so that the store's order
-        does not decide.
+        Of several it is the first by start order, so that the store's order does not decide.
         """
         names = {machine.key for machine in step.machines}
-        for scope in dict.fromkeys(machine.scope for machine in step.machines):
-            found = [
-                (other, event, name)
-                for other in self.live_in(scope)
-                for event in other.events
-                for name in event.machines
-                if key(name) in names
-            ]
-            if found:
-                return min(found, key=lambda one: start_order(one[0]))
-        return None
+        found = (
+            (other, event, name)
+            for scope in dict.fromkeys(machine.scope for machine in step.machines)
+            for other in self.live_in(scope)
+            for event in other.events
+            for name in event.machines
+            if key(name) in names
+        )
+        return min(found, key=lambda one: start_order(one[0]), default=None)
 
     def decision(self, about: Iterable[str]) -> Decision:
         """Return the result, the answer being the operations `about` (ids)."""
@@ -385,11 +383,8 @@ class WorkingSet:
 
     def _start(self, operation: Operation, cause: StartCause) -> None:
         known = operation.id in self.operations
-        status = lifecycle.step(
-            operation.id,
-            operation.status if known else None,
-            Trigger.START if known else Trigger.STRIKE,
-        )
+        before, trigger = (operation.status, Trigger.START) if known else (None, Trigger.STRIKE)
+        status = lifecycle.step(operation.id, before, trigger)
         self.put(
             replace(operation, status=status, start_cause=cause, started_at=self.now, waits_for="")
         )
@@ -399,7 +394,7 @@ class WorkingSet:
 
         Of several it is the first by start order, so that the store's order does not decide.
         """
-        if operation.event_type in EXEMPT:
+        if operation.event_type in planner.ALL_DOMAINS_AT_ONCE:
             return None
         down = [
             other
@@ -420,11 +415,6 @@ class WorkingSet:
     def _index(by_scope: dict[str, dict[str, None]], operation: Operation) -> None:
         for event in operation.events:
             by_scope.setdefault(event.scope, {})[operation.id] = None
-
-
-def _approves_itself(maintenance: Maintenance, scope: Scope) -> bool:
-    user = maintenance.source is EventSource.USER
-    return user and maintenance.event_type in scope.automatically_approve
 
 
 def start_order(operation: Operation) -> tuple[datetime, int, str]:

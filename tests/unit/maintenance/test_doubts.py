@@ -223,13 +223,13 @@ def test_hosts_of_machines_that_the_operation_does_not_have_are_said_and_ignored
     assert "web-1, stranger" in outcome
 
 
-def test_of_many_strangers_ten_are_named() -> None:
+def test_of_many_strangers_the_first_five_are_named() -> None:
     bench = started()
     ended(bench, {f"x{n}": "h" for n in range(11)})
-    assert "x8, x9, ...:" in bench.operation("1.1").outcome
+    assert "x3, x4 and 6 more:" in bench.operation("1.1").outcome
     other = started()
-    ended(other, {f"x{n}": "h" for n in range(10)})
-    assert "x8, x9:" in other.operation("1.1").outcome
+    ended(other, {f"x{n}": "h" for n in range(5)})
+    assert "x3, x4:" in other.operation("1.1").outcome
 
 
 @pytest.mark.parametrize("verdict", [None, Verdict.SUCCEEDED])

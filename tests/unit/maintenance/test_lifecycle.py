@@ -30,7 +30,7 @@ def test_only_what_the_table_has_happens(status: EventStatus | None, trigger: Tr
     [
         (EventStatus.STARTED, Trigger.CANCEL, ["succeed", "fail"]),
         (EventStatus.FAILED, Trigger.START, []),
-        (None, Trigger.START, ["be announced", "begin without notice"]),
+        (None, Trigger.START, ["announce", "strike"]),
     ],
 )
 def test_a_refusal_says_what_could_happen_instead(

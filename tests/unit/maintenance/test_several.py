@@ -57,7 +57,7 @@ def test_cancelling_a_maintenance_that_is_not_open_still_takes_what_is_pending()
 def test_what_has_started_is_named_where_it_can_not_be_cancelled() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0", no_notice=True)
-    with pytest.raises(Refused, match=r"^operation 1\.1 is Started") as refusal:
+    with pytest.raises(Refused, match="Started") as refusal:
         bench.cancel("1.1")
     assert refusal.value.facts["operation"] == "1.1"
 
