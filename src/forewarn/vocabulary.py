@@ -83,6 +83,21 @@ class ApproverKind(StrEnum):
     """The scope's own setting, for a user's Reboot or Redeploy."""
 
 
+class AgentStatus(StrEnum):
+    """What an agent does about its machine's events (protocol.md section 10)."""
+
+    PREPARING = "preparing"
+    """It drains, or checkpoints, before it approves."""
+    READY = "ready"
+    """It has prepared and approved."""
+    HELD = "held"
+    """It could not prepare and does not approve."""
+    RECOVERING = "recovering"
+    """The event is over, and it undoes what it prepared."""
+    BACK = "back"
+    """The machine works as usual."""
+
+
 class ErrorCode(StrEnum):
     """Why something was refused: a metric label, an HTTP body's `code`, an exit status."""
 

@@ -12,6 +12,7 @@ Values and bytes go in, values and bytes come out; no sockets, no clock, no chan
     identity   whom a proxy speaks for: its signed headers
     target     a request's path and query, read
     refusals   every refusal, its text and standing; what the sources leave open
+    agent_status   the header that says how a machine fares
     exchange   judges a request by docs/protocol.md sections 3 and 9, in their order
 
 A stranger to `maintenance`: the server maps one's values to the other's. Imports only

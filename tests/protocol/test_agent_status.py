@@ -1,0 +1,77 @@
+"""The header by which an agent says how its machine fares (protocol.md section 10)."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forewarn.protocol import agent_status
+from forewarn.protocol.agent_status import MAX_REASON, AgentReport
+from forewarn.vocabulary import AgentStatus
+
+
+@pytest.mark.parametrize("state", AgentStatus)
+def test_every_state_is_read_without_a_reason(state: AgentStatus) -> None:
+    assert agent_status.parse(state.value.encode()) == AgentReport(state)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b'held; reason="the drain failed"', "the drain failed"),
+        (b'held;REASON="x"', "x"),
+        (rb'held ; reason="say \"no\" \\ twice"', r'say "no" \ twice'),
+        (b'held; reason=""', ""),
+        ('held; reason="é"'.encode(), "é"),
+    ],
+)
+def test_a_reason_is_a_quoted_string(value: bytes, reason: str) -> None:
+    assert agent_status.parse(value) == AgentReport(AgentStatus.HELD, reason)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"asleep",
+        b"READY",
+        b"ready, back",
+        b"ready; reason=unquoted",
+        b'ready; reason="open',
+        b'ready; other="x"',
+        b'ready; reason="a" trailing',
+        b'ready; reason="\x1b[31mred"',
+        b'ready; reason="line\nbreak"',
+        b'ready; reason="\xff"',
+        b'ready; reason="%s"' % (b"x" * (MAX_REASON + 1)),
+    ],
+)
+def test_malformed_values_are_ignored(value: bytes) -> None:
+    assert agent_status.parse(value) is None
+
+
+def test_the_longest_reason_is_read_although_every_byte_is_escaped() -> None:
+    value = b'held; reason="%s"' % (rb"\"" * MAX_REASON)
+    assert agent_status.parse(value) == AgentReport(AgentStatus.HELD, '"' * MAX_REASON)
+
+
+@given(st.sampled_from(AgentStatus), st.text(max_size=300))
+def test_what_is_written_is_read_again(state: AgentStatus, reason: str) -> None:
+    written = agent_status.write(AgentReport(state, reason)).encode()
+    read = agent_status.parse(written)
+    assert read is not None
+    assert read.status is state
+    assert len(read.reason.encode()) <= MAX_REASON
+    if reason.isprintable() and len(reason.encode("utf-8", "replace")) <= MAX_REASON:
+        assert read.reason == reason
+
+
+@pytest.mark.parametrize(
+    "value", [b"a" * 512, b'held; reason="' + b"\\a" * 240, b"held;" + b" " * 500]
+)
+def test_no_value_takes_longer_than_its_length(value: bytes) -> None:
+    began = time.perf_counter()
+    for _ in range(100):
+        agent_status.parse.__wrapped__(value)
+    assert time.perf_counter() - began < 1
