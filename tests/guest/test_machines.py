@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from forewarn.maintenance.model import Changes, Machine, Profile
+from forewarn.maintenance.model import Changes, Machine, Profile, Sighting
 from forewarn.protocol import identity, instance
+from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.identity import Claim
 from forewarn.server.guest.limits import Reason
 from forewarn.server.guest.listener import Listener
@@ -21,7 +22,7 @@ from forewarn.server.guest.machines import (
     normalised,
     peer_host,
 )
-from forewarn.vocabulary import Priority, ScopeKind
+from forewarn.vocabulary import AgentStatus, Priority, ScopeKind
 from guest import room
 from guest.room import source_of
 
@@ -111,11 +112,25 @@ def test_it_tells_when_a_machine_last_asked_and_by_which_version() -> None:
     callers.saw(WEB, room.START, "2017-03-01")
     later = room.START + timedelta(seconds=1)
     callers.saw(WEB, later, "2020-07-01")
-    assert callers.seen("web-0") == (later, "2020-07-01")
+    assert callers.seen("web-0") == Sighting(asked_at=later, version="2020-07-01")
     callers.caller(room.machine("web-1", scope="web"))
     assert callers.seen_count == 1
     callers.learn(Changes(removed_machines=("web-0", "web-1", "never-there")))
     assert callers.seen_count == 0
+
+
+def test_the_last_word_of_an_agent_stays_when_another_client_of_its_machine_asks() -> None:
+    callers = registry(WEB)
+    held = AgentReport(AgentStatus.HELD, "the drain failed")
+    callers.saw(WEB, room.START, "2020-07-01", held)
+    callers.saw(WEB, room.START, "2017-03-01")
+    assert callers.seen("web-0") == Sighting(
+        asked_at=room.START, version="2017-03-01", agent=held.status, reason=held.reason
+    )
+    callers.saw(WEB, room.START, "2020-07-01", AgentReport(AgentStatus.BACK))
+    seen = callers.seen("web-0")
+    assert seen is not None
+    assert (seen.agent, seen.reason) == (AgentStatus.BACK, "")
 
 
 def test_what_many_machines_have_in_common_is_kept_once() -> None:
@@ -137,7 +152,7 @@ def test_what_many_machines_have_in_common_is_kept_once() -> None:
         assert len({id(getattr(machine, each)) for machine in found}) == 1
     for machine in machines:
         callers.saw(machine, room.START + timedelta(0), "2020-07-01")
-    assert len({id(callers.seen(machine.key)) for machine in machines}) == 1
+    assert len({id(callers.caller(machine).last_request) for machine in machines}) == 1
 
 
 def test_two_listeners_may_hold_equal_addresses() -> None:

@@ -60,6 +60,8 @@ COMMON = [
     get(room.EVENTS, "If-None-Match: 5, 0"),
     get(room.EVENTS, "Connection: close"),
     get(room.EVENTS, "If-None-Match: 5", version="1.0"),
+    get(room.EVENTS, "Forewarn-Agent: ready"),
+    get(room.EVENTS, 'Forewarn-Agent: held; reason="x"'),
 ]
 RARE = [
     get(room.EVENTS, *SIGNED),
@@ -206,7 +208,7 @@ class Pair:
 def state(plane: Room) -> dict[str, Any]:
     return {
         "asked": {
-            key: (caller.full_at, caller.last_request)
+            key: (caller.full_at, caller.last_request, caller.agent)
             for key, caller in plane.registry._callers.items()
         },
         "refusals": dict(plane.counters.refusals),

@@ -153,14 +153,19 @@ def test_a_machine_shows_its_place_its_tags_and_its_live_events(
     client: Client, service: Running
 ) -> None:
     when = NOON - timedelta(seconds=5)
-    service.guests.seen_by_machine["web-0"] = (when, "2020-07-01")
+    service.guests.saw("web-0", "2020-07-01", at=when)
     event = request_reboot(client)["operations"][0]["events"][0]
     machine = client.get("/v1/fleet/machines/WEB-0")
     assert machine["name"] == "web-0"
     assert machine["scope"] == "web"
     assert machine["kind"] == "availability_set"
     assert machine["update_domain"] == 0
-    assert machine["last_seen"] == {"at": "2026-03-01T11:59:55Z", "version": "2020-07-01"}
+    assert machine["last_seen"] == {
+        "at": "2026-03-01T11:59:55Z",
+        "version": "2020-07-01",
+        "agent": None,
+        "reason": "",
+    }
     assert machine["events"] == [event["id"]]
     assert machine["profile"]["os_type"] == "Linux"
     assert client.get("/v1/fleet/machines/batch_0")["tags"] == {"role": "leader"}
@@ -292,10 +297,10 @@ def test_events_tell_the_notice_left_and_who_can_read_them(
     client: Client, service: Running, clock: ManualClock
 ) -> None:
     client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
-    service.guests.seen_by_machine["batch_0"] = (NOON, "2017-08-01")
+    service.guests.saw("batch_0", "2017-08-01")
     (event,) = client.get("/v1/events")["events"]
     assert event["shown_to"] == {"machines": 1, "seen": 1, "showing": 0}
-    service.guests.seen_by_machine["batch_0"] = (NOON, "2017-11-01")
+    service.guests.saw("batch_0", "2017-11-01")
     clock.advance(timedelta(seconds=10.5))
     answer = client.get("/v1/events")
     (event,) = answer["events"]

@@ -7,7 +7,8 @@ import pytest
 
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
-from server.running import NOON, Client, Running, fleet, request_reboot
+from forewarn.vocabulary import AgentStatus
+from server.running import Client, Running, fleet, request_reboot
 
 
 def reboot_of_web(client: Client, **more: Any) -> Any:
@@ -225,17 +226,31 @@ def test_an_alert_tells_of_machines_that_cannot_see_their_event(
     client: Client, service: Running
 ) -> None:
     client.ask("POST", "/v1/maintenance", {"event_type": "Preempt", "scope": "batch"})
-    service.guests.seen_by_machine["batch_0"] = (NOON, "2017-08-01")
+    service.guests.saw("batch_0", "2017-08-01")
     assert ("unseen", "1.1") in kinds(client)
-    service.guests.seen_by_machine["batch_0"] = (NOON, "2017-11-01")
+    service.guests.saw("batch_0", "2017-11-01")
     assert kinds(client) == [("unapproved", "1.1")]
+
+
+def test_an_alert_tells_at_once_that_an_agent_could_not_prepare_its_machine(
+    client: Client, service: Running
+) -> None:
+    service.guests.saw("web-0", agent=AgentStatus.PREPARING)
+    request_reboot(client)
+    assert kinds(client) == []
+    service.guests.saw("web-0", agent=AgentStatus.HELD, reason="the drain failed")
+    (item,) = client.get("/v1/alerts")["items"]
+    assert (item["kind"], item["about"]) == ("agent-held", "1.1")
+    assert "web-0 (the drain failed)" in item["message"]
+    (event,) = client.get("/v1/events")["events"]
+    assert event["agents"] == [{"machine": "web-0", "status": "held", "reason": "the drain failed"}]
 
 
 def test_an_alert_tells_what_is_held_paused_or_not_approved_in_time(
     client: Client, service: Running, clock: ManualClock
 ) -> None:
     for name in ("web-0", "bastion"):
-        service.guests.seen_by_machine[name] = (NOON, "2020-07-01")
+        service.guests.saw(name, "2020-07-01")
     reboot_of_web(client)
     assert kinds(client) == []
     client.ask("POST", "/v1/cancellations", {"reference": "1.1", "reason": "wrong day"})
@@ -252,7 +267,7 @@ def test_an_alert_tells_what_is_held_paused_or_not_approved_in_time(
 def test_the_alert_of_a_failure_ends_with_its_acknowledgement(
     client: Client, service: Running
 ) -> None:
-    service.guests.seen_by_machine["web-0"] = (NOON, "2020-07-01")
+    service.guests.saw("web-0", "2020-07-01")
     request_reboot(client)
     early = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"], "by": "ann"})
     assert (early.status, early.error["code"]) == (409, "conflict")

@@ -18,11 +18,12 @@ import msgspec
 
 from forewarn.clock import Clock, SystemClock
 from forewarn.control.plane import Plane
-from forewarn.maintenance.model import Changes, Machine, Operation, Scope
+from forewarn.maintenance.model import Changes, Machine, Operation, Scope, Sighting
 from forewarn.server import settings
 from forewarn.server.guest.counters import Figures
 from forewarn.server.service import Opened, Service
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
+from forewarn.vocabulary import AgentStatus
 
 WAIT_SECONDS = 30
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -33,7 +34,7 @@ class Sightings:
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
-        self.seen_by_machine: dict[str, tuple[datetime, str]] = {}
+        self.sightings: dict[str, Sighting] = {}
         self.filled: tuple[int, int, int] = (0, 0, 0)
         self.learned: list[Changes] = []
         self.closed = False
@@ -54,8 +55,19 @@ class Sightings:
             del self.machines[name]
         self.machines.update((machine.key, machine) for machine in changes.machines)
 
-    def seen(self, machine_key: str) -> tuple[datetime, str] | None:
-        return self.seen_by_machine.get(machine_key)
+    def saw(
+        self,
+        machine: str,
+        version: str = "2020-07-01",
+        *,
+        at: datetime = NOON,
+        agent: AgentStatus | None = None,
+        reason: str = "",
+    ) -> None:
+        self.sightings[machine] = Sighting(asked_at=at, version=version, agent=agent, reason=reason)
+
+    def seen(self, machine_key: str) -> Sighting | None:
+        return self.sightings.get(machine_key)
 
     async def open(self) -> tuple[str, ...]:
         return ()

@@ -1,5 +1,7 @@
 """`forewarn events`, `approve`, `cancel` and `postpone`: live events, and decisions about them."""
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -110,6 +112,14 @@ def postpone(
     operations.show(service.ask("POST", "/v1/postponements", body=body), as_json=as_json)
 
 
+def _agents(words: "Sequence[schemas.AgentWord]") -> str:
+    """Return what the agents say: `ready`, or of several machines `1 held, 2 ready`."""
+    counts = Counter(word.status.value for word in words)
+    if len(words) <= 1:
+        return next(iter(counts), "-")
+    return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+
+
 def _draw(found: "schemas.EventList") -> None:
     output.table(
         found.events,
@@ -122,6 +132,7 @@ def _draw(found: "schemas.EventList") -> None:
             "NOTICE LEFT": lambda event: times.shown_span(event.notice_left_seconds),
             "NOT BEFORE": lambda event: times.shown(event.not_before),
             "APPROVED BY": lambda event: operations.approver(event.approval),
+            "AGENTS": lambda event: _agents(event.agents),
             "SHOWN TO": lambda event: (
                 "none, off"
                 if event.silent

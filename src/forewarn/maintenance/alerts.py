@@ -48,6 +48,8 @@ class AlertKind(StrEnum):
     """It starts within CLOSE, and its guests have not approved."""
     UNSEEN = "unseen"
     """Its machines use an api-version that does not show it, or do not ask."""
+    AGENT_HELD = "agent-held"
+    """An agent could not prepare its machine, and does not approve."""
     DOUBTED = "doubted"
     """The time of day is not trusted, and nothing starts."""
 
@@ -71,13 +73,15 @@ class ClockDoubt(msgspec.Struct, frozen=True):
 
 
 class Audience(msgspec.Struct, frozen=True):
-    """How many of an operation's machines can see its events."""
+    """How many of an operation's machines can see its events, and whose agents hold."""
 
     machines: int
     asking: int
     """Those that have asked since the service's start."""
     seeing: int
     """Those of them that last asked by a version that shows the events."""
+    held: tuple[str, ...] = ()
+    """The machines whose agents hold, each with the agent's reason."""
 
 
 def items(
@@ -145,12 +149,20 @@ def _of_operation(
             message = f"{what} has been running since {operation.started_at:%H:%M:%SZ}"
             yield AlertKind.STUCK, message, operation.started_at
     if operation.pending and not operation.silent and not operation.approved:
-        if operation.held_at is None and operation.not_before - now <= CLOSE:
-            over = "is over" if operation.not_before <= now else "ends soon"
-            message = f"not approved, and its notice {over}"
-            yield AlertKind.UNAPPROVED, message, operation.announced_at
-        if audience is not None and (message := _unseen(audience, now - up_since)):
-            yield AlertKind.UNSEEN, message, operation.announced_at
+        for kind, message in _of_unapproved(operation, audience, now, now - up_since):
+            yield kind, message, operation.announced_at
+
+
+def _of_unapproved(
+    operation: Operation, audience: Audience | None, now: datetime, up: timedelta
+) -> Iterator[tuple[AlertKind, str]]:
+    if operation.held_at is None and operation.not_before - now <= CLOSE:
+        over = "is over" if operation.not_before <= now else "ends soon"
+        yield AlertKind.UNAPPROVED, f"not approved, and its notice {over}"
+    if audience is not None and (message := _unseen(audience, up)):
+        yield AlertKind.UNSEEN, message
+    if audience is not None and audience.held:
+        yield AlertKind.AGENT_HELD, f"not prepared: {listed(audience.held)}"
 
 
 def _unseen(audience: Audience, up: timedelta) -> str:

@@ -15,6 +15,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from forewarn.vocabulary import (
+    AgentStatus,
     ApproverKind,
     ErrorCode,
     EventSource,
@@ -102,6 +103,19 @@ class Machine(Named, frozen=True, kw_only=True, gc=False):
     """The cloud service's role that it is an instance of; `""` in other scopes."""
     tags: tuple[tuple[str, str], ...] = ()
     profile: Profile = Profile()
+
+
+class Sighting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a machine's requests told last; known since the service's start."""
+
+    asked_at: datetime
+    """When it last asked for its events, in whole seconds."""
+    version: str
+    """The api-version of that request."""
+    agent: AgentStatus | None = None
+    """What its agent said last (protocol.md section 10); None if it never did."""
+    reason: str = ""
+    """Why, in the agent's words; `""` where it gave no reason."""
 
 
 class Scope(Named, frozen=True, kw_only=True, gc=False):

@@ -14,7 +14,8 @@ import msgspec
 
 from forewarn.vocabulary import AgentStatus
 
-HEADER: Final = b"Forewarn-Agent"
+HEADER: Final = b"forewarn-agent"
+"""Its name in lower case."""
 
 MAX_REASON: Final = 200
 """The most bytes of a reason, in UTF-8; more makes the header malformed."""

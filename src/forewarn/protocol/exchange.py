@@ -20,7 +20,17 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from forewarn.protocol import codec, identity, instance, refusals, target, text, versions
+from forewarn.protocol import (
+    agent_status,
+    codec,
+    identity,
+    instance,
+    refusals,
+    target,
+    text,
+    versions,
+)
+from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.identity import Claim
 from forewarn.protocol.instance import Tree
 from forewarn.protocol.message import Headers, HttpRequest, Reply
@@ -147,6 +157,8 @@ class GetDocument(msgspec.Struct, frozen=True, kw_only=True):
     """How long the answer may be held for a change; 0 where the client did not ask for it, or sent
     no entity tag to compare with."""
     machine: CallerHint = None
+    agent: AgentReport | None = None
+    """What the machine's agent says of it (section 10); None where it says nothing."""
 
 
 class PostApproval(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,7 +240,16 @@ def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidReques
 class _ReadHeaders:
     """The values of the headers that the protocol reads."""
 
-    __slots__ = ("forwarded", "host", "identity", "metadata", "origin", "preferences", "tags")
+    __slots__ = (
+        "agent",
+        "forwarded",
+        "host",
+        "identity",
+        "metadata",
+        "origin",
+        "preferences",
+        "tags",
+    )
 
     def __init__(self) -> None:
         self.metadata = False
@@ -237,6 +258,8 @@ class _ReadHeaders:
         self.origin = False
         self.host: bytes | None = None
         """The Host, of which the transport lets at most one through; HTTP/1.0 needs none."""
+        self.agent: AgentReport | None = None
+        """The last Forewarn-Agent that is not malformed."""
         self.tags: list[bytes] = []
         """Every If-None-Match."""
         self.preferences: list[bytes] = []
@@ -259,6 +282,8 @@ def _read_headers(headers: Headers) -> _ReadHeaders:
                 read.host = value
             case b"if-none-match":
                 read.tags.append(value)
+            case agent_status.HEADER:
+                read.agent = agent_status.parse(value) or read.agent
             case b"prefer":
                 read.preferences.append(value)
             case identity.ID | identity.SIGNATURE:
@@ -317,6 +342,7 @@ def _events_request(
         if_none_match=tags,
         wait_seconds=wait_seconds(read.preferences) if waits else 0,
         machine=hint,
+        agent=read.agent,
     )
 
 

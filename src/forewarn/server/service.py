@@ -118,7 +118,7 @@ class Service:
             plane=self._plane,
             store=store,
             inventory=self._inventory,
-            last_request=self._guests.seen,
+            sighting=self._guests.seen,
             listeners=frozenset(listener.name for listener in settings.guest.listener),
             clock=watch,
             up_since=watch.now(),

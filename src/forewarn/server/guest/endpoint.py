@@ -176,7 +176,8 @@ class GuestEndpoint:
             case GetDocument() | PostApproval() as wanted:
                 machine = admitted.machine
                 second = self._clock.now().replace(microsecond=0)
-                self._registry.saw(machine, second, wanted.version.name)
+                agent = wanted.agent if isinstance(wanted, GetDocument) else None
+                self._registry.saw(machine, second, wanted.version.name, agent)
                 if self._enabler is not None:
                     turning_on = self._enabler.note(machine.scope)
                     if turning_on is not None:

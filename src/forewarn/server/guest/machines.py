@@ -9,8 +9,9 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from forewarn.maintenance import model
-from forewarn.maintenance.model import Changes, Machine, Profile, Scope
+from forewarn.maintenance.model import Changes, Machine, Profile, Scope, Sighting
 from forewarn.protocol import exchange, identity, instance
+from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.exchange import CallerHint
 from forewarn.protocol.identity import Claim
 from forewarn.server.guest.limits import Bucket, Reason
@@ -112,13 +113,15 @@ def peer_host(peer: Sequence[Any] | None) -> str:
 
 
 class Caller(Bucket):
-    """What is kept of a machine that asks: its token bucket, and when it last asked."""
+    """What is kept of a machine that asks: its token bucket, and what its requests told last."""
 
-    __slots__ = ("last_request",)
+    __slots__ = ("agent", "last_request")
 
     def __init__(self) -> None:
         super().__init__()
         self.last_request: LastRequest | None = None
+        self.agent: AgentReport | None = None
+        """What its agent said last."""
 
 
 class Registry:
@@ -243,13 +246,16 @@ class Registry:
             caller = self._callers[key] = Caller()
         return caller
 
-    def saw(self, machine: Machine, when: datetime, version: str) -> None:
+    def saw(
+        self, machine: Machine, when: datetime, version: str, agent: AgentReport | None = None
+    ) -> None:
         """Note that a machine asked for its events, or approved some.
 
         Args:
             machine: Who.
             when: In whole seconds.
             version: The api-version that it asked by.
+            agent: What its agent says with it; None leaves its last word as it is.
         """
         last = (when, version)
         if last == self._last_request:
@@ -259,14 +265,21 @@ class Registry:
         if caller.last_request is None:
             self.seen_count += 1
         caller.last_request = last
+        caller.agent = agent or caller.agent
 
-    def seen(self, machine_key: str) -> LastRequest | None:
-        """Return when a machine last asked and by which api-version; None if not since the start.
+    def seen(self, machine_key: str) -> Sighting | None:
+        """Return what a machine's requests told last; None if it has not asked since the start.
 
-        Any thread may ask: it is one look into a dictionary, and what it finds never changes.
+        Any thread may ask: what it looks up is replaced, never changed.
         """
         caller = self._callers.get(machine_key)
-        return None if caller is None else caller.last_request
+        if caller is None or (last := caller.last_request) is None:
+            return None
+        asked_at, version = last
+        agent = caller.agent
+        if agent is None:
+            return Sighting(asked_at=asked_at, version=version)
+        return Sighting(asked_at=asked_at, version=version, agent=agent.status, reason=agent.reason)
 
 
 def _replace_by_equals(machine: Machine, **equals: str | Profile) -> None:

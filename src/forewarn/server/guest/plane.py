@@ -9,7 +9,15 @@ import structlog
 
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
-from forewarn.maintenance.model import Changes, Enablement, Machine, Operation, Policy, Scope
+from forewarn.maintenance.model import (
+    Changes,
+    Enablement,
+    Machine,
+    Operation,
+    Policy,
+    Scope,
+    Sighting,
+)
 from forewarn.protocol import exchange
 from forewarn.server import secret_files
 from forewarn.server.guest import listener as listening
@@ -21,7 +29,7 @@ from forewarn.server.guest.endpoint import GuestEndpoint
 from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import Limiter, Rate, Reason
 from forewarn.server.guest.listener import CannotListen, Listener, Listeners
-from forewarn.server.guest.machines import LastRequest, Proxies, Registry
+from forewarn.server.guest.machines import Proxies, Registry
 from forewarn.server.guest.repeated_polls import Polls
 from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.server.settings import Settings
@@ -132,8 +140,8 @@ class GuestPlane:
                 machines=len(unheard),
             )
 
-    def seen(self, machine_key: str) -> LastRequest | None:
-        """Return when a machine last asked and by which api-version, None if it never did.
+    def seen(self, machine_key: str) -> Sighting | None:
+        """Return what a machine's requests told last, None if it has not asked since the start.
 
         Any thread may ask.
         """

@@ -207,4 +207,6 @@ class Polls:
         if last is None or last[0] is not writer.second:
             last = known.last_request = (writer.second, known.wanted.version.name)
         caller.last_request = last
+        if known.wanted.agent is not None:
+            caller.agent = known.wanted.agent
         return writer.put(poll.status, poll.ending)

@@ -68,7 +68,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     plane: Plane
     store: Store
     inventory: Inventory
-    last_request: views.LastRequests
+    sighting: views.Sightings
     listeners: frozenset[str]
     """The names of the guests' listeners; `""` is that of one without a name."""
     clock: Clock
@@ -121,7 +121,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         def question(reading: Reading) -> list[alerts.Alert]:
             failed = reading.unacknowledged_failures(MAX_FAILURES)
             sources = {
-                operation.id: views.audience(operation, self.last_request)
+                operation.id: views.audience(operation, self.sighting)
                 for operation in live
                 if operation.status is EventStatus.SCHEDULED and not operation.silent
             }

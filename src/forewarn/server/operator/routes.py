@@ -136,7 +136,7 @@ async def list_machines(
         scope=key(in_scope), host=host, after=after, limit=limit
     )
     return schemas.MachinePage(
-        machines=views.machines(found, inventory, backend.last_request),
+        machines=views.machines(found, inventory, backend.sighting),
         next=requests.cursor_after("machines", last),
     )
 
@@ -147,7 +147,7 @@ async def show_machine(backend: TheBackend, name: FromPath[str]) -> schemas.Mach
     machine = backend.inventory.machines.get(key(name))
     if machine is None:
         raise _not_found("machine", name)
-    return views.machine_detail(machine, backend.inventory, backend.last_request)
+    return views.machine_detail(machine, backend.inventory, backend.sighting)
 
 
 @_get("/v1/fleet/tombstones", FLEET)
@@ -275,7 +275,7 @@ async def list_events(
         raise _not_found("machine", machine)
     now = backend.now()
     found = [
-        views.live_event(operation, event, inventory, backend.last_request, now)
+        views.live_event(operation, event, inventory, backend.sighting, now)
         for operation, event in inventory.live(scope=key(in_scope), machine=key(machine))
     ]
     found.sort(key=lambda event: (event.not_before, event.maintenance, event.operation, event.id))

@@ -27,6 +27,7 @@ from forewarn.maintenance.model import (
     Verdict,
 )
 from forewarn.vocabulary import (
+    AgentStatus,
     ErrorCode,
     EventSource,
     EventStatus,
@@ -143,6 +144,9 @@ class LastSeen(Value, frozen=True, kw_only=True):
 
     at: datetime
     version: str
+    agent: AgentStatus | None
+    """What its agent said last; null if it never did."""
+    reason: str
 
 
 class MachineView(Value, frozen=True, kw_only=True):
@@ -384,6 +388,14 @@ class ShownTo(Value, frozen=True, kw_only=True):
     """Those whose last request was by a version that shows events of this type."""
 
 
+class AgentWord(Value, frozen=True, kw_only=True):
+    """What a machine's agent said last (protocol.md section 10)."""
+
+    machine: str
+    status: AgentStatus
+    reason: str
+
+
 class LiveEvent(OperationState, frozen=True, kw_only=True):
     """A Scheduled or Started event, with the state of its operation."""
 
@@ -396,6 +408,8 @@ class LiveEvent(OperationState, frozen=True, kw_only=True):
     silent: bool
     """Its scope was off when it was announced: no guest sees it, and it needs no approval."""
     shown_to: ShownTo
+    agents: tuple[AgentWord, ...]
+    """Of the machines whose agents say how they fare."""
 
 
 class EventList(Value, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """The rules' values as the API shows them."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -11,15 +11,15 @@ from forewarn.maintenance import alerts, fleet, model, planner
 from forewarn.protocol import versions
 from forewarn.server.operator import schemas
 from forewarn.server.operator.inventory import Inventory
-from forewarn.vocabulary import EventStatus, EventType
+from forewarn.vocabulary import AgentStatus, EventStatus, EventType
 
 MAX_NAMED: Final = 5
 """The most machines that one warning names."""
 
 T = TypeVar("T", bound=msgspec.Struct)
-LastRequests = Callable[[str], tuple[datetime, str] | None]
-"""From a machine's key to when it last asked and by which api-version; None if it has not asked
-since the start. Any thread may ask."""
+Sightings = Callable[[str], model.Sighting | None]
+"""From a machine's key to what its requests told last; None if it has not asked since the start.
+Any thread may ask."""
 
 ScopeNames = Callable[[str], str]
 """From a scope's key to its name."""
@@ -108,7 +108,7 @@ def _some(machine_names: Sequence[str]) -> str:
 
 
 def machines(
-    found: list[model.Machine], inventory: Inventory, last_request: LastRequests
+    found: list[model.Machine], inventory: Inventory, sighting: Sightings
 ) -> tuple[schemas.MachineView, ...]:
     """Return machines as lists show them."""
     events = inventory.events_of(found)
@@ -118,7 +118,7 @@ def machines(
             machine,
             scope=inventory.name_of_scope(machine.scope),
             kind=inventory.scopes[machine.scope].kind,
-            last_seen=_last_seen(last_request, machine.key),
+            last_seen=_last_seen(sighting, machine.key),
             events=tuple(events.get(machine.key, ())),
         )
         for machine in found
@@ -126,10 +126,10 @@ def machines(
 
 
 def machine_detail(
-    machine: model.Machine, inventory: Inventory, last_request: LastRequests
+    machine: model.Machine, inventory: Inventory, sighting: Sightings
 ) -> schemas.MachineDetail:
     """Return all that is known of a machine."""
-    (listed,) = machines([machine], inventory, last_request)
+    (listed,) = machines([machine], inventory, sighting)
     return schemas.MachineDetail(
         **msgspec.structs.asdict(listed),
         vm_id=machine.vm_id,
@@ -273,12 +273,11 @@ def live_event(
     of: model.Operation,
     event: model.Event,
     inventory: Inventory,
-    last_request: LastRequests,
+    sighting: Sightings,
     now: datetime,
 ) -> schemas.LiveEvent:
     """Return a live event, and how many of its machines can read it."""
-    seen = [name for name in event.machines if last_request(model.key(name))]
-    showing = _showing(event.machines, of.event_type, last_request)
+    seen = _seen(event.machines, sighting)
     view = shown(schemas.EventView, event, scope=inventory.name_of_scope(event.scope))
     return shown(
         schemas.LiveEvent,
@@ -287,17 +286,27 @@ def live_event(
         operation=of.id,
         notice_left_seconds=_notice_left(of, now),
         shown_to=schemas.ShownTo(
-            machines=len(event.machines), seen=len(seen), showing=len(showing)
+            machines=len(event.machines), seen=len(seen), showing=_showing(seen, of.event_type)
+        ),
+        agents=tuple(
+            schemas.AgentWord(machine=name, status=each.agent, reason=each.reason)
+            for name, each in seen.items()
+            if each.agent is not None
         ),
     )
 
 
-def audience(operation: model.Operation, last_request: LastRequests) -> alerts.Audience:
+def audience(operation: model.Operation, sighting: Sightings) -> alerts.Audience:
     """Return how many of an operation's machines can read its events."""
     named = [name for event in operation.events if not event.silent for name in event.machines]
-    asking = sum(last_request(model.key(name)) is not None for name in named)
-    seeing = len(_showing(named, operation.event_type, last_request))
-    return alerts.Audience(machines=len(named), asking=asking, seeing=seeing)
+    seen = _seen(named, sighting)
+    held = tuple(
+        f"{name} ({each.reason})" if each.reason else name
+        for name, each in seen.items()
+        if each.agent is AgentStatus.HELD
+    )
+    showing = _showing(seen, operation.event_type)
+    return alerts.Audience(machines=len(named), asking=len(seen), seeing=showing, held=held)
 
 
 def hold(
@@ -319,22 +328,26 @@ def hold(
     return shown(schemas.HoldView, value, name=name, operations=covered)
 
 
-def _showing(
-    machine_names: Iterable[str], event_type: EventType, last_request: LastRequests
-) -> list[str]:
-    """Return the machines whose last request was by a version that shows events of this type."""
-    showing = []
-    for name in machine_names:
-        seen = last_request(model.key(name))
-        version = versions.BY_NAME.get(seen[1]) if seen else None
-        if version is not None and event_type in version.event_types:
-            showing.append(name)
-    return showing
+def _seen(machine_names: Iterable[str], sighting: Sightings) -> dict[str, model.Sighting]:
+    found = {name: sighting(model.key(name)) for name in machine_names}
+    return {name: each for name, each in found.items() if each is not None}
 
 
-def _last_seen(last_request: LastRequests, machine_key: str) -> schemas.LastSeen | None:
-    found = last_request(machine_key)
-    return None if found is None else schemas.LastSeen(at=found[0], version=found[1])
+def _showing(seen: Mapping[str, model.Sighting], event_type: EventType) -> int:
+    """Return how many last asked by a version that shows events of this type."""
+    asked_by = (versions.BY_NAME.get(each.version) for each in seen.values())
+    return sum(version is not None and event_type in version.event_types for version in asked_by)
+
+
+def _last_seen(sighting: Sightings, machine_key: str) -> schemas.LastSeen | None:
+    found = sighting(machine_key)
+    return (
+        None
+        if found is None
+        else schemas.LastSeen(
+            at=found.asked_at, version=found.version, agent=found.agent, reason=found.reason
+        )
+    )
 
 
 def _notice_left(value: model.Operation, now: datetime) -> int | None:
