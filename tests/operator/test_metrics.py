@@ -16,6 +16,7 @@ from forewarn.server import settings
 from forewarn.server.guest.counters import RESOURCES, Figures
 from forewarn.server.guest.limits import Reason
 from forewarn.store import memory
+from forewarn.vocabulary import AgentStatus
 from server.running import NOON, Client, Flaky, Running, fleet, request_reboot, settings_in
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md").read_text()
@@ -99,11 +100,16 @@ def test_the_life_of_an_operation_is_counted(
     assert not [name for name in quiet if "notice_left" in name or name.startswith("forewarn_ev")]
     request_reboot(client, machines=["web-0"])
     clock.advance(timedelta(minutes=5))
+    service.guests.saw("web-1", agent=AgentStatus.READY)
     live = scraped(client)
+    assert live['forewarn_agents{status="ready"}'] == 0
+    service.guests.saw("web-0", agent=AgentStatus.HELD)
+    live = scraped(client)
+    assert live['forewarn_agents{status="held"}'] == 1
     assert live['forewarn_events{status="Scheduled",type="Reboot"}'] == 1
     assert live['forewarn_operations{status="Scheduled",type="Reboot"}'] == 1
     assert live["forewarn_notice_left_min_seconds"] == 600
-    assert live['forewarn_alerts{kind="unseen"}'] == 1
+    assert live['forewarn_alerts{kind="agent-held"}'] == 1
     assert live['forewarn_alerts{kind="failed"}'] == 0
     clock.advance(timedelta(minutes=10, seconds=2))
     service.plane.advance().result(5)

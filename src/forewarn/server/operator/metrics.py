@@ -24,12 +24,21 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from forewarn.maintenance import alerts, decide
-from forewarn.maintenance.model import Changes, Enablement, Operation, Policy, Scope, StartCause
+from forewarn.maintenance.model import (
+    Changes,
+    Enablement,
+    Operation,
+    Policy,
+    Scope,
+    StartCause,
+    key,
+)
 from forewarn.server.guest.counters import Figures
 from forewarn.server.operator.requests import Backend, ServiceState
+from forewarn.server.operator.views import Sightings
 from forewarn.store.port import StoreError
 from forewarn.version import __version__
-from forewarn.vocabulary import EventStatus
+from forewarn.vocabulary import AgentStatus, EventStatus
 
 CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_PLAIN_0_0_4
 """The text format that every Prometheus reads."""
@@ -119,6 +128,7 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy
     operations: Sequence[Operation]
     """Those that are Scheduled or Started."""
+    sighting: Sightings
     tasks: int
     state: ServiceState
     trusted: bool
@@ -145,6 +155,7 @@ async def render(backend: Backend) -> bytes:
         scopes=tuple(backend.inventory.scopes.values()),
         policy=backend.policy,
         operations=tuple(backend.inventory.operations.values()),
+        sighting=backend.sighting,
         tasks=backend.tasks(),
         state=await backend.readiness(),
         trusted=backend.heartbeat.clock_doubt() is None,
@@ -224,6 +235,14 @@ def _maintenance(scrape: Scrape) -> Iterator[Metric]:
     names = ("type", "status")
     yield _add(GaugeMetricFamily("forewarn_operations", "Live operations.", labels=names), live)
     yield _add(GaugeMetricFamily("forewarn_events", "Events that guests see.", labels=names), shown)
+    concerned = {key(name) for operation in scrape.operations for name in operation.machines}
+    words = Tally(seen.agent for seen in map(scrape.sighting, concerned) if seen is not None)
+    agents = GaugeMetricFamily(
+        "forewarn_agents",
+        "Machines of live events, by what their agents said last.",
+        labels=("status",),
+    )
+    yield _add(agents, {(status.value,): words[status] for status in AgentStatus})
     notices = [
         (operation.not_before - scrape.now).total_seconds()
         for operation in scrape.operations
