@@ -209,7 +209,7 @@ def untold(operation: Any, machines: Any) -> Task:
     return msgspec.structs.replace(load_task(operation, machines), repeat_after=0)
 
 
-load_task = loading.task
+load_task = loading._task
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -248,7 +248,7 @@ def play_all() -> None:
         (ServiceClock, "clock_doubt", unlisted, "the clock is not listed"),
         (decide, "RULES", {**decide.RULES, commands.RecordRequests: as_of_now}, "was asked at"),
         (Executor, "outcome", again, "nobody said so|and is again"),
-        (loading, "task", untold, "its connector is not told"),
+        (loading, "_task", untold, "its connector is not told"),
         (decide, "_record_hosts", nothing, "is on"),
         (fleet, "_check_live", nothing, "moves or goes"),
         (fleet, "_skip_incarnations", nothing, "was at incarnation"),

@@ -105,7 +105,9 @@ def for_request(unit: UnitOfWork, request: Request, *, limited: bool) -> Snapsho
         machines = unit.machines_on({request.host})
     else:
         machines = unit.machines([key(name) for name in request.machines])
-    scopes = {key(request.scope)} if request.scope else set()
+    scopes = {machine.scope for machine in machines.values()}
+    if request.scope:
+        scopes.add(key(request.scope))  # it may have no machine
     snapshot = _snapshot(unit, {}, scopes, machines, rolling=True)
     if not limited or request.source is not EventSource.USER:
         return snapshot

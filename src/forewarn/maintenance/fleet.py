@@ -265,7 +265,7 @@ def _members(entry: Entry, where: str) -> Iterator[tuple[str, str, MachineEntry,
 
 def _check_group(group: Group) -> None:
     scope = group.scope
-    _check_name(scope.name, group.where, ".name")
+    _check_name(scope.name, f"{group.where}.name")
     wrong = [t for t in scope.automatically_approve if t not in AUTOMATIC_TYPES]
     if wrong:
         message = f"{wrong[0]} cannot be approved automatically: only Reboot and Redeploy can"
@@ -280,14 +280,14 @@ def _check_group(group: Group) -> None:
         raise _refused(group.where, ".terminate_notice_minutes", message)
 
 
-def _check_name(name: str, where: str, field: str = "") -> None:
+def _check_name(name: str, where: str) -> None:
     if not NAME.fullmatch(name):
         shown = name if len(name) <= 80 else f"{name[:80]}..."
         message = (
             f"invalid name {shown!r}: expected 1 to 80 letters, digits, '.', '_' or '-', not "
             "starting with '_'"
         )
-        raise _refused(where, field, message)
+        raise _refused(where, "", message)
 
 
 def _check_member(member: Member, group: Group) -> None:
