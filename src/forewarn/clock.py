@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     import asyncio
 
 
-def monotonic() -> float:
-    """Return the machine's monotonic seconds."""
-    return time.monotonic()
+monotonic = time.monotonic
+"""Return the machine's monotonic seconds."""
 
 
 class Clock(Protocol):

@@ -114,16 +114,16 @@ def test_many_pipelined_requests_leave_others_their_turn() -> None:
 def test_one_connection_at_a_time_has_a_turn_however_many_pipeline() -> None:
     with room.opened() as (plane, _):
         loop = plane.connections.loop
-        peers = [plane.connect() for _ in range(64)]
+        peers = [plane.connect() for _ in range(32)]
         for peer in peers:
             peer.send(get() * 50)
         answered = [len(answers(peer.got)) for peer in peers]
-        assert answered == [1] * 64
-        for turns in range(1, 65):
+        assert answered == [1] * 32
+        for turns in range(1, 33):
             loop.call_soon(loop.stop)
             loop.run_forever()
             answered = [len(answers(peer.got)) for peer in peers]
-            assert sum(answered) == 64 + turns * Limits().messages_per_turn
+            assert sum(answered) == 32 + turns * Limits().messages_per_turn
             other = plane.connect("10.0.0.11")
             other.send(get())
             assert statuses(other.got) == [200]

@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import itertools
 import json
+import socket
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,12 +17,12 @@ from forewarn.maintenance.model import Changes
 from forewarn.protocol import identity, refusals
 from forewarn.server.guest.counters import OTHER
 from forewarn.server.guest.http import Head
-from forewarn.server.guest.limits import Account, FairQueue, Limits, Rate, Reason
-from forewarn.server.guest.listener import Listener
+from forewarn.server.guest.limits import BURST_SECONDS, Account, FairQueue, Limits, Rate, Reason
+from forewarn.server.guest.listener import ACCEPTS_PER_TURN, Listener
 from forewarn.server.guest.machines import Proxies, Registry
 from guest import room
 from guest.room import APPROVAL, EVENTS, Behind, Peer, answers, get, post
-from guest.served import GUESTS, Play, serving
+from guest.served import GUESTS, HERE, Play, serving
 
 STRANGER = "10.9.9.9"
 SECRET = b"a secret of theirs"
@@ -274,10 +275,103 @@ def test_a_guest_that_used_its_share_waits_its_turn_and_others_do_not() -> None:
         assert not any(each.paused for each in greedy)
 
 
+def test_strangers_share_one_budget_and_a_machine_is_answered_beside_them() -> None:
+    with room.opened() as (plane, turn):
+        plane.connections.monotonic = Slow()
+        crowd = [plane.connect(f"10.9.9.{number}") for number in range(40)]
+        for peer in crowd:
+            peer.send(get())
+        answered = [bool(peer.got) for peer in crowd]
+        assert any(answered)
+        assert not all(answered)  # none of them has used a guest's share
+        machine = plane.connect()
+        machine.send(get())
+        assert statuses(machine) == [200]
+        turn()
+        turn()
+        assert {tuple(statuses(peer)) for peer in crowd} == {(403,)}
+
+
+def test_guests_within_their_shares_take_turns_when_together_they_use_too_much() -> None:
+    names = [f"m{number}" for number in range(40)]
+    fleet = [
+        room.machine(name, f"10.0.1.{number}", scope="web") for number, name in enumerate(names)
+    ]
+    with room.opened() as (plane, turn):
+        plane.learn(Changes(machines=tuple(fleet)))
+        peers = [plane.connect(machine.address) for machine in fleet]
+        peers[0].send(post(b"{}"))
+        assert statuses(peers[0]) == [400]
+        for peer in peers[1:]:
+            peer.connection.account.charge(BURST_SECONDS / 2, plane.clock.monotonic())
+            peer.send(post(b"{}"))
+        answered = [bool(peer.got) for peer in peers]
+        assert any(answered)
+        assert not all(answered)
+        turn()
+        turn()
+        assert {tuple(statuses(peer)) for peer in peers} == {(400,)}
+
+
+def test_who_is_within_its_share_has_its_turn_before_those_who_are_not() -> None:
+    calls: list[Callable[[], None]] = []
+    order: list[str] = []
+    queue = FairQueue(calls.append, lambda: 0.0)
+
+    class Waiting:
+        def __init__(self, name: str, account: Account) -> None:
+            self.name = name
+            self.account = account
+
+        def have_turn(self) -> None:
+            order.append(self.name)
+
+    all_guests = Account(share=0.5)
+    strangers = Account(all_guests, share=0.1)
+    greedy, stranger, modest = Account(all_guests), Account(strangers), Account(all_guests)
+    greedy.charge(1.0, 0.0)
+    strangers.charge(1.0, 0.0)
+    for name, account in {"greedy": greedy, "stranger": stranger, "modest": modest}.items():
+        assert account.must_wait(0.0)  # together they used too much
+        queue.queue(Waiting(name, account))  # type: ignore[arg-type]
+    while calls:
+        calls.pop(0)()
+    assert order == ["modest", "greedy", "stranger"]
+
+
+def test_who_is_over_its_share_is_cut_off_while_what_it_still_sends_is_thrown_away() -> None:
+    with room.opened() as (plane, _):
+        for charged, cut_off in ((0.0, False), (1.0, True)):
+            peer = plane.connect()
+            peer.send(post(b"x" * 70000))
+            assert (statuses(peer), peer.ended) == ([413], True)
+            peer.connection.account.charge(charged, 0.0)
+            peer.send(b"x" * 100)
+            assert peer.aborted is cut_off
+
+
+def test_connections_are_accepted_a_few_in_a_round_of_the_loop(play: Play) -> None:
+    async def scene() -> None:
+        async with serving(GUESTS) as served:
+            clients = [
+                socket.create_connection((HERE.address, served.at[0].port)) for _ in range(50)
+            ]
+            counts = []
+            while len(served.plane.connections) < len(clients):
+                counts.append(len(served.plane.connections))
+                await asyncio.sleep(0)
+            for client in clients:
+                client.close()
+            steps = [after - before for before, after in itertools.pairwise(counts)]
+            assert max(steps) <= ACCEPTS_PER_TURN
+
+    play(scene())
+
+
 def test_guests_take_turns_whatever_each_has_queued() -> None:
     calls: list[Callable[[], None]] = []
     order: list[str] = []
-    queue = FairQueue(calls.append)
+    queue = FairQueue(calls.append, lambda: 0.0)
 
     class Waiting:
         def __init__(self, name: str, account: Account) -> None:

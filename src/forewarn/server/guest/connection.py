@@ -30,6 +30,7 @@ from typing import Any, Final, cast
 
 import structlog
 
+from forewarn import clock
 from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
 from forewarn.server.guest import counters, machines
@@ -43,7 +44,18 @@ from forewarn.server.guest.endpoint import (
     PendingApproval,
 )
 from forewarn.server.guest.http import CONTINUE, AnswerWriter, RequestReader
-from forewarn.server.guest.limits import ACCEPT_SECONDS, Account, FairQueue, Limits, Reason
+from forewarn.server.guest.limits import (
+    ACCEPT_SECONDS,
+    BYTE_SECONDS,
+    MAX_CHARGE_SECONDS,
+    STRANGERS_SHARE,
+    TOTAL_SHARE,
+    TURN_SECONDS,
+    Account,
+    FairQueue,
+    Limits,
+    Reason,
+)
 from forewarn.server.guest.listener import SourceOf
 from forewarn.server.guest.long_poll import LongPoll, LongPolls
 from forewarn.server.guest.machines import Source
@@ -248,7 +260,7 @@ class Connection(asyncio.Protocol):
         """Read and answer the first request now, or later if its guest has used its share."""
         now = self._shared.monotonic()
         self._shared.on_turn(now)
-        if data and self.account.is_over(now):
+        if data and self.account.must_wait(now):
             self._unread = data
             self._shared.turn_away(self, Reason.LOOP_SHARE)
             self._queue()
@@ -279,12 +291,12 @@ class Connection(asyncio.Protocol):
             most: How many requests are answered now; the rest waits for a turn.
             began: When this began, which is charged to the guest.
         """
-        reader = self._reader
+        shared, reader = self._shared, self._reader
         position = 0
         size = len(data)
         answered = 0
         while position < size and not self._held():
-            if answered == most:
+            if answered and (answered == most or shared.monotonic() - began > TURN_SECONDS):
                 self._queue()
                 break
             start, is_new = position, not reader.started
@@ -303,7 +315,8 @@ class Connection(asyncio.Protocol):
         if self._stage < Stage.CLOSING:
             self._unread = data[position:] if position < size else b""
             self._settle_down(restarted=answered > 0)
-        self.account.charge(self._shared.monotonic() - began, began)
+        used = size * BYTE_SECONDS + shared.monotonic() - began
+        self.account.charge(min(used, MAX_CHARGE_SECONDS), began)
 
     def _admit(self) -> bool:
         """Judge who asks for what, and let a client that waits for that send its body.
@@ -556,7 +569,10 @@ class Connection(asyncio.Protocol):
 
     def _discard(self, length: int) -> None:
         self._discarded += length
-        if self._discarded > self._shared.limits.linger_bytes:
+        now = self._shared.monotonic()
+        self.account.charge(length * BYTE_SECONDS, now)
+        is_too_much = self._discarded > self._shared.limits.linger_bytes
+        if is_too_much or self.account.must_wait(now):
             self._transport.abort()
 
     def expire(self) -> None:
@@ -603,7 +619,7 @@ class Connections:
         polls: Remembers requests.
         on_turn: Is told of each turn that a guest gets, by the same clock as `monotonic`.
         monotonic: Seconds that never go back, real ones: a connection lives in real time even
-            where the service's clock is scaled. The loop's own if left out.
+            where the service's clock is scaled. The machine's own if left out.
     """
 
     def __init__(
@@ -623,16 +639,19 @@ class Connections:
         self.limits = limits
         self.counters = counters
         self.loop = loop
-        self.monotonic = monotonic or loop.time
+        self.monotonic = monotonic or clock.monotonic
         self.polls = polls
         self.on_turn = on_turn
         self.event_answers = counters.answers[EVENTS]
         self.long_polls = LongPolls(endpoint, loop)
-        self.fair_queue = FairQueue(loop.call_soon)
+        self.fair_queue = FairQueue(loop.call_soon, self.monotonic)
         self.retiring = False
         """Whether the plane stops: each answer is then the last of its connection."""
         self._all: set[Connection] = set()
         self._strangers = 0
+        self._all_guests = Account(share=TOTAL_SHARE)
+        self._of_strangers: dict[str, Account] = {}
+        """All strangers of a listener, by its name."""
         self._accounts: dict[Hashable, Account] = {}
         self._emptied: asyncio.Future[None] | None = None
         self._sweeping: asyncio.TimerHandle | None = None
@@ -653,18 +672,18 @@ class Connections:
         """
         limits, source = self.limits, connection.source
         self.counters.accepted += 1
-        if source.is_shared:
-            # Who asks is known by its requests alone, and then counts: see `attribute`.
-            account = connection.account = Account()
-        else:
-            account = connection.account = self._account((source.listener, source.network))
+        # Where many machines share an address, who asks is known by its requests alone, and then
+        # counts: see `attribute`.
+        account = connection.account = self._account((source.listener, source.network))
+        if not source.is_shared:
+            is_stranger = connection.is_stranger = self.endpoint.is_stranger(source)
+            account.group = self._strangers_of(source.listener) if is_stranger else self._all_guests
             now = self.monotonic()
             self.on_turn(now)
             account.charge(ACCEPT_SECONDS, now)
         limit, whose, reason = limits.connections, "This service", Reason.CONNECTIONS
         is_full = len(self._all) >= limit
         if not is_full and not source.is_shared:
-            connection.is_stranger = self.endpoint.is_stranger(source)
             if account.connections >= limits.connections_per_address:
                 is_full, whose = True, "This address"
                 limit, reason = limits.connections_per_address, Reason.CONNECTIONS_OF_ADDRESS
@@ -713,7 +732,13 @@ class Connections:
     def _account(self, key: Hashable) -> Account:
         account = self._accounts.get(key)
         if account is None:
-            account = self._accounts[key] = Account()
+            account = self._accounts[key] = Account(self._all_guests)
+        return account
+
+    def _strangers_of(self, listener: str) -> Account:
+        account = self._of_strangers.get(listener)
+        if account is None:
+            account = self._of_strangers[listener] = Account(self._all_guests, STRANGERS_SHARE)
         return account
 
     def turn_away(self, connection: Connection, reason: Reason) -> None:

@@ -7,11 +7,14 @@ import math
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from forewarn.protocol import refusals
+
+if TYPE_CHECKING:
+    from forewarn.server.guest.connection import Connection
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,63 +180,92 @@ class Limiter:
         return math.ceil(bucket.full_at - now - self._tolerance)
 
 
-LOOP_SHARE: Final = 0.05
+GUEST_SHARE: Final = 0.05
 """Of the loop's time: what one guest may use before its requests wait for turns. A machine that
 polls 50 times a second uses 0.003."""
 
-BURST_SECONDS: Final = 0.1
-"""How far a guest may be ahead of its share: 5 ms of the loop at once, a burst of its rate."""
+STRANGERS_SHARE: Final = 0.1
+"""The same of all unregistered addresses of a listener together: a network full of them takes no
+more turns than two machines do."""
+
+TOTAL_SHARE: Final = 0.5
+"""The same of all guests together, polls that repeat themselves apart: many machines that are each
+within their share must not hold up the loop for all of them at once."""
+
+BURST_SECONDS: Final = 0.005
+"""How much of the loop may be used at once, by whoever has not used it: a burst of the rate."""
 
 ACCEPT_SECONDS: Final = 50e-6
 """What a new connection costs the loop, about: most of it is spent before we are asked."""
+
+BYTE_SECONDS: Final = 6e-9
+"""What a byte that was read costs the loop beside our own time, 0.1 ms for 16 KiB: the kernel
+copies it, and takes in what the peer sends next."""
+
+TURN_SECONDS: Final = 0.0005
+"""After this no further pipelined request is answered in a turn."""
+
+MAX_CHARGE_SECONDS: Final = 0.002
+"""The most that one turn is charged with: a thousand EventIds take 2.5 ms. In what took longer the
+system ran something else."""
 
 MAX_APPROVALS_IN_FLIGHT: Final = 2000
 """EventIds of approvals that the control plane has at a time: 1,000 take it some milliseconds, so a
 neighbour's single one waits for two such bodies at most."""
 
 
-class Queued(Protocol):
-    """A connection, as `FairQueue` sees it."""
-
-    account: "Account"
-
-    def have_turn(self) -> None:
-        """Answer some more of what has come."""
-        ...
-
-    def submit(self) -> None:
-        """Submit its approval."""
-        ...
-
-
 class Account:
     """What one guest uses: an address, an IPv6 /64, or a machine where machines share an address.
 
-    Its queues are dictionaries for their order: there may be as many of these as machines, and an
-    empty dictionary is a tenth of an empty deque.
+    What it uses counts for its group as well: all strangers of a listener, and all guests. The
+    queues are dictionaries for their order: there may be as many accounts as machines, and an empty
+    dictionary is a tenth of an empty deque.
     """
 
-    __slots__ = ("approvals", "connections", "free_at", "is_approving", "queue", "waiters")
+    __slots__ = (
+        "_burst",
+        "_share",
+        "approvals",
+        "connections",
+        "free_at",
+        "group",
+        "is_approving",
+        "queue",
+        "waiters",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, group: "Account | None" = None, share: float = GUEST_SHARE) -> None:
+        self.group = group
+        self._share = share
+        self._burst = BURST_SECONDS / share
         self.connections = 0
         self.waiters = 0
         self.free_at = -math.inf
         """When it will have paid for the loop's time that it used, in monotonic seconds."""
-        self.queue: dict[Queued, None] = {}
+        self.queue: dict[Connection, None] = {}
         """Its connections that wait for a turn."""
         self.is_approving = False
         """Whether the control plane has an approval of it."""
-        self.approvals: dict[Queued, None] = {}
+        self.approvals: dict[Connection, None] = {}
         """Its connections whose approval waits for a turn."""
 
-    def is_over(self, now: float) -> bool:
-        """Return whether it has used its share of the loop."""
-        return self.free_at - now > BURST_SECONDS
+    def must_wait(self, now: float) -> bool:
+        """Return whether it, or a group that it is in, has used its share of the loop."""
+        if self.free_at - now > self._burst:
+            return True
+        return self.group is not None and self.group.must_wait(now)
+
+    def is_greedy(self, now: float) -> bool:
+        """Return the same, but for the group of all guests."""
+        if self.group is None:
+            return False
+        return self.free_at - now > self._burst or self.group.is_greedy(now)
 
     def charge(self, seconds: float, now: float) -> None:
-        """Take the loop's time that it used out of its share."""
-        self.free_at = max(self.free_at, now) + seconds / LOOP_SHARE
+        """Take the loop's time that it used out of its share, and out of its groups'."""
+        self.free_at = max(self.free_at, now) + seconds / self._share
+        if self.group is not None:
+            self.group.charge(seconds, now)
 
     def is_unused(self, now: float) -> bool:
         """Return whether nothing need be kept of it."""
@@ -245,18 +277,24 @@ class FairQueue:
 
     Args:
         call_soon: The loop's own.
+        monotonic: The clock that accounts are charged by.
     """
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self, call_soon: Callable[[Callable[[], None]], object], monotonic: Callable[[], float]
+    ) -> None:
         self._call_soon = call_soon
-        self._ring: deque[Account] = deque()
-        """Accounts whose connections wait for a turn."""
+        self._monotonic = monotonic
+        self._modest: deque[Account] = deque()
+        self._greedy: deque[Account] = deque()
+        """Accounts whose connections wait for a turn; the greedy ones have theirs last."""
+        self._is_turn_soon = False
         self._in_flight = 0
         self._approving: dict[Account, None] = {}
         """Accounts whose approvals wait for a turn."""
         self._is_approving_soon = False
 
-    def queue(self, connection: Queued) -> None:
+    def queue(self, connection: "Connection") -> None:
         """Let a connection have a turn when its account's turn comes.
 
         There is one turn in each of the loop's rounds, and each account has one before any has
@@ -265,19 +303,27 @@ class FairQueue:
         """
         account = connection.account
         if not account.queue:
-            self._ring.append(account)
-            if len(self._ring) == 1:
-                self._call_soon(self._next)
+            self._line_up(account)
         account.queue[connection] = None
+        self._turn_soon()
+
+    def _line_up(self, account: Account) -> None:
+        is_greedy = account.is_greedy(self._monotonic())
+        (self._greedy if is_greedy else self._modest).append(account)
+
+    def _turn_soon(self) -> None:
+        if not self._is_turn_soon and (self._modest or self._greedy):
+            self._is_turn_soon = True
+            self._call_soon(self._next)
 
     def _next(self) -> None:
-        account = self._ring.popleft()
+        self._is_turn_soon = False
+        account = (self._modest or self._greedy).popleft()
         connection = next(iter(account.queue))
         del account.queue[connection]
         if account.queue:
-            self._ring.append(account)
-        if self._ring:
-            self._call_soon(self._next)
+            self._line_up(account)
+        self._turn_soon()
         connection.have_turn()
 
     def may_approve(self, account: Account) -> bool:
@@ -285,7 +331,7 @@ class FairQueue:
         is_free = not self._approving and not account.is_approving
         return is_free and self._in_flight < MAX_APPROVALS_IN_FLIGHT
 
-    def wait_to_approve(self, connection: Queued) -> None:
+    def wait_to_approve(self, connection: "Connection") -> None:
         """Let a connection submit its approval when its guest's turn comes.
 
         A guest has one in flight at a time; of those that wait, the guest goes first that has used
@@ -311,7 +357,7 @@ class FairQueue:
         account.is_approving = False
         self._approve_soon()
 
-    def forget(self, connection: Queued) -> None:
+    def forget(self, connection: "Connection") -> None:
         """Drop a connection's approval that was not submitted yet: nobody hears of it any more."""
         account = connection.account
         account.approvals.pop(connection, None)

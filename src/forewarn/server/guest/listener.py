@@ -3,10 +3,11 @@
 The command line reads the settings too, so nothing heavy is imported here.
 """
 
+import contextlib
 import functools
 import ipaddress
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 1024
 """Connections that wait to be accepted: a whole fleet's poll in one second gets through."""
+
+ACCEPTS_PER_TURN: Final = 8
+"""Connections that are accepted in one round of asyncio's loop, 0.1 ms each; uvloop accepts one. A
+crowd that connects again and again must not keep those waiting who have asked."""
 
 RECEIVE_BYTES: Final = 16 * 1024
 """Of a connection's receive buffer, which Linux doubles. A head fits, and a body comes in a few
@@ -200,39 +205,24 @@ class Listeners:
         if len(listeners) > MAX_LISTENERS:
             message = f"too many listeners: {len(listeners)}, at most {MAX_LISTENERS}"
             raise CannotListen(message)
-        opened: list[Listener] = []
-        try:
-            for listener, proxies in listeners:
-                server = await self._bind(listener, proxies)
+        with contextlib.ExitStack() as undo:
+            # No connection is served before all addresses are ours.
+            opened = [undo.enter_context(_open(listener)) for listener, _ in listeners]
+            undo.callback(self.close)
+            for (listener, proxies), own in zip(listeners, opened, strict=True):
+                factory = self._factory(source_of(listener, proxies))
+                with _refusal(listener):
+                    # asyncio's loop accepts as many connections at once as its backlog says.
+                    server = await self._loop.create_server(
+                        factory, sock=own, backlog=ACCEPTS_PER_TURN
+                    )
                 self._servers.append(server)
-                # Before it listens: a connection has the buffer of the socket that it came to.
-                server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
-                port = server.sockets[0].getsockname()[1]
-                opened.append(msgspec.structs.replace(listener, port=port))
-            # No connection is served before all addresses are ours. Some loops find out only
-            # now that one is in use.
-            for server, listener in zip(self._servers, opened, strict=True):
-                try:
-                    await server.start_serving()
-                except OSError as error:
-                    raise _refused(error, listener) from error
-        except CannotListen:
-            self.close()
-            raise
-        return tuple(opened)
-
-    async def _bind(self, listener: Listener, proxies: Proxies | None) -> "asyncio.Server":
-        try:
-            return await self._loop.create_server(
-                self._factory(source_of(listener, proxies)),
-                listener.address,
-                listener.port,
-                family=socket.AF_INET6 if ":" in listener.address else socket.AF_INET,
-                backlog=BACKLOG,
-                start_serving=False,
-            )
-        except OSError as error:
-            raise _refused(error, listener) from error
+                own.listen(BACKLOG)
+            undo.pop_all()
+        return tuple(
+            msgspec.structs.replace(listener, port=own.getsockname()[1])
+            for (listener, _), own in zip(listeners, opened, strict=True)
+        )
 
     def close(self) -> None:
         """Accept no more connections."""
@@ -241,6 +231,21 @@ class Listeners:
         self._servers.clear()
 
 
-def _refused(error: OSError, listener: Listener) -> CannotListen:
-    why = binding.obstacle(error, listener.address, listener.port)
-    return CannotListen(f"cannot listen on {listener}: {why}")
+def _open(listener: Listener) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listener.address else socket.AF_INET
+    with _refusal(listener):
+        found = socket.getaddrinfo(listener.address, listener.port, family, socket.SOCK_STREAM)
+        opened = socket.create_server(found[0][4], family=family, backlog=BACKLOG)
+    # A connection has the buffer of the socket that it came to.
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+    return opened
+
+
+@contextlib.contextmanager
+def _refusal(listener: Listener) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = binding.obstacle(error, listener.address, listener.port)
+        message = f"cannot listen on {listener}: {why}"
+        raise CannotListen(message) from error

@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from forewarn import clock
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.maintenance.model import (
@@ -84,7 +85,7 @@ class GuestPlane:
             rules=exchange.Rules(post_without_header=settings.guest.post_without_header),
             clock=watch.wall,
             limiter=limiter,
-            monotonic=loop.time,
+            monotonic=clock.monotonic,
             counters=self._counters,
             enabler=enabler,
         )
