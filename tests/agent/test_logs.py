@@ -2,6 +2,7 @@
 
 import io
 import logging
+from typing import Any
 
 import pytest
 
@@ -176,18 +177,24 @@ def test_a_dry_run_tells_no_ends_of_actions(log: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.parametrize(
-    ("effect", "said"),
+    ("action", "said"),
     [
-        ("ready", "ready"),
-        ('command [["sh", "-c", "sync; sync"], []]', "command sh -c 'sync; sync'"),
-        ('http ["GET", "http://10.0.0.5/room", "", ""]', "http GET http://10.0.0.5/room"),
-        ("command of another version", "command of another version"),
-        ("http []", "http []"),
-        ("command 7", "command 7"),
+        ({"ready": {}}, "ready"),
+        (command("sync"), "command sync"),
+        ({"command": {"run": ["sh", "-c", "sync; sync"]}}, "command sh -c 'sync; sync'"),
+        ({"http": {"url": "http://h/room", "method": "GET"}}, "http GET http://h/room"),
     ],
 )
-def test_an_effect_is_shown_as_people_would_write_it(effect: str, said: str) -> None:
-    assert action_settings.readable_effect(effect) == said
+def test_what_the_agents_end_interrupted_is_logged_as_people_would_write_it(
+    action: dict[str, Any], said: str, log: pytest.LogCaptureFixture
+) -> None:
+    bench = Told(rule(action))
+    bench.see(event())
+    log.clear()
+    again = Told(*bench.rules)
+    again.journal = bench.journal
+    again.start()
+    assert [line for line in log.messages if line.startswith(f"doing {said}: interrupted")]
 
 
 def test_what_stands_and_what_is_logged_has_the_names_of_actions_and_no_keys(

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.bench import Bench, command, event, rule
 from forewarn.agent import status
 from forewarn.agent.messages import ApprovalAnswered
-from forewarn.agent.status import FAMILIES, PREFIX, LiveValues, Metrics, StatusServer
+from forewarn.agent.status import FAMILIES, PREFIX, Metrics, StatusServer
 
 NAME = r"[a-z_][a-z0-9_]*"
 SAMPLE = re.compile(
@@ -23,10 +23,10 @@ SAMPLE = re.compile(
 def page(
     counted: Metrics, bench: Bench, last_look: float | None = 1763751958.1239, looks: int = 1
 ) -> str:
-    live = LiveValues(
+    live = status.live_page(
         healthy=True, endpoint_up=last_look is not None, last_look=last_look, looks=looks
     )
-    return (counted.page(bench.decider, bench.now) + status.live_page(live)).decode()
+    return (counted.page(bench.decider, bench.now) + live).decode()
 
 
 @pytest.fixture

@@ -4,14 +4,17 @@ It takes the options that the command line has judged, and loads nothing of the 
 would be a third of the agent's memory, on every machine, for as long as it runs.
 """
 
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from forewarn.agent import daemon, logs, settings
-from forewarn.agent.journal import JournalError
+from forewarn.agent import logs, settings
+from forewarn.agent.daemon import Daemon
+from forewarn.agent.journal import Journal, JournalError
 from forewarn.agent.rules import Rule
 from forewarn.client.errors import Misuse
 from forewarn.settings import SettingsError
@@ -23,38 +26,40 @@ SOCKET_UNUSABLE: Final = 10
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run an agent until it is told to end.
+    """Run an agent until a signal ends it, and return the exit status.
 
-    Args:
-        arguments: `--dry-run` and `--once`, and `--config` with a file, last.
-
-    Returns:
-        The exit status; what went wrong has been said on stderr, each thing in one line.
+    The arguments are `--dry-run` and `--once`, and `--config` with a file, last. What goes wrong is
+    said on stderr, each thing in one line.
     """
     config = Path(arguments[-1]) if "--config" in arguments else None
     try:
-        loaded = settings.load(config, os.environ)
+        own = settings.load(config, os.environ).settings
     except SettingsError as error:
         return _failed(USAGE, str(error))
-    logs.set_up(loaded.settings.log)
+    logs.set_up(own.log)
 
     def reload() -> tuple[Rule, ...]:
         return settings.load(config, os.environ).settings.rule
 
-    try:
-        daemon.serve(
-            loaded.settings,
-            reload,
-            dry_run="--dry-run" in arguments[:2],
-            once="--once" in arguments[:2],
-        )
-    except JournalError as error:
-        return _failed(UNAVAILABLE, str(error))
-    except Misuse as error:
-        return _failed(USAGE, str(error))
-    except OSError as error:
-        listen = loaded.settings.status.listen
-        return _failed(SOCKET_UNUSABLE, f"status.listen {listen} cannot be used: {error.strerror}")
+    with contextlib.ExitStack() as open_:
+        try:
+            journal = None
+            if "--dry-run" not in arguments[:2]:
+                journal = open_.enter_context(contextlib.closing(Journal(Path(own.state.folder))))
+            daemon = Daemon(own, journal, reload, once="--once" in arguments[:2])
+            for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"):
+                number = getattr(signal, name, None)  # Windows has the first two only
+                if number is not None:
+                    signal.signal(number, lambda got, _: daemon.signal(got))
+            daemon.listen()
+            daemon.run()
+        except JournalError as error:
+            return _failed(UNAVAILABLE, str(error))
+        except Misuse as error:
+            return _failed(USAGE, str(error))
+        except OSError as error:
+            message = f"status.listen {own.status.listen} cannot be used: {error.strerror}"
+            return _failed(SOCKET_UNUSABLE, message)
     return 0
 
 

@@ -32,7 +32,7 @@ TOKEN: Final = frozenset("!#$%&'*+-.^_`|~" + string.ascii_letters + string.digit
 COMMAND_LENGTH: Final = 60
 """How much of a program's command line is shown, in characters."""
 
-NO_UNITS: Final = "needs systemd, which Windows lacks: use command"
+WINDOWS: Final = "win32"
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=7 * 24 * 3600)]
 Limit = Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 3600)]
@@ -49,6 +49,8 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tells: ClassVar[bool] = False
     """Whether it only tells somebody: it changes nothing of the machine, and is done for each
     event by itself."""
+    templates: ClassVar[tuple[str, ...]] = ()
+    """Its fields that are templates, each a text."""
 
     time_limit_seconds: Limit = 60.0
     """How long one try may take, to do and to undo: each retry has the whole of it again. The
@@ -81,13 +83,11 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """The key of what it does to the machine: actions with equal keys are done once."""
         return ""
 
-    def fault(self) -> str:
+    def fault(self, platform: str) -> str:
         """Return what is wrong with it beyond its types, after the path within it; or `""`."""
-        return ""
-
-    def posix_fault(self) -> str:
-        """Return what Windows lacks for it, as `fault` does; `""` if nothing."""
-        return ""
+        del platform
+        faults = (_template_fault(name, getattr(self, name)) for name in self.templates)
+        return next(filter(None, faults), "")
 
 
 class CommandSettings(ActionSettings, frozen=True, kw_only=True):
@@ -104,11 +104,10 @@ class CommandSettings(ActionSettings, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> str:
-        """The program, unless each event needs its own run of it."""
         return f"command {json.dumps([self.run, self.undo])}" if self.shared else ""
 
-    def fault(self) -> str:
-        """Refuse an empty program."""
+    def fault(self, platform: str) -> str:
+        del platform
         return "" if self.run else "run: give the program and its arguments"
 
 
@@ -131,15 +130,11 @@ class ServiceSettings(ActionSettings, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> str:
-        """The unit, and which way."""
         return f"service {'stop' if self.stop else 'start'} {self.unit}"
 
-    def posix_fault(self) -> str:
-        """Refuse it: there is no systemd."""
-        return NO_UNITS
-
-    def fault(self) -> str:
-        """Refuse none of the two, both, and what systemctl would take for an option."""
+    def fault(self, platform: str) -> str:
+        if platform == WINDOWS:
+            return "needs systemd, which Windows lacks: use command"
         if bool(self.stop) == bool(self.start):
             return "give one of stop and start"
         if self.unit.startswith("-"):
@@ -168,15 +163,11 @@ class SignalSettings(ActionSettings, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> str:
-        """Who gets which signal."""
         return f"signal {self.signal} {self.unit or self.pid_file}"
 
-    def posix_fault(self) -> str:
-        """Refuse it: there are no signals."""
-        return "needs signals, which Windows lacks: use command"
-
-    def fault(self) -> str:
-        """Refuse what does not go together."""
+    def fault(self, platform: str) -> str:
+        if platform == WINDOWS:
+            return "needs signals, which Windows lacks: use command"
         if bool(self.unit) == bool(self.pid_file):
             return "give one of unit and pid_file"
         if (self.wait == "file") != bool(self.file):
@@ -199,11 +190,10 @@ class ReadySettings(ActionSettings, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> str:
-        """One word for the whole machine."""
         return "ready"
 
-    def fault(self) -> str:
-        """Refuse a wait that its own limit cuts."""
+    def fault(self, platform: str) -> str:
+        del platform
         if self.wait_seconds >= self.time_limit_seconds:
             return (
                 f"wait_seconds: {self.wait_seconds:g} is not below time_limit_seconds, "
@@ -237,17 +227,11 @@ class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> str:
-        """The server, and where."""
         return f"haproxy {self.socket} {self.server}"
 
-    def posix_fault(self) -> str:
-        """Refuse a unix socket."""
-        if self.address is not None:
-            return ""
-        return "socket: Windows has no unix sockets: expected an address such as '10.0.0.5:9999'"
-
-    def fault(self) -> str:
-        """Refuse what the runtime API would read as something else."""
+    def fault(self, platform: str) -> str:
+        if platform == WINDOWS and self.address is None:
+            return "socket: Windows has no unix sockets: expected such as '10.0.0.5:9999'"
         backend, slash, server = self.server.partition("/")
         unsafe = any(letter.isspace() or letter in ";\\" for letter in self.server)
         if unsafe or not (backend and slash and server):
@@ -283,13 +267,12 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
 
     @property
     def effect(self) -> str:
-        """The request, unless each event needs its own."""
         if not self.shared:
             return ""
         return f"http {json.dumps([self.method, self.url, self.body, self.undo_url])}"
 
-    def fault(self) -> str:
-        """Refuse invalid URLs, headers and templates, and a JSON body that would not be JSON."""
+    def fault(self, platform: str) -> str:
+        del platform
         urls = {"url": self.url, "undo_url": self.undo_url}
         for name, value in urls.items():
             if value and not _is_url(value):
@@ -325,6 +308,7 @@ class NotifySettings(ActionSettings, frozen=True, kw_only=True):
     """Tells people, by what apprise can reach (`pip install 'forewarn[notify]'`)."""
 
     tells: ClassVar[bool] = True
+    templates: ClassVar[tuple[str, ...]] = ("title", "body", "undo_body")
 
     urls_file: Name
     """A file with apprise's addresses, one a line; they hold secrets, so they are not given
@@ -338,16 +322,12 @@ class NotifySettings(ActionSettings, frozen=True, kw_only=True):
     on_failure: Literal["continue", "hold"] = "continue"
     """By default continue: a message that is not delivered makes no machine less prepared."""
 
-    def fault(self) -> str:
-        """Refuse invalid templates."""
-        faults = (_template_fault(n, getattr(self, n)) for n in ("title", "body", "undo_body"))
-        return next(filter(None, faults), "")
-
 
 class LogSettings(ActionSettings, frozen=True, kw_only=True):
     """Writes one structured line to the agent's log for each event, and one when it is over."""
 
     tells: ClassVar[bool] = True
+    templates: ClassVar[tuple[str, ...]] = ("message", "undo_message")
 
     message: Text = "$event_type of $resources is $event_status"
     """A template."""
@@ -359,12 +339,6 @@ class LogSettings(ActionSettings, frozen=True, kw_only=True):
     """By default continue: a line that is not written makes no machine less prepared."""
     repeatable: bool = True
     """By default yes: a line that stands twice is better than one that is missing."""
-
-    def fault(self) -> str:
-        """Refuse invalid templates."""
-        return _template_fault("message", self.message) or _template_fault(
-            "undo_message", self.undo_message
-        )
 
 
 class RuleAction(
@@ -398,42 +372,21 @@ KINDS: Final = RuleAction.__struct_fields__
 
 
 def fault(action: RuleAction, platform: str) -> str:
-    """Return what is wrong with an action beyond its types, as `path: what`; `""` if nothing is.
+    """Return what is wrong with an action beyond its types, as `path: what`; or `""`.
 
-    Args:
-        action: As it was read.
-        platform: As `sys.platform` names it.
+    `platform` is as `sys.platform` names it.
     """
     given = [kind for kind in KINDS if getattr(action, kind) is not None]
     if len(given) != 1:
         said = " and ".join(given) or "nothing"
         kinds = ", ".join(KINDS)
         return f": an action has exactly one kind, this one has {said}: expected one of {kinds}"
-    problem = action.settings.posix_fault() if platform == "win32" else ""
-    problem = problem or action.settings.fault()
+    problem = action.settings.fault(platform)
     if not problem:
         return ""
     name, colon, rest = problem.partition(": ")
     named = colon and name in type(action.settings).__struct_fields__
     return f".{given[0]}.{name}: {rest}" if named else f".{given[0]}: {problem}"
-
-
-def readable_effect(effect: str) -> str:
-    """Return an effect's key for people: a program's command line, a request's target.
-
-    Args:
-        effect: As records and `/status` have it, of this version or another.
-    """
-    kind, _, rest = effect.partition(" ")
-    if kind not in {"command", "http"}:
-        return effect
-    try:
-        parts = msgspec.json.decode(rest)
-        if kind == "command":
-            return f"command {command_line(parts[0])}"
-        return f"http {parts[0]} {parts[1]}"
-    except (ValueError, TypeError, LookupError):  # as an agent of another version may name it
-        return effect
 
 
 def action_name(action: RuleAction) -> str:
@@ -452,12 +405,9 @@ def command_line(argv: Sequence[str]) -> str:
 
 
 def filled(body: Body, values: Mapping[str, str], *, json: bool = False) -> str:
-    """Return a body with an event's values in it.
+    """Return a body, a template or a table whose texts are templates, with an event's values in it.
 
-    Args:
-        body: A template, or a table whose texts are templates.
-        values: By name.
-        json: Whether a text is JSON, whose strings the values are put into.
+    `json` tells that a text is JSON: the values are put into its strings.
     """
     if isinstance(body, dict):
         return _encoded(_filled_tree(body, values))
@@ -468,11 +418,7 @@ def filled(body: Body, values: Mapping[str, str], *, json: bool = False) -> str:
 
 def is_header_value(text: str) -> bool:
     """Tell whether a text may be a header's value."""
-    return all(letter.isprintable() or letter == "\t" for letter in text) and _is_latin(text)
-
-
-def _is_latin(text: str) -> bool:
-    return all(ord(letter) < 256 for letter in text)
+    return all((letter.isprintable() or letter == "\t") and ord(letter) < 256 for letter in text)
 
 
 def _encoded(value: object) -> str:

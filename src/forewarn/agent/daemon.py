@@ -28,12 +28,11 @@ from forewarn.agent.peers import Peers
 from forewarn.agent.poller import Poller
 from forewarn.agent.rules import Rule
 from forewarn.agent.settings import OFF, AgentSettings
-from forewarn.agent.status import StatusServer
+from forewarn.agent.status import TEXT, StatusServer
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 
 JSON: Final = "application/json; charset=utf-8"
-TEXT: Final = "text/plain; charset=utf-8"
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -68,11 +67,9 @@ def boot_id() -> str:
 class Daemon:
     """One agent.
 
-    Args:
-        own: Its settings.
-        journal: Its journal; None for a dry run, which remembers nothing and does nothing.
-        reload: Reads the rules again; raises SettingsError if they cannot be used.
-        once: Whether to end when what the first document asks for is done.
+    Without a journal it is a dry run, which remembers nothing and does nothing. `reload` reads the
+    rules again, and raises SettingsError if they cannot be used. With `once` it ends when what the
+    first document asks for is done.
 
     Raises:
         Misuse: The endpoint's address or the machine's name is invalid.
@@ -170,7 +167,7 @@ class Daemon:
 
         SIGHUP reads the rules again, SIGUSR1 retries what is held, SIGTERM and SIGINT end.
         """
-        if number == getattr(signal, "SIGHUP", None):
+        if number == getattr(signal, "SIGHUP", None):  # Windows has neither
             self._inputs.put(_ReadRules())
         elif number == getattr(signal, "SIGUSR1", None):
             self._inputs.put(messages.RetryHeld())
@@ -181,42 +178,33 @@ class Daemon:
 
     def page(self, path: str, own: bool) -> status.Page | None:  # noqa: FBT001 - a callback
         """Return a page of the status port; any thread may call it."""
-        if path == "/healthz":
-            trouble = self._ailment()
-            return (503, TEXT, f"{trouble}\n".encode()) if trouble else (200, TEXT, b"ok\n")
-        if path == "/status":
-            told = dict(self._told) if own else status.without_reasons(self._told)
-            process = {"process": os.getpid()} if own else {}
-            return 200, JSON, msgspec.json.encode(told | self._endpoint() | process)
+        now, poller = clock.monotonic(), self._poller
+        silent = now - self._heard_at
+        ailment = self._trouble or (f"silent for {silent:.0f} s" if silent > ALIVE_SECONDS else "")
+        at = poller.answered_at
         page = self._pages.get(path)
-        if path == "/metrics" and page is not None:
-            return *page[:2], page[2] + status.live_page(self._live_values())
+        match path:
+            case "/healthz":
+                return (503, TEXT, f"{ailment}\n".encode()) if ailment else (200, TEXT, b"ok\n")
+            case "/status":
+                told = dict(self._told) if own else status.without_reasons(self._told)
+                told["trouble"] = self._trouble or poller.trouble
+                told["endpoint"] = {
+                    "answers": poller.is_answered,
+                    "answered_seconds_ago": None if at is None else round(now - at, 1),
+                }
+                told |= {"process": os.getpid()} if own else {}
+                return 200, JSON, msgspec.json.encode(told)
+            case "/metrics" if page is not None:
+                wall = clock.SystemClock().now().timestamp()
+                live = status.live_page(
+                    healthy=not ailment,
+                    endpoint_up=poller.is_answered,
+                    last_look=None if at is None else wall - (now - at),
+                    looks=poller.looks,
+                )
+                return *page[:2], page[2] + live
         return page
-
-    def _ailment(self) -> str:
-        """Return why the agent does not do its work; `""` while it does."""
-        silent = clock.monotonic() - self._heard_at
-        return self._trouble or (f"silent for {silent:.0f} s" if silent > ALIVE_SECONDS else "")
-
-    def _endpoint(self) -> dict[str, Any]:
-        """Return what the status says of the endpoint, and what is wrong."""
-        at = self._poller.answered_at
-        ago = None if at is None else round(clock.monotonic() - at, 1)
-        return {
-            "endpoint": {"answers": self._poller.is_answered, "answered_seconds_ago": ago},
-            "trouble": self._trouble or self._poller.trouble,
-        }
-
-    def _live_values(self) -> status.LiveValues:
-        at = self._poller.answered_at
-        ago = 0.0 if at is None else clock.monotonic() - at
-        wall = clock.SystemClock().now().timestamp()
-        return status.LiveValues(
-            healthy=not self._ailment(),
-            endpoint_up=self._poller.is_answered,
-            last_look=None if at is None else wall - ago,
-            looks=self._poller.looks,
-        )
 
     def _over(self) -> bool:
         if self._endings > 1:
@@ -365,37 +353,3 @@ class Daemon:
 
 class _ReadRules(messages.Input, frozen=True):
     """The rules are to be read again; the daemon's own business."""
-
-
-def serve(
-    own: AgentSettings,
-    reload: Callable[[], tuple[Rule, ...]],
-    *,
-    dry_run: bool = False,
-    once: bool = False,
-) -> None:
-    """Run an agent in this process until a signal ends it.
-
-    Args:
-        own: Its settings.
-        reload: Reads the rules again.
-        dry_run: Whether to do nothing and say what would be done.
-        once: Whether to end when what the first document asks for is done.
-
-    Raises:
-        JournalError: It cannot have its journal, or not write it at the end.
-        OSError: It cannot open its status port.
-        Misuse: The endpoint's address or the machine's name is invalid.
-    """
-    journal = None if dry_run else Journal(Path(own.state.folder))
-    try:
-        daemon = Daemon(own, journal, reload, once=once)
-        for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"):
-            number = getattr(signal, name, None)  # Windows has the first two only
-            if number is not None:
-                signal.signal(number, lambda got, _: daemon.signal(got))
-        daemon.listen()
-        daemon.run()
-    finally:
-        if journal is not None:
-            journal.close()

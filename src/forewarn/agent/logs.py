@@ -31,15 +31,17 @@ PRIORITIES: Final = {
     logging.CRITICAL: "<2>",
 }
 
+PHASES: Final = {
+    Phase.HELD: (logging.WARNING, "is held: it is not approved, and its notice runs out"),
+    Phase.PREPARED: (logging.INFO, "is prepared"),
+    Phase.APPROVED: (logging.INFO, "is approved"),
+}
+"""What is logged of an event that enters a phase."""
+
 
 def set_up(settings: Log, stream: TextIO | None = None) -> None:
-    """Send everything that is logged to one place, in one form.
-
-    Args:
-        settings: The form and the least level.
-        stream: Where to; None for standard error.
-    """
-    to = sys.stderr if stream is None else stream
+    """Send everything that is logged to one stream, standard error by default, in one form."""
+    to = stream or sys.stderr
     as_json = settings.format == "json" or (settings.format == "auto" and not to.isatty())
     journald = systemd.reads(to, os.environ)
     handler = logging.StreamHandler(to)
@@ -50,10 +52,9 @@ def set_up(settings: Log, stream: TextIO | None = None) -> None:
 
 
 class _ConsoleFormatter(logging.Formatter):
-    """A line for people.
+    """A line for people, without control characters.
 
-    Events, programs and servers have a say in it, so control characters are replaced: a terminal
-    would obey them.
+    A terminal would obey those that events, programs and servers put into it.
     """
 
     def __init__(self) -> None:
@@ -91,8 +92,7 @@ class _JsonFormatter(logging.Formatter):
 class ActivityLog:
     """Logs what happens; each line about an event carries its id, and its rule where one acts.
 
-    Args:
-        dry: Whether nothing is done, so that no end of an action is worth a line.
+    With `dry` nothing is done, so no end of an action is worth a line.
     """
 
     def __init__(self, *, dry: bool) -> None:
@@ -119,13 +119,9 @@ class ActivityLog:
         self._retried = set()
 
     def retried(self, decider: Decider) -> None:
-        """Log what stays held though an operator wants it tried again, and why.
-
-        Args:
-            decider: The decider; before its first document it has not acted on that request.
-        """
+        """Log what stays held though an operator wants it tried again, and why."""
         if self._retried is None or not decider.looked:
-            return
+            return  # before its first document the decider has not acted on the request
         for key, case in decider.state.cases.items():
             if case.phase is not Phase.HELD or key in self._retried:
                 continue
@@ -154,19 +150,14 @@ class ActivityLog:
         self._missing[asked.event_id] = missing
 
     def wrote(self, record: state.AnyRecord, decider: Decider) -> None:
-        """Log a record, and what it led to.
-
-        Args:
-            record: As it was written.
-            decider: The decider after it.
-        """
+        """Log a record, and what it led to in the decider."""
         match record:
             case state.RuleMatched(event=event, rule=rule):
                 facts = _facts(event.event_id, rule.name)
                 line = "%s %s: rule %r"
                 LOGGER.info(line, event.event_type, event.event_id, rule.name, extra=facts)
             case state.ActionEnded():
-                self._ended(record)
+                self._ended(record, decider)
             case state.ActionSkipped(event_id=event_id, outcome=outcome) if not outcome.good:
                 line = "action %d for %s is not done: %s"
                 facts = _facts(event_id)
@@ -191,15 +182,13 @@ class ActivityLog:
             LOGGER.info("%s has started", key, extra=_facts(key))
         self._started = started
 
-    def _ended(self, record: state.ActionEnded) -> None:
-        begun = self._begun.get(record.effect)
+    def _ended(self, record: state.ActionEnded, decider: Decider) -> None:
         if self._dry:
             return
-        verb = "undoing" if record.undo else "doing"
-        name = action_settings.readable_effect(record.effect)
-        if begun is not None:
-            name = action_settings.action_name(begun.action)
-        words = f"{verb} {name}: {record.outcome}"
+        begun = self._begun.get(record.effect)
+        known = begun or decider.state.effects.get(record.effect)
+        name = record.effect if known is None else action_settings.action_name(known.action)
+        words = f"{'undoing' if record.undo else 'doing'} {name}: {record.outcome}"
         if record.text:
             words += f": {record.text}"
         if record.outcome is ActionOutcome.DONE:
@@ -216,20 +205,11 @@ class ActivityLog:
     def _log_phases(self, decider: Decider) -> None:
         for key, case in decider.state.cases.items():
             before, self._phases[key] = self._phases.get(key), case.phase
-            if case.phase is before:
+            if case.phase is before or case.phase not in PHASES or not case.rule.acts:
                 continue
-            words = ""
-            level = logging.INFO
-            if case.phase is Phase.HELD:
-                words = "is held: it is not approved, and its notice runs out"
-                level = logging.WARNING
-            elif case.phase is Phase.PREPARED and case.rule.acts:
-                words = "is prepared"
-            elif case.phase is Phase.APPROVED:
-                words = "is approved"
-            if words:
-                facts = _facts(case.event_id, case.rule.name)
-                LOGGER.log(level, "%s %s", case.event_id, words, extra=facts)
+            level, words = PHASES[case.phase]
+            facts = _facts(case.event_id, case.rule.name)
+            LOGGER.log(level, "%s %s", case.event_id, words, extra=facts)
 
 
 def _facts(event_id: str, rule: str | None = None) -> dict[str, dict[str, str]]:

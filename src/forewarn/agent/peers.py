@@ -22,12 +22,7 @@ MAX_PEERS: Final = 200
 
 
 class Peers:
-    """The other agents.
-
-    Args:
-        addresses: A pattern with `{machine}`, or a list.
-        tell: Takes inputs for the decider, from any thread.
-    """
+    """The other agents, by a pattern with `{machine}` or a list of addresses."""
 
     def __init__(
         self, addresses: str | Sequence[str], tell: Callable[[messages.Input], None]

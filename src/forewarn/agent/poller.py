@@ -4,6 +4,7 @@ Beside the client's `watch`, which tells change after change, the agent takes wh
 supersedes an event must be seen before that event's end is acted on.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Final
 from forewarn.agent import messages
 from forewarn.client.errors import ClientError, Misuse, Refused
 from forewarn.client.event import Trouble
-from forewarn.client.sync import Client, Documents
+from forewarn.client.sync import Client
 from forewarn.client.watch import NO_NAME
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
@@ -28,12 +29,8 @@ said may no longer be so when an endpoint that was away is back."""
 class Poller:
     """Watches one endpoint, and approves there.
 
-    The looking thread writes the attributes, others read them: each is one value by itself.
-
-    Args:
-        endpoint: Its address; None to find it.
-        machine: This machine's name; None to learn it.
-        tell: Takes inputs for the decider, from any thread.
+    The looking thread writes the attributes, others read them: each is one value by itself. An
+    endpoint of None is to be found, a machine of None to be asked for.
 
     Raises:
         Misuse: The address or the name is invalid.
@@ -46,21 +43,19 @@ class Poller:
         """Why no good answer comes; `""` while they do."""
         self._client = Client(endpoint, name=machine)
         self._tell = tell
-        self._documents: Documents | None = None
+        self._documents = self._client.documents(on_trouble=self._note)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._look, name="poller", daemon=True)
 
     @property
     def answered_at(self) -> float | None:
         """When the last good answer came, by the monotonic clock; None before the first."""
-        documents = self._documents
-        return None if documents is None else documents.answered_at
+        return self._documents.answered_at
 
     @property
     def looks(self) -> int:
         """How many good answers came."""
-        documents = self._documents
-        return 0 if documents is None else documents.looks
+        return self._documents.looks
 
     @property
     def is_answered(self) -> bool:
@@ -73,9 +68,8 @@ class Poller:
 
     def approve(self, output: messages.ApproveEvent) -> None:
         """Approve an event in a thread of its own; the answer is told."""
-        thread = threading.Thread(target=self._approve, args=(output,), daemon=True)
         try:
-            thread.start()
+            threading.Thread(target=self._approve, args=(output,), daemon=True).start()
         except RuntimeError as error:  # the system gives no more threads
             LOGGER.warning("approving %s: %s", output.event.event_id, error)
             self._tell(messages.ApprovalAnswered(output.request, None))
@@ -89,17 +83,16 @@ class Poller:
         """Look until it is closed, whatever happens: an agent that sees nothing is useless."""
         while not self._closed.is_set():
             try:
-                with self._client.documents(on_trouble=self._note) as documents:
-                    self._documents = documents
-                    for document in documents:
-                        self.trouble = ""
-                        self._tell(messages.DocumentSeen(document.events, self._client.name))
-            except Misuse:
-                return  # it was closed
+                for document in self._documents:
+                    self.trouble = ""
+                    self._tell(messages.DocumentSeen(document.events, self._client.name))
             except Exception as error:
                 LOGGER.exception("a fault in looking, the agent's own; it looks again")
                 self.trouble = f"a fault of the agent's own: {error}"
-            self._closed.wait(FAULT_SECONDS)
+                self._documents.close()
+                self._closed.wait(FAULT_SECONDS)
+                with contextlib.suppress(Misuse):  # it was closed
+                    self._documents = self._client.documents(on_trouble=self._note)
 
     def _note(self, trouble: Trouble) -> None:
         if trouble.reason != NO_NAME:  # its end is not told

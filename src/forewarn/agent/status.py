@@ -49,11 +49,7 @@ def is_ready(decider: Decider) -> bool:
 def report(decider: Decider, now: float, *, dry: bool = False) -> dict[str, Any]:
     """Return `/status`: the events in hand and the effects that stand, for people and peers.
 
-    Args:
-        decider: The decider.
-        now: The monotonic clock's seconds.
-        dry: Whether nothing is really done: then the machine stays in its pool, and peers are not
-            told that it is prepared.
+    In a dry run the machine stays in its pool, and peers are not told that it is prepared.
     """
     cases = decider.state.cases.values()
     return {
@@ -66,11 +62,7 @@ def report(decider: Decider, now: float, *, dry: bool = False) -> dict[str, Any]
 
 
 def without_reasons(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a status for another machine's eyes: what programs said may hold their secrets.
-
-    Args:
-        told: As `report` returns it, which stays as it is.
-    """
+    """Return a status for another machine's eyes: what programs said may hold their secrets."""
 
     def bare(each: Mapping[str, Any]) -> Mapping[str, Any]:
         return each if not each["reason"] else {**each, "reason": ""}
@@ -92,11 +84,9 @@ class _PeerStatus(msgspec.Struct):
 
 
 def agreeing(answer: bytes, event_id: str) -> str | None:
-    """Return the name of a peer that is prepared for an event, from its `/status`.
+    """Return the name, as names are compared, of a peer that is prepared for this very event.
 
-    Returns:
-        The name as names are compared; None if it is not prepared for this very event, or if the
-        answer is not a status.
+    None if it is not, or if the answer is no `/status`.
     """
     try:
         told = msgspec.json.decode(answer, type=_PeerStatus)
@@ -198,19 +188,6 @@ steps of a hundred would look as if it stood still."""
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
-class LiveValues(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scrape finds out at its own moment."""
-
-    healthy: bool
-    """Whether `/healthz` says so."""
-    endpoint_up: bool
-    """Whether the last look was answered."""
-    last_look: float | None
-    """When the last answer came, in seconds since 1970; None before the first."""
-    looks: int
-    """How many answers came."""
-
-
 class Metrics:
     """Counts what happens. The deciding thread owns it; `live_page` touches nothing of it."""
 
@@ -276,14 +253,16 @@ class Metrics:
         )
 
 
-def live_page(live: LiveValues) -> bytes:
-    """Return the metrics that change without any input; any thread may call it."""
-    last_look: dict[Labels, float] = {} if live.last_look is None else {(): live.last_look}
+def live_page(*, healthy: bool, endpoint_up: bool, last_look: float | None, looks: int) -> bytes:
+    """Return the metrics that change without any input; any thread may call it.
+
+    `last_look` is when the last answer came, in seconds since 1970; None before the first.
+    """
     return _page(
-        healthy={(): int(live.healthy)},
-        endpoint_up={(): int(live.endpoint_up)},
-        last_look_timestamp_seconds=last_look,
-        looks_total={(): live.looks},
+        healthy={(): int(healthy)},
+        endpoint_up={(): int(endpoint_up)},
+        last_look_timestamp_seconds={} if last_look is None else {(): last_look},
+        looks_total={(): looks},
     )
 
 
@@ -319,6 +298,7 @@ HEAD_BYTES: Final = 16 * 1024
 NO_FILES_SECONDS: Final = 0.1
 """Before the next connection is taken when the process has no file left for one."""
 
+TEXT: Final = "text/plain; charset=utf-8"
 Page: TypeAlias = tuple[int, str, bytes]
 """The status, the content type and the body."""
 
@@ -326,11 +306,9 @@ Page: TypeAlias = tuple[int, str, bytes]
 class StatusServer:
     """Listens and answers until it is closed: one GET a connection, each in a thread of its own.
 
-    Args:
-        address: The address and the port; 0 is any free one.
-        page: Returns a page by its path, None where there is none; any thread calls it. `own` says
-            that the question comes from this machine's own address: from any of its users, or
-            through a proxy or tunnel on it, whoever may be behind that.
+    Port 0 is any free one. Any thread calls `page`, which returns a page by its path, None where
+    there is none; its second argument tells that the question comes from this machine's own
+    address: from any of its users, or through a proxy or tunnel on it, whoever is behind that.
 
     Raises:
         OSError: It cannot listen on the address.
@@ -367,12 +345,11 @@ class StatusServer:
             except OSError:
                 self._closed.wait(NO_FILES_SECONDS)
                 continue
-            thread = threading.Thread(target=self._answer, args=(connection,), daemon=True)
             if not self._places.acquire(blocking=False):
                 connection.close()
                 continue
             try:
-                thread.start()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
             except RuntimeError:  # the system gives no more threads
                 self._places.release()
                 connection.close()
@@ -392,11 +369,11 @@ class StatusServer:
 
     def _answer_to(self, request: h11.Request | None, *, own: bool) -> Page:
         if request is None:
-            return 400, "text/plain; charset=utf-8", b"Bad request\n"
+            return 400, TEXT, b"Bad request\n"
         if request.method != b"GET":
-            return 405, "text/plain; charset=utf-8", b"Method not allowed\n"
+            return 405, TEXT, b"Method not allowed\n"
         path = request.target.decode("ascii").partition("?")[0]
-        return self._page(path, own) or (404, "text/plain; charset=utf-8", b"Not found\n")
+        return self._page(path, own) or (404, TEXT, b"Not found\n")
 
 
 def _request(http: h11.Connection, connection: socket.socket, until: float) -> h11.Request | None:
@@ -424,13 +401,12 @@ def _request(http: h11.Connection, connection: socket.socket, until: float) -> h
 
 def _respond(http: h11.Connection, page: Page) -> bytes:
     status, kind, body = page
-    headers = [
-        ("Server", "forewarn-agent"),
-        ("Content-Type", kind),
-        ("Content-Length", str(len(body))),
-        ("Cache-Control", "no-store"),
-        ("Connection", "close"),
-        *([("Allow", "GET")] if status == 405 else []),
-    ]
-    head = http.send(h11.Response(status_code=status, headers=headers)) or b""
+    headers = {
+        "Server": "forewarn-agent",
+        "Content-Type": kind,
+        "Content-Length": str(len(body)),
+        "Cache-Control": "no-store",
+        "Connection": "close",
+    } | ({"Allow": "GET"} if status == 405 else {})
+    head = http.send(h11.Response(status_code=status, headers=list(headers.items()))) or b""
     return head + (http.send(h11.Data(data=body)) or b"")

@@ -190,8 +190,6 @@ def status(
 
     It asks the agent that runs on this machine.
     """
-    from forewarn.agent import action_settings
-
     tree = _ask(_listen(config) if address is None else address)
     if as_json:
         output.document(tree)
@@ -220,7 +218,7 @@ def status(
         if effect.get("tells"):  # it has told somebody, and changed nothing
             continue
         how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
-        output.say(f"{how}: {action_settings.readable_effect(effect['effect'])}{_why(effect)}")
+        output.say(f"{how}: {effect['effect']}{_why(effect)}")
 
 
 @app.command()
