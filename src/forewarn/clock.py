@@ -32,10 +32,7 @@ class Clock(Protocol):
     async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
         """Return when `seconds` of this clock are over, or at once when `wake` is set.
 
-        Args:
-            seconds: How long at most, in this clock's seconds; 0 or less returns at the loop's
-                next turn.
-            wake: Ends the wait early. It is left as it is: who sets it clears it.
+        0 seconds or less return at the loop's next turn. `wake` is left as it is.
         """
         ...
 
@@ -53,7 +50,14 @@ class SystemClock:
 
     async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
         """Wait in real seconds."""
-        await _wait_real(seconds, wake)
+        import asyncio  # noqa: PLC0415 - a process that only reads the time has no use for it
+
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):  # wait_for would make a task of the waiting
+                await wake.wait()
 
 
 class ScaledClock:
@@ -69,9 +73,7 @@ class ScaledClock:
     """
 
     def __init__(self, factor: float, origin: datetime, real_origin: datetime) -> None:
-        if factor <= 0:
-            message = f"a clock's factor must be more than 0, not {factor}"
-            raise ValueError(message)
+        assert factor > 0
         self._factor = factor
         self._origin = origin
         self._real_origin = real_origin
@@ -86,7 +88,7 @@ class ScaledClock:
 
     async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
         """Wait in scaled seconds."""
-        await _wait_real(seconds / self._factor, wake)
+        await SystemClock().wait(seconds / self._factor, wake)
 
 
 class ManualClock:
@@ -110,14 +112,8 @@ class ManualClock:
         return self._monotonic
 
     def advance(self, by: timedelta) -> None:
-        """Let time pass, and end the waits that are over by then.
-
-        Args:
-            by: How much; not negative (a clock that is set back is `jump`).
-        """
-        if by < timedelta(0):
-            message = f"time passes forward only, not by {by}"
-            raise ValueError(message)
+        """Let time pass, and end the waits that are over by then; `jump` sets a clock back."""
+        assert by >= timedelta(0)
         self._now += by
         self._monotonic += by.total_seconds()
         over = [sleeper for sleeper in self._sleepers if sleeper[0] <= self._monotonic]
@@ -147,14 +143,3 @@ class ManualClock:
                 task.cancel()
             with contextlib.suppress(ValueError):
                 self._sleepers.remove(sleeper)
-
-
-async def _wait_real(seconds: float, wake: "asyncio.Event") -> None:
-    import asyncio  # noqa: PLC0415 - a process that only reads the time has no use for it
-
-    if seconds <= 0:
-        await asyncio.sleep(0)
-        return
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):  # wait_for would make a task of the waiting
-            await wake.wait()

@@ -1,13 +1,8 @@
 """Settings files: TOML trees converted to structs, with errors that say where and what to do.
 
-This is the reader alone: it knows no setting. `server/settings.py` has the service's settings and
-`agent/settings.py` the agent's, each as structs of their own.
-
-The environment overrides single settings: with the prefix `FOREWARN_SET_`,
-`FOREWARN_SET_GUEST__HEAD_SECONDS=3` is `head_seconds` of `[guest]`. A rule that no type expresses
-is in the struct's `__post_init__`, which raises `FieldError`.
-
-Nothing heavy is imported here: the command line finds the service's socket by these functions.
+The settings themselves are in `server/settings.py` and `agent/settings.py`. The environment
+overrides single ones: `FOREWARN_SET_GUEST__HEAD_SECONDS=3` is `head_seconds` of `[guest]`. A rule
+that no type expresses is in the struct's `__post_init__`, which raises `FieldError`.
 """
 
 import difflib
@@ -47,12 +42,7 @@ class SettingsError(Exception):
 
 
 class FieldError(ValueError):
-    """A rule of a struct that no type expresses: raised by `__post_init__`, told with the path.
-
-    Args:
-        field: The field's name.
-        message: What was expected.
-    """
+    """A field breaks a rule that no type expresses; `message` is what was expected."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -82,11 +72,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the tree of a TOML file.
-
-    Raises:
-        SettingsError: It cannot be read, is too large, or is not TOML.
-    """
+    """Return the tree of a TOML file."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -106,11 +92,7 @@ def read(path: Path) -> dict[str, Any]:
 def overrides(environment: Mapping[str, str], prefix: str, shape: type) -> list[Source]:
     """Return a source for each variable whose name begins with `prefix`, in the names' order.
 
-    Args:
-        environment: The process's variables.
-        prefix: Such as `FOREWARN_SET_`.
-        shape: The struct that they set: a text setting takes the value as it is, any other takes
-            it as TOML if it is TOML.
+    A setting of `shape` that is text takes the value as it is, any other as TOML if it is TOML.
     """
     sources = []
     for variable in sorted(name for name in environment if name.startswith(prefix)):
@@ -127,23 +109,15 @@ def overrides(environment: Mapping[str, str], prefix: str, shape: type) -> list[
 
 def merged(earlier: Tree, later: Tree) -> dict[str, Any]:
     """Return both trees as one; the later one wins where both have a setting."""
-    both = dict(earlier)
-    for key, value in later.items():
-        before = both.get(key)
-        if isinstance(before, dict) and isinstance(value, dict):
-            both[key] = merged(before, value)
-        else:
-            both[key] = value
+    both = {**earlier, **later}
+    for key in earlier.keys() & later.keys():
+        if isinstance(earlier[key], dict) and isinstance(later[key], dict):
+            both[key] = merged(earlier[key], later[key])
     return both
 
 
 def convert(tree: Tree, shape: type[T], sources: Sequence[Source]) -> T:
-    """Return the settings that a tree holds.
-
-    Args:
-        tree: The sources' trees, merged.
-        shape: The struct.
-        sources: Where the tree comes from, later ones last: an error names the source at fault.
+    """Return the settings that the merged tree of some sources holds; later sources come last.
 
     Raises:
         SettingsError: The first mistake. It names the source that has this mistake by itself,
@@ -169,11 +143,7 @@ def convert(tree: Tree, shape: type[T], sources: Sequence[Source]) -> T:
 def explain(error: msgspec.ValidationError, shape: type) -> Mistake:
     """Return what msgspec's first error says, with its path and with what to write instead.
 
-    Settings files and request bodies are both explained here.
-
-    Args:
-        error: As `msgspec.convert` or `msgspec.json.decode` raised it.
-        shape: The type that was expected.
+    Settings files and request bodies are both explained here; `shape` is what was expected.
     """
     what, marked, path = str(error).rpartition(_PATH)
     if not marked:
@@ -195,12 +165,7 @@ def explain(error: msgspec.ValidationError, shape: type) -> Mistake:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)`, or the list of what is known if nothing is similar.
-
-    Args:
-        name: What somebody wrote.
-        known: What may be written.
-    """
+    """Return ` (did you mean 'x'?)`, or the list of what is known if nothing is similar."""
     by_case = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_case, n=1)
     if near:
@@ -217,8 +182,7 @@ def state_folder(environment: Mapping[str, str]) -> Path:
     given = environment.get("STATE_DIRECTORY")
     if given:
         return Path(given.split(":")[0])
-    effective_user = getattr(os, "geteuid", None)  # Windows has none
-    if effective_user is not None and effective_user() == 0:
+    if getattr(os, "geteuid", lambda: 1)() == 0:  # Windows has none
         return SYSTEM_STATE
     return Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "forewarn"
 
@@ -228,14 +192,8 @@ def find(environment: Mapping[str, str], variable: str, name: str) -> Path | Non
 
     The first of: the file that the variable names, `$XDG_CONFIG_HOME/forewarn/NAME`,
     `/etc/forewarn/NAME`.
-
-    Args:
-        environment: The process's variables.
-        variable: The variable that may name it.
-        name: The file's name.
     """
-    named = environment.get(variable)
-    if named:
+    if named := environment.get(variable):
         return Path(named)
     own = Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "forewarn"
     candidates = (own / name, SYSTEM_CONFIG / name)
@@ -265,7 +223,6 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def _toml_value(text: str) -> object:
-    """Return a TOML value, or the text itself if it is not TOML."""
     try:
         tree = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -276,11 +233,11 @@ def _toml_value(text: str) -> object:
 @functools.cache
 def _fields(hint: object) -> dict[str, Any]:
     """Return the type of each field of a struct, by its name in files; {} for any other type."""
-    struct = _struct(hint)
-    if struct is None:
-        return {}
-    hints = typing.get_type_hints(struct)
-    return {field.encode_name: hints[field.name] for field in msgspec.structs.fields(struct)}
+    for one in _alternatives(hint):
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
+            hints = typing.get_type_hints(one)
+            return {field.encode_name: hints[field.name] for field in msgspec.structs.fields(one)}
+    return {}
 
 
 def _type_at(hint: object, path: Iterable[str]) -> object:
@@ -291,21 +248,11 @@ def _type_at(hint: object, path: Iterable[str]) -> object:
 
 
 def _alternatives(hint: object) -> Sequence[object]:
-    """Return the types of a union; any other type alone."""
     union = typing.get_origin(hint) in {types.UnionType, typing.Union}
     return typing.get_args(hint) if union else (hint,)
 
 
-def _struct(hint: object) -> type[msgspec.Struct] | None:
-    """Return the struct that a value of this type is; None if it is no struct."""
-    for one in _alternatives(hint):
-        if isinstance(one, type) and issubclass(one, msgspec.Struct):
-            return one
-    return None
-
-
 def _element(hint: object) -> object:
-    """Return the type of a list's elements; None if this is no list."""
     for one in _alternatives(hint):
         if typing.get_origin(one) in {tuple, list}:
             return typing.get_args(one)[0]
@@ -313,7 +260,6 @@ def _element(hint: object) -> object:
 
 
 def _choices(hint: object) -> list[str]:
-    """Return the only values that a type allows; [] if there is no such list."""
     for one in _alternatives(hint):
         if typing.get_origin(one) is Literal:
             return [str(choice) for choice in typing.get_args(one)]

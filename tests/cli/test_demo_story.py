@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-import pytest
 
 from forewarn.cli.demo import show, story
 from forewarn.maintenance import fleet
@@ -66,66 +65,54 @@ def started(at: datetime, **changes: object) -> schemas.OperationView:
     return operation(**values)
 
 
+END = T0 + timedelta(minutes=40)
+
+
 def test_a_start_before_its_time_without_approval_is_found() -> None:
-    story.judge_nothing_early([operation(), started(T0 + NOTICE)])
-    story.judge_nothing_early([started(T0 + NOTICE / 2, events=approved(T0 + NOTICE / 3))])
-    with pytest.raises(story.DemoFailed):
-        story.judge_nothing_early([started(T0 + NOTICE - timedelta(seconds=1))])
-    with pytest.raises(story.DemoFailed):
-        story.judge_nothing_early([started(T0 + NOTICE / 3, events=approved(T0 + NOTICE / 2))])
+    early = T0 + NOTICE / 2
+    assert not story.judge([operation(), started(T0 + NOTICE, ended_at=END)])
+    assert not story.judge([started(early, ended_at=END, events=approved(early))])
+    assert story.judge([started(T0 + NOTICE - timedelta(seconds=1), ended_at=END)])
+    assert story.judge([started(T0 + NOTICE / 3, ended_at=END, events=approved(early))])
 
 
-def test_two_domains_down_at_once_are_found() -> None:
-    one = started(T0, ended_at=T0 + timedelta(minutes=3))
+def test_two_domains_down_at_once_are_found_unless_one_is_preempted() -> None:
+    one = started(T0 + NOTICE, ended_at=END)
     (event,) = one.events
     other = (msgspec.structs.replace(event, update_domain=1),)
-    end = T0 + timedelta(minutes=6)
-    after = started(T0 + timedelta(minutes=3), id="2.1", ended_at=end, events=other)
-    within = started(T0 + timedelta(minutes=2), id="2.1", ended_at=end, events=other)
-    story.judge_one_domain_at_a_time([after, one])
-    with pytest.raises(story.DemoFailed, match=r"1\.1 and 2\.1"):
-        story.judge_one_domain_at_a_time([within, one])
-
-
-def test_two_operations_in_one_domain_may_be_down_at_once() -> None:
-    one = started(T0, ended_at=T0 + timedelta(minutes=3))
-    beside = started(T0 + timedelta(minutes=1), id="2.1", ended_at=T0 + timedelta(minutes=2))
-    (event,) = one.events
-    third = started(
-        T0 + timedelta(minutes=2),
-        id="3.1",
-        ended_at=T0 + timedelta(minutes=5),
-        events=(msgspec.structs.replace(event, update_domain=1),),
-    )
-    story.judge_one_domain_at_a_time([one, beside])
-    with pytest.raises(story.DemoFailed, match=r"1\.1 and 3\.1"):
-        story.judge_one_domain_at_a_time([one, beside, third])
+    within = started(END - timedelta(minutes=1), id="2.1", ended_at=END, events=other)
+    after = started(END, id="2.1", ended_at=END + NOTICE, events=other)
+    beside = started(END - timedelta(minutes=1), id="2.1", ended_at=END)
+    preempted = msgspec.structs.replace(within, event_type=EventType.PREEMPT)
+    assert not story.judge([after, one])
+    assert not story.judge([one, beside])
+    assert not story.judge([one, preempted])
+    assert story.judge([within, one])
 
 
 def test_a_step_that_is_announced_too_soon_is_found() -> None:
     end = T0 + timedelta(minutes=3)
     first = started(T0, status=EventStatus.COMPLETED, ended_at=end)
-    story.judge_announcements([operation(id="1.2", announced_at=end), first])
-    with pytest.raises(story.DemoFailed, match=r"1\.2"):
-        story.judge_announcements(
-            [first, operation(id="1.2", announced_at=end - timedelta(seconds=1))]
-        )
+    following = operation(id="1.2", announced_at=end)
+    assert not story.judge_steps([first, following])
+    soon = operation(id="1.2", announced_at=end - timedelta(seconds=1))
+    assert story.judge_steps([first, soon])
     failed = started(T0, status=EventStatus.FAILED, ended_at=end)
-    with pytest.raises(story.DemoFailed, match=r"1\.2"):
-        story.judge_announcements([failed, operation(id="1.2", announced_at=end)])
+    assert story.judge_steps([failed, following])
 
 
-def test_what_happens_to_an_operation_is_told_once() -> None:
-    announced = operation()
-    assert len(show.news(None, announced)) == 1
-    assert show.news(announced, announced) == []
-    begun = started(T0, events=approved(T0), start_cause=StartCause.APPROVED)
-    by, starts = show.news(announced, begun)
-    assert by.endswith("approved by web-0")
-    late = started(T0 + NOTICE, start_cause=StartCause.NOTICE_OVER)
-    assert show.news(announced, late) != [starts]
+def test_what_happens_to_an_operation_is_told() -> None:
+    announced = show.facts(operation())
+    assert len(announced) == 1
+    begun = show.facts(started(T0, events=approved(T0), start_cause=StartCause.APPROVED))
+    assert begun[:1] == announced
+    assert begun[1].endswith("approved by web-0")
+    late = show.facts(started(T0 + NOTICE, start_cause=StartCause.NOTICE_OVER))
+    assert late[:1] == announced
+    assert len(late) == 2
+    assert late[1] != begun[2]
     done = started(T0, status=EventStatus.COMPLETED, took_seconds=180.0)
-    assert len(show.news(begun, done)) == 1
+    assert len(show.facts(done)) == 3
 
 
 def test_every_machine_of_the_fleet_has_a_guest() -> None:

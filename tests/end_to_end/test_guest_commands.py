@@ -17,7 +17,7 @@ import pytest
 from client.scripted import Asked, document, message, serving
 from client.world import listed
 from end_to_end.running import Running, lasting
-from forewarn.cli import guest
+from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus
 from ports import free_port
 
@@ -249,7 +249,7 @@ def test_an_event_too_large_for_a_variable_reaches_the_command_whole(tmp_path: P
 
 
 def test_a_server_cannot_send_escapes_to_a_terminal() -> None:
-    words = guest.printable("E\x1b]0;title\x07\x9b2J\r\n 1 \u00e9")
+    words = output.printable("E\x1b]0;title\x07\x9b2J\r\n 1 \u00e9")
     assert words.isprintable()
     assert words.endswith(" 1 \u00e9")
 

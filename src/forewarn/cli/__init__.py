@@ -1,23 +1,22 @@
 """The command line: one file for each group of commands. It puts the concrete parts together.
 
     main         all commands, and how their errors are printed
-    serve        `forewarn serve`
+    serve        `forewarn serve` and `restore-check`
     fleet        `forewarn fleet`
     fleet_file   reads a fleet file, and names its entries in errors
-    schedule     `forewarn schedule`
-    maintenance  `forewarn maintenance`
+    maintenance  `forewarn schedule` and `forewarn maintenance`
     events       `forewarn events`, `approve`, `cancel` and `postpone`
     holds        `forewarn hold` and `release`
     alerts       `forewarn alerts`, `acknowledge`, `resolve` and `clock trust`
     history      `forewarn history`
     watch        `forewarn watch`
-    restore_check `forewarn restore-check`
     agent        `forewarn agent`
     simulate     `forewarn simulate`
     demo         `forewarn demo`
     operator     the operator plane, as the commands ask it
     guest        the metadata endpoint, as the commands ask it
     operations   operations as tables
+    options      what commands take
     output       tables, text, JSON
     times        times and spans
     exits        the exit statuses

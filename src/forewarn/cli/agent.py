@@ -2,22 +2,33 @@
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from forewarn.cli import output
-from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.exits import ExitStatus, Failed, settings_are_usable
+from forewarn.cli.options import JsonOption, flag, option
+from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from forewarn.agent.rules import ActionForecast, Forecast, Rule
     from forewarn.agent.settings import AgentSettings, Loaded
     from forewarn.client.event import Event
 
 app = typer.Typer(no_args_is_help=True)
+
+
+class LiveStatus(StrEnum):
+    """The statuses of an event that a guest sees."""
+
+    SCHEDULED = "Scheduled"
+    STARTED = "Started"
+
 
 PROGRAM = "forewarn.agent"
 """The module that is the agent's process."""
@@ -30,11 +41,10 @@ MAX_ANSWER = 16 * 1024 * 1024
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--config",
-        metavar="FILE",
-        show_default=False,
-        help="The settings (TOML), with the drop-ins beside them. Default: FOREWARN_AGENT_CONFIG, "
+        "FILE",
+        "The settings (TOML), with the drop-ins beside them. Default: FOREWARN_AGENT_CONFIG, "
         "the user's own agent.toml, or /etc/forewarn/agent.toml.",
     ),
 ]
@@ -52,14 +62,16 @@ def check(*, config: ConfigOption = None) -> None:
     It shows for each type of event which rules are tried for it, in their order.
     """
     from forewarn.agent.rules import BUILT_IN, Match
-    from forewarn.vocabulary import EventType
 
     loaded = _load(config)
     rules = loaded.settings.rule
     read = ", ".join(str(file) for file in loaded.files)
     output.say(read or "No settings file: these are the defaults.")
     for number, rule in enumerate(rules, 1):
-        output.say(f"{number:>3}. {_told(rule)}  ({loaded.origins[rule.name].name})")
+        actions = ", ".join(step.kind for step in rule.prepare) or "nothing"
+        off = "" if rule.enabled else " (not enabled)"
+        origin = loaded.origins[rule.name].name
+        output.say(f"{number:>3}. {rule.name}{off}: {actions}; approve {rule.approve}  ({origin})")
     output.say(f"{len(rules) + 1:>3}. {BUILT_IN.name}")
     output.say("Rules that are tried for an event of this machine:")
     reached = {rule.name for rule in rules if not rule.enabled or rule.match.machine == "others"}
@@ -73,8 +85,12 @@ def check(*, config: ConfigOption = None) -> None:
                 if rule.match in {Match(types=types, machine=m) for m in ("mine", "any")}:
                     break  # it takes every one
         output.say(f"  {kind.value:<10} {'; then '.join(offered)}")
-    unreached = [rule.name for rule in rules if rule.name not in reached]
-    for warning in (*map(_unreached, unreached), *_warnings(loaded)):
+    for rule in rules:
+        if rule.name not in reached:
+            output.note(
+                f"note: rule {rule.name!r} is never reached: earlier rules take all of its events"
+            )
+    for warning in _warnings(loaded):
         output.note(f"note: {warning}")
 
 
@@ -83,54 +99,44 @@ def explain(
     *,
     config: ConfigOption = None,
     event_type: Annotated[
-        str, typer.Option("--type", metavar="TYPE", help="The event's type, such as Reboot.")
+        EventType,
+        option("--type", "TYPE", "The event's type, such as Reboot.", case_sensitive=False),
     ],
     source: Annotated[
-        str, typer.Option("--source", metavar="SOURCE", help="Platform or User.")
-    ] = "Platform",
+        EventSource, option("--source", "SOURCE", "Platform or User.", case_sensitive=False)
+    ] = EventSource.PLATFORM,
     status: Annotated[
-        str, typer.Option("--status", metavar="STATUS", help="Scheduled or Started.")
-    ] = "Scheduled",
+        LiveStatus, option("--status", "STATUS", "Scheduled or Started.", case_sensitive=False)
+    ] = LiveStatus.SCHEDULED,
     duration_seconds: Annotated[
-        int,
-        typer.Option(
-            "--duration-seconds",
-            metavar="N",
-            help="How long the interruption lasts; -1 is unknown.",
-        ),
+        int, option("--duration-seconds", "N", "How long the interruption lasts; -1 is unknown.")
     ] = -1,
     notice_seconds: Annotated[
-        float, typer.Option("--notice-seconds", metavar="N", min=0, help="The notice that is left.")
+        float, option("--notice-seconds", "N", "The notice that is left.", min=0)
     ] = 900.0,
-    description: Annotated[
-        str, typer.Option("--description", metavar="TEXT", help="The event's description.")
-    ] = "",
+    description: Annotated[str, option("--description", "TEXT", "The event's description.")] = "",
     others: Annotated[
-        bool, typer.Option("--others", help="The event is for other machines, not this one.")
+        bool, flag("--others", "The event is for other machines, not this one.")
     ] = False,
     machines: Annotated[
-        int,
-        typer.Option("--machines", metavar="N", min=1, help="How many machines the event names."),
+        int, option("--machines", "N", "How many machines the event names.", min=1)
     ] = 1,
 ) -> None:
     """Show what the agent would do for an event."""
     from forewarn.agent import rules
     from forewarn.client.event import Event
-    from forewarn.vocabulary import EventSource, EventStatus, EventType
 
-    kind = _one_of("--type", event_type, [each.value for each in EventType])
     loaded = _load(config)
-    state = _one_of("--status", status, [EventStatus.SCHEDULED.value, EventStatus.STARTED.value])
-    started = state == EventStatus.STARTED
+    started = status is LiveStatus.STARTED
     event = Event(
         event_id="",
-        status=state,
-        event_type=kind,
-        resource_type="VirtualMachine",
+        status=status.value,
+        event_type=event_type.value,
+        resource_type=RESOURCE_TYPE,
         resources=("",) * machines,
         not_before=None,
         description=description,
-        source=_one_of("--source", source, [each.value for each in EventSource]),
+        source=source.value,
         duration_seconds=duration_seconds,
         concerns_me=not others,
     )
@@ -148,12 +154,10 @@ def run(
     *,
     config: ConfigOption = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Do nothing and approve nothing; log what would be done."),
+        bool, flag("--dry-run", "Do nothing and approve nothing; log what would be done.")
     ] = False,
     once: Annotated[
-        bool,
-        typer.Option("--once", help="End when everything for the first document is done."),
+        bool, flag("--once", "End when everything for the first document is done.")
     ] = False,
 ) -> None:
     """Run the agent until SIGTERM or Ctrl-C."""
@@ -175,16 +179,13 @@ def status(
     config: ConfigOption = None,
     address: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--address",
-            metavar="ADDRESS",
-            show_default=False,
-            help="The agent's status port, such as 127.0.0.1:8171; reads no settings.",
+            "ADDRESS",
+            "The agent's status port, such as 127.0.0.1:8171; reads no settings.",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the agent's answer as JSON.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the events in hand and what was done.
 
@@ -228,8 +229,6 @@ def retry(*, config: ConfigOption = None) -> None:
     The agent on this machine prepares again for each event whose preparation failed and that it
     therefore did not approve.
     """
-    from forewarn.vocabulary import EventStatus
-
     tree = _ask(_listen(config))
     margin = _load(config).settings.margin_seconds
     held = [event for event in tree["events"] if event["phase"] == "Held"]
@@ -240,7 +239,7 @@ def retry(*, config: ConfigOption = None) -> None:
     for event in held:
         name = f"{event['event_id']} {event['event_type']}"
         left = event["notice_left_seconds"]
-        if event["event_status"] != EventStatus.SCHEDULED:
+        if event["event_status"] != LiveStatus.SCHEDULED:
             output.note(
                 f"{name} is {event['event_status']}: the agent prepares only if the rule has "
                 "even_if_started"
@@ -252,31 +251,26 @@ def retry(*, config: ConfigOption = None) -> None:
 
 
 def _signal(process: object) -> None:
-    """Send the agent's process SIGUSR1, to retry."""
     import signal
 
     word = getattr(signal, "SIGUSR1", None)
     if word is None:
-        raise Failed(
-            ExitStatus.USAGE, "this platform has no SIGUSR1, which asks the agent to retry"
+        message = "this platform has no SIGUSR1, which asks the agent to retry"
+        raise Failed(ExitStatus.USAGE, message)
+    if not (isinstance(process, int) and _is_agent(process)):
+        message = (
+            "the agent does not report its process: if it is older than this release, restart it "
+            "first (SIGUSR1 would end it); if it runs elsewhere, as in a container, retry there"
+            if process is None
+            else "the agent's process is not visible from here: send SIGUSR1 where it runs, as in "
+            "its container"
         )
-    if isinstance(process, int) and _is_agent(process):
-        try:
-            os.kill(process, word)
-        except PermissionError as error:
-            message = (
-                f"not permitted to signal the agent, process {process}: run as root or as its user"
-            )
-            raise Failed(ExitStatus.UNAUTHORIZED, message) from error
-        return
-    message = (
-        "the agent does not report its process: if it is older than this release, restart it first "
-        "(SIGUSR1 would end it); if it runs elsewhere, as in a container, retry there"
-        if process is None
-        else "the agent's process is not visible from here: send SIGUSR1 where it runs, as in its "
-        "container"
-    )
-    raise Failed(ExitStatus.NOT_FOUND, message)
+        raise Failed(ExitStatus.NOT_FOUND, message)
+    try:
+        os.kill(process, word)
+    except PermissionError as error:
+        message = f"cannot signal the agent, process {process}: run as root or as its user"
+        raise Failed(ExitStatus.UNAUTHORIZED, message) from error
 
 
 def _is_agent(process: int) -> bool:
@@ -288,37 +282,24 @@ def _is_agent(process: int) -> bool:
 
 
 def _why(told: "dict[str, Any]") -> str:
-    """Return an action's reason, if it has one."""
     return f": {told['reason']}" if told.get("reason") else ""
 
 
 def _load(config: Path | None) -> "Loaded":
     from forewarn.agent import settings
-    from forewarn.settings import SettingsError
 
-    try:
+    with settings_are_usable():
         return settings.load(config, os.environ)
-    except SettingsError as error:
-        raise Failed(ExitStatus.USAGE, str(error)) from error
-
-
-def _told(rule: "Rule") -> str:
-    actions = ", ".join(step.kind for step in rule.prepare) or "nothing"
-    off = "" if rule.enabled else " (not enabled)"
-    return f"{rule.name}{off}: {actions}; approve {rule.approve}"
 
 
 def _offered(rule: "Rule", kind: str) -> bool:
-    """Tell whether a rule may take an event of this machine of one type."""
     types = rule.match.types
     return rule.enabled and rule.match.machine != "others" and (not types or kind in types)
 
 
-def _unreached(name: str) -> str:
-    return f"rule {name!r} is never reached: earlier rules take all of its events"
-
-
 def _warnings(loaded: "Loaded") -> list[str]:
+    import shutil
+
     from forewarn.agent.actions import notify
     from forewarn.agent.settings import OFF
 
@@ -334,25 +315,20 @@ def _warnings(loaded: "Loaded") -> list[str]:
         )
     if any(step.ready for step in steps) and settings.status.listen == OFF:
         found.append("a rule has a ready action, but status.listen is off: no balancer can see it")
-    return [*found, *_missing_programs(loaded)]
-
-
-def _missing_programs(loaded: "Loaded") -> list[str]:
-    """Return a warning for each absolute path of a program that cannot be run here."""
-    import shutil
-
-    return [
+    found += [
         f"rule {rule.name!r}: no executable program {argv[0]!r} on this machine"
-        for rule in loaded.settings.rule
+        for rule in settings.rule
         for step in rule.prepare
         if rule.enabled and step.command is not None
         for argv in (step.command.run, step.command.undo)
         if argv and Path(argv[0]).is_absolute() and shutil.which(argv[0]) is None
     ]
+    return found
 
 
 def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) -> "list[str]":
-    """Return the rules that would take the event if its unknown duration were short."""
+    import itertools
+
     import msgspec
 
     from forewarn.agent import rules
@@ -361,41 +337,33 @@ def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) 
     if event.duration_seconds != UNKNOWN_DURATION:
         return []
     short = msgspec.structs.replace(event, duration_seconds=0)
-    names = []
-    for rule in own:
-        if rules.matches(rule, event, notice):
-            break
-        if rules.matches(rule, short, notice):
-            names.append(rule.name)
-    return names
+    before = itertools.takewhile(lambda rule: not rules.matches(rule, event, notice), own)
+    return [rule.name for rule in before if rules.matches(rule, short, notice)]
 
 
-def _plan(rule: "Rule", event: "Event", notice: float, settings: "AgentSettings") -> list[str]:
-    """Return what a rule would do, line by line, with the time for each action."""
+def _plan(
+    rule: "Rule", event: "Event", notice: float, settings: "AgentSettings"
+) -> "Iterator[str]":
     from forewarn.agent import action_settings, rules
 
     left = notice - settings.margin_seconds
     seen = rules.forecast(rule, left, started=event.started)
-    lines = []
     if not event.started and any(not step.settings.tells for step in rule.prepare):
-        lines.append(
+        yield (
             f"Time: {max(0.0, left):g} s for all actions ({notice:g} s of notice less "
             f"margin_seconds = {settings.margin_seconds:g})"
         )
     for number, prospect in enumerate(seen.prospects, 1):
-        lines.append(
-            f"  {number}. {action_settings.action_name(prospect.action)}: {_fate(prospect, rule)}"
-        )
-    lines.append(f"Approve: {_approval(rule, event, seen, settings)}")
+        action = action_settings.action_name(prospect.action)
+        yield f"  {number}. {action}: {_fate(prospect, rule)}"
+    yield f"Approve: {_approval(rule, event, seen, settings)}"
     undone = [str(n) for n, prospect in enumerate(seen.prospects, 1) if prospect.undone]
     if undone:
         first = ", the last first" if len(undone) > 1 else ""
-        lines.append(f"Undo, when it is over{first}: {', '.join(reversed(undone))}")
-    return lines
+        yield f"Undo, when it is over{first}: {', '.join(reversed(undone))}"
 
 
 def _fate(prospect: "ActionForecast", rule: "Rule") -> str:
-    """Return what becomes of an action, and what that means for the event."""
     from forewarn.agent.rules import ForecastOutcome
 
     step, terms = prospect.action, prospect.action.settings
@@ -442,16 +410,7 @@ def _approval(rule: "Rule", event: "Event", seen: "Forecast", settings: "AgentSe
     return (whose or "when prepared") + cut
 
 
-def _one_of(option: str, given: str, choices: list[str]) -> str:
-    for choice in choices:
-        if choice.casefold() == given.casefold():
-            return choice
-    message = f"invalid {option} {given!r}: expected one of {', '.join(choices)}"
-    raise Failed(ExitStatus.USAGE, message)
-
-
 def _listen(config: Path | None) -> str:
-    """Return the status port's address from the settings."""
     from forewarn.agent.settings import OFF
 
     try:
@@ -465,7 +424,6 @@ def _listen(config: Path | None) -> str:
 
 
 def _ask(listen: str) -> "dict[str, Any]":
-    """Return the status of the agent at an address."""
     import json
 
     from forewarn.client import transport

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli import operations, output, times
+from forewarn.cli import operations, output
 from forewarn.cli.exits import ExitStatus
-from forewarn.cli.operator import JsonOption, OperatorClient, OperatorOption, segment, who
+from forewarn.cli.operator import OperatorClient, asks, segment
+from forewarn.cli.options import argument
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
@@ -26,53 +27,47 @@ class Resolution(StrEnum):
     REPEAT = "repeat"
 
 
-def alerts(*, as_json: JsonOption = False, operator: OperatorOption = None) -> None:
+@asks
+def alerts(*, service: OperatorClient) -> None:
     """List what needs an operator, the oldest first.
 
     Exit status: 0 without alerts, 11 with some.
     """
-    from forewarn.server.operator import schemas
-
-    answer = OperatorClient(operator).get("/v1/alerts")
-    answer.show(schemas.AlertList, _draw, as_json=as_json)
+    answer = service.get("/v1/alerts")
+    answer.show(_draw)
     if answer.tree()["count"]:
         raise typer.Exit(ExitStatus.ALERTS)
 
 
+@asks
 def acknowledge(
     references: Annotated[
-        list[str],
-        typer.Argument(metavar="REF", help="Failed operations (12.1), or maintenances (12)."),
+        list[str], argument("REF", "Failed operations (12.1), or maintenances (12).")
     ],
     *,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    service: OperatorClient,
 ) -> None:
     """Acknowledge failures and end their alerts.
 
     If one is not a failure, none is acknowledged. The history records who did it.
     """
-    body = {"references": references, "by": who()}
-    answer = OperatorClient(operator).ask("POST", "/v1/acknowledgements", body=body)
-    operations.show(answer, as_json=as_json)
+    answer = service.post("/v1/acknowledgements", references=references)
+    answer.show(operations.states)
 
 
+@asks
 def resolve(
-    reference: Annotated[str, typer.Argument(metavar="REF", help="An operation (12.1).")],
-    verdict: Annotated[
-        Resolution, typer.Argument(metavar="RESULT", help="succeeded, failed or repeat.")
-    ],
+    reference: Annotated[str, argument("REF", "An operation (12.1).")],
+    verdict: Annotated[Resolution, argument("RESULT", "succeeded, failed or repeat.")],
     *,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    service: OperatorClient,
 ) -> None:
     """Record the result of an operation whose outcome is unknown.
 
     'repeat' reruns the machines whose result is unknown.
     """
-    path = f"/v1/operations/{segment(reference)}/resolution"
-    answer = OperatorClient(operator).ask("POST", path, body={"verdict": verdict, "by": who()})
-    operations.show(answer, as_json=as_json)
+    answer = service.post(f"/v1/operations/{segment(reference)}/resolution", verdict=verdict)
+    answer.show(operations.states)
 
 
 @clock.callback(short_help=CLOCK_IS_RIGHT)
@@ -81,17 +76,17 @@ def _clock() -> None:
 
 
 @clock.command(short_help=CLOCK_IS_RIGHT)
-def trust(*, as_json: JsonOption = False, operator: OperatorOption = None) -> None:
+@asks
+def trust(*, service: OperatorClient) -> None:
     """Say that the service machine's clock is right, after it was doubted.
 
     If it was set forward, every notice is extended; if it was set back, nothing moves.
     """
-    answer = OperatorClient(operator).ask("POST", "/v1/clock", body={"trust": True, "by": who()})
-    now = answer.tree()["now"]
-    if as_json:
-        output.document(answer.tree())
+    tree = service.post("/v1/clock", trust=True).tree()
+    if service.as_json:
+        output.document(tree)
     else:
-        output.say(f"The clock is trusted: it is {now}.")
+        output.say(f"The clock is trusted: it is {tree['now']}.")
 
 
 def _draw(found: "schemas.AlertList") -> None:
@@ -100,7 +95,7 @@ def _draw(found: "schemas.AlertList") -> None:
         {
             "KIND": lambda alert: alert.kind,
             "ABOUT": lambda alert: alert.about,
-            "SINCE": lambda alert: times.shown(alert.since),
+            "SINCE": lambda alert: alert.since,
             "WHAT": lambda alert: alert.message,
         },
         empty="There are no alerts.",

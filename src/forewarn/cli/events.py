@@ -4,33 +4,25 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from forewarn.cli import guest, operations, output, times
-from forewarn.cli.operator import JsonOption, OperatorClient, OperatorOption, ReasonOption, who
+from forewarn.cli.operator import OperatorClient, asks
+from forewarn.cli.options import EndpointOption, ReasonOption, argument, option
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
 ReferenceArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="REF", help="The id of an event, an operation (12.1) or a maintenance (12)."
-    ),
+    str, argument("REF", "The id of an event, an operation (12.1) or a maintenance (12).")
 ]
 
 
+@asks
 def events(
     *,
-    scope: Annotated[
-        str, typer.Option("--scope", metavar="NAME", help="Only events of this scope.")
-    ] = "",
-    machine: Annotated[
-        str, typer.Option("--machine", metavar="NAME", help="Only events of this machine.")
-    ] = "",
-    endpoint: guest.EndpointOption = None,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    scope: Annotated[str, option("--scope", "NAME", "Only events of this scope.")] = "",
+    machine: Annotated[str, option("--machine", "NAME", "Only events of this machine.")] = "",
+    endpoint: EndpointOption = None,
+    service: OperatorClient,
 ) -> None:
     """List the events that guests see now.
 
@@ -40,25 +32,19 @@ def events(
     """
     if endpoint is not None:
         guest.alone(scope=scope, machine=machine)
-        guest.events(endpoint, as_json=as_json)
+        guest.events(endpoint, as_json=service.as_json)
         return
-    from forewarn.server.operator import schemas
-
-    answer = OperatorClient(operator).get("/v1/events", scope=scope, machine=machine)
-    answer.show(schemas.EventList, _draw, as_json=as_json)
+    service.get("/v1/events", scope=scope, machine=machine).show(_draw)
 
 
+@asks
 def approve(
     references: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="REF", help="Ids of events, operations (12.1) or maintenances (12)."
-        ),
+        list[str], argument("REF", "Ids of events, operations (12.1) or maintenances (12).")
     ],
     *,
-    endpoint: guest.EndpointOption = None,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    endpoint: EndpointOption = None,
+    service: OperatorClient,
 ) -> None:
     """Approve events on behalf of the guests.
 
@@ -66,50 +52,41 @@ def approve(
     --endpoint this machine approves, at any server of the protocol: REF is the id of an event.
     """
     if endpoint is not None:
-        guest.approve(endpoint, references, as_json=as_json)
+        guest.approve(endpoint, references, as_json=service.as_json)
         return
-    body = {"references": references, "by": who()}
-    operations.show(
-        OperatorClient(operator).ask("POST", "/v1/approvals", body=body), as_json=as_json
-    )
+    service.post("/v1/approvals", references=references).show(operations.states)
 
 
+@asks
 def cancel(
     reference: ReferenceArgument,
     *,
     reason: ReasonOption = "",
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    service: OperatorClient,
 ) -> None:
     """Cancel what has not started.
 
     An event is cancelled with its whole operation, a maintenance with all that has not started.
     """
-    body = {"reference": reference, "reason": reason, "by": who()}
-    operations.show(
-        OperatorClient(operator).ask("POST", "/v1/cancellations", body=body), as_json=as_json
-    )
+    answer = service.post("/v1/cancellations", reference=reference, reason=reason)
+    answer.show(operations.states)
 
 
+@asks
 def postpone(
     reference: ReferenceArgument,
-    time: Annotated[
-        str,
-        typer.Argument(metavar="TIME", help="RFC 3339 with a zone, or from now, such as +20m."),
-    ],
+    time: Annotated[str, argument("TIME", "RFC 3339 with a zone, or from now, such as +20m.")],
     *,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    service: OperatorClient,
 ) -> None:
     """Move NotBefore later.
 
     It applies to what is Scheduled. It never moves an event to an earlier time than the guests were
     told.
     """
-    service = OperatorClient(operator)
     at = service.moment(times.moment(time))
-    body = {"reference": reference, "not_before": at.isoformat(), "by": who()}
-    operations.show(service.ask("POST", "/v1/postponements", body=body), as_json=as_json)
+    answer = service.post("/v1/postponements", reference=reference, not_before=at)
+    answer.show(operations.states)
 
 
 def _agents(words: "Sequence[schemas.AgentWord]") -> str:
@@ -130,7 +107,7 @@ def _draw(found: "schemas.EventList") -> None:
             "DOMAIN": lambda event: f"{event.scope}/{event.update_domain}",
             "MACHINES": lambda event: output.listed(event.machines),
             "NOTICE LEFT": lambda event: times.shown_span(event.notice_left_seconds),
-            "NOT BEFORE": lambda event: times.shown(event.not_before),
+            "NOT BEFORE": lambda event: event.not_before,
             "APPROVED BY": lambda event: operations.approver(event.approval),
             "AGENTS": lambda event: _agents(event.agents),
             "SHOWN TO": lambda event: (

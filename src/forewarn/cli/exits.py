@@ -1,8 +1,12 @@
-"""The exit statuses, and the one exception that carries them."""
+"""How commands end: the exit statuses, the exception that carries one, files, signals."""
 
-from collections.abc import Mapping
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
-from types import MappingProxyType
+from pathlib import Path
+from types import FrameType, MappingProxyType
 from typing import Final
 
 from forewarn.vocabulary import ErrorCode
@@ -79,3 +83,65 @@ class Failed(Exception):  # noqa: N818 - the end of a command, told in one line
         self.status = status
         self.message = message
         self.facts = facts or {}
+
+
+@contextlib.contextmanager
+def settings_are_usable() -> Iterator[None]:
+    """End the command if the settings read within are invalid."""
+    from forewarn.settings import SettingsError
+
+    try:
+        yield
+    except SettingsError as error:
+        raise Failed(ExitStatus.USAGE, str(error)) from error
+
+
+@contextlib.contextmanager
+def server_is_installed(command: str) -> Iterator[None]:
+    """End the command if what is imported within needs packages of `forewarn[server]`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "forewarn":
+            raise
+        message = f"{command!r} needs the package {error.name}: pip install 'forewarn[server]'"
+        raise Failed(ExitStatus.MISSING_EXTRA, message) from error
+
+
+def read_text(file: str, most: int) -> str:
+    """Return the content of a file that the command line names; `-` is stdin.
+
+    Raises:
+        Failed: It cannot be read, is longer than `most` bytes, or is not UTF-8.
+    """
+    shown = "stdin" if file == "-" else file
+    try:
+        if file == "-":
+            content = sys.stdin.buffer.read(most + 1)
+        else:
+            with Path(file).open("rb") as opened:
+                content = opened.read(most + 1)
+        text = content.decode()
+    except OSError as error:
+        message = f"cannot read {shown}: {error.strerror or error}"
+        raise Failed(ExitStatus.USAGE, message) from error
+    except UnicodeDecodeError as error:
+        message = f"{shown} is not UTF-8 text ({error.reason} at byte {error.start})"
+        raise Failed(ExitStatus.USAGE, message) from error
+    if len(content) > most:
+        raise Failed(ExitStatus.USAGE, f"{shown} is longer than {most} bytes")
+    return text
+
+
+@contextlib.contextmanager
+def handled(
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers, *names: str
+) -> Iterator[None]:
+    """Handle signals, by their names, within; leave out those that this system does not have."""
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -6,20 +6,8 @@ import typer
 
 from forewarn.cli import fleet_file, output, times
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator import (
-    AllOption,
-    Answer,
-    CursorOption,
-    JsonOption,
-    LimitOption,
-    OperatorClient,
-    OperatorOption,
-    Query,
-    more,
-    pages,
-    segment,
-    who,
-)
+from forewarn.cli.operator import Answer, OperatorClient, asks, asks_for_pages, more, segment
+from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
@@ -31,134 +19,101 @@ app = typer.Typer(help="Apply a fleet file; list, show and remove machines.", no
 
 
 @app.command()
+@asks
 def apply(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The fleet, TOML or JSON; '-' for stdin.")
-    ],
+    file: Annotated[str, argument("FILE", "The fleet, TOML or JSON; '-' for stdin.")],
     *,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Remove machines that are not in the file.")
-    ] = False,
+    prune: Annotated[bool, flag("--prune", "Remove machines that are not in the file.")] = False,
     allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Let --prune remove the last machine.")
+        bool, flag("--allow-empty", "Let --prune remove the last machine.")
     ] = False,
     again: Annotated[
-        bool,
-        typer.Option("--again", help="Add machines again that were preempted or terminated."),
+        bool, flag("--again", "Add machines again that were preempted or terminated.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would change.")
-    ] = False,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Only show what would change.")] = False,
+    service: OperatorClient,
 ) -> None:
     """Apply a fleet file, all of it or nothing.
 
     Machines that are not in the file stay, unless --prune is given.
     """
     fleet = fleet_file.read(file)
-    query: Query = {
-        "prune": prune,
-        "allow_empty": allow_empty,
-        "again": again,
-        "dry_run": dry_run,
-        "by": who(),
-    }
+    options = {"prune": prune, "allow_empty": allow_empty, "again": again, "dry_run": dry_run}
     try:
-        answer = OperatorClient(operator).ask("PUT", "/v1/fleet", query=query, body=fleet.body)
+        answer = service.put("/v1/fleet", fleet.body, **options)
     except Failed as failed:
         raise fleet.blamed(failed) from failed
-    _show_change(answer, as_json=as_json)
+    _show_change(answer)
 
 
 @app.command("list")
+@asks_for_pages
 def list_(
     *,
-    scopes: Annotated[bool, typer.Option("--scopes", help="List scopes, not machines.")] = False,
+    scopes: Annotated[bool, flag("--scopes", "List scopes, not machines.")] = False,
     lost: Annotated[
-        bool, typer.Option("--lost", help="List machines that were preempted or terminated.")
+        bool, flag("--lost", "List machines that were preempted or terminated.")
     ] = False,
-    scope: Annotated[
-        str, typer.Option("--scope", metavar="NAME", help="Only machines of this scope.")
-    ] = "",
+    scope: Annotated[str, option("--scope", "NAME", "Only machines of this scope.")] = "",
     host: Annotated[
         str,
-        typer.Option(
-            "--host",
-            metavar="NAME",
-            help="Only machines on this host; 'unknown' for machines without a host.",
+        option(
+            "--host", "NAME", "Only machines on this host; 'unknown' for machines without a host."
         ),
     ] = "",
-    limit: LimitOption = 100,
-    cursor: CursorOption = "",
-    whole: AllOption = False,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    service: OperatorClient,
 ) -> None:
     """List machines, or scopes, or machines that are gone."""
-    from forewarn.server.operator import schemas
-
     if (scopes or lost) and (scope or host):
         flag = "--scopes" if scopes else "--lost"
         raise typer.BadParameter(f"{flag} excludes --scope and --host")
     if scopes and lost:
         raise typer.BadParameter("--scopes excludes --lost")
-    kind = "scopes" if scopes else "tombstones" if lost else "machines"
-    query: Query = {"scope": scope, "host": host, "limit": limit, "cursor": cursor}
-    answer = pages(OperatorClient(operator), f"/v1/fleet/{kind}", kind, whole=whole, query=query)
     if scopes:
-        answer.show(schemas.ScopePage, _draw_scopes, as_json=as_json)
+        service.pages("/v1/fleet/scopes", "scopes").show(_draw_scopes)
     elif lost:
-        answer.show(schemas.TombstonePage, _draw_lost, as_json=as_json)
+        service.pages("/v1/fleet/tombstones", "tombstones").show(_draw_lost)
     else:
-        answer.show(schemas.MachinePage, _draw_machines, as_json=as_json)
+        answer = service.pages("/v1/fleet/machines", "machines", scope=scope, host=host)
+        answer.show(_draw_machines)
 
 
 @app.command()
+@asks
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a machine or a scope.")],
+    name: Annotated[str, argument("NAME", "The name of a machine or a scope.")],
     *,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    service: OperatorClient,
 ) -> None:
     """Show a machine or a scope.
 
     For a standalone machine, which is a scope too, it shows the machine.
     """
-    from forewarn.server.operator import schemas
-
-    service = OperatorClient(operator)
-    try:
-        answer = service.get(f"/v1/fleet/machines/{segment(name)}")
-    except Failed as no_machine:
-        if no_machine.status is not ExitStatus.NOT_FOUND:
-            raise
+    for kind, draw in (("machines", _draw_machine), ("scopes", _draw_scope)):
         try:
-            answer = service.get(f"/v1/fleet/scopes/{segment(name)}")
+            answer = service.get(f"/v1/fleet/{kind}/{segment(name)}")
         except Failed as failed:
-            if failed.status is ExitStatus.NOT_FOUND:
-                message = f"no machine and no scope named {name!r}{_suggestion(service, name)}"
-                raise Failed(ExitStatus.NOT_FOUND, message) from failed
-            raise
-        answer.show(schemas.ScopeDetail, _draw_scope, as_json=as_json)
-    else:
-        answer.show(schemas.MachineDetail, _draw_machine, as_json=as_json)
+            if failed.status is not ExitStatus.NOT_FOUND:
+                raise
+        else:
+            answer.show(draw)
+            return
+    message = f"no machine and no scope named {name!r}{_suggestion(service, name)}"
+    raise Failed(ExitStatus.NOT_FOUND, message)
 
 
 @app.command()
+@asks
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of machines.")],
+    names: Annotated[list[str], argument("NAME", "Names of machines.")],
     *,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    service: OperatorClient,
 ) -> None:
     """Remove machines from the fleet.
 
     If one is unknown, or has a live event, none is removed.
     """
-    query: Query = {"name": names, "by": who()}
-    answer = OperatorClient(operator).ask("DELETE", "/v1/fleet/machines", query=query)
-    _show_change(answer, as_json=as_json)
+    _show_change(service.delete("/v1/fleet/machines", name=names))
 
 
 def _suggestion(service: OperatorClient, name: str) -> str:
@@ -174,32 +129,28 @@ def _suggestion(service: OperatorClient, name: str) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ": see 'forewarn fleet list'"
 
 
-def _show_change(answer: Answer, *, as_json: bool) -> None:
-    from forewarn.server.operator import schemas
-
-    answer.show(schemas.FleetChange, _draw_change, as_json=as_json)
-    for warning in answer.tree().get("warnings", ()):
+def _show_change(answer: Answer) -> None:
+    answer.show(_draw_change)
+    for warning in answer.tree()["warnings"]:
         output.note(f"warning: {warning}")
 
 
 def _draw_change(change: "schemas.FleetChange") -> None:
-    def listed(names: "schemas.Names") -> str:
-        return output.listed(names.names, names.count)
-
     would = "would be " if change.dry_run else ""
     done = (("added", change.added), ("changed", change.changed), ("removed", change.removed))
     for what, names in done:
         if names.count:
-            output.say(f"{names.count} {would}{what}: {listed(names)}")
+            output.say(f"{names.count} {would}{what}: {output.names(names)}")
     if change.unchanged:
         output.say(f"{change.unchanged} unchanged")
     kept, gone = change.missing, change.tombstones
     if kept.count:
-        output.say(f"{kept.count} not in the file, kept (--prune removes them): {listed(kept)}")
-    if gone.count:
         output.say(
-            f"{gone.count} preempted or terminated, not added (--again adds them): {listed(gone)}"
+            f"{kept.count} not in the file, kept (--prune removes them): {output.names(kept)}"
         )
+    if gone.count:
+        listed = output.names(gone)
+        output.say(f"{gone.count} preempted or terminated, not added (--again adds them): {listed}")
     if not any(names.count for _, names in done):
         output.say("nothing would change" if change.dry_run else "nothing changed")
 
@@ -212,15 +163,13 @@ def _draw_machines(page: "schemas.MachinePage") -> None:
             "MACHINE": lambda machine: machine.name,
             "SCOPE": lambda machine: machine.scope,
             "KIND": lambda machine: machine.kind,
-            "DOMAIN": lambda machine: str(machine.update_domain),
-            "HOST": lambda machine: machine.host or "-",
-            "ADDRESS": lambda machine: machine.address or "-",
-            **({"LISTENER": lambda machine: machine.listener or "-"} if named else {}),
-            "LAST SEEN": lambda machine: times.shown(
-                machine.last_seen.at if machine.last_seen else None
-            ),
-            "BY": lambda machine: machine.last_seen.version if machine.last_seen else "-",
-            "EVENTS": lambda machine: str(len(machine.events)),
+            "DOMAIN": lambda machine: machine.update_domain,
+            "HOST": lambda machine: machine.host,
+            "ADDRESS": lambda machine: machine.address,
+            **({"LISTENER": lambda machine: machine.listener} if named else {}),
+            "LAST SEEN": lambda machine: machine.last_seen and machine.last_seen.at,
+            "BY": lambda machine: machine.last_seen and machine.last_seen.version,
+            "EVENTS": lambda machine: len(machine.events),
         },
         empty="There are no machines: 'forewarn fleet apply FILE' adds them.",
     )
@@ -233,11 +182,11 @@ def _draw_scopes(page: "schemas.ScopePage") -> None:
         {
             "SCOPE": lambda scope: scope.name,
             "KIND": lambda scope: scope.kind,
-            "MACHINES": lambda scope: str(scope.machines),
-            "DOMAINS": lambda scope: str(scope.update_domains),
+            "MACHINES": lambda scope: scope.machines,
+            "DOMAINS": lambda scope: scope.update_domains,
             "PRIORITY": lambda scope: scope.priority,
-            "INCARNATION": lambda scope: str(scope.incarnation),
-            "EVENTS": lambda scope: str(len(scope.events)),
+            "INCARNATION": lambda scope: scope.incarnation,
+            "EVENTS": lambda scope: len(scope.events),
         },
         empty="There are no scopes: 'forewarn fleet apply FILE' adds them.",
     )
@@ -251,7 +200,7 @@ def _draw_lost(page: "schemas.TombstonePage") -> None:
             "MACHINE": lambda one: one.name,
             "LOST BY": lambda one: one.event_type or "Removed",
             "OPERATION": lambda one: one.operation,
-            "AT": lambda one: times.shown(one.at),
+            "AT": lambda one: one.at,
         },
         empty="No machine was preempted or terminated.",
     )
@@ -264,17 +213,17 @@ def _draw_machine(machine: "schemas.MachineDetail") -> None:
         [
             ("machine", machine.name),
             ("scope", f"{machine.scope} ({machine.kind})"),
-            ("update domain", str(machine.update_domain)),
-            ("fault domain", str(machine.fault_domain)),
-            ("host", machine.host or "-"),
-            ("address", machine.address or "-"),
+            ("update domain", machine.update_domain),
+            ("fault domain", machine.fault_domain),
+            ("host", machine.host),
+            ("address", machine.address),
             *([("listener", machine.listener)] if machine.listener else []),
             ("vm id", machine.vm_id),
             *([("role", machine.role)] if machine.role else []),
-            ("tags", ", ".join(f"{k}={v}" for k, v in machine.tags.items()) or "-"),
+            ("tags", ", ".join(f"{k}={v}" for k, v in machine.tags.items())),
             *((name.replace("_", " "), value) for name, value in machine.profile.items() if value),
             ("last seen", f"{times.shown(seen.at)} by {seen.version}" if seen else "never"),
-            ("live events", ", ".join(machine.events) or "-"),
+            ("live events", ", ".join(machine.events)),
         ]
     )
 
@@ -288,15 +237,9 @@ def _draw_scope(scope: "schemas.ScopeDetail") -> None:
             ("priority", scope.priority),
             ("approves by itself", ", ".join(scope.automatically_approve) or "nothing"),
             ("notice of a deletion", f"{minutes} min" if minutes else "none"),
-            ("incarnation", str(scope.incarnation)),
-            ("machines", str(scope.machines)),
-            *(
-                (
-                    f"update domain {domain.number}",
-                    output.listed(domain.machines.names, domain.machines.count, 20) or "-",
-                )
-                for domain in scope.domains
-            ),
-            ("live events", ", ".join(scope.events) or "-"),
+            ("incarnation", scope.incarnation),
+            ("machines", scope.machines),
+            *((f"update domain {d.number}", output.names(d.machines, 20)) for d in scope.domains),
+            ("live events", ", ".join(scope.events)),
         ]
     )

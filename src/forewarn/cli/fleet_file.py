@@ -5,12 +5,10 @@ The service checks the fleet, so that only one release decides. Its error has th
 
 import json
 import re
-import sys
 import tomllib
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.exits import ExitStatus, Failed, read_text
 
 MAX_FILE: Final = 256 * 1024 * 1024
 """The most bytes of a fleet file: more than the largest fleet needs."""
@@ -74,16 +72,13 @@ class FleetFile:
 
 
 def read(file: str) -> FleetFile:
-    """Read a fleet file. The service checks its content.
-
-    Args:
-        file: Its path; `-` for stdin.
+    """Read a fleet file at a path, or stdin for `-`. The service checks its content.
 
     Raises:
         Failed: It cannot be read, or is neither TOML nor JSON.
     """
     shown = "stdin" if file == "-" else file
-    text = _text(file, shown)
+    text = read_text(file, MAX_FILE)
 
     def refuse(value: object) -> NoReturn:
         message = f"{shown} has {value} without quotes: expected a string in quotes"
@@ -105,22 +100,3 @@ def read(file: str) -> FleetFile:
     except ValueError as error:
         message = f"{shown} has nan or inf: expected a number"
         raise Failed(ExitStatus.USAGE, message) from error
-
-
-def _text(file: str, shown: str) -> str:
-    try:
-        if file == "-":
-            content = sys.stdin.buffer.read(MAX_FILE + 1)
-        else:
-            with Path(file).open("rb") as opened:
-                content = opened.read(MAX_FILE + 1)
-        text = content.decode()
-    except OSError as error:
-        message = f"cannot read {shown}: {error.strerror or error}"
-        raise Failed(ExitStatus.USAGE, message) from error
-    except UnicodeDecodeError as error:
-        message = f"{shown} is not UTF-8 text ({error.reason} at byte {error.start})"
-        raise Failed(ExitStatus.USAGE, message) from error
-    if len(content) > MAX_FILE:
-        raise Failed(ExitStatus.USAGE, f"{shown} is longer than {MAX_FILE} bytes")
-    return text

@@ -6,9 +6,7 @@ A client's error becomes one `Failed`; events and changes become JSON values, or
 import contextlib
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from typing import TYPE_CHECKING, Any, Final
 
 from forewarn.cli import output, times
 from forewarn.cli.exits import ExitStatus, Failed
@@ -20,56 +18,27 @@ if TYPE_CHECKING:
 APPROVE_SECONDS: Final = 60.0
 """How long `approve` tries: somebody waits for it, and may repeat it."""
 
-EndpointOption = Annotated[
-    str | None,
-    typer.Option(
-        "--endpoint",
-        metavar="URL",
-        show_default=False,
-        help="Ask a metadata endpoint, as a guest, instead of the operator plane.",
-    ),
-]
 
-
-def connected(endpoint: str | None, name: str | None = None) -> "Client":
-    """Return a client; within `told`.
-
-    Args:
-        endpoint: The endpoint's address; None to find it.
-        name: This machine's name; None to learn it.
-    """
+@contextlib.contextmanager
+def connected(endpoint: str | None, name: str | None = None) -> Iterator["Client"]:
+    """Provide a client, whose errors end the command; None for what it finds out itself."""
     import logging
 
+    from forewarn.client.errors import ClientError, Misuse, Refused
     from forewarn.client.sync import Client
 
     logging.getLogger("forewarn.client").addHandler(logging.NullHandler())  # the command says it
-    return Client(endpoint, name=name)
-
-
-@contextlib.contextmanager
-def told() -> Iterator[None]:
-    """Turn a client's error into the command's end."""
-    from forewarn.client.errors import ClientError, Misuse, Refused
-
     try:
-        yield
+        with Client(endpoint, name=name) as client:
+            yield client
     except ClientError as error:
         statuses = {Refused: ExitStatus.REFUSED, Misuse: ExitStatus.USAGE}
         status = statuses.get(type(error), ExitStatus.UNREACHABLE)
-        raise Failed(status, printable(str(error))) from error
-
-
-def printable(text: str) -> str:
-    """Return a text without what a terminal would obey: a server's words may hold escapes."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+        raise Failed(status, output.printable(str(error))) from error
 
 
 def alone(**others: object) -> None:
-    """Refuse options that only the operator plane knows.
-
-    Raises:
-        Failed: One of them is given.
-    """
+    """Refuse options that only the operator plane knows."""
     for name, given in others.items():
         if given:
             message = f"--{name} is for the operator plane: leave it out with --endpoint"
@@ -77,12 +46,8 @@ def alone(**others: object) -> None:
 
 
 def events(endpoint: str, *, as_json: bool) -> None:
-    """Print what the endpoint shows now.
-
-    Raises:
-        Failed: No endpoint answers, or it refuses.
-    """
-    with told(), connected(endpoint) as client:
+    """Print what the endpoint shows now."""
+    with connected(endpoint) as client:
         document = client.document()
     if as_json:
         listed = [tree(event) for event in document.events]
@@ -91,13 +56,13 @@ def events(endpoint: str, *, as_json: bool) -> None:
     output.table(
         document.events,
         {
-            "EVENT": lambda event: printable(event.event_id),
-            "TYPE": lambda event: printable(event.event_type),
-            "STATUS": lambda event: printable(event.status),
-            "MACHINES": lambda event: printable(output.listed(event.resources)),
+            "EVENT": lambda event: event.event_id,
+            "TYPE": lambda event: event.event_type,
+            "STATUS": lambda event: event.status,
+            "MACHINES": lambda event: output.listed(event.resources),
             "NOTICE LEFT": _span,
-            "NOT BEFORE": lambda event: times.shown(event.not_before),
-            "SOURCE": lambda event: printable(event.source or "-"),
+            "NOT BEFORE": lambda event: event.not_before,
+            "SOURCE": lambda event: event.source,
             "MINE": lambda event: {True: "yes", False: "no", None: "unknown"}[event.concerns_me],
         },
         empty="No event is scheduled or started.",
@@ -105,12 +70,8 @@ def events(endpoint: str, *, as_json: bool) -> None:
 
 
 def approve(endpoint: str, event_ids: list[str], *, as_json: bool) -> None:
-    """Approve events at the endpoint, as a guest does.
-
-    Raises:
-        Failed: The approval was not confirmed.
-    """
-    with told(), connected(endpoint) as client:
+    """Approve events at the endpoint, as a guest does."""
+    with connected(endpoint) as client:
         client.approve(*event_ids, within_seconds=APPROVE_SECONDS)
     if as_json:
         output.document({"approved": event_ids})
@@ -152,7 +113,7 @@ def change_line(change: "Change", at: datetime) -> str:
         parts.append("(this machine)")
     if not change.gone and event.not_before is not None:
         parts.append(f"in {_span(event)}")
-    return printable("  ".join([*parts, event.event_id]))
+    return output.printable("  ".join([*parts, event.event_id]))
 
 
 def _span(event: "Event") -> str:

@@ -1,12 +1,16 @@
 """`forewarn hold` and `release`: block maintenance from starting, and let it start again."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forewarn.cli import operations, output, times
-from forewarn.cli.operator import JsonOption, OperatorClient, OperatorOption, ReasonOption, who
+from forewarn.cli import operations, output
+from forewarn.cli.operator import OperatorClient, asks
+from forewarn.cli.options import ReasonOption, argument
+
+if TYPE_CHECKING:
+    from forewarn.server.operator import schemas
 
 
 class ReleaseTarget(StrEnum):
@@ -29,25 +33,17 @@ class HoldTarget(StrEnum):
 
 
 NameArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="[NAME]",
-        help="The name of the scope, host or machine; leave out for everything.",
-        show_default=False,
-    ),
+    str, argument("[NAME]", "The name of the scope, host or machine; leave out for everything.")
 ]
 
 
+@asks
 def hold(
-    what: Annotated[
-        HoldTarget,
-        typer.Argument(metavar="WHAT", help="What to hold, or `list` to show the holds."),
-    ],
+    what: Annotated[HoldTarget, argument("WHAT", "What to hold, or `list` to show the holds.")],
     name: NameArgument = "",
     *,
     reason: ReasonOption = "",
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    service: OperatorClient,
 ) -> None:
     """Block maintenance from starting until released.
 
@@ -56,33 +52,31 @@ def hold(
     if what is HoldTarget.LIST:
         if name or reason:
             raise typer.BadParameter("'hold list' takes no name and no --reason")
-        _list(as_json=as_json, operator=operator)
+        service.get("/v1/holds").show(_draw)
         return
     _check(what, name)
-    body = {"kind": what, "name": name, "reason": reason, "by": who()}
-    answer = OperatorClient(operator).ask("POST", "/v1/holds", body=body)
-    if not as_json:
+    answer = service.post("/v1/holds", kind=what, name=name, reason=reason)
+    if not service.as_json:
         output.say(f"{what} {name}".rstrip() + " is held")
-    operations.show(answer, as_json=as_json)
+    answer.show(operations.states)
 
 
+@asks
 def release(
-    what: Annotated[ReleaseTarget, typer.Argument(metavar="WHAT", help="What to release.")],
+    what: Annotated[ReleaseTarget, argument("WHAT", "What to release.")],
     name: NameArgument = "",
     *,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
+    service: OperatorClient,
 ) -> None:
     """Release a hold, so that what it blocked goes on.
 
     It goes on with the notice that was left, unless another hold covers it.
     """
     _check(what, name)
-    query = {"kind": what, "name": name, "by": who()}
-    answer = OperatorClient(operator).ask("DELETE", "/v1/holds", query=query)
-    if not as_json:
+    answer = service.delete("/v1/holds", kind=what, name=name)
+    if not service.as_json:
         output.say(f"{what} {name}".rstrip() + " is released")
-    operations.show(answer, as_json=as_json)
+    answer.show(operations.states)
 
 
 def _check(what: str, name: str) -> None:
@@ -92,22 +86,15 @@ def _check(what: str, name: str) -> None:
         raise typer.BadParameter(f"missing the name of the {what}")
 
 
-def _list(*, as_json: bool, operator: str | None) -> None:
-    from forewarn.server.operator import schemas
-
-    def draw(found: schemas.HoldList) -> None:
-        output.table(
-            found.holds,
-            {
-                "HELD": lambda one: f"{one.kind} {one.name}".rstrip(),
-                "SINCE": lambda one: times.shown(one.at),
-                "BY": lambda one: one.by,
-                "REASON": lambda one: one.reason or "-",
-                "BLOCKS": lambda one: (
-                    output.listed(one.operations.names, one.operations.count) or "-"
-                ),
-            },
-            empty="There are no holds.",
-        )
-
-    OperatorClient(operator).get("/v1/holds").show(schemas.HoldList, draw, as_json=as_json)
+def _draw(found: "schemas.HoldList") -> None:
+    output.table(
+        found.holds,
+        {
+            "HELD": lambda one: f"{one.kind} {one.name}".rstrip(),
+            "SINCE": lambda one: one.at,
+            "BY": lambda one: one.by,
+            "REASON": lambda one: one.reason,
+            "BLOCKS": lambda one: output.names(one.operations),
+        },
+        empty="There are no holds.",
+    )

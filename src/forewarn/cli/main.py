@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -19,8 +19,6 @@ from forewarn.cli import (
     holds,
     maintenance,
     output,
-    restore_check,
-    schedule,
     serve,
     simulate,
     watch,
@@ -33,12 +31,29 @@ NAME: Final = "forewarn"
 TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 """If set, an internal error shows its traceback."""
 
-ORDER: Final = (
-    *("serve", "fleet", "schedule", "maintenance", "events", "approve", "cancel", "postpone"),
-    *("hold", "release", "alerts", "acknowledge", "resolve", "history"),
-    *("watch", "clock", "restore-check", "agent", "simulate", "demo"),
-)
-"""The commands in the order of --help; Typer would put all groups last."""
+COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
+    "serve": serve.serve,
+    "fleet": fleet.app,
+    "schedule": maintenance.schedule,
+    "maintenance": maintenance.app,
+    "events": events.events,
+    "approve": events.approve,
+    "cancel": events.cancel,
+    "postpone": events.postpone,
+    "hold": holds.hold,
+    "release": holds.release,
+    "alerts": alerts.alerts,
+    "acknowledge": alerts.acknowledge,
+    "resolve": alerts.resolve,
+    "history": history.history,
+    "watch": watch.watch,
+    "clock": alerts.clock,
+    "restore-check": serve.restore_check,
+    "agent": agent.app,
+    "simulate": simulate.simulate,
+    "demo": show.demo,
+}
+"""The commands and groups in the order of --help."""
 
 REFERENCE: Final = "https://github.com/forewarn/forewarn/blob/main/docs/reference/cli.md"
 """The page with examples and exit statuses, and a heading for each command."""
@@ -97,26 +112,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(serve.serve)
-app.add_typer(fleet.app, name="fleet")
-app.command()(schedule.schedule)
-app.add_typer(maintenance.app, name="maintenance")
-app.command()(events.events)
-app.command()(events.approve)
-app.command()(events.cancel)
-app.command()(events.postpone)
-app.command()(holds.hold)
-app.command()(holds.release)
-app.command()(alerts.alerts)
-app.command()(alerts.acknowledge)
-app.command()(alerts.resolve)
-app.command()(history.history)
-app.add_typer(alerts.clock, name="clock")
-app.command("restore-check")(restore_check.restore_check)
-app.command()(watch.watch)
-app.add_typer(agent.app, name="agent")
-app.command()(simulate.simulate)
-app.command()(show.demo)
+for _name, _command in COMMANDS.items():
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_command)
 
 
 def _version(given: bool) -> None:  # noqa: FBT001 - Typer calls it with the flag
@@ -142,30 +142,22 @@ def _forewarn(
 
 def command() -> TyperGroup:
     """Return the whole command line."""
-    _refuse_repeated(app)
+    _prepare(app)
     group = get_command(app)
     assert isinstance(group, TyperGroup)
-    group.commands = {name: group.commands[name] for name in ORDER}
-    _refer(group)
+    group.commands = {name: group.commands[name] for name in COMMANDS}  # Typer puts groups last
     return group
 
 
-def _refuse_repeated(group: typer.Typer) -> None:
-    """Make every command of a group, and of the groups below it, a `SingleValueCommand`."""
+def _prepare(group: typer.Typer) -> None:
+    """Make each command of a group a `SingleValueCommand` whose help names the reference."""
+    group.info.epilog = _READ_ON
     for registered in group.registered_commands:
         registered.cls = SingleValueCommand
+        registered.epilog = _READ_ON
     for below in group.registered_groups:
         assert below.typer_instance is not None
-        _refuse_repeated(below.typer_instance)
-
-
-def _refer(group: TyperGroup) -> None:
-    """Put the address of the reference into the help of each command."""
-    group.epilog = _READ_ON
-    for below in group.commands.values():
-        below.epilog = _READ_ON
-        if isinstance(below, TyperGroup):
-            _refer(below)
+        _prepare(below.typer_instance)
 
 
 def execute(arguments: Sequence[str]) -> int:

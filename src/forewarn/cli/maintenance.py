@@ -1,87 +1,174 @@
-"""`forewarn maintenance`: list, show and resume maintenances."""
+"""`forewarn schedule` and `forewarn maintenance`: ask for maintenance; list, show and resume it."""
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from forewarn.cli import operations, output, times
-from forewarn.cli.operator import (
-    AllOption,
-    CursorOption,
-    JsonOption,
-    LimitOption,
-    OperatorClient,
-    OperatorOption,
-    Query,
-    more,
-    pages,
-    who,
-)
+from forewarn.cli.operator import OperatorClient, asks, asks_for_pages, more
+from forewarn.cli.options import argument, flag, option
+from forewarn.vocabulary import EventSource
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
 app = typer.Typer(help="List, show and resume maintenances.", no_args_is_help=True)
 
-NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="The maintenance.")]
+
+class ScheduleType(StrEnum):
+    """The event types, in lower case."""
+
+    REBOOT = "reboot"
+    REDEPLOY = "redeploy"
+    FREEZE = "freeze"
+    PREEMPT = "preempt"
+    TERMINATE = "terminate"
+
+
+@asks
+def schedule(
+    kind: Annotated[ScheduleType, argument("TYPE", "What happens to the machines.")],
+    targets: Annotated[list[str] | None, argument("TARGET", "Names of machines.")] = None,
+    *,
+    scope: Annotated[str, option("--scope", "NAME", "All machines of this scope.")] = "",
+    host: Annotated[str, option("--host", "NAME", "All machines on this host, of any scope.")] = "",
+    not_before: Annotated[
+        str | None,
+        option(
+            "--not-before",
+            "TIME",
+            "RFC 3339 with a zone, or from now, such as +20m. "
+            "Default: as soon as the least notice allows.",
+        ),
+    ] = None,
+    duration: Annotated[
+        str,
+        option(
+            "--duration",
+            "SPAN",
+            "The expected interruption: seconds, 30s or 5m; 0 for none, -1 for unknown.",
+        ),
+    ] = "-1",
+    description: Annotated[
+        str | None,
+        option(
+            "--description", "TEXT", "The text for the guests. Default: the usual text of the type."
+        ),
+    ] = None,
+    source: Annotated[
+        EventSource,
+        option("--source", "SOURCE", "Who causes it: platform or user.", case_sensitive=False),
+    ] = EventSource.PLATFORM,
+    no_notice: Annotated[
+        bool, flag("--no-notice", "The machine has already failed: start at once, without notice.")
+    ] = False,
+    without_notice: Annotated[
+        bool,
+        flag(
+            "--without-notice",
+            "Go on even if guests whose machines never asked for events get no notice.",
+        ),
+    ] = False,
+    indivisible: Annotated[
+        bool,
+        flag(
+            "--indivisible",
+            "With --host: all its machines go down at once. "
+            "Refused if they are in two update domains of a scope.",
+        ),
+    ] = False,
+    live_migration: Annotated[
+        bool, flag("--live-migration", "The freeze moves the machine.")
+    ] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Only show what would happen.")] = False,
+    service: OperatorClient,
+) -> None:
+    """Ask for maintenance of machines, a scope or a host.
+
+    It is announced to the guests, and starts when they approve it or its notice is over. The
+    update domains of a scope are taken one after another: the next is announced when the one
+    before has ended well. The machines of a host go down together; if they are in several update
+    domains of one scope, one domain goes after another, unless --indivisible is given.
+    """
+    if sum(map(bool, (targets, scope, host))) != 1:
+        raise typer.BadParameter("expected names of machines, or --scope, or --host")
+    if live_migration and kind is not ScheduleType.FREEZE:
+        raise typer.BadParameter("--live-migration is for a freeze only")
+    at = None if not_before is None else times.moment(not_before)
+    body: dict[str, object] = {
+        "event_type": kind.capitalize(),
+        "machines": targets or [],
+        "scope": scope,
+        "host": host,
+        "source": source,
+        "duration_seconds": times.duration_seconds(duration),
+        "description": description,
+        "live_migration": live_migration,
+        "no_notice": no_notice,
+        "without_notice": without_notice,
+        "indivisible": indivisible,
+        "not_before": None if at is None else service.moment(at),
+    }
+    path = "/v1/maintenance?dry_run=true" if dry_run else "/v1/maintenance"
+    service.post(path, **body).show(_draw_plan)
 
 
 @app.command("list")
-def list_(
-    *,
-    limit: LimitOption = 100,
-    cursor: CursorOption = "",
-    whole: AllOption = False,
-    as_json: JsonOption = False,
-    operator: OperatorOption = None,
-) -> None:
+@asks_for_pages
+def list_(*, service: OperatorClient) -> None:
     """List maintenances, the newest first."""
-    from forewarn.server.operator import schemas
+    service.pages("/v1/maintenance", "maintenances").show(_draw_list)
 
-    query: Query = {"limit": limit, "cursor": cursor}
-    answer = pages(
-        OperatorClient(operator), "/v1/maintenance", "maintenances", whole=whole, query=query
-    )
-    answer.show(schemas.MaintenancePage, _draw_list, as_json=as_json)
+
+NumberArgument = Annotated[int, argument("NUMBER", "The maintenance.", min=1)]
 
 
 @app.command()
-def show(
-    number: NumberArgument, *, as_json: JsonOption = False, operator: OperatorOption = None
-) -> None:
+@asks
+def show(number: NumberArgument, *, service: OperatorClient) -> None:
     """Show a maintenance, its operations and its events."""
-    from forewarn.server.operator import schemas
-
-    answer = OperatorClient(operator).get(f"/v1/maintenance/{number}")
-    answer.show(schemas.MaintenanceDetail, _draw, as_json=as_json)
+    service.get(f"/v1/maintenance/{number}").show(_draw)
 
 
 @app.command()
-def resume(
-    number: NumberArgument, *, as_json: JsonOption = False, operator: OperatorOption = None
-) -> None:
+@asks
+def resume(number: NumberArgument, *, service: OperatorClient) -> None:
     """Resume a paused rolling update with its next step."""
-    answer = OperatorClient(operator).ask(
-        "POST", f"/v1/maintenance/{number}/resume", body={"by": who()}
-    )
-    if not as_json:
+    answer = service.post(f"/v1/maintenance/{number}/resume")
+    if not service.as_json:
         output.say(f"maintenance {number} is resumed")
         if not answer.tree()["operations"]:
             output.note("The next step, if any is left, is announced when nothing blocks it.")
-    operations.show(answer, as_json=as_json)
+    answer.show(operations.states)
+
+
+def _draw_plan(plan: "schemas.MaintenancePlan") -> None:
+    if plan.dry_run:
+        output.note("Nothing is scheduled: this is a dry run.")
+    else:
+        output.say(f"maintenance {plan.maintenance.number}: {plan.maintenance.event_type}")
+    operations.planned(plan.operations, empty="It affects no machine.")
+    operations.further(plan.further)
+    for operation in plan.superseded:
+        verb = "would cancel" if plan.dry_run else "has cancelled"
+        output.note(
+            f"It {verb} operation {operation.id} ({operation.event_type} of "
+            f"{operations.machines(operation)})."
+        )
 
 
 def _draw_list(page: "schemas.MaintenancePage") -> None:
     output.table(
         page.maintenances,
         {
-            "NUMBER": lambda one: str(one.number),
+            "NUMBER": lambda one: one.number,
             "TYPE": lambda one: one.event_type,
             "SOURCE": lambda one: one.source,
             "TARGETS": lambda one: output.listed(one.targets),
-            "REQUESTED BY": lambda one: one.requested_by or "-",
-            "AT": lambda one: times.shown(one.requested_at),
-            "DESCRIPTION": lambda one: one.description or "-",
+            "REQUESTED BY": lambda one: one.requested_by,
+            "AT": lambda one: one.requested_at,
+            "DESCRIPTION": lambda one: one.description,
         },
         empty="There is no maintenance yet: see 'forewarn schedule --help'.",
     )
@@ -93,12 +180,12 @@ def _draw(detail: "schemas.MaintenanceDetail") -> None:
     interruption = {-1: "unknown", 0: "none"}.get(one.duration_seconds)
     output.pairs(
         [
-            ("maintenance", str(one.number)),
+            ("maintenance", one.number),
             ("type", one.event_type),
             ("source", one.source),
             ("targets", output.listed(one.targets)),
             ("requested", f"{times.shown(one.requested_at)} by {one.requested_by or '-'}"),
-            ("description", one.description or "-"),
+            ("description", one.description),
             ("expected interruption", interruption or times.shown_span(one.duration_seconds)),
             *([("without notice", "in scopes that are off")] if one.without_notice else []),
             *(("rolling update", line) for line in map(_rolling_update, one.rolling_updates)),
@@ -115,8 +202,8 @@ def _draw(detail: "schemas.MaintenanceDetail") -> None:
             "DOMAIN": lambda pair: f"{pair[0].scope}/{pair[0].update_domain}",
             "MACHINES": lambda pair: output.listed(pair[0].machines),
             "APPROVED BY": lambda pair: operations.approver(pair[0].approval),
-            "FROM": lambda pair: (pair[0].approval.address if pair[0].approval else "") or "-",
-            "AT": lambda pair: times.shown(pair[0].approval.at if pair[0].approval else None),
+            "FROM": lambda pair: pair[0].approval and pair[0].approval.address,
+            "AT": lambda pair: pair[0].approval and pair[0].approval.at,
         },
         empty="The history has no event of it.",
     )
@@ -125,7 +212,7 @@ def _draw(detail: "schemas.MaintenanceDetail") -> None:
 
 
 def _rolling_update(rolling: "schemas.RollingUpdateView") -> str:
-    done = output.listed(rolling.done.names, rolling.done.count) or "none"
     line = f"{f'scope {rolling.scope}' if rolling.scope else f'host {rolling.host}'}"
     line += f" is {rolling.state}" + (f" ({rolling.reason})" if rolling.reason else "")
-    return f"{line}; machines so far: {done}" + ("" if rolling.more else "; nothing is left")
+    line += f"; machines so far: {output.names(rolling.done) or 'none'}"
+    return line + ("" if rolling.more else "; nothing is left")

@@ -7,15 +7,14 @@ from forewarn.cli import output, times
 from forewarn.vocabulary import ApproverKind, EventStatus
 
 if TYPE_CHECKING:
-    from forewarn.cli.operator import Answer
     from forewarn.maintenance import model
     from forewarn.server.operator import schemas
 
 
 def approver(approval: "model.Approval | None") -> str:
-    """Return who approved; `-` for nobody."""
+    """Return who approved; `""` for nobody."""
     if approval is None:
-        return "-"
+        return ""
     if approval.kind is ApproverKind.GUEST:
         return approval.by
     return f"{approval.kind} {approval.by}".strip()
@@ -38,7 +37,7 @@ def planned(operations: Iterable["schemas.OperationView"], empty: str) -> None:
                 f"{event.scope}/{event.update_domain}" for event in operation.events
             ),
             "MACHINES": machines,
-            "NOT BEFORE": lambda operation: times.shown(operation.not_before),
+            "NOT BEFORE": lambda operation: operation.not_before,
             "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
             "EVENT": lambda operation: ", ".join(event.id for event in operation.events),
         },
@@ -60,8 +59,8 @@ def interventions(
             "REF": lambda pair: pair[0],
             "ACTION": lambda pair: pair[1].action,
             "BY": lambda pair: pair[1].by,
-            "AT": lambda pair: times.shown(pair[1].at),
-            "DETAIL": lambda pair: pair[1].detail or "-",
+            "AT": lambda pair: pair[1].at,
+            "DETAIL": lambda pair: pair[1].detail,
         },
     )
 
@@ -74,13 +73,12 @@ def further(steps: Sequence["schemas.FurtherStep"]) -> None:
     output.table(
         enumerate(steps, 1),
         {
-            "THEN": lambda turn: str(turn[0]),
+            "THEN": lambda turn: turn[0],
             "DOMAIN": lambda turn: ", ".join(
                 f"{place.scope}/{place.update_domain}" for place in turn[1].places
             ),
             "MACHINES": lambda turn: "; ".join(
-                output.listed(place.machines.names, place.machines.count)
-                for place in turn[1].places
+                output.names(place.machines) for place in turn[1].places
             ),
         },
     )
@@ -97,29 +95,22 @@ def history(operations: Iterable["schemas.OperationView"], empty: str) -> None:
             "REF": lambda operation: operation.id,
             "TYPE": lambda operation: operation.event_type,
             "MACHINES": machines,
-            "ANNOUNCED": lambda operation: times.shown(operation.announced_at),
+            "ANNOUNCED": lambda operation: operation.announced_at,
             "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
             "WAITED": _waited,
             "STARTED BECAUSE": _because,
             **({"STEERED BY": _steered} if steered else {}),
             "STATUS": lambda operation: operation.status,
             "TOOK": lambda operation: times.shown_span(operation.took_seconds),
-            "OUTCOME": lambda operation: operation.outcome or "-",
+            "OUTCOME": lambda operation: operation.outcome,
         },
         empty=empty,
     )
 
 
-def show(answer: "Answer", *, as_json: bool) -> None:
-    """Print the operations of an answer as they are after a request."""
-    from forewarn.server.operator import schemas
-
-    answer.show(schemas.OperationList, lambda found: states(found.operations), as_json=as_json)
-
-
-def states(operations: Iterable["schemas.OperationView"]) -> None:
-    """Print each operation in a line."""
-    for operation in operations:
+def states(found: "schemas.OperationList") -> None:
+    """Print each operation in a line, as it is after a request."""
+    for operation in found.operations:
         line = f"{operation.id} {operation.event_type} of {machines(operation)}: "
         line += standing(operation)
         if operation.status is EventStatus.SCHEDULED:
@@ -148,13 +139,13 @@ def standing(live: "schemas.OperationView | schemas.LiveEvent") -> str:
 
 
 def _approvers(operation: "schemas.OperationView") -> str:
-    return ", ".join(dict.fromkeys(approver(event.approval) for event in operation.events)) or "-"
+    return ", ".join(dict.fromkeys(approver(event.approval) or "-" for event in operation.events))
 
 
 def _waited(operation: "schemas.OperationView") -> str:
     """Return the time from the announcement to the start."""
     if operation.started_at is None:
-        return "-"
+        return ""
     waited = (operation.started_at - operation.announced_at).total_seconds()
     return times.shown_span(max(0.0, waited))
 
@@ -164,11 +155,11 @@ def _steered(operation: "schemas.OperationView") -> str:
     actions: dict[str, dict[str, None]] = {}
     for one in operation.interventions:
         actions.setdefault(one.by, {})[one.action] = None
-    return "; ".join(f"{by} ({', '.join(done)})" for by, done in actions.items()) or "-"
+    return "; ".join(f"{by} ({', '.join(done)})" for by, done in actions.items())
 
 
 def _because(operation: "schemas.OperationView") -> str:
     cause = operation.start_cause
     if cause is None:
-        return "-"
+        return ""
     return f"{_approvers(operation)} approved" if cause == "approved" else cause.replace("-", " ")

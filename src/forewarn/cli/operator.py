@@ -1,23 +1,25 @@
 """The operator plane as the commands ask it: over a unix socket, or TCP with a token.
 
 `OperatorClient` answers with the documents of the API; every failure becomes one `Failed` with its
-exit status.
+exit status. A command that asks the plane is decorated with `asks` or `asks_for_pages`.
 """
 
+import functools
 import getpass
+import inspect
 import json
 import os
 import socket
+import typing
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from forewarn.cli import output
-from forewarn.cli.exits import OF_CODE, ExitStatus, Failed
+from forewarn.cli.exits import OF_CODE, ExitStatus, Failed, settings_are_usable
+from forewarn.cli.options import AllOption, CursorOption, JsonOption, LimitOption, OperatorOption
 from forewarn.vocabulary import ErrorCode
 
 if TYPE_CHECKING:
@@ -36,31 +38,6 @@ MAX_ANSWER: Final = 64 * 1024 * 1024
 MAX_TOKEN: Final = 4096
 """The most bytes of the token file."""
 
-OperatorOption = Annotated[
-    str | None,
-    typer.Option(
-        "--operator",
-        envvar="FOREWARN_OPERATOR",
-        metavar="ADDRESS",
-        show_default=False,
-        help="The operator plane: the path of a unix socket, or an http:// URL. "
-        "Default: where 'forewarn serve' listens.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-LimitOption = Annotated[
-    int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Entries on one page.")
-]
-CursorOption = Annotated[
-    str,
-    typer.Option("--cursor", metavar="CURSOR", help="The cursor printed below the page before."),
-]
-AllOption = Annotated[bool, typer.Option("--all", help="Show all pages.")]
-ReasonOption = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Why; the history records it.")
-]
-
-Query = Mapping[str, str | int | bool | Sequence[str] | None]
 Shape = TypeVar("Shape")
 
 
@@ -69,31 +46,22 @@ class Answer:
 
     Args:
         body: The JSON as it came.
+        as_json: Whether `show` prints JSON.
     """
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, *, as_json: bool) -> None:
         self.body = body
+        self.as_json = as_json
 
     def tree(self) -> dict[str, Any]:
-        """Return the document as JSON values.
-
-        Raises:
-            Failed: It is not a JSON object: something else answers at this address.
-        """
-        try:
-            tree = json.loads(self.body)
-        except ValueError:
-            tree = None
-        if not isinstance(tree, dict):
-            message = "the answer is not a JSON object: is this the address of Forewarn?"
-            raise Failed(ExitStatus.UNREACHABLE, message)
-        return tree
+        """Return the document as JSON values."""
+        return self.read(dict[str, Any])
 
     def read(self, shape: type[Shape]) -> Shape:
         """Return the document as a value of the API.
 
         Raises:
-            Failed: It is none: something else answers at this address, or another release.
+            Failed: It is not one: something else answers at this address, or another release.
         """
         import msgspec
 
@@ -106,75 +74,95 @@ class Answer:
             )
             raise Failed(ExitStatus.UNREACHABLE, message) from error
 
-    def show(self, shape: type[Shape], draw: Callable[[Shape], None], *, as_json: bool) -> None:
-        """Print the document: as JSON, or as a value that `draw` prints."""
-        if as_json:
+    def show(self, draw: Callable[[Any], None]) -> None:
+        """Print the document: as JSON, or as `draw` does with a value of its parameter's type."""
+        if self.as_json:
             output.document(self.tree())
-        else:
-            draw(self.read(shape))
+            return
+        from forewarn.server.operator import schemas
+
+        shape, *_ = typing.get_type_hints(draw, localns={"schemas": schemas}).values()
+        draw(self.read(shape))
 
 
 class OperatorClient:
-    """The operator plane at one address.
+    """The operator plane at one address, and what a command's options say of its answers.
 
     Args:
         address: The path of a unix socket, or an http:// URL; None for the service's default.
+        as_json: Whether answers are shown as JSON.
+        limit: The entries of a page.
+        cursor: Where `pages` begins: `""`, or what the page before says.
+        whole: Whether `pages` follows the pages to the end.
     """
 
-    def __init__(self, address: str | None) -> None:
-        self._address = _default() if address is None else address
-        self._unix_socket = ""
-        if self._address.startswith("http://"):
-            _check_url(self._address)
-        elif "://" in self._address or not self._address:
-            raise Failed(ExitStatus.USAGE, _invalid(self._address))
-        elif not hasattr(socket, "AF_UNIX"):
-            message = "this system has no unix sockets: use --operator http://HOST:PORT"
-            raise Failed(ExitStatus.USAGE, message)
-        else:
-            self._unix_socket = self._address
+    def __init__(
+        self,
+        *,
+        limit: LimitOption = 100,
+        cursor: CursorOption = "",
+        whole: AllOption = False,
+        as_json: JsonOption = False,
+        address: OperatorOption = None,
+    ) -> None:
+        self._given = address
+        self.as_json = as_json
+        self._page = {"limit": limit, "cursor": cursor}
+        self._whole = whole
 
-    def get(self, path: str, **query: str | int | None) -> Answer:
+    def get(self, path: str, **query: object) -> Answer:
         """Ask for a document."""
-        return self.ask("GET", path, query=query)
+        return self._ask("GET", path, query)
 
-    def moment(self, given: datetime | timedelta) -> datetime:
-        """Return a time in UTC; a span counts from now, by the clock of the service."""
+    def post(self, path: str, **body: object) -> Answer:
+        """Send a request with a body of these values, and who sends it."""
+        return self._ask("POST", path, {}, json.dumps({"by": who(), **body}).encode())
+
+    def put(self, path: str, body: bytes, **query: object) -> Answer:
+        """Send a request with a body of JSON, and who sends it."""
+        return self._ask("PUT", path, {**query, "by": who()}, body)
+
+    def delete(self, path: str, **query: object) -> Answer:
+        """Send a request without a body, and who sends it."""
+        return self._ask("DELETE", path, {**query, "by": who()})
+
+    def pages(self, path: str, key: str, **query: object) -> Answer:
+        """Return a page of the list at a path, or all as one; `key` names its entries."""
+        query |= self._page
+        answer = self.get(path, **query)
+        page = answer.tree()
+        if not self._whole or not page.get("next"):
+            return answer
+        entries = page[key]
+        while page.get("next"):
+            page = self.get(path, **{**query, "cursor": page["next"]}).tree()
+            entries.extend(page[key])
+        return Answer(json.dumps({key: entries, "next": ""}).encode(), as_json=self.as_json)
+
+    def moment(self, given: datetime | timedelta) -> str:
+        """Return a time in UTC as the API takes it; a span counts from now, by the service."""
         if isinstance(given, timedelta):
             given = datetime.fromisoformat(self.get("/v1/clock").tree()["now"]) + given
-        return given.astimezone(UTC)
+        return given.astimezone(UTC).isoformat()
 
-    def ask(
-        self, method: str, path: str, *, query: Query | None = None, body: object = None
+    def _ask(
+        self, method: str, path: str, query: Mapping[str, object], body: bytes | None = None
     ) -> Answer:
-        """Send a request.
-
-        Args:
-            method: The HTTP method.
-            path: From the root.
-            query: Parameters; those that are None, empty or False are left out, a sequence is
-                repeated.
-            body: JSON as bytes, or what json.dumps takes; None for no body.
+        """Send a request. Parameters that are None, empty or False are left out.
 
         Raises:
             Failed: It was refused, or Forewarn does not answer.
         """
         from forewarn.client import transport
 
-        given = {
-            name: "true" if value is True else value
-            for name, value in (query or {}).items()
-            if value
-        }
+        unix_socket = "" if self._address.startswith("http://") else self._address
+        given = {name: "true" if value is True else value for name, value in query.items() if value}
         encoded = urllib.parse.urlencode(given, doseq=True)
-        headers = []
-        if body is not None:
-            body = body if isinstance(body, bytes) else json.dumps(body).encode()
-            headers.append(("Content-Type", "application/json"))
-        token = "" if self._unix_socket else _token()
+        headers = [] if body is None else [("Content-Type", "application/json")]
+        token = "" if unix_socket else self._token()
         if token:
             headers.append(("Authorization", f"Bearer {token}"))
-        base = "http://localhost" if self._unix_socket else self._address.rstrip("/")
+        base = "http://localhost" if unix_socket else self._address.rstrip("/")
         try:
             reply = transport.request(
                 method,
@@ -183,17 +171,65 @@ class OperatorClient:
                 connect_seconds=CONNECT_SECONDS,
                 headers=headers,
                 body=body,
-                unix_socket=self._unix_socket,
+                unix_socket=unix_socket,
                 max_body=MAX_ANSWER,
             )
         except transport.RequestFailed as failed:
             raise Failed(ExitStatus.UNREACHABLE, self._unreachable(failed)) from failed
         if 200 <= reply.status < 300:
-            return Answer(reply.body)
+            return Answer(reply.body, as_json=self.as_json)
         failure = self._refused(reply.status, reply.body)
-        if failure.status is ExitStatus.UNAUTHORIZED and not self._unix_socket:
-            failure.message += f"; {_sent(token)}"
+        if failure.status is ExitStatus.UNAUTHORIZED and not unix_socket:
+            failure.message += f"; {self._sent(token)}"
         raise failure
+
+    @functools.cached_property
+    def _address(self) -> str:
+        """The path of the socket, or the URL, checked."""
+        from forewarn.server import settings
+
+        address = self._given
+        if address is None:
+            own = self._settings.operator
+            address = f"http://{own.listen}" if own.socket == settings.OFF else own.socket
+        if address.startswith("http://"):
+            _check_url(address)
+        elif "://" in address or not address:
+            raise Failed(ExitStatus.USAGE, _invalid(address))
+        elif not hasattr(socket, "AF_UNIX"):
+            message = "this system has no unix sockets: use --operator http://HOST:PORT"
+            raise Failed(ExitStatus.USAGE, message)
+        return address
+
+    @functools.cached_property
+    def _settings(self) -> "settings.Settings":
+        """The settings of the service: its addresses and its token file."""
+        from forewarn.server import settings
+
+        with settings_are_usable():
+            return settings.load(None, os.environ)
+
+    def _token(self) -> str:
+        """Return the token that the service wrote for TCP; `""` if there is none."""
+        path = Path(self._settings.operator.token_file)
+        try:
+            with path.open("rb") as file:
+                return file.read(MAX_TOKEN).decode("ascii").strip()
+        except FileNotFoundError:
+            return ""
+        except (OSError, UnicodeDecodeError) as error:
+            message = f"cannot read the operators' token in {path}: {error}"
+            raise Failed(ExitStatus.UNAUTHORIZED, message) from error
+
+    def _sent(self, token: str) -> str:
+        """Return which token was sent, or why none was, and what to do."""
+        path = self._settings.operator.token_file
+        if token:
+            return f"the token of {path} was sent: is it the one of this service?"
+        return (
+            f"no token was sent, because there is no {path}: copy the one of the service there, or "
+            "set FOREWARN_SET_OPERATOR__TOKEN_FILE"
+        )
 
     def _unreachable(self, failed: "RequestFailed") -> str:
         where = f"the operator plane at {self._address}"
@@ -207,17 +243,14 @@ class OperatorClient:
                 return f"{where} is not open to this user: run as the user of the service"
             case TimeoutError():
                 return f"{where} did not answer in time: is the address right?"
-        match failed.reason:
-            case "no-http":
-                return f"{self._address} does not speak HTTP: is this the address of Forewarn?"
-            case "too-large":
-                return f"the answer is longer than {MAX_ANSWER} bytes: use --limit"
-            case "no-connection":
-                return f"cannot reach {where}: {failed.__cause__ or failed}"
-            case "no-answer":
-                return f"{where} did not answer in time: see the log of the service"
-            case _:
-                return f"{where} hung up during its answer: see the log of the service"
+        messages = {
+            "no-http": f"{self._address} does not speak HTTP: is this the address of Forewarn?",
+            "too-large": f"the answer is longer than {MAX_ANSWER} bytes: use --limit",
+            "no-connection": f"cannot reach {where}: {failed.__cause__ or failed}",
+            "no-answer": f"{where} did not answer in time: see the log of the service",
+        }
+        hung_up = f"{where} hung up during its answer: see the log of the service"
+        return messages.get(failed.reason, hung_up)
 
     def _refused(self, status: int, body: bytes) -> Failed:
         try:
@@ -246,73 +279,35 @@ def segment(name: str) -> str:
     return urllib.parse.quote(name, safe="")
 
 
-def pages(service: OperatorClient, path: str, key: str, *, whole: bool, query: Query) -> Answer:
-    """Return one page of a list, or all of them as one.
-
-    Args:
-        service: Whom to ask.
-        path: The path of the list.
-        key: The name of the entries in the document.
-        whole: Whether to follow the pages to the end.
-        query: The query of the first page.
-    """
-    answer = service.ask("GET", path, query=query)
-    page = answer.tree()
-    if not whole or not page.get("next"):
-        return answer
-    entries = page[key]
-    while page.get("next"):
-        page = service.ask("GET", path, query={**query, "cursor": page["next"]}).tree()
-        entries.extend(page[key])
-    return Answer(json.dumps({key: entries, "next": ""}).encode())
-
-
 def more(cursor: str) -> None:
     """Say how to get the next page, if there is one."""
     if cursor:
         output.note(f"There is more: add --cursor {cursor}, or --all.")
 
 
-def _settings() -> "settings.Settings":
-    """Return the settings of the service: its addresses and its token file."""
-    from forewarn.server import settings
-    from forewarn.settings import SettingsError
-
-    try:
-        return settings.load(None, os.environ)
-    except SettingsError as error:
-        raise Failed(ExitStatus.USAGE, str(error)) from error
+def asks(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --json and --operator; it takes both as one `service`."""
+    return _with_options(command, "as_json", "address")
 
 
-def _default() -> str:
-    from forewarn.server import settings
-
-    operator = _settings().operator
-    return f"http://{operator.listen}" if operator.socket == settings.OFF else operator.socket
+def asks_for_pages(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --limit, --cursor and --all too."""
+    return _with_options(command, "limit", "cursor", "whole", "as_json", "address")
 
 
-def _token() -> str:
-    """Return the token that the service wrote for TCP; `""` if there is none."""
-    path = Path(_settings().operator.token_file)
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_TOKEN).decode("ascii").strip()
-    except FileNotFoundError:
-        return ""
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"cannot read the operators' token in {path}: {error}"
-        raise Failed(ExitStatus.UNAUTHORIZED, message) from error
+def _with_options(command: Callable[..., None], *names: str) -> Callable[..., None]:
+    options = inspect.signature(OperatorClient).parameters
+    own = inspect.signature(command).parameters
 
+    @functools.wraps(command)
+    def run(**given: Any) -> None:  # noqa: ANN401 - whatever the command takes
+        service = OperatorClient(**{name: given.pop(name) for name in names})
+        command(service=service, **given)
 
-def _sent(token: str) -> str:
-    """Return which token was sent, or why none was, and what to do."""
-    path = _settings().operator.token_file
-    if token:
-        return f"the token of {path} was sent: is it the one of this service?"
-    return (
-        f"no token was sent, because there is no {path}: copy the one of the service there, or "
-        "set FOREWARN_SET_OPERATOR__TOKEN_FILE"
-    )
+    parameters = [one for name, one in own.items() if name != "service"]
+    parameters += [options[name] for name in names]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # Typer reads it
+    return run
 
 
 def _check_url(address: str) -> None:

@@ -7,9 +7,15 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
+
+from forewarn.cli import times
+
+if TYPE_CHECKING:
+    from forewarn.server.operator import schemas
 
 Row = TypeVar("Row")
 
@@ -30,53 +36,55 @@ def note(text: str) -> None:
 
 
 def table(
-    rows: Iterable[Row], columns: Mapping[str, Callable[[Row], str]], *, empty: str = ""
+    rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]], *, empty: str = ""
 ) -> None:
-    """Print a table.
+    """Print a table: each heading with the function that returns its value of a row.
 
-    Args:
-        rows: Its rows.
-        columns: The headings, each with the function that returns its cell of a row.
-        empty: Printed on stderr if there is no row.
+    If there is no row, print `empty` on stderr.
     """
-    filled = [tuple(cell(row) for cell in columns.values()) for row in rows]
-    headings = tuple(columns)
+    filled = [tuple(shown(value(row)) for value in columns.values()) for row in rows]
     if not filled:
         if empty:
             note(empty)
     elif sys.stdout.isatty():
-        _draw(headings, filled)
+        _draw(tuple(columns), filled)
     else:
-        for line in aligned([headings, *filled]):
-            typer.echo(line)
+        say(aligned([tuple(columns), *filled]))
 
 
-def pairs(rows: Iterable[tuple[str, str]]) -> None:
+def pairs(rows: Iterable[tuple[str, object]]) -> None:
     """Print names and values, one a line."""
-    for line in aligned([(f"{name}:", value) for name, value in rows]):
-        typer.echo(line)
+    say(aligned([(f"{name}:", shown(value)) for name, value in rows]))
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def shown(value: object) -> str:
+    """Return a value as a cell has it; `-` for None and `""`."""
+    if value is None or value == "":
+        return "-"
+    return times.shown(value) if isinstance(value, datetime) else printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Return a text without what a terminal would obey: a server's words may hold escapes."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as lines with aligned columns, two spaces apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def listed(names: Sequence[str], count: int | None = None, most: int = 6) -> str:
-    """Return names in one line, and how many more there are.
-
-    Args:
-        names: The first of them, or all.
-        count: How many there are; None for `len(names)`.
-        most: How many to name.
-    """
+    """Return the first names in one line, and how many more of `count` there are."""
     total = len(names) if count is None else count
     spelled = ", ".join(names[:most])
     return spelled if total <= most else f"{spelled} and {total - most} more"
+
+
+def names(some: "schemas.Names", most: int = 6) -> str:
+    """Return names in one line, and how many more there are; `""` for none."""
+    return listed(some.names, some.count, most)
 
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -132,12 +140,10 @@ def layout(cells: Mapping[str, Sequence[str]], terminal: int) -> dict[str, int]:
 
 
 def _total(widths: Mapping[str, int]) -> int:
-    """Return the width of a table: rich draws two spaces between columns."""
-    return sum(widths.values()) + 2 * (len(widths) - 1)
+    return sum(widths.values()) + 2 * (len(widths) - 1)  # rich draws two spaces between columns
 
 
 def _longest_word(heading: str, cells: Sequence[str]) -> int:
-    """Return the width that a column needs; a longer word is broken."""
     words = (word for text in (heading, *cells) for word in text.split())
     return min(max(map(_cells, words)), MAX_WORD)
 

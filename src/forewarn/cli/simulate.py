@@ -4,11 +4,9 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from forewarn.cli import output
-from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator import JsonOption
+from forewarn.cli.exits import ExitStatus, Failed, read_text, server_is_installed
+from forewarn.cli.options import JsonOption, argument
 
 if TYPE_CHECKING:
     from forewarn.testing.parser import Scenario
@@ -18,7 +16,7 @@ MAX_FILE: Final = 4 * 1024 * 1024
 
 
 def simulate(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The scenario.")],
+    file: Annotated[Path, argument("FILE", "The scenario.")],
     *,
     as_json: JsonOption = False,
 ) -> None:
@@ -26,17 +24,10 @@ def simulate(
 
     It changes nothing and asks no service: time, store and connector are the scenario's own.
     """
-    try:
+    with server_is_installed("forewarn simulate"):
         import structlog
 
         from forewarn.testing import scenario
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "forewarn":
-            raise
-        message = (
-            f"'forewarn simulate' needs the package {error.name}: pip install 'forewarn[server]'"
-        )
-        raise Failed(ExitStatus.MISSING_EXTRA, message) from error
     # The log of the service would stand between the lines of the timeline.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     parsed = _scenario(file)
@@ -70,16 +61,6 @@ def _scenario(file: Path) -> "Scenario":
     from forewarn.testing import parser
 
     try:
-        with file.open("rb") as opened:
-            raw = opened.read(MAX_FILE + 1)
-        if len(raw) > MAX_FILE:
-            message = f"{file} has more than {MAX_FILE} bytes: no scenario is so long"
-            raise Failed(ExitStatus.USAGE, message)
-        return parser.parse(raw.decode("utf-8"), str(file))
-    except OSError as error:
-        raise Failed(ExitStatus.USAGE, f"cannot read {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        message = f"{file} is not UTF-8 text, at byte {error.start}"
-        raise Failed(ExitStatus.USAGE, message) from error
+        return parser.parse(read_text(str(file), MAX_FILE), str(file))
     except parser.ScriptError as error:
         raise Failed(ExitStatus.USAGE, str(error)) from error

@@ -70,14 +70,8 @@ def moment(text: str) -> datetime | timedelta:
 
 
 def duration_seconds(text: str) -> int:
-    """Read an expected interruption: a span, or `-1` or `unknown`.
-
-    Raises:
-        typer.BadParameter: It is none of these.
-    """
-    if text in {"-1", "unknown"}:
-        return -1
-    return int(span(text).total_seconds())
+    """Read an expected interruption: a span, or `-1` or `unknown`."""
+    return -1 if text in {"-1", "unknown"} else int(span(text).total_seconds())
 
 
 def shown(at: datetime | None) -> str:

@@ -5,16 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Final
 
 from forewarn.cli import guest, output
-from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.exits import ExitStatus, Failed, handled
+from forewarn.cli.options import flag, option
 
 if TYPE_CHECKING:
     from forewarn.client.event import Change, Trouble
@@ -30,41 +28,32 @@ def watch(
     *,
     endpoint: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--endpoint",
-            metavar="URL",
-            show_default=False,
-            help="The metadata endpoint. Default: FOREWARN_ENDPOINT, else http://169.254.169.254.",
+            "URL",
+            "The metadata endpoint. Default: FOREWARN_ENDPOINT, else http://169.254.169.254.",
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(
-            "--name",
-            metavar="NAME",
-            show_default=False,
-            help="This machine's name in events. Default: ask the endpoint.",
-        ),
+        option("--name", "NAME", "This machine's name in events. Default: ask the endpoint."),
     ] = None,
     mine: Annotated[
-        bool, typer.Option("--mine", help="Leave out events that concern other machines only.")
+        bool, flag("--mine", "Leave out events that concern other machines only.")
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="End after the first change.")] = False,
+    once: Annotated[bool, flag("--once", "End after the first change.")] = False,
     command: Annotated[
         str,
-        typer.Option(
+        option(
             "--exec",
-            metavar="CMD",
-            help="Run this for each change, one at a time: JSON on stdin, FOREWARN_* variables.",
+            "CMD",
+            "Run this for each change, one at a time: JSON on stdin, FOREWARN_* variables.",
         ),
     ] = "",
     since: Annotated[
         Path | None,
-        typer.Option(
-            "--since",
-            metavar="FILE",
-            show_default=False,
-            help="Save the state in this file, and resume from there the next time.",
+        option(
+            "--since", "FILE", "Save the state in this file, and resume from there the next time."
         ),
     ] = None,
 ) -> None:
@@ -77,7 +66,7 @@ def watch(
     clock = SystemClock()
     state = _StateFile(since)
     drawn = sys.stdout.isatty()
-    with _ended_by_sigterm(), guest.told(), guest.connected(endpoint, name) as client:
+    with handled(_end, "SIGTERM"), guest.connected(endpoint, name) as client:
         watching = client.watch(since=state.text, mine=mine, on_trouble=_trouble)
         for change in watching:
             now = clock.now()
@@ -92,7 +81,7 @@ def watch(
 
 
 def _trouble(trouble: "Trouble") -> None:
-    output.note(guest.printable(f"forewarn: {trouble.message}"))
+    output.note(output.printable(f"forewarn: {trouble.message}"))
 
 
 class _StateFile:
@@ -114,11 +103,7 @@ class _StateFile:
             raise Failed(ExitStatus.USAGE, message) from error
 
     def keep(self, text: str) -> None:
-        """Write the state; a crash in the middle leaves the one before.
-
-        Raises:
-            Failed: It cannot be written: the next watch would report the change again.
-        """
+        """Write the state; a crash in the middle leaves the one before."""
         if self._path is None:
             return
         draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
@@ -138,37 +123,26 @@ class _StateFile:
 def _run(command: str, change: "Change", tree: str, endpoint: str) -> None:
     """Run the command for one change, to its end; its output goes to stderr."""
     asked: list[int] = []  # a signal while it starts must not leave it behind
-    before = {
-        number: signal.signal(number, lambda number, _: asked.append(number))
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    process = None
     try:
-        process = subprocess.Popen(  # noqa: S602 - the operator's own line
-            command,
-            shell=True,
-            stdin=subprocess.PIPE,
-            stdout=sys.stderr.fileno(),
-            env={**os.environ, **_variables(change, endpoint)},
-        )
-    except BaseException:
-        _restore(before)
-        raise
-    try:
-        _restore(before)
+        with handled(lambda number, _: asked.append(number), "SIGTERM", "SIGINT"):
+            process = subprocess.Popen(  # noqa: S602 - the operator's own line
+                command,
+                shell=True,
+                stdin=subprocess.PIPE,
+                stdout=sys.stderr.fileno(),
+                env={**os.environ, **_variables(change, endpoint)},
+            )
         for number in asked:
             signal.raise_signal(number)
         process.communicate(tree.encode() + b"\n")
     except BaseException:
-        process.terminate()
+        if process is not None:
+            process.terminate()
         raise
     if process.returncode:
-        what = guest.printable(f"{change.kind} of {change.event.event_id}")
+        what = output.printable(f"{change.kind} of {change.event.event_id}")
         output.note(f"forewarn: the command ended with {process.returncode} for {what}")
-
-
-def _restore(handlers: "dict[signal.Signals, Any]") -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def _variables(change: "Change", endpoint: str) -> dict[str, str]:
@@ -180,20 +154,12 @@ def _variables(change: "Change", endpoint: str) -> dict[str, str]:
         "FOREWARN_CONCERNS_ME": {True: "yes", False: "no", None: ""}[tree.pop("concerns_me")],
     }
     rest = {f"FOREWARN_{key.upper()}": value for key, value in tree.items()}
-    shown = {name: "" if value is None else str(value) for name, value in {**rest, **names}.items()}
-    kept = {name: value.replace("\0", "") for name, value in shown.items()}
-    return {name: value for name, value in kept.items() if len(value.encode()) <= MAX_VARIABLE}
+    found = {
+        name: "" if value is None else str(value).replace("\0", "")
+        for name, value in {**rest, **names}.items()
+    }
+    return {name: value for name, value in found.items() if len(value.encode()) <= MAX_VARIABLE}
 
 
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the command at once, and quietly."""
-
-    def end(_signal: int, _frame: FrameType | None) -> None:
-        raise SystemExit(ExitStatus.TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(ExitStatus.TERMINATED)

@@ -21,6 +21,7 @@ class Trace:
         self._latest: dict[tuple[str, str], int] = {}
         self._attempts: dict[tuple[str, str], list[int]] = {}
         self._ends: dict[str, Hashable] = {}
+        self._down: dict[str, list[tuple[datetime, datetime, str, int]]] = {}
 
     def read(self, reader: str, scope: str, incarnation: int, events: object) -> None:
         """A guest read its scope's document: numbers only go up, and one never has two contents.
@@ -82,6 +83,19 @@ class Trace:
             self._complain(
                 f"{operation} was done {len(attempts)} x to {machine}, by attempts {attempts}"
             )
+
+    def down(
+        self, operation: str, scope: str, domain: int, began: datetime, ended: datetime
+    ) -> None:
+        """An operation had an update domain down: no other of its scope was down meanwhile.
+
+        Preemptions, deletions and failures are not bound to this rule: leave them out.
+        """
+        spans = self._down.setdefault(scope, [])
+        for other_began, other_ended, other, other_domain in spans:
+            if domain != other_domain and began < other_ended and other_began < ended:
+                self._complain(f"{operation} and {other} had two update domains of {scope} down")
+        spans.append((began, ended, operation, domain))
 
     def ended(self, operation: str, end: Hashable) -> None:
         """Somebody saw how an operation ended: it has one outcome for ever."""

@@ -17,7 +17,7 @@ import http.client
 import json
 import select
 import sys
-import urllib.parse
+import urllib.request
 from typing import Any
 
 POLL_SECONDS = 0.3
@@ -37,6 +37,11 @@ DURING = {
 }
 """What happens to a machine while an event of this type is Started."""
 
+Events = dict[str, dict[str, Any]]
+"""The events of this machine by their ids."""
+
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
 
 class GuestProgram:
     """The program in one machine.
@@ -46,50 +51,47 @@ class GuestProgram:
     """
 
     def __init__(self, given: argparse.Namespace) -> None:
-        url = urllib.parse.urlsplit(given.url)
-        self._connection = http.client.HTTPConnection(
-            url.hostname or "", url.port, timeout=ANSWER_SECONDS
-        )
-        self._base = f"{url.path}/metadata"
-        self._version = given.api_version
+        self._base = f"{given.url}/metadata"
+        self._preview = given.api_version == PREVIEW
+        self._path = f"/scheduledevents?api-version={given.api_version}"
         self._role = given.role
         self._drain_polls = round(given.drain / POLL_SECONDS)
-        self.deleted = False
-        """Whether the machine goes away: then nobody answers it any more."""
         self._name = ""
-        self._known: dict[str, dict[str, Any]] = {}
+        self._known: Events = {}
         self._approve_in: dict[str, int] = {}
         """Polls until an event is approved, by its id."""
+        self.deleted = False
+        """Whether the machine goes away: then nobody answers its program any more."""
 
     def step(self) -> None:
         """Read the events, and do what follows."""
-        self._name = self._name or self._ask("GET", NAME_PATH).decode()
-        path = f"/scheduledevents?api-version={self._version}"
-        events = json.loads(self._ask("GET", path))["Events"]
-        now = {event["EventId"]: event for event in events if self._name in event["Resources"]}
+        self._name = self._name or self._ask(NAME_PATH).decode()
+        events = json.loads(self._ask(self._path))["Events"]
+        now: Events = {e["EventId"]: e for e in events if self._name in e["Resources"]}
+        before, self._known = self._known, now
+        for event_id in now.keys() - before.keys():
+            if now[event_id]["EventStatus"] == "Scheduled":
+                self._prepare(now[event_id])
         for event_id, event in now.items():
-            before = self._known.get(event_id)
-            if before is None:
-                self._appeared(event)
-            elif before["EventStatus"] != event["EventStatus"]:
+            was = before.get(event_id, {}).get("EventStatus")
+            if event["EventStatus"] == "Started" != was:
                 say(DURING[event["EventType"]])
                 self.deleted = event["EventType"] == "Preempt"
-        for event_id in self._known.keys() - now.keys():
-            self._approve_in.pop(event_id, None)
-            self._gone(self._known[event_id])
-        self._known = now
-        for event_id in [e for e in self._approve_in if now[e]["EventStatus"] == "Scheduled"]:
+        for event_id in before.keys() - now.keys():
+            canceled = before[event_id]["EventStatus"] == "Scheduled"
+            say("carries on" if canceled else "was deleted" if self.deleted else "back in service")
+        for event_id in list(self._approve_in):
             self._approve_in[event_id] -= 1
-            if self._approve_in[event_id] < 0:
+            if now.get(event_id, {}).get("EventStatus") != "Scheduled":
                 del self._approve_in[event_id]
-                self._ask("POST", path, json.dumps({"StartRequests": [{"EventId": event_id}]}))
+            elif self._approve_in[event_id] < 0:
+                del self._approve_in[event_id]
+                self._ask(self._path, json.dumps({"StartRequests": [{"EventId": event_id}]}))
                 say("approved it")
 
-    def _appeared(self, event: dict[str, Any]) -> None:
+    def _prepare(self, event: dict[str, Any]) -> None:
         leader = event["Resources"][0]
-        if event["EventStatus"] == "Started":
-            say(DURING[event["EventType"]])
-        elif self._role == "watches":
+        if self._role == "watches":
             say("does nothing")
         elif leader != self._name:
             say(f"leaves it to {leader}")
@@ -99,26 +101,14 @@ class GuestProgram:
             self._approve_in[event["EventId"]] = self._drain_polls
             say("saves its work ..." if event["EventType"] == "Preempt" else "drains ...")
 
-    def _gone(self, event: dict[str, Any]) -> None:
-        if event["EventStatus"] == "Scheduled":
-            say("carries on")
-        else:
-            say("was deleted" if event["EventType"] == "Preempt" else "back in service")
-
-    def _ask(self, method: str, path: str, body: str | None = None) -> bytes:
+    def _ask(self, path: str, body: str | None = None) -> bytes:
         # The published clients of the preview post without the header; so does this one.
-        headers = {} if body and self._version == PREVIEW else {"Metadata": "true"}
-        try:
-            self._connection.request(method, self._base + path, body, headers)
-            response = self._connection.getresponse()
-            answer = response.read()
-        except (OSError, http.client.HTTPException):
-            self._connection.close()
-            raise
-        if response.status != http.HTTPStatus.OK:
-            said = answer.decode(errors="replace")
-            raise ConnectionError(f"{method} was answered with {response.status}: {said}")
-        return answer
+        headers = {} if body and self._preview else {"Metadata": "true"}
+        data = None if body is None else body.encode()
+        request = urllib.request.Request(self._base + path, data, headers)  # noqa: S310 - our URL
+        with opener.open(request, timeout=ANSWER_SECONDS) as answer:
+            content: bytes = answer.read()
+        return content
 
 
 def say(what: str) -> None:
@@ -135,16 +125,16 @@ def main() -> None:
     parser.add_argument("--drain", type=float, default=0.0)
     guest = GuestProgram(parser.parse_args())
     trouble = ""
-    while True:
+    while not select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
         try:
             guest.step()
             trouble = ""
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-            if str(error) != trouble and not guest.deleted:
+            if guest.deleted:
+                return
+            if str(error) != trouble:
                 trouble = str(error)
                 say(f"cannot read its events: {trouble}")
-        if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
-            return
 
 
 if __name__ == "__main__":

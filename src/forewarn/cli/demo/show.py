@@ -1,6 +1,7 @@
 """`forewarn demo`: starts the service and the guests, shows what happens, and stops them."""
 
 import contextlib
+import json
 import shutil
 import signal
 import socket
@@ -9,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
@@ -19,8 +20,9 @@ import typer
 
 from forewarn.cli import operations, output, times
 from forewarn.cli.demo import story
-from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator import JsonOption, OperatorClient
+from forewarn.cli.exits import ExitStatus, Failed, handled
+from forewarn.cli.operator import OperatorClient
+from forewarn.cli.options import JsonOption, flag
 from forewarn.clock import SystemClock
 from forewarn.vocabulary import EventStatus
 
@@ -42,6 +44,9 @@ START_LIMIT: Final = 30.0
 DEMO_LIMIT: Final = 85.0
 """Seconds until the story must be over; it takes about half of it."""
 
+ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP")
+"""Ctrl-C, SIGTERM and a closed terminal end it alike, so that nothing is left behind."""
+
 STOP_SECONDS: Final = 10.0
 """For a process to end before it is killed; the service promises the same."""
 
@@ -58,18 +63,30 @@ BAR: Final = 8
 """The characters of the bar of notice left."""
 
 COLUMNS: Final = (
-    *(("MACHINE", 14, 0), ("DOMAIN", 9, 0), ("ITS GUEST", 17, 100), ("PID", 7, 0)),
-    *(("EVENT", 8, 0), ("STATUS", 9, 0), ("NOTICE", BAR, 110), ("LEFT", 7, 0)),
-    *(("APPROVED BY", 13, 0), ("THE GUEST SAYS", 18, 119)),
+    *(("MACHINE", 14, 0, "bold"), ("DOMAIN", 9, 0, ""), ("ITS GUEST", 17, 100, "")),
+    *(("PID", 7, 0, "dim"), ("EVENT", 8, 0, ""), ("STATUS", 9, 0, "yellow")),
+    *(("NOTICE", BAR, 110, "yellow"), ("LEFT", 7, 0, "yellow")),
+    *(("APPROVED BY", 13, 0, "green"), ("THE GUEST SAYS", 18, 119, "italic")),
 )
-"""Heading, width, and the narrowest terminal that has room for the column."""
+"""Heading, width, the narrowest terminal that has room for the column, and style."""
+
+TRY = """
+The service is still running. Try, in another terminal:
+
+  export FOREWARN_OPERATOR={socket}
+  {program} fleet list
+  {program} schedule reboot web-0 web-3
+  curl -s -H Metadata:true '{guest}/scheduledevents?api-version={version}'
+  curl -s -H Metadata:true '{guest}/instance?api-version=2021-02-01'
+  curl -s --unix-socket {socket} 'http://localhost/v1/events'
+
+Ctrl-C stops it and leaves nothing behind.
+"""
 
 
 def demo(
     *,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave it running afterwards, until Ctrl-C.")
-    ] = False,
+    keep: Annotated[bool, flag("--keep", "Leave it running afterwards, until Ctrl-C.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """See a fleet, its guests and their maintenance.
@@ -81,7 +98,7 @@ def demo(
     if len(place) > LONGEST_FOLDER and Path("/tmp").is_dir():  # noqa: S108 - our folder is private
         place = "/tmp"  # noqa: S108 - the same
     with (
-        _signals(_interrupt),
+        handled(_interrupt, *ENDING),
         tempfile.TemporaryDirectory(prefix="forewarn-demo-", dir=place) as folder,
     ):
         running = Demo(Path(folder), as_json=as_json)
@@ -90,36 +107,29 @@ def demo(
             if keep:
                 running.keep()
         finally:
-            with _signals(signal.SIG_IGN):
+            with handled(signal.SIG_IGN, *ENDING):
                 running.close()
 
 
 class Row:
-    """What the table shows of one machine.
+    """A machine in the table, and the program in it, which writes what it does into a log."""
 
-    Args:
-        guest: The machine.
-        process: The program in it.
-        spoken: What the program prints.
-    """
-
-    def __init__(self, guest: story.Guest, process: Process, spoken: TextIO) -> None:
+    def __init__(self, guest: story.Guest, process: Process, log: TextIO) -> None:
         self.guest = guest
         self.process = process
-        self.spoken = spoken
+        self.log = log
         self.says = ""
-        self.operation: schemas.OperationView | None = None
         self.end = ""
         """`deleted` or `stopped` once the guest has ended."""
 
-    def cells(self) -> list["Text"]:
+    def cells(self, operation: "schemas.OperationView | None") -> "tuple[str | Text, ...]":
         """Return the cells of its row, in the order of COLUMNS."""
         from rich.text import Text
 
-        guest, operation = self.guest, self.operation
-        dim = "dim" if self.end == "deleted" else ""
-        status = bar = left = approver = ""
+        guest = self.guest
+        event = status = bar = left = approver = ""
         if operation is not None:
+            event = operation.event_type
             status = "waits" if operation.waits_for else str(operation.status)
             approvals = [e.approval for e in operation.events if guest.machine in e.machines]
             approver = ", ".join(operations.approver(one) for one in approvals if one)
@@ -128,21 +138,14 @@ class Row:
                 full = round(BAR * remains / (operations.notice_seconds(operation) or 1))
                 bar = "━" * min(BAR, full) + "╌" * (BAR - min(BAR, full))
                 left = times.shown_span(remains)
-        return [
-            Text(guest.machine, "dim strike" if dim else "bold"),
-            Text(guest.domain, dim),
-            Text(guest.shown, "dim" if self.end else ""),
-            Text(
-                self.end or str(self.process.pid),
-                "bold red" if self.end == "stopped" else "dim",
+        return (
+            *(Text(guest.machine, "strike" if self.end == "deleted" else ""), guest.domain),
+            *(
+                guest.shown,
+                Text(self.end or str(self.process.pid), "bold red" * (self.end == "stopped")),
             ),
-            Text(str(operation.event_type) if operation else ""),
-            Text(status, output.STYLES.get(status, "yellow")),
-            Text(bar, "yellow"),
-            Text(left, "yellow"),
-            Text(approver, "green"),
-            Text(self.says, "italic"),
-        ]
+            *(event, Text(status, output.STYLES.get(status, "")), bar, left, approver, self.says),
+        )
 
 
 class Demo:
@@ -161,12 +164,12 @@ class Demo:
         self._nap = threading.Event()  # never set: waiting for it is a pause that Ctrl-C ends
         self._port = _free_port()
         self._socket = folder / "operator.sock"
-        self._operator = OperatorClient(str(self._socket))
         self._service: Process | None = None
         self._rows: list[Row] = []
         self._told: deque[str] = deque([""] * TOLD_LINES, maxlen=TOLD_LINES)
         self._live: Live | None = None
-        self._limit = DEMO_LIMIT
+        self._news: set[tuple[str, str]] = set()
+        self.operator = OperatorClient(address=str(self._socket))
         self.now = self._clock.now()
         self.operations: dict[str, schemas.OperationView] = {}
         self.stopped: set[str] = set()
@@ -180,14 +183,16 @@ class Demo:
         """
         output.note("Starting the service and its guests ...")
         self._start()
-        played = story.Story(self)
-        try:
-            with self._drawn():
-                played.play()
-            verdicts = played.verdicts()
-        except story.DemoFailed as failed:
-            raise _failed(str(failed)) from failed
-        history = self._operator.get("/v1/history")
+        with contextlib.ExitStack() as stack:
+            if sys.stdout.isatty() and not self._as_json:
+                from rich.console import Console
+                from rich.live import Live
+
+                live = Live(console=Console(highlight=False), auto_refresh=False)
+                self._live = stack.enter_context(live)
+            verdicts = story.play(self)
+        self._live = None
+        history = self.operator.get("/v1/history")
         if self._as_json:
             output.document(history.tree())
         else:
@@ -195,26 +200,19 @@ class Demo:
             operations.history(reversed(self.operations.values()), empty="nothing")
             output.say("")
         for verdict in verdicts:
-            (output.note if self._as_json else output.say)(f"ok  {verdict}")
+            typer.echo(f"ok  {verdict}", err=self._as_json)
         output.note(f"The demo took {self._clock.monotonic() - self._began:.0f} s.")
 
     def keep(self) -> None:
         """Go on until Ctrl-C, telling each change."""
-        guest = f"http://127.0.0.1:{self._port}/vm/web-0/metadata"
-        program = "forewarn" if shutil.which("forewarn") else f"{sys.executable} -m forewarn"
-        output.note(f"""
-The service is still running. Try, in another terminal:
-
-  export FOREWARN_OPERATOR={self._socket}
-  {program} fleet list
-  {program} schedule reboot web-0 web-3
-  curl -s -H Metadata:true '{guest}/scheduledevents?api-version={story.NEWEST}'
-  curl -s -H Metadata:true '{guest}/instance?api-version=2021-02-01'
-  curl -s --unix-socket {self._socket} 'http://localhost/v1/events'
-
-Ctrl-C stops it and leaves nothing behind.
-""")
-        self._limit = float("inf")
+        output.note(
+            TRY.format(
+                socket=self._socket,
+                program="forewarn" if shutil.which("forewarn") else f"{sys.executable} -m forewarn",
+                guest=f"http://127.0.0.1:{self._port}/vm/web-0/metadata",
+                version=story.NEWEST,
+            )
+        )
         try:
             while True:
                 self.look()
@@ -227,7 +225,7 @@ Ctrl-C stops it and leaves nothing behind.
             row.process.terminate()
         for row in self._rows:
             _stop(row.process)
-            row.spoken.close()
+            row.log.close()
         if self._service is not None:
             _stop(self._service)
 
@@ -238,51 +236,49 @@ Ctrl-C stops it and leaves nothing behind.
         if self._live is None:
             typer.echo(line, err=self._as_json)
 
+    def until(self, true: Callable[[], bool], what: str) -> None:
+        """Show what happens until a condition is true.
+
+        Raises:
+            Failed: It takes too long.
+        """
+        while not true():
+            if self._clock.monotonic() - self._began > DEMO_LIMIT:
+                raise story.failed(f"waited in vain for {what}")
+            self.look()
+
+    def of(self, number: int) -> "list[schemas.OperationView]":
+        """Return the operations of a maintenance, as they were last seen."""
+        return [one for one in self.operations.values() if one.maintenance == number]
+
     def look(self) -> None:
         """Wait a little, learn what is new, and tell it.
 
         Raises:
             Failed: The service has ended.
-            story.DemoFailed: It takes too long.
         """
         from forewarn.server.operator import schemas
 
         self._nap.wait(LOOK_EVERY)
         self._check_service()
-        if self._clock.monotonic() - self._began > self._limit:
-            raise story.DemoFailed(f"the story was not over after {DEMO_LIMIT:g} s")
         try:
-            page = self._operator.get("/v1/history").read(schemas.HistoryPage)
+            page = self.operator.get("/v1/history").read(schemas.HistoryPage)
             self.now = self._now()
         except Failed:
             self._nap.wait(0.5)  # a service that hangs up may be ending: its status tells more
             self._check_service()
             raise
         for operation in reversed(page.operations):
-            before = self.operations.get(operation.id)
             self.operations[operation.id] = operation
-            for line in news(before, operation):
-                self.tell(line)
-        self._look_at_guests()
+            for line in facts(operation):
+                if (operation.id, line) not in self._news:
+                    self._news.add((operation.id, line))
+                    self.tell(line)
+        for row in self._rows:
+            if not row.end:
+                self._look_at(row)
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
-
-    def schedule(self, **request: object) -> int:
-        """Ask for maintenance, and return its number."""
-        body = {"by": "demo", **request}
-        answer = self._operator.ask("POST", "/v1/maintenance", body=body).tree()
-        return int(answer["maintenance"]["number"])
-
-    def cancel(self, number: int, reason: str) -> None:
-        """Cancel a maintenance."""
-        body = {"reference": str(number), "reason": reason, "by": "demo"}
-        self._operator.ask("POST", "/v1/cancellations", body=body)
-
-    def delete(self, machine: str) -> None:
-        """Stop the guest of a machine."""
-        (row,) = (row for row in self._rows if row.guest.machine == machine)
-        row.end, row.says = "deleted", ""
-        _stop(row.process)
 
     def _start(self) -> None:
         """Start the service, wait until it is ready, give it its fleet, and start the guests."""
@@ -293,9 +289,9 @@ Ctrl-C stops it and leaves nothing behind.
         while not self._ready():
             self._check_service()
             if self._clock.monotonic() - self._began > START_LIMIT:
-                raise _failed(f"the service was not ready after {START_LIMIT:g} s")
+                raise story.failed(f"the service was not ready after {START_LIMIT:g} s")
             self._nap.wait(0.05)
-        self._operator.ask("PUT", "/v1/fleet", body=story.fleet())
+        self.operator.put("/v1/fleet", json.dumps(story.fleet()).encode())
         script = str(Path(__file__).with_name("guest.py"))
         for guest in story.GUESTS:
             command = [
@@ -309,12 +305,12 @@ Ctrl-C stops it and leaves nothing behind.
 
     def _ready(self) -> bool:
         try:
-            return self._socket.exists() and bool(self._operator.get("/readyz").tree()["ready"])
+            return self._socket.exists() and bool(self.operator.get("/readyz").tree()["ready"])
         except Failed:
             return False
 
     def _now(self) -> datetime:
-        return datetime.fromisoformat(self._operator.get("/v1/clock").tree()["now"])
+        return datetime.fromisoformat(self.operator.get("/v1/clock").tree()["now"])
 
     def _check_service(self) -> None:
         assert self._service is not None
@@ -326,40 +322,30 @@ Ctrl-C stops it and leaves nothing behind.
         if status in {ExitStatus.MISSING_EXTRA, ExitStatus.USAGE}:
             raise Failed(ExitStatus(status), last.removeprefix("forewarn: "))
         output.note("\n".join(log))
-        raise _failed(f"the service ended with status {status}: {last}")
+        raise story.failed(f"the service ended with status {status}: {last}")
 
-    def _look_at_guests(self) -> None:
-        for row in self._rows:
-            if row.end:
-                continue
-            name = row.guest.machine
-            shown = [
-                operation
-                for operation in self.operations.values()
-                if not operation.ended_at or self.now - operation.ended_at <= LINGER
-                if any(name in event.machines for event in operation.events)
-            ]
-            row.operation = shown[-1] if shown else None
-            for line in row.spoken:
-                row.says = line.rstrip()
-                self.tell(f"  {name}: {row.says}")
-            if row.process.poll() is not None:
-                row.end, row.says = "stopped", ""
+    def _look_at(self, row: Row) -> None:
+        name = row.guest.machine
+        for line in row.log:
+            row.says = line.rstrip()
+            self.tell(f"  {name}: {row.says}")
+        status = row.process.poll()
+        if status is not None:
+            row.end, row.says = "stopped" if status else "deleted", ""
+            if status:
                 self.stopped.add(name)
                 self.tell(f"  the guest of {name} was stopped: it approves nothing any more")
+            else:
+                self.tell(f"  {name}: is gone")
 
-    @contextlib.contextmanager
-    def _drawn(self) -> Generator[None]:
-        """Show a live table if stdout is a terminal, and lines otherwise."""
-        if self._as_json or not sys.stdout.isatty():
-            yield
-            return
-        from rich.console import Console
-        from rich.live import Live
-
-        with Live(console=Console(highlight=False), auto_refresh=False) as self._live:
-            yield
-        self._live = None
+    def _present(self, machine: str) -> "schemas.OperationView | None":
+        shown = [
+            operation
+            for operation in self.operations.values()
+            if not operation.ended_at or self.now - operation.ended_at <= LINGER
+            if any(machine in event.machines for event in operation.events)
+        ]
+        return shown[-1] if shown else None
 
     def _table(self) -> "Table":
         from rich.box import SIMPLE_HEAD
@@ -368,14 +354,13 @@ Ctrl-C stops it and leaves nothing behind.
 
         assert self._live is not None
         width = self._live.console.width
-        fits = [width >= least for _, _, least in COLUMNS]
+        shown = [number for number, (_, _, least, _) in enumerate(COLUMNS) if width >= least]
         table = Table(box=SIMPLE_HEAD, show_edge=False, header_style="bold", padding=0)
-        for (heading, size, _), fit in zip(COLUMNS, fits, strict=True):
-            if fit:
-                table.add_column(heading, no_wrap=True, overflow="ellipsis", width=size)
+        for heading, size, _, style in (COLUMNS[number] for number in shown):
+            table.add_column(heading, no_wrap=True, overflow="ellipsis", width=size, style=style)
         for row in self._rows:
-            cells = zip(row.cells(), fits, strict=True)
-            table.add_row(*(cell for cell, fit in cells if fit))
+            cells = row.cells(None if row.end else self._present(row.guest.machine))
+            table.add_row(*(cells[n] for n in shown), style="dim" if row.end == "deleted" else "")
         told = Text("\n".join(self._told), no_wrap=True, overflow="ellipsis")
         told.highlight_regex(r"(?m)^\S+ >.*$", "bold")
         whole = Table.grid()
@@ -392,48 +377,27 @@ Ctrl-C stops it and leaves nothing behind.
         return whole
 
 
-def news(before: "schemas.OperationView | None", after: "schemas.OperationView") -> list[str]:
-    """Return the changes of an operation as lines."""
-    names = ", ".join(name for event in after.events for name in event.machines)
-    what = f"{after.event_type} of {names}"
-    lines = []
-    if before is None:
-        at, notice = times.hour(after.not_before), operations.notice_seconds(after)
-        lines.append(
-            f"{what} is announced: starts by {at} (notice {times.shown_span(notice)}), "
-            "sooner if approved"
-        )
-    for number, event in enumerate(after.events):
-        if event.approval and not (before and before.events[number].approval):
-            lines.append(f"{what} is approved by {event.approval.by}")
-    if after.waits_for and (before is None or before.waits_for != after.waits_for):
-        lines.append(f"{what} waits: another update domain is down ({after.waits_for})")
-    if before is None or before.status is not after.status:
-        approved = after.start_cause == "approved"
+def facts(operation: "schemas.OperationView") -> list[str]:
+    """Return what has happened to an operation, a line each."""
+    names = ", ".join(name for event in operation.events for name in event.machines)
+    at, notice = times.hour(operation.not_before), operations.notice_seconds(operation)
+    found = [
+        f"is announced: starts by {at} (notice {times.shown_span(notice)}), sooner if approved",
+        *(f"is approved by {e.approval.by}" for e in operation.events if e.approval),
+    ]
+    if operation.waits_for:
+        found.append(f"waits: another update domain is down ({operation.waits_for})")
+    if operation.started_at:
+        approved = operation.start_cause == "approved"
         why = "all approved" if approved else "nobody approved, the notice is over"
-        shown = {
-            EventStatus.STARTED: f"starts: {why}",
-            EventStatus.COMPLETED: f"is completed after {times.shown_span(after.took_seconds)}",
-            EventStatus.CANCELED: f"is cancelled ({after.outcome})",
-            EventStatus.FAILED: f"has failed: {after.outcome}",
-        }
-        lines += [f"{what} {shown[after.status]}"] if after.status in shown else []
-    return lines
-
-
-@contextlib.contextmanager
-def _signals(
-    handler: Callable[[int, FrameType | None], None] | signal.Handlers,
-) -> Generator[None]:
-    """Handle Ctrl-C, SIGTERM and a closed terminal alike, so that nothing is left behind."""
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        found.append(f"starts: {why}")
+    ends = {
+        EventStatus.COMPLETED: f"is completed after {times.shown_span(operation.took_seconds)}",
+        EventStatus.CANCELED: f"is cancelled ({operation.outcome})",
+        EventStatus.FAILED: f"has failed: {operation.outcome}",
+    }
+    found += [ends[operation.status]] if operation.status in ends else []
+    return [f"{operation.event_type} of {names} {line}" for line in found]
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -465,7 +429,3 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _failed(what: str) -> Failed:
-    return Failed(ExitStatus.DEMO_FAILED, f"the demo went wrong: {what}")

@@ -2,13 +2,14 @@
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from forewarn.vocabulary import EventStatus
+from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.vocabulary import EventStatus, EventType
 
 if TYPE_CHECKING:
     from forewarn.cli.demo.show import Demo
@@ -76,17 +77,9 @@ HOST: Final = "h1"
 HOST_LEADERS: Final = {"web-0", "batch_0", "FrontEnd_IN_0"}
 PREEMPTED: Final = "batch_1"
 REDEPLOYED: Final = "bastion"
-REASON: Final = "the new host is not ready"
 
-PREEMPT_AHEAD: Final = timedelta(minutes=12)
+PREEMPT_AHEAD: Final = timedelta(minutes=13)
 """The least notice of a preemption is 30 s, a third of a second here: too short to see."""
-
-LONGEST_WAIT: Final = timedelta(minutes=60)
-"""Of the service's time: twice the notice and the reboot; 40 real seconds."""
-
-
-class DemoFailed(Exception):  # noqa: N818 - the end of the demo, told in one line
-    """Something did not happen as it should."""
 
 
 def fleet() -> dict[str, Any]:
@@ -111,135 +104,118 @@ log.format = "console"
 """
 
 
-class Story:
-    """What happens, from the first request to the end of the last operation.
+def failed(what: str) -> Failed:
+    """Return the demo's end: something did not happen as it should."""
+    return Failed(ExitStatus.DEMO_FAILED, f"the demo went wrong: {what}")
 
-    Args:
-        demo: Where it is played.
+
+def play(demo: "Demo") -> list[str]:
+    """Play it all, from the first request to the end of the last operation.
+
+    Returns:
+        What must hold, and holds.
+
+    Raises:
+        Failed: Something did not happen in time, or not as it should.
     """
 
-    def __init__(self, demo: "Demo") -> None:
-        self._demo = demo
+    def pause(minutes: int) -> None:
+        end = demo.now + timedelta(minutes=minutes)
+        demo.until(lambda: demo.now >= end, "the clock of the service")
 
-    def play(self) -> None:
-        """Play it all.
+    def schedule(what: str, **request: object) -> int:
+        pause(1)
+        demo.tell(f"> {what}")
+        answer = demo.operator.post("/v1/maintenance", **{"by": "demo", **request}).tree()
+        return int(answer["maintenance"]["number"])
 
-        Raises:
-            DemoFailed: Something did not happen in time.
-        """
-        demo = self._demo
-        self._pause(2)
-        demo.tell("> Reboot of the availability set 'web': one request, domain after domain")
-        self._reboot = demo.schedule(event_type="Reboot", scope="web")
-        # Nobody approves the last domain: its notice has room for the rest.
-        self._until(lambda: len(self._of(self._reboot)) == len(WEB_LEADERS), "the last domain")
-        self._pause(1)
-        demo.tell(f"> Freeze of the host {HOST}: one request, machines of three scopes")
-        self._freeze = demo.schedule(event_type="Freeze", host=HOST, duration_seconds=5)
-        self._pause(1)
-        demo.tell(f"> Preemption of the low-priority machine {PREEMPTED}")
-        not_before = (demo.now + PREEMPT_AHEAD).isoformat()
-        self._preempt = demo.schedule(
-            event_type="Preempt", machines=[PREEMPTED], not_before=not_before
-        )
-        self._pause(1)
-        demo.tell(f"> Redeploy of {REDEPLOYED}, to be cancelled")
-        self._redeploy = demo.schedule(event_type="Redeploy", machines=[REDEPLOYED], source="User")
-        self._pause(5)
-        demo.cancel(self._redeploy, REASON)
-        self._until(lambda: self._over(self._preempt), "the end of the preemption")
-        demo.delete(PREEMPTED)
-        demo.tell(f"  {PREEMPTED}: is gone")
-        self._until(lambda: self._over(self._redeploy), "the cancellation")
-        self._until(lambda: self._over(self._freeze), "the end of the freeze")
-        self._until(lambda: self._over(self._reboot), "the end of the reboot")
-        self._pause(1)
+    def ended(number: int) -> None:
+        demo.until(lambda: all(one.status.over for one in demo.of(number)), f"{number} to end")
 
-    def verdicts(self) -> list[str]:
-        """Return what must hold, and holds.
+    reboot = schedule(
+        "Reboot of the availability set 'web': one request, domain after domain",
+        event_type="Reboot",
+        scope="web",
+    )
+    # Nobody approves the last domain: its notice has room for the rest.
+    demo.until(lambda: len(demo.of(reboot)) == len(WEB_LEADERS), "the last domain")
+    freeze = schedule(
+        f"Freeze of the host {HOST}: one request, machines of three scopes",
+        event_type="Freeze",
+        host=HOST,
+        duration_seconds=5,
+    )
+    preempt = schedule(
+        f"Preemption of the low-priority machine {PREEMPTED}",
+        event_type="Preempt",
+        machines=[PREEMPTED],
+        not_before=(demo.now + PREEMPT_AHEAD).isoformat(),
+    )
+    redeploy = schedule(
+        f"Redeploy of {REDEPLOYED}, to be cancelled",
+        event_type="Redeploy",
+        machines=[REDEPLOYED],
+        source="User",
+    )
+    pause(5)
+    reason = "the new host is not ready"
+    demo.operator.post("/v1/cancellations", reference=str(redeploy), reason=reason, by="demo")
+    for number in (preempt, redeploy, freeze, reboot):
+        ended(number)
+    pause(1)
 
-        Raises:
-            DemoFailed: Something does not hold.
-        """
-        reboots = sorted(self._of(self._reboot), key=lambda operation: operation.announced_at)
-        (freeze,), (preempt,) = self._of(self._freeze), self._of(self._preempt)
-        (redeploy,) = self._of(self._redeploy)
-        for operation in (*reboots, freeze, preempt):
-            if operation.status is not EventStatus.COMPLETED:
-                raise DemoFailed(f"operation {operation.id} is {operation.status}")
-        if redeploy.status is not EventStatus.CANCELED or redeploy.started_at is not None:
-            raise DemoFailed(f"the cancelled redeploy {redeploy.id} is {redeploy.status}")
-        return [
-            judge_nothing_early(self._demo.operations.values()),
-            judge_one_domain_at_a_time([*reboots, freeze]),
-            judge_announcements(reboots),
-            self._judge_approvals(reboots, freeze, preempt),
-            "the cancelled redeploy never started; everything else was carried out",
-        ]
-
-    def _judge_approvals(
-        self, reboots: "list[OperationView]", freeze: "OperationView", preempt: "OperationView"
-    ) -> str:
-        expected = [*zip(reboots, WEB_LEADERS, strict=True)]
-        expected += [(freeze, HOST_LEADERS), (preempt, {PREEMPTED})]
-        stopped = self._demo.stopped
-        for operation, leaders in expected:
-            by = {event.approval.by for event in operation.events if event.approval}
-            if not leaders - stopped <= by <= leaders:
-                approvers = ", ".join(sorted(by)) or "nobody"
-                raise DemoFailed(f"operation {operation.id} was approved by {approvers}")
-        if stopped:
-            return f"guests approved their events, except on {', '.join(sorted(stopped))}"
-        return "web-0 approved at once, web-1 once drained; nobody approved the reboot of web-2"
-
-    def _of(self, number: int) -> "list[OperationView]":
-        return [one for one in self._demo.operations.values() if one.maintenance == number]
-
-    def _over(self, number: int) -> bool:
-        return all(operation.status.over for operation in self._of(number))
-
-    def _pause(self, minutes: int) -> None:
-        until = self._demo.now + timedelta(minutes=minutes)
-        self._until(lambda: self._demo.now >= until, "the clock of the service")
-
-    def _until(self, true: Callable[[], bool], what: str) -> None:
-        deadline = self._demo.now + LONGEST_WAIT
-        while not true():
-            if self._demo.now > deadline:
-                raise DemoFailed(f"waited in vain for {what}")
-            self._demo.look()
+    reboots = sorted(demo.of(reboot), key=lambda operation: operation.announced_at)
+    expected = [*zip(reboots, WEB_LEADERS, strict=True)]
+    expected += [(operation, HOST_LEADERS) for operation in demo.of(freeze)]
+    expected += [(operation, {PREEMPTED}) for operation in demo.of(preempt)]
+    for operation, leaders in expected:
+        if operation.status is not EventStatus.COMPLETED:
+            raise failed(f"operation {operation.id} is {operation.status}")
+        by = {event.approval.by for event in operation.events if event.approval}
+        if not leaders - demo.stopped <= by <= leaders:
+            approvers = ", ".join(sorted(by)) or "nobody"
+            raise failed(f"operation {operation.id} was approved by {approvers}")
+    for operation in demo.of(redeploy):
+        if operation.status is not EventStatus.CANCELED or operation.started_at:
+            raise failed(f"the cancelled redeploy {operation.id} is {operation.status}")
+    for complaint in (*judge(demo.operations.values()), *judge_steps(reboots)):
+        raise failed(complaint)
+    stopped = ", ".join(sorted(demo.stopped))
+    return [
+        "nothing started before its NotBefore without the approval of its guests",
+        "no two update domains of one scope were down at once",
+        "each update domain was announced when the one before it had ended well",
+        f"guests approved their events, except on {stopped}"
+        if stopped
+        else "web-0 approved at once, web-1 once drained; nobody approved the reboot of web-2",
+        "the cancelled redeploy never started; everything else was carried out",
+    ]
 
 
-def judge_nothing_early(operations: "Iterable[OperationView]") -> str:
-    """Check that nothing started without approval before its NotBefore."""
+def judge(operations: "Iterable[OperationView]") -> list[str]:
+    """Return what was wrong with operations that are over: an early start, two domains down."""
+    from forewarn.testing.trace import Trace
+
+    trace = Trace()
     for operation in operations:
-        started = operation.started_at
-        if started is None or started >= operation.not_before:
+        began, ended = operation.started_at, operation.ended_at
+        if began is None or ended is None:
             continue
         approvals = [event.approval for event in operation.events]
-        if not all(approval and approval.at <= started for approval in approvals):
-            raise DemoFailed(f"operation {operation.id} started before its time, unapproved")
-    return "nothing started before its NotBefore without the approval of its guests"
+        approved = all(approval and approval.at <= began for approval in approvals)
+        trace.started(operation.id, began, operation.not_before, approved=approved)
+        # A preemption makes room, whatever else is down.
+        for event in operation.events if operation.event_type is not EventType.PREEMPT else ():
+            trace.down(operation.id, event.scope, event.update_domain, began, ended)
+    return trace.complaints
 
 
-def judge_one_domain_at_a_time(operations: "Iterable[OperationView]") -> str:
-    """Check that no two update domains of 'web' were down at once."""
-    spans = sorted(
-        (operation.started_at, operation.ended_at, operation.id, event.update_domain)
-        for operation in operations
-        for event in operation.events
-        if operation.started_at and operation.ended_at and event.scope == "web"
-    )
-    for (_, ended, one, domain), (began, _, other, another) in combinations(spans, 2):
-        if began < ended and domain != another:
-            raise DemoFailed(f"operations {one} and {other} were down at once")
-    return "no two update domains of 'web' were down at once"
-
-
-def judge_announcements(reboots: "list[OperationView]") -> str:
-    """Check that each domain was announced when the one before it had ended well."""
-    for before, reboot in pairwise(sorted(reboots, key=lambda one: one.announced_at)):
-        ended = before.ended_at if before.status is EventStatus.COMPLETED else None
-        if ended is None or reboot.announced_at < ended:
-            raise DemoFailed(f"{reboot.id} was announced before {before.id} had ended well")
-    return "each update domain was announced when the one before it had ended well"
+def judge_steps(reboots: "Iterable[OperationView]") -> list[str]:
+    """Return which steps of a rolling update were announced before the one before had ended."""
+    return [
+        f"{reboot.id} was announced before {before.id} had ended well"
+        for before, reboot in pairwise(reboots)
+        if before.status is not EventStatus.COMPLETED
+        or before.ended_at is None
+        or reboot.announced_at < before.ended_at
+    ]
