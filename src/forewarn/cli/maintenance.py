@@ -26,6 +26,46 @@ class ScheduleType(StrEnum):
     TERMINATE = "terminate"
 
 
+NotBeforeOption = Annotated[
+    str | None,
+    option(
+        "--not-before",
+        "TIME",
+        "RFC 3339 with a zone, or from now, such as +20m. "
+        "Default: as soon as the least notice allows.",
+    ),
+]
+DurationOption = Annotated[
+    str,
+    option(
+        "--duration",
+        "SPAN",
+        "The expected interruption: seconds, 30s or 5m; 0 for none, -1 for unknown.",
+    ),
+]
+DescriptionOption = Annotated[
+    str | None,
+    option(
+        "--description", "TEXT", "The text for the guests. Default: the usual text of the type."
+    ),
+]
+IndivisibleOption = Annotated[
+    bool,
+    flag(
+        "--indivisible",
+        "With --host: all its machines go down at once. "
+        "Refused if they are in two update domains of a scope.",
+    ),
+]
+WithoutNoticeOption = Annotated[
+    bool,
+    flag(
+        "--without-notice",
+        "Go on even if guests whose machines never asked for events get no notice.",
+    ),
+]
+
+
 @asks
 def schedule(
     kind: Annotated[ScheduleType, argument("TYPE", "What happens to the machines.")],
@@ -33,29 +73,9 @@ def schedule(
     *,
     scope: Annotated[str, option("--scope", "NAME", "All machines of this scope.")] = "",
     host: Annotated[str, option("--host", "NAME", "All machines on this host, of any scope.")] = "",
-    not_before: Annotated[
-        str | None,
-        option(
-            "--not-before",
-            "TIME",
-            "RFC 3339 with a zone, or from now, such as +20m. "
-            "Default: as soon as the least notice allows.",
-        ),
-    ] = None,
-    duration: Annotated[
-        str,
-        option(
-            "--duration",
-            "SPAN",
-            "The expected interruption: seconds, 30s or 5m; 0 for none, -1 for unknown.",
-        ),
-    ] = "-1",
-    description: Annotated[
-        str | None,
-        option(
-            "--description", "TEXT", "The text for the guests. Default: the usual text of the type."
-        ),
-    ] = None,
+    not_before: NotBeforeOption = None,
+    duration: DurationOption = "-1",
+    description: DescriptionOption = None,
     source: Annotated[
         EventSource,
         option("--source", "SOURCE", "Who causes it: platform or user.", case_sensitive=False),
@@ -63,21 +83,8 @@ def schedule(
     no_notice: Annotated[
         bool, flag("--no-notice", "The machine has already failed: start at once, without notice.")
     ] = False,
-    without_notice: Annotated[
-        bool,
-        flag(
-            "--without-notice",
-            "Go on even if guests whose machines never asked for events get no notice.",
-        ),
-    ] = False,
-    indivisible: Annotated[
-        bool,
-        flag(
-            "--indivisible",
-            "With --host: all its machines go down at once. "
-            "Refused if they are in two update domains of a scope.",
-        ),
-    ] = False,
+    without_notice: WithoutNoticeOption = False,
+    indivisible: IndivisibleOption = False,
     live_migration: Annotated[
         bool, flag("--live-migration", "The freeze moves the machine.")
     ] = False,

@@ -163,11 +163,20 @@ def play(demo: "Demo") -> list[str]:
     for number in (preempt, redeploy, freeze, reboot):
         ended(number)
     pause(1)
+    return verdicts(demo, demo.of(reboot), demo.of(freeze), demo.of(preempt), demo.of(redeploy))
 
-    reboots = sorted(demo.of(reboot), key=lambda operation: operation.announced_at)
+
+def verdicts(demo: "Demo", *maintenances: "list[OperationView]") -> list[str]:
+    """Return what must hold of the reboot, the freeze, the preemption and the redeploy, and holds.
+
+    Raises:
+        Failed: Something does not hold.
+    """
+    reboots, freezes, preemptions, redeploys = maintenances
+    reboots = sorted(reboots, key=lambda operation: operation.announced_at)
     expected = [*zip(reboots, WEB_LEADERS, strict=True)]
-    expected += [(operation, HOST_LEADERS) for operation in demo.of(freeze)]
-    expected += [(operation, {PREEMPTED}) for operation in demo.of(preempt)]
+    expected += [(operation, HOST_LEADERS) for operation in freezes]
+    expected += [(operation, {PREEMPTED}) for operation in preemptions]
     for operation, leaders in expected:
         if operation.status is not EventStatus.COMPLETED:
             raise failed(f"operation {operation.id} is {operation.status}")
@@ -175,7 +184,7 @@ def play(demo: "Demo") -> list[str]:
         if not leaders - demo.stopped <= by <= leaders:
             approvers = ", ".join(sorted(by)) or "nobody"
             raise failed(f"operation {operation.id} was approved by {approvers}")
-    for operation in demo.of(redeploy):
+    for operation in redeploys:
         if operation.status is not EventStatus.CANCELED or operation.started_at:
             raise failed(f"the cancelled redeploy {operation.id} is {operation.status}")
     for complaint in (*judge(demo.operations.values()), *judge_steps(reboots)):
