@@ -80,8 +80,7 @@ if not TYPE_CHECKING:  # a type checker sees every name above, and that there is
     def __getattr__(name: str) -> object:
         """Load a public name at its first use."""
         if name not in _MODULE_OF:
-            message = f"module 'forewarn' has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"module 'forewarn' has no attribute {name!r}")
         found: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
         globals()[name] = found
         return found

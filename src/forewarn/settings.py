@@ -77,16 +77,13 @@ def read(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        message = f"{path}: cannot read the settings file: {error.strerror}"
-        raise SettingsError(message) from error
+        raise SettingsError(f"{path}: cannot read the settings file: {error.strerror}") from error
     if len(data) > MAX_FILE_BYTES:
-        message = f"{path}: larger than {MAX_FILE_BYTES} bytes; is this a settings file?"
-        raise SettingsError(message)
+        raise SettingsError(f"{path}: larger than {MAX_FILE_BYTES} bytes; is this a settings file?")
     try:
         return tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        message = f"{path}: invalid TOML: {error}"
-        raise SettingsError(message) from error
+        raise SettingsError(f"{path}: invalid TOML: {error}") from error
 
 
 def overrides(environment: Mapping[str, str], prefix: str, shape: type) -> list[Source]:
@@ -136,8 +133,7 @@ def convert(tree: Tree, shape: type[T], sources: Sequence[Source]) -> T:
             if alone.what == mistake.what:
                 blamed, mistake = name, alone
                 break
-    message = f"{blamed}: {mistake}"
-    raise SettingsError(message)
+    raise SettingsError(f"{blamed}: {mistake}")
 
 
 def explain(error: msgspec.ValidationError, shape: type) -> Mistake:
@@ -214,11 +210,10 @@ def split_address(text: str) -> tuple[str, int]:
         address, number = None, -1
     bracketed = host.startswith("[") and host.endswith("]")
     if address is None or not 0 <= number <= 65535 or bracketed != (address.version == 6):
-        message = (
+        raise ValueError(
             f"invalid address {text!r}: expected an IP address and a port, such as "
             "'127.0.0.1:8172' or '[::1]:8172'"
         )
-        raise ValueError(message)
     return str(address), number
 
 
