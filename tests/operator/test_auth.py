@@ -1,17 +1,11 @@
-"""Who may ask: the token, the Host, the Origin, the content type; and the sockets themselves."""
+"""Who may ask: the token, the Host, the Origin, the content type."""
 
-import os
-import socket
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from forewarn.server.operator import auth, sockets
-from forewarn.server.operator.auth import TokenUnusable
-from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.store import memory
 from server.running import Client, Running, settings_in
 
@@ -113,111 +107,3 @@ def test_a_refused_client_reads_why_however_long_its_body_is(on_tcp: Running, ur
 def test_json_with_its_charset_is_json(on_tcp: Running) -> None:
     kind = {"Content-Type": "Application/JSON; charset=utf-8"}
     assert on_tcp.client().ask("PUT", "/v1/fleet", b"{}", kind).status == 200
-
-
-# The token's file.
-
-
-def test_the_token_is_made_once_for_this_user_alone(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    before = os.umask(0)
-    try:
-        first = auth.token(path)
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert len(first) >= 43
-    assert auth.token(path) == first
-    assert auth.token(tmp_path / "other") != first
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "token"]
-
-
-def test_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    auth.token(path)
-    path.chmod(0o640)
-    with pytest.raises(TokenUnusable, match="0640"):
-        auth.token(path)
-
-
-@pytest.mark.parametrize("text", ["", "short", "a" * 15, "a" * 20 + "\x00", "ü" * 30])
-def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "token"
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o600)
-    with pytest.raises(TokenUnusable, match="no token"):
-        auth.token(path)
-
-
-def test_a_token_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(TokenUnusable, match="gone"):
-        auth.token(tmp_path / "gone" / "token")
-
-
-# The sockets.
-
-
-def test_a_socket_that_a_crash_left_behind_is_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "operator.sock"
-    sockets.open_unix(path).close()
-    assert path.exists()
-    opened = sockets.open_unix(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    opened.close()
-
-
-def test_a_socket_that_somebody_answers_on_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "operator.sock"
-    with sockets.open_unix(path):
-        with pytest.raises(SocketUnusable, match="another server answers at"):
-            sockets.open_unix(path)
-        with socket.socket(socket.AF_UNIX) as still:
-            still.connect(str(path))
-
-
-def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "operator.sock"
-    path.write_text("precious", encoding="utf-8")
-    with pytest.raises(SocketUnusable, match="not a socket"):
-        sockets.open_unix(path)
-    assert path.read_text(encoding="utf-8") == "precious"
-
-
-def test_a_path_that_is_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SocketUnusable, match="107"):
-        sockets.open_unix(tmp_path / ("x" * 108))
-
-
-def test_a_folder_that_does_not_exist_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SocketUnusable, match=f"folder {tmp_path}/gone "):
-        sockets.open_unix(tmp_path / "gone" / "operator.sock")
-
-
-def test_a_file_in_the_place_of_the_sockets_folder_is_told_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(SocketUnusable, match=f"folder {tmp_path}/file "):
-        sockets.open_unix(tmp_path / "file" / "operator.sock")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_a_place_that_takes_no_socket_is_told_in_one_line() -> None:
-    with pytest.raises(SocketUnusable, match=r"operator\.socket"):
-        sockets.open_unix(Path("/proc/self/operator.sock"))
-
-
-def test_a_taken_port_is_told_in_one_line() -> None:
-    with sockets.open_tcp("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(SocketUnusable, match=f"127.0.0.1:{port} .*in use"):
-            sockets.open_tcp("127.0.0.1", port)
-
-
-def test_removing_takes_sockets_only(tmp_path: Path) -> None:
-    path = tmp_path / "operator.sock"
-    sockets.open_unix(path).close()
-    sockets.remove(path)
-    assert not path.exists()
-    sockets.remove(path)
-    path.write_text("precious", encoding="utf-8")
-    sockets.remove(path)
-    assert path.exists()

@@ -15,6 +15,7 @@ from forewarn.maintenance import alerts
 from forewarn.server import settings
 from forewarn.server.guest.counters import RESOURCES, Figures
 from forewarn.server.guest.limits import Reason
+from forewarn.server.operator.connections import OperatorLimit
 from forewarn.store import memory
 from forewarn.vocabulary import AgentStatus
 from server.running import NOON, Client, Flaky, Running, fleet, request_reboot, settings_in
@@ -72,7 +73,7 @@ def test_the_page_has_a_heading_for_each_metric_and_for_no_other(client: Client)
 
 
 def test_the_page_explains_every_value_of_every_closed_list() -> None:
-    for value in (*Reason, *RESOURCES, *alerts.AlertKind):
+    for value in (*Reason, *RESOURCES, *alerts.AlertKind, *OperatorLimit):
         assert f"`{value}`" in PAGE
 
 

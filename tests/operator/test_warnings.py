@@ -14,7 +14,7 @@ from forewarn.server.operator import views
 def warnings(machine: dict[str, Any], *listeners: str) -> tuple[str, ...]:
     wanted = msgspec.convert({"machine": [{"name": "zz", **machine}]}, fleet.Fleet)
     applied = fleet.apply(Snapshot(), wanted, prune=False, mint=mint("d"))
-    return views.warnings(applied, listeners)
+    return views.fleet_change(applied, dry_run=True, listeners=listeners).warnings
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ class Running:
 
         def cancel() -> None:
             assert self._service is not None
-            (task,) = (task for task, known in self._service._tasks.items() if known == name)
+            (task,) = (task for task in self._service._tasks if task.get_name() == name)
             task.cancel()
 
         self._loop.call_soon_threadsafe(cancel)

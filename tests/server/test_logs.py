@@ -76,6 +76,7 @@ def test_libraries_are_heard_when_something_goes_wrong() -> None:
     stream = io.StringIO()
     logs.set_up(Log(), stream)
     logging.getLogger("uvicorn.error").info("Started server process")
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
     logging.getLogger("uvicorn.error").error("no sockets left")
     (line,) = map(json.loads, stream.getvalue().splitlines())
     assert (line["event"], line["level"]) == ("no sockets left", "error")

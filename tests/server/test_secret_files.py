@@ -1,6 +1,7 @@
-"""The secrets that proxies share with the service: read with care."""
+"""The proxies' secrets and the operators' token: read with care."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,42 @@ def test_a_fifo_is_refused_at_once_instead_of_waited_for(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "fifo", 0o600)
     with pytest.raises(SecretUnusable, match="ordinary file"):
         secret_files.shared_secret(tmp_path / "fifo")
+
+
+# The token's file.
+
+
+def test_the_token_is_made_once_for_this_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    before = os.umask(0)
+    try:
+        first = secret_files.token(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(first) >= 43
+    assert secret_files.token(path) == first
+    assert secret_files.token(tmp_path / "other") != first
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "token"]
+
+
+def test_a_token_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    secret_files.token(path)
+    path.chmod(0o640)
+    with pytest.raises(SecretUnusable, match="0640"):
+        secret_files.token(path)
+
+
+@pytest.mark.parametrize("text", ["", "short", "a" * 15, "a" * 20 + "\x00", "ü" * 30])
+def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)
+    with pytest.raises(SecretUnusable, match="no token"):
+        secret_files.token(path)
+
+
+def test_a_token_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SecretUnusable, match="gone"):
+        secret_files.token(tmp_path / "gone" / "token")

@@ -19,8 +19,8 @@ from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.fleet import Fleet
 from forewarn.maintenance.planner import Request
 from forewarn.server import settings
-from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.server.service import CLOCK_SETTING, Crashed, clock_of
+from forewarn.server.sockets import SocketUnusable
 from forewarn.store import memory, sqlite
 from forewarn.store.port import Store, StoreUnavailable, StoreUnusable, Transaction
 from forewarn.vocabulary import EventType

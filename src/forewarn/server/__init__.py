@@ -3,8 +3,8 @@
     guest     what machines reach: the metadata endpoint
     operator  what people and their tools reach: the API
     settings  one TOML file, checked whole before anything starts
-    binding   why an address cannot be listened on, in words, for both planes
-    secret_files  secrets in files of their own
+    sockets   the operators' sockets, and why an address cannot be listened on
+    secret_files  the operators' token and the proxies' secrets
     logs      what the service says, and in which form
     service   puts the rooms below together, starts and stops them in order
     run       the process around it: signals, exit statuses

@@ -12,17 +12,18 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from forewarn.settings import Log
 
-LOUD_LIBRARIES = ("uvicorn", "alembic", "sqlalchemy", "asyncio")
-"""Libraries that log each step: only their warnings are logged."""
+LIBRARIES = {
+    "uvicorn": logging.ERROR,
+    "alembic": logging.WARNING,
+    "sqlalchemy": logging.WARNING,
+    "asyncio": logging.WARNING,
+}
+"""The least level that is logged of libraries which log each step. Any stranger can cause uvicorn's
+warnings; `operator.connections` counts and logs these, once a minute."""
 
 
 def set_up(settings: Log, stream: TextIO | None = None) -> None:
-    """Send all that is logged to one place, in one form.
-
-    Args:
-        settings: The form and the least level.
-        stream: Where to; None for standard error.
-    """
+    """Send all that is logged to one stream (None: standard error), in one form."""
     to = sys.stderr if stream is None else stream
     as_json = settings.format == "json" or (settings.format == "auto" and not to.isatty())
     shared: list[Processor] = [
@@ -62,11 +63,10 @@ def set_up(settings: Log, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.level.upper())
-    for name in LOUD_LIBRARIES:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name, level in LIBRARIES.items():
+        logging.getLogger(name).setLevel(level)
 
 
 def _order(_: WrappedLogger, __: str, entry: EventDict) -> EventDict:
-    """Put first what every line has."""
     first = {name: entry.pop(name) for name in ("timestamp", "level", "event") if name in entry}
     return {**first, **entry}

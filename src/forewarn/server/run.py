@@ -35,12 +35,11 @@ from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
 from forewarn.server import logs
 from forewarn.server.guest.plane import GuestPlane
-from forewarn.server.operator import sockets
-from forewarn.server.operator.auth import TokenUnusable
-from forewarn.server.operator.sockets import SocketUnusable
+from forewarn.server.operator import connections
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.service import Crashed, Opened, Service, clock_of, policy_of
 from forewarn.server.settings import GuestSettings, Settings
+from forewarn.server.sockets import SocketUnusable
 from forewarn.settings import state_folder
 from forewarn.store import sqlite
 from forewarn.store.port import Store, StoreError
@@ -54,7 +53,7 @@ BAD_SOCKET: Final = 10
 BY_SIGNAL: Final = 128
 """And the signal's number, as shells count it."""
 
-SPARE_FILES: Final = 2 * sockets.MAX_CONNECTIONS + 256
+SPARE_FILES: Final = 2 * connections.MAX_CONNECTIONS + 256
 """Open files beside guests' connections: operators' ones on both of their sockets, the database's,
 and those of programs that carry maintenance out. Guests cannot take these."""
 
@@ -199,7 +198,7 @@ async def _until_stopped(service: Service, settings: Settings, stop: asyncio.Eve
     except StoreError as error:
         _log.error(str(error))
         return BAD_STORE
-    except (SocketUnusable, TokenUnusable, SecretUnusable) as error:
+    except (SocketUnusable, SecretUnusable) as error:
         _log.error(str(error))
         return BAD_SOCKET
     except Crashed as error:

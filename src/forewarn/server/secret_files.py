@@ -1,7 +1,8 @@
-"""Secrets that are kept in files of their own, never in the settings."""
+"""Secrets in files of their own, never in the settings: the operators' token, and the proxies'."""
 
 import errno
 import os
+import secrets  # noqa: TID251 - the one file that makes a secret
 import stat
 from pathlib import Path
 from typing import Final
@@ -13,32 +14,44 @@ MIN_SECRET_BYTES: Final = 16
 """A shorter shared secret can be guessed, away from here and at leisure, by whoever has seen one
 signature."""
 
-TOO_OPEN: Final = 0o037
-"""What the mode of a shared secret's file must not allow: its group may read it, as a proxy of the
-same machine does, and as systemd hands credentials on."""
+TOKEN_BYTES: Final = 32
+"""256 bits: nobody guesses it."""
 
 
 class SecretUnusable(Exception):  # noqa: N818 - a state of the file, not a mistake of the caller's
     """A secret's file cannot be used; the message is one line for the operator."""
 
 
-def read(path: Path) -> tuple[int, str]:
-    """Return the mode of a file and its text without the blanks around it.
+def token(path: Path) -> str:
+    """Return the operators' token; the first call makes it, in a file of mode 0600.
+
+    Args:
+        path: The file; its folder exists, and only one process at a time asks.
 
     Raises:
-        OSError: It cannot be read, or is no ordinary file: a FIFO would hold the service up.
+        SecretUnusable: Others may read the file, it has no token, or it cannot be read or made.
     """
-    with open(path, "rb", opener=_at_once) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not an ordinary file")
-        mode = stat.S_IMODE(status.st_mode)
-        text = file.read(MAX_BYTES).decode("utf-8", "replace").strip()
-    return mode, text
-
-
-def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    what = f"the token file {path}"
+    renew = "remove it for a new token at the next start"
+    try:
+        if not path.exists():
+            _make(path)
+        mode, text = _read(path)
+    except OSError as error:
+        raise SecretUnusable(
+            f"{what} cannot be used: {error.strerror}: set operator.token_file to a path that the "
+            "service's user can read and write"
+        ) from error
+    if _allows(mode, 0o077):
+        raise SecretUnusable(
+            f"{what} has mode {mode:04o}, so others may have read it: {renew}, or set mode 0600 "
+            "if nobody has"
+        )
+    if len(text) < MIN_SECRET_BYTES or not text.isascii() or not text.isprintable():
+        raise SecretUnusable(
+            f"{what} has no token of at least {MIN_SECRET_BYTES} printable characters: {renew}"
+        )
+    return text
 
 
 def shared_secret(path: Path) -> bytes:
@@ -47,25 +60,50 @@ def shared_secret(path: Path) -> bytes:
     Raises:
         SecretUnusable: Others may read the file, it is too short, or cannot be read.
     """
+    what = f"the proxies' secret {path}"
     try:
-        mode, text = read(path)
+        mode, text = _read(path)
     except OSError as error:
-        message = (
-            f"the proxies' secret {path} cannot be read: {error.strerror}: give the service's "
-            "user the right to, or name another file in proxy_secret_files"
+        raise SecretUnusable(
+            f"{what} cannot be read: {error.strerror}: give the service's user the right to, or "
+            "name another file in proxy_secret_files"
+        ) from error
+    # Its group may read it, as a proxy of the same machine does, and as systemd hands it on.
+    if _allows(mode, 0o037):
+        raise SecretUnusable(
+            f"{what} has mode {mode:04o}, so others may read or change it: give it mode 0640 or "
+            "0600, and a new secret if anybody has seen it"
         )
-        raise SecretUnusable(message) from error
-    if os.name == "posix" and mode & TOO_OPEN:
-        message = (
-            f"the proxies' secret {path} has mode {mode:04o}, so others may read or change it: "
-            "give it mode 0640 or 0600, and a new secret if anybody has seen it"
-        )
-        raise SecretUnusable(message)
     secret = text.encode()
     if len(secret) < MIN_SECRET_BYTES or "\ufffd" in text:
-        message = (
-            f"the proxies' secret {path} holds no text of at least {MIN_SECRET_BYTES} bytes: "
-            "write one there, such as 'openssl rand -hex 32' prints"
+        raise SecretUnusable(
+            f"{what} holds no text of at least {MIN_SECRET_BYTES} bytes: write one there, such as "
+            "'openssl rand -hex 32' prints"
         )
-        raise SecretUnusable(message)
     return secret
+
+
+def _read(path: Path) -> tuple[int, str]:
+    """Return a file's mode, and its text without the blanks around it."""
+    # A FIFO would hold the service up: it is opened without waiting, and then refused.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not an ordinary file")
+        return stat.S_IMODE(mode), file.read(MAX_BYTES).decode("utf-8", "replace").strip()
+
+
+def _allows(mode: int, others: int) -> bool:
+    return os.name == "posix" and mode & others != 0
+
+
+def _make(path: Path) -> None:
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

@@ -9,7 +9,8 @@ ends by itself (a task, the writer's thread, the changefeed) ends the service.
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Coroutine, Mapping
+import socket
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -29,8 +30,9 @@ from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Changes, Enablement, Policy
+from forewarn.server import secret_files, sockets
 from forewarn.server.guest.plane import GuestPlane
-from forewarn.server.operator import api, auth, sockets
+from forewarn.server.operator import api, auth, connections
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.requests import Backend, ServiceState
@@ -45,9 +47,6 @@ CLOSE_SECONDS: Final = 9.0
 
 PROBE_SECONDS: Final = 2.0
 """How long a write may take before the store counts as away."""
-
-ENDLESS: Final = ("the writer", "the changefeed")
-"""Parts that nobody stops: whoever watches over them is just let go."""
 
 CLOCK_SETTING: Final = "clock"
 """Where the clock's scale and origin are kept in the store."""
@@ -79,7 +78,6 @@ class Service:
         clock: The service's time.
         guests: Makes the guest plane, which asks the control plane and reads the clock.
         mint: Gives a new GUID at each call.
-        real: The machine's own clock; the system's if left out.
     """
 
     def __init__(
@@ -90,20 +88,19 @@ class Service:
         clock: Clock,
         guests: Callable[[Plane, ServiceClock], GuestPlane],
         mint: Callable[[], str],
-        real: Clock | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
         self._feed = Changefeed()
-        machines_own = real or SystemClock()
-        watch = self._watch = ServiceClock(clock, machines_own, settings.clock.scale)
-        self._writer = ThreadWriter(store, watch, self._feed, machines_own)
+        real = SystemClock()
+        watch = self._watch = ServiceClock(clock, real, settings.clock.scale)
+        self._writer = ThreadWriter(store, watch, self._feed, real)
         self._plane = Plane(
             self._writer, mint, policy_of(settings.rules), may_start=watch.may_start
         )
         self._guests = guests(self._plane, watch)
         self._inventory = Inventory(self._guests.machines)
-        self._heartbeat = Heartbeat(self._plane, watch, machines_own)
+        self._heartbeat = Heartbeat(self._plane, watch, real)
         keep = timedelta(days=settings.history.retention_days)
         self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
         self._executor = Executor(
@@ -114,6 +111,7 @@ class Service:
             on_unknown=settings.connector.on_unknown,
         )
         self._counted = OperationMetrics()
+        self._reached = connections.ReachedLimits()
         self._backend = Backend(
             plane=self._plane,
             store=store,
@@ -126,12 +124,19 @@ class Service:
             readiness=self.readiness,
             heartbeat=self._heartbeat,
             policy=policy_of(settings.rules),
-            collectors=(*self._counted.collectors, *self._writer.collectors),
+            collectors=(
+                *self._counted.collectors,
+                *self._writer.collectors,
+                self._reached.counter,
+            ),
             figures=self._guests.figures,
             tasks=lambda: self._executor.running,
         )
-        self._servers: list[sockets.Server] = []
-        self._tasks: dict[asyncio.Task[None], str] = {}
+        self._servers: list[connections.Server] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        """Parts that never end by themselves."""
+        self._serving: list[asyncio.Task[None]] = []
+        self._watching: list[asyncio.Task[None]] = []
         self._probing: Future[None] | None = None
         self._state = "the service is starting"
 
@@ -139,7 +144,7 @@ class Service:
         """Start everything; the sockets last, when memory is whole.
 
         Raises:
-            SocketUnusable, TokenUnusable, StoreError: The service cannot run; `close` it.
+            SocketUnusable, SecretUnusable, StoreError: The service cannot run; `close` it.
         """
         await self._heartbeat.begin()
         released = await asyncio.wrap_future(self._plane.release_claims())
@@ -156,8 +161,11 @@ class Service:
         ):
             self._feed.subscribe(learn)
         self._feed.deliver_on(asyncio.get_running_loop())
-        self._start("the writer", self._until(self._writer.ended))
-        self._start("the changefeed", self._until(self._feed.ended))
+        for name, ended in (
+            ("the writer", self._writer.ended),
+            ("the changefeed", self._feed.ended),
+        ):
+            self._watching.append(self._start(name, _until(ended)))
         operators = self._open_operators()
         guests = await self._guests.open()
         self._watch.open()
@@ -181,10 +189,9 @@ class Service:
         waiting = asyncio.create_task(stop.wait())
         await asyncio.wait({waiting, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
-        for task, name in self._tasks.items():
-            if task.done():
-                message = f"{name} has ended by itself"
-                raise Crashed(message) from (None if task.cancelled() else task.exception())
+        for task in filter(asyncio.Task.done, self._tasks):
+            cause = None if task.cancelled() else task.exception()
+            raise Crashed(f"{task.get_name()} has ended by itself") from cause
 
     async def close(self) -> None:
         """Stop accepting, finish what is under way, leave the store clean.
@@ -197,13 +204,11 @@ class Service:
             self._heartbeat.stop()
             for server in self._servers:
                 server.should_exit = True
-            serving = [task for task in self._tasks if self._tasks[task].startswith("the API")]
-            await asyncio.gather(self._guests.close(), *serving, return_exceptions=True)
+            await asyncio.gather(self._guests.close(), *self._serving, return_exceptions=True)
             self._ticker.stop()
             self._executor.stop()
-            for task, name in self._tasks.items():
-                if name in ENDLESS:
-                    task.cancel()
+            for task in self._watching:
+                task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await asyncio.to_thread(self._writer.close)
             await asyncio.to_thread(self._store.close)
@@ -222,7 +227,7 @@ class Service:
     async def readiness(self) -> ServiceState:
         """Find out what keeps the service from doing all its work; write something to do so."""
         found = [self._state] if self._state else []
-        found += [f"{name} has ended" for task, name in self._tasks.items() if task.done()]
+        found += [f"{task.get_name()} has ended" for task in self._tasks if task.done()]
         if not found:
             found += self._watch.obstacles()
         trouble = await self._probe()
@@ -243,10 +248,6 @@ class Service:
             return f"a write to the store has not ended within {PROBE_SECONDS:.0f} s"
         return ""
 
-    @staticmethod
-    async def _until(ended: "Future[None]") -> None:
-        await asyncio.wrap_future(ended)
-
     async def _fill(self) -> None:
         """Fill memory; nothing else is asked of the plane until that is done."""
         scopes, machines, operations = await self._backend.read(
@@ -257,31 +258,35 @@ class Service:
         self._counted.fill(operations.values())
 
     def _open_operators(self) -> tuple[str, ...]:
+        addresses = []
+        for address, gate, opened in self._operator_sockets():
+            server = connections.Server(gate, self._reached)
+            self._servers.append(server)
+            self._serving.append(self._start(f"the API at {address}", server.serve([opened])))
+            addresses.append(address)
+        return tuple(addresses)
+
+    def _operator_sockets(self) -> Iterator[tuple[str, auth.Gate, socket.socket]]:
         application = api.application(self._backend)
         operator = self._settings.operator
-        opened: list[str] = []
         if operator.socket != OFF:
             unix = sockets.open_unix(Path(operator.socket))
-            gate = auth.Gate(application, None, None)
-            self._serve(gate, unix, f"unix:{operator.socket}", opened)
+            yield f"unix:{operator.socket}", auth.Gate(application, None, None), unix
         if operator.listen:
-            token = auth.token(Path(operator.token_file))
+            token = secret_files.token(Path(operator.token_file))
             address, port = split_address(operator.listen)
             tcp = sockets.open_tcp(address, port)
             gate = auth.Gate(application, token, (address, *operator.hosts))
-            self._serve(gate, tcp, shown(address, tcp.getsockname()[1]), opened)
-        return tuple(opened)
+            yield f"http://{sockets.shown(address, tcp.getsockname()[1])}", gate, tcp
 
-    def _serve(
-        self, gate: auth.Gate, opened: sockets.Socket, address: str, addresses: list[str]
-    ) -> None:
-        server = sockets.Server(gate)
-        self._servers.append(server)
-        self._start(f"the API at {address}", server.serve(sockets=[opened]))
-        addresses.append(address)
+    def _start(self, name: str, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(running, name=name)
+        self._tasks.append(task)
+        return task
 
-    def _start(self, name: str, running: Coroutine[Any, Any, None]) -> None:
-        self._tasks[asyncio.create_task(running)] = name
+
+async def _until(ended: "Future[None]") -> None:
+    await asyncio.wrap_future(ended)
 
 
 def policy_of(rules: RulesSettings) -> Policy:
@@ -296,39 +301,25 @@ def policy_of(rules: RulesSettings) -> Policy:
 def connector_of(settings: Settings, clock: Clock, environment: Mapping[str, str]) -> Connector:
     """Return the connector that carries maintenance out.
 
-    Args:
-        settings: Judged, with absolute places.
-        clock: Whose time simulated acts take.
-        environment: The service's own variables, of which programs get what is not its own.
-
     Raises:
         CommandUnusable: The operator's program cannot be used; one line says why.
     """
     connector = settings.connector
     if connector.kind == "command":
         for name in ("program", "check_command"):
-            _judge_there(f"connector.command.{name}", getattr(connector.command, name))
+            # What is wrong would show only when the first machine is waiting for it.
+            argv = getattr(connector.command, name)
+            if argv and shutil.which(argv[0]) is None:
+                where = f"connector.command.{name}"
+                message = f"{where}: there is no program {argv[0]}, or it may not be executed"
+                raise CommandUnusable(message)
         state = Path(connector.command.state)
         return CommandConnector(connector.command, state, environment, os.name)
-    return SimulatedConnector(clock, _durations(settings))
-
-
-def _judge_there(where: str, argv: tuple[str, ...]) -> None:
-    """Refuse at start-up what would only fail when the first machine is waiting for it."""
-    if argv and shutil.which(argv[0]) is None:
-        message = f"{where}: there is no program {argv[0]}, or it may not be executed"
-        raise CommandUnusable(message)
-
-
-def _durations(settings: Settings) -> dict[EventType, timedelta]:
-    simulated = settings.connector.simulated
-    return {
-        EventType.FREEZE: timedelta(seconds=simulated.freeze_seconds),
-        EventType.REBOOT: timedelta(seconds=simulated.reboot_seconds),
-        EventType.REDEPLOY: timedelta(seconds=simulated.redeploy_seconds),
-        EventType.PREEMPT: timedelta(seconds=simulated.preempt_seconds),
-        EventType.TERMINATE: timedelta(seconds=simulated.terminate_seconds),
+    durations = {
+        kind: timedelta(seconds=getattr(connector.simulated, f"{kind.lower()}_seconds"))
+        for kind in EventType
     }
+    return SimulatedConnector(clock, durations)
 
 
 def clock_of(store: Store, scale: float, real: Clock) -> Clock:
@@ -371,11 +362,6 @@ class _Origin(msgspec.Struct, frozen=True, kw_only=True):
     scale: float
     origin: datetime
     real_origin: datetime
-
-
-def shown(address: str, port: int) -> str:
-    """Return the URL of an address."""
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
 MOST_TOLD: Final = 20

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from forewarn.maintenance import fleet, model
-from forewarn.server import binding
+from forewarn.server import sockets
 from forewarn.server.guest.machines import Network, Proxies, Source, network_of, normalised
 from forewarn.settings import FieldError, Port
 
@@ -246,6 +246,6 @@ def _refusal(listener: Listener) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = binding.obstacle(error, listener.address, listener.port)
+        why = sockets.obstacle(error, listener.address, listener.port)
         message = f"cannot listen on {listener}: {why}"
         raise CannotListen(message) from error

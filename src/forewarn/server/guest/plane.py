@@ -32,8 +32,8 @@ from forewarn.server.guest.limits import Limiter, Rate, Reason
 from forewarn.server.guest.listener import CannotListen, Listener, Listeners
 from forewarn.server.guest.machines import Proxies, Registry
 from forewarn.server.guest.repeated_polls import Polls
-from forewarn.server.operator.sockets import SocketUnusable
 from forewarn.server.settings import Settings
+from forewarn.server.sockets import SocketUnusable
 
 FINISH_SECONDS: Final = 5.0
 """How long requests under way may take to finish once the service stops."""

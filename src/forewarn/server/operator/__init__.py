@@ -1,15 +1,14 @@
 """The operator plane: the HTTP API, Litestar on uvicorn. Never on a socket that guests can reach.
 
-    api        the routes put together, and their OpenAPI schema
-    routes     what each route does
-    requests   what the routes are given: the rooms below, a request's body and query, judged
-    schemas    the JSON of requests and answers
-    views      the rules' values as the API shows them
-    errors     how failures are answered
-    inventory  the fleet and what is live, in memory
-    metrics    what Prometheus reads
-    auth       who may ask: the token, the Host and the Origin
-    sockets    the unix socket and the TCP one, and the server on them
+    api          what each route does, and their OpenAPI schema
+    requests     what the routes are given: the rooms below, a request's body and query, judged
+    schemas      the JSON of requests and answers
+    views        the rules' values as the API shows them
+    errors       how failures are answered
+    inventory    the fleet and what is live, in memory
+    metrics      what Prometheus reads
+    auth         who may ask: the token, the Host and the Origin
+    connections  uvicorn's connections, and their limits
 
 Only `server` and, for the JSON's shapes, `cli` import this package.
 """

@@ -1,36 +1,520 @@
-"""The operators' API: its routes put together, and their OpenAPI schema.
+"""The operators' API: what each route does, and all of them as one application.
 
 docs/reference/api.md describes each route; a test compares.
 """
 
-from typing import Any, Final
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Litestar, MediaType, Request, Response, get
+import structlog
+from litestar import Litestar, MediaType, Request, Response, delete, get, post, put
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Components, OpenAPIType, Schema, SecurityScheme, Tag
+from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryParameter
 from litestar.plugins import OpenAPISchemaPlugin
 from litestar.typing import FieldDefinition
 
-from forewarn.server.operator import errors, requests, routes
-from forewarn.server.operator.requests import Backend, SchemaCreator
+from forewarn.maintenance import fleet
+from forewarn.maintenance.model import (
+    HoldKind,
+    Maintenance,
+    Operation,
+    Refused,
+    Scope,
+    key,
+)
+from forewarn.server.operator import errors, metrics, requests, schemas, views
+from forewarn.server.operator.errors import RESPONSES, RETRY_SECONDS
+from forewarn.server.operator.requests import (
+    Backend,
+    EncodedBody,
+    SchemaCreator,
+    StrictBody,
+    TheBackend,
+    one_line,
+)
+from forewarn.store.port import HistoryQuery, Reading
 from forewarn.version import __version__
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+
+Limit = Annotated[int, QueryParameter(ge=1, le=schemas.MAX_LIMIT)]
+Who = Annotated[str, QueryParameter(max_length=256)]
+InScope = Annotated[str, QueryParameter(name="scope")]
+Number = Annotated[int | None, QueryParameter(ge=1, le=schemas.MAX_NUMBER)]
+ByNumber = Annotated[int, PathParameter(le=schemas.MAX_NUMBER)]
+
+FLEET: Final = "fleet"
+MAINTENANCE: Final = "maintenance"
+SERVICE: Final = "service"
+
+ANONYMOUS: Final = "operator"
+"""The name in history where a request names nobody."""
+
+UNKNOWN: Final = "unknown"
+"""The filter for machines without a known host, as after a Redeploy that named no new one."""
+
+Decorator = Callable[[Callable[..., Any]], HTTPRouteHandler]
+
+_log = structlog.get_logger(__name__)
 
 
-@get("/v1/schema", tags=[routes.SERVICE], include_in_schema=False)
+def _get(path: str, tag: str = MAINTENANCE) -> Decorator:
+    return get(path, tags=[tag], responses=RESPONSES)
+
+
+def _post(
+    path: str, body: type[msgspec.Struct], tag: str = MAINTENANCE, status: int = 200
+) -> Decorator:
+    dto: Any = StrictBody.__class_getitem__(body)
+    return post(path, tags=[tag], responses=RESPONSES, status_code=status, dto=dto, return_dto=None)
+
+
+def _delete(path: str, tag: str = MAINTENANCE) -> Decorator:
+    return delete(path, tags=[tag], responses=RESPONSES, status_code=200)
+
+
+# The fleet.
+
+
+@put(
+    "/v1/fleet",
+    tags=[FLEET],
+    responses=RESPONSES,
+    dto=EncodedBody[fleet.Fleet],
+    return_dto=None,
+    request_max_body_size=requests.MAX_FLEET_BODY,
+)
+async def apply_fleet(
+    backend: TheBackend,
+    *,
+    data: JSONBody[bytes],
+    prune: FromQuery[bool] = False,
+    again: FromQuery[bool] = False,
+    allow_empty: FromQuery[bool] = False,
+    dry_run: FromQuery[bool] = False,
+    by: Who = "",
+) -> schemas.FleetChange:
+    """Make the fleet match the body, all or nothing; only `prune` removes machines.
+
+    A `prune` that would leave no machine is refused without `allow_empty`. Machines that were
+    preempted or terminated are left out unless `again` adds them.
+    """
+    one_line(by, "by")
+    wanted = await asyncio.to_thread(requests.decoded_fleet, data)
+    applied = await backend.done(
+        backend.plane.apply_fleet(
+            wanted, prune=prune, again=again, allow_empty=allow_empty, dry_run=dry_run
+        )
+    )
+    # Not on the loop: it looks at every machine.
+    return await asyncio.to_thread(_changed, backend, applied, by, dry_run=dry_run)
+
+
+@_delete("/v1/fleet/machines", FLEET)
+async def remove_machines(
+    backend: TheBackend,
+    name: Annotated[tuple[str, ...], QueryParameter(min_items=1, max_items=schemas.MAX_REMOVED)],
+    by: Who = "",
+) -> schemas.FleetChange:
+    """Remove machines, all or none, and the scopes that this leaves empty; repeat `name`."""
+    one_line(by, "by")
+    applied = await backend.done(backend.plane.remove_machines(name))
+    return _changed(backend, applied, by, dry_run=False)
+
+
+def _changed(
+    backend: Backend, applied: fleet.Applied, by: str, *, dry_run: bool
+) -> schemas.FleetChange:
+    """Return and log who changed what: the log is the fleet's only history."""
+    change = views.fleet_change(applied, dry_run=dry_run, listeners=backend.listeners)
+    names = {"added": change.added, "changed": change.changed, "removed": change.removed}
+    told = {what: each.names for what, each in names.items() if each.count}
+    if told and not change.dry_run:
+        _log.info("an operator changed the fleet", by=by, **told)
+    return change
+
+
+@_get("/v1/fleet/machines", FLEET)
+async def list_machines(
+    backend: TheBackend,
+    *,
+    in_scope: InScope = "",
+    host: FromQuery[str] = "",
+    cursor: FromQuery[str] = "",
+    limit: Limit = schemas.DEFAULT_LIMIT,
+) -> schemas.MachinePage:
+    """List machines, of one scope or on one host if given; host `unknown`: without a known host."""
+    if in_scope:
+        _scope(backend, in_scope)
+    hosts = {host, ""} if host == UNKNOWN else {host}
+    fitting = (
+        machine
+        for machine in backend.inventory.machines_after(requests.key_before("machines", cursor))
+        if (not in_scope or machine.scope == key(in_scope)) and (not host or machine.host in hosts)
+    )
+    found, following = requests.page("machines", fitting, limit, lambda machine: machine.key)
+    return schemas.MachinePage(
+        machines=views.machines(found, backend.inventory, backend.sighting), next=following
+    )
+
+
+@_get("/v1/fleet/machines/{name:str}", FLEET)
+async def show_machine(backend: TheBackend, name: FromPath[str]) -> schemas.MachineDetail:
+    """Show all that is known of a machine."""
+    machine = backend.inventory.machines.get(key(name))
+    if machine is None:
+        raise _not_found("machine", name)
+    return views.machine_detail(machine, backend.inventory, backend.sighting)
+
+
+@_get("/v1/fleet/tombstones", FLEET)
+async def list_tombstones(
+    backend: TheBackend, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
+) -> schemas.TombstonePage:
+    """List machines that were preempted or terminated, and so left the fleet."""
+    after = requests.key_before("tombstones", cursor)
+    tombstones = await backend.read(lambda reading: reading.tombstones())
+    deleted = sorted(k for k, tombstone in tombstones.items() if tombstone.event_type and k > after)
+    found, following = requests.page("tombstones", deleted, limit, str)
+    return schemas.TombstonePage(
+        tombstones=tuple(tombstones[name] for name in found), next=following
+    )
+
+
+@_get("/v1/fleet/scopes", FLEET)
+async def list_scopes(
+    backend: TheBackend, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
+) -> schemas.ScopePage:
+    """List scopes."""
+    scopes = backend.inventory.scopes_after(requests.key_before("scopes", cursor))
+    found, following = requests.page("scopes", scopes, limit, lambda scope: scope.key)
+    return schemas.ScopePage(scopes=views.scopes(found, backend.inventory), next=following)
+
+
+@_get("/v1/fleet/scopes/{name:str}", FLEET)
+async def show_scope(backend: TheBackend, name: FromPath[str]) -> schemas.ScopeDetail:
+    """Show a scope with its machines by update domain."""
+    return views.scope_detail(_scope(backend, name), backend.inventory)
+
+
+def _scope(backend: Backend, name: str) -> Scope:
+    scope = backend.inventory.scopes.get(key(name))
+    if scope is None:
+        raise _not_found("scope", name)
+    return scope
+
+
+def _not_found(what: str, name: str) -> Refused:
+    message = f"no {what} named {name!r}: see 'forewarn fleet list'"
+    return Refused(ErrorCode.NOT_FOUND, message, what=what, name=name)
+
+
+# Maintenance.
+
+
+@_post("/v1/maintenance", schemas.MaintenanceRequest, status=201)
+async def request_maintenance(
+    backend: TheBackend,
+    *,
+    data: JSONBody[schemas.MaintenanceRequest],
+    dry_run: FromQuery[bool] = False,
+) -> schemas.MaintenancePlan:
+    """Request maintenance; the answer is the operations and events that it became."""
+    request = msgspec.structs.replace(
+        data,
+        not_before=data.not_before and requests.in_utc(data.not_before, "not_before"),
+        requested_by=_who(data.requested_by),
+    )
+    plan = await backend.done(backend.plane.request(request, dry_run=dry_run))
+    further = views.further([plan.maintenance], backend.inventory)[plan.maintenance.number]
+    return schemas.MaintenancePlan(
+        dry_run=dry_run,
+        maintenance=views.maintenance(plan.maintenance, further, backend.inventory),
+        further=further,
+        operations=_shown(backend, plan.operations),
+        superseded=_shown(backend, plan.superseded),
+    )
+
+
+@_get("/v1/maintenance")
+async def list_maintenances(
+    backend: TheBackend, cursor: FromQuery[str] = "", limit: Limit = schemas.DEFAULT_LIMIT
+) -> schemas.MaintenancePage:
+    """List what was asked for, newest first."""
+    before = requests.key_before("maintenances", cursor)
+    latest = await backend.read(
+        lambda reading: reading.latest_maintenances(int(before) if before else None, limit + 1)
+    )
+    found, following = requests.page("maintenances", latest, limit, lambda one: str(one.number))
+    further = views.further(found, backend.inventory)
+    return schemas.MaintenancePage(
+        maintenances=tuple(
+            views.maintenance(one, further[one.number], backend.inventory) for one in found
+        ),
+        next=following,
+    )
+
+
+@_get("/v1/maintenance/{number:int}")
+async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.MaintenanceDetail:
+    """Show what was asked for and what it became."""
+
+    def question(reading: Reading) -> tuple[Maintenance | None, dict[str, Operation]]:
+        found = reading.maintenances([number]).get(number)
+        return found, reading.operations_of_maintenance(number)
+
+    maintenance, operations = await backend.read(question)
+    if maintenance is None:
+        message = f"no maintenance {number}: see 'forewarn maintenance list'"
+        raise Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
+    further = views.further([maintenance], backend.inventory)[number]
+    return schemas.MaintenanceDetail(
+        maintenance=views.maintenance(maintenance, further, backend.inventory),
+        further=further,
+        operations=_shown(backend, operations.values()),
+    )
+
+
+@_get("/v1/events")
+async def list_events(
+    backend: TheBackend, in_scope: InScope = "", machine: FromQuery[str] = ""
+) -> schemas.EventList:
+    """List Scheduled and Started events by NotBefore, also those that no guest sees."""
+    inventory = backend.inventory
+    if in_scope:
+        _scope(backend, in_scope)
+    if machine and key(machine) not in inventory.machines:
+        raise _not_found("machine", machine)
+    now = backend.now()
+    found = [
+        views.live_event(operation, event, inventory, backend.sighting, now)
+        for operation, event in inventory.live(scope=key(in_scope), machine=key(machine))
+    ]
+    found.sort(key=lambda event: (event.not_before, event.maintenance, event.operation, event.id))
+    return schemas.EventList(now=now, events=tuple(found))
+
+
+@_get("/v1/history")
+async def read_history(  # noqa: PLR0913 - the filters are the query's parameters
+    backend: TheBackend,
+    *,
+    machine: FromQuery[str] = "",
+    in_scope: InScope = "",
+    maintenance: Number = None,
+    event_type: FromQuery[tuple[EventType, ...]] = (),
+    status: FromQuery[tuple[EventStatus, ...]] = (),
+    since: FromQuery[datetime | None] = None,
+    until: FromQuery[datetime | None] = None,
+    cursor: FromQuery[str] = "",
+    limit: Limit = schemas.DEFAULT_LIMIT,
+) -> schemas.HistoryPage:
+    """List operations, the newest announcement first, with who approved and how they ended."""
+    query = HistoryQuery(
+        machine=key(machine),
+        scope=key(in_scope),
+        maintenance=maintenance,
+        event_types=event_type,
+        statuses=status,
+        since=since and requests.in_utc(since, "since"),
+        until=until and requests.in_utc(until, "until"),
+        cursor=cursor,
+        limit=limit,
+    )
+    page = await backend.read(lambda reading: reading.history(query))
+    return schemas.HistoryPage(operations=_shown(backend, page.operations), next=page.next)
+
+
+# What operators do to pending maintenance.
+
+
+@_post("/v1/approvals", schemas.ApprovalRequest)
+async def approve(
+    backend: TheBackend, request: Request[Any, Any, Any], data: JSONBody[schemas.ApprovalRequest]
+) -> schemas.OperationList:
+    """Approve for the guests: all references or, if one is unknown, none."""
+    address = request.client.host if request.client else ""
+    approved = await backend.done(
+        backend.plane.approve_for_guests(data.references, by=_who(data.by), address=address)
+    )
+    return _listed(backend, approved)
+
+
+@_post("/v1/cancellations", schemas.CancellationRequest)
+async def cancel(
+    backend: TheBackend, data: JSONBody[schemas.CancellationRequest]
+) -> schemas.OperationList:
+    """Cancel what has not started."""
+    why = one_line(data.reason, "reason")
+    reason = f"cancelled by {_who(data.by)}" + (f": {why}" if why else "")
+    return _listed(backend, await backend.done(backend.plane.cancel(data.reference, reason=reason)))
+
+
+@_post("/v1/maintenance/{number:int}/resume", schemas.ResumptionRequest)
+async def resume(
+    backend: TheBackend, number: ByNumber, data: JSONBody[schemas.ResumptionRequest]
+) -> schemas.OperationList:
+    """Resume the paused rolling updates of a maintenance; the answer is what was announced."""
+    return _listed(backend, await backend.done(backend.plane.resume(number, by=_who(data.by))))
+
+
+@_post("/v1/postponements", schemas.PostponementRequest)
+async def postpone(
+    backend: TheBackend, data: JSONBody[schemas.PostponementRequest]
+) -> schemas.OperationList:
+    """Move Scheduled events later, all of them or none."""
+    later = requests.in_utc(data.not_before, "not_before")
+    postponed = backend.plane.postpone(data.reference, later, by=_who(data.by))
+    return _listed(backend, await backend.done(postponed))
+
+
+@_get("/v1/holds")
+async def list_holds(backend: TheBackend) -> schemas.HoldList:
+    """List all holds, oldest first, with the operations that each keeps from starting."""
+    holds = await backend.read(lambda reading: reading.holds())
+    held = [o for o in backend.inventory.operations.values() if o.held_at is not None]
+    return schemas.HoldList(holds=tuple(views.hold(one, held, backend.inventory) for one in holds))
+
+
+@_post("/v1/holds", schemas.HoldRequest, status=201)
+async def hold(backend: TheBackend, data: JSONBody[schemas.HoldRequest]) -> schemas.OperationList:
+    """Block maintenance from starting until released; the answer is what is held now."""
+    _judge_place(data.kind, data.name)
+    reason = one_line(data.reason, "reason")
+    held = backend.plane.hold(data.kind, data.name, reason=reason, by=_who(data.by))
+    return _listed(backend, await backend.done(held))
+
+
+@_delete("/v1/holds")
+async def release(
+    backend: TheBackend, kind: FromQuery[HoldKind], name: Who = "", by: Who = ""
+) -> schemas.OperationList:
+    """Release a hold; the answer is what it covered."""
+    _judge_place(kind, name)
+    released = backend.plane.release(kind, name, by=_who(by))
+    return _listed(backend, await backend.done(released))
+
+
+@_get("/v1/alerts")
+async def list_alerts(backend: TheBackend) -> schemas.AlertList:
+    """List what needs an operator, oldest first."""
+    now = backend.now()
+    found = await backend.alerts(now)
+    return schemas.AlertList(now=now, count=len(found), items=tuple(found[: schemas.MAX_ITEMS]))
+
+
+@_post("/v1/acknowledgements", schemas.AcknowledgementRequest)
+async def acknowledge(
+    backend: TheBackend, data: JSONBody[schemas.AcknowledgementRequest]
+) -> schemas.OperationList:
+    """Acknowledge failures, so that their alerts end: all of them or none."""
+    noted = backend.plane.acknowledge(data.references, _who(data.by))
+    return _listed(backend, await backend.done(noted))
+
+
+@_post("/v1/operations/{operation:str}/resolution", schemas.ResolutionRequest)
+async def resolve(
+    backend: TheBackend, operation: FromPath[str], data: JSONBody[schemas.ResolutionRequest]
+) -> schemas.OperationList:
+    """Record the result of an operation whose outcome is unknown, or run it again."""
+    resolved = backend.plane.resolve(operation, data.verdict, _who(data.by))
+    return _listed(backend, await backend.done(resolved))
+
+
+def _judge_place(kind: HoldKind, name: str) -> None:
+    if (kind is HoldKind.EVERYTHING) == bool(name):
+        message = (
+            f"at name: 'everything' takes no name, got {name!r}"
+            if name
+            else f"at name: expected the {kind}'s name"
+        )
+        raise Refused(ErrorCode.INVALID, message, where="name")
+
+
+def _who(by: str) -> str:
+    return one_line(by, "by") or ANONYMOUS
+
+
+def _shown(backend: Backend, operations: Iterable[Operation]) -> tuple[schemas.OperationView, ...]:
+    return views.operations(operations, backend.inventory.name_of_scope, backend.now())
+
+
+def _listed(backend: Backend, operations: tuple[Operation, ...]) -> schemas.OperationList:
+    return schemas.OperationList(operations=_shown(backend, operations))
+
+
+# The service itself.
+
+
+@_get("/v1/clock", SERVICE)
+async def clock(backend: TheBackend) -> schemas.ServiceTime:
+    """Tell the service's own time, which all its times are in."""
+    return _service_time(backend)
+
+
+@_post("/v1/clock", schemas.ClockRequest, SERVICE)
+async def trust_clock(
+    backend: TheBackend, data: JSONBody[schemas.ClockRequest]
+) -> schemas.ServiceTime:
+    """Trust the machine's clock as it is; the time that it is ahead lengthens every notice."""
+    assert data.trust  # the schema takes nothing else
+    _log.warning("an operator trusts the clock", by=one_line(data.by, "by"))
+    await asyncio.shield(backend.heartbeat.believe())
+    return _service_time(backend)
+
+
+def _service_time(backend: Backend) -> schemas.ServiceTime:
+    doubt = backend.heartbeat.clock_doubt()
+    return schemas.ServiceTime(
+        now=backend.now(), scale=backend.scale, doubt=doubt.message if doubt else ""
+    )
+
+
+@get("/healthz", tags=[SERVICE])
+async def health() -> schemas.Health:
+    """Tell that the process is alive."""
+    return schemas.Health(status="alive", version=__version__)
+
+
+@get(
+    "/readyz",
+    tags=[SERVICE],
+    responses={
+        503: ResponseSpec(schemas.Readiness, generate_examples=False, description="Not ready")
+    },
+)
+async def readiness(backend: TheBackend) -> Response[schemas.Readiness]:
+    """Tell whether the service does all its work, and why not."""
+    reasons = (await backend.readiness()).reasons
+    answer = schemas.Readiness(ready=not reasons, reasons=reasons)
+    if not reasons:
+        return Response(answer)
+    return Response(answer, status_code=503, headers={"Retry-After": str(RETRY_SECONDS)})
+
+
+@get("/metrics", tags=[SERVICE], include_in_schema=False)
+async def scrape(backend: TheBackend) -> Response[bytes]:
+    """Return every figure of the service for Prometheus."""
+    # As a header: the framework would add a second charset to a media type.
+    return Response(await metrics.render(backend), headers={"content-type": metrics.CONTENT_TYPE})
+
+
+@get("/v1/schema", tags=[SERVICE], include_in_schema=False)
 async def schema(request: Request[Any, Any, State]) -> Response[bytes]:
     """Return this API as OpenAPI, in JSON."""
     described = msgspec.json.encode(request.app.openapi_schema.to_schema())
     return Response(described, media_type=MediaType.JSON)
 
 
-ROUTES: Final = (
-    *(found for found in vars(routes).values() if isinstance(found, HTTPRouteHandler)),
-    schema,
-)
+# The application.
+
+ROUTES: Final = tuple(each for each in list(vars().values()) if isinstance(each, HTTPRouteHandler))
 
 
 class _Tuples(OpenAPISchemaPlugin):
@@ -92,9 +576,9 @@ def application(backend: Backend) -> Litestar:
                 }
             ),
             tags=[
-                Tag(name=routes.FLEET, description="Machines, and the scopes that they share."),
-                Tag(name=routes.MAINTENANCE, description="Maintenance and its history."),
-                Tag(name=routes.SERVICE, description="The service itself."),
+                Tag(name=FLEET, description="Machines, and the scopes that they share."),
+                Tag(name=MAINTENANCE, description="Maintenance and its history."),
+                Tag(name=SERVICE, description="The service itself."),
             ],
         ),
     )

@@ -5,28 +5,20 @@ request needs the bearer token, except `/healthz` and `/readyz`, which tell a pr
 the fleet. Only listed Host names are answered, so that a page that a browser loaded from a name
 that was pointed at this address cannot reach it (DNS rebinding).
 
-Litestar's `AllowedHosts` and guards would each do a part: a guard is not asked about unknown paths,
-and `AllowedHosts` matches the header with its port, answers 400 and cannot differ between the two
-sockets of one application.
+Litestar's own `AllowedHosts` and guards do not fit: a guard is not asked about unknown paths, and
+`AllowedHosts` matches the header with its port and cannot differ between our two sockets.
 """
 
 import asyncio
 import contextlib
 import hmac
-import os
-import secrets  # noqa: TID251 - the one file that makes a secret
 from collections.abc import Awaitable, Callable, MutableMapping
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from forewarn.server import secret_files
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
 from forewarn.vocabulary import ErrorCode
-
-TOKEN_BYTES: Final = 32
-"""256 bits: nobody guesses it."""
 
 DISCARD_BYTES: Final = 128 * 1024 * 1024
 """The most bytes of a refused body that are still read: twice the longest that is accepted."""
@@ -46,55 +38,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Any, Any, Any], Awaitable[None]]
-
-
-class TokenUnusable(Exception):  # noqa: N818 - a state of the file, not a mistake of the caller's
-    """The token file cannot be used; the message is one line for the operator."""
-
-
-def token(path: Path) -> str:
-    """Return the operators' token; the first call makes it, in a file of mode 0600.
-
-    Args:
-        path: The file; its folder exists, and only one process at a time asks.
-
-    Raises:
-        TokenUnusable: Others may read the file, it has no token, or it cannot be read or made.
-    """
-    try:
-        if not path.exists():
-            _make(path)
-        mode, text = secret_files.read(path)
-    except OSError as error:
-        message = (
-            f"cannot use the token file {path}: {error.strerror}: set operator.token_file to a "
-            "path that the service's user can read and write"
-        )
-        raise TokenUnusable(message) from error
-    if os.name == "posix" and mode & 0o077:
-        message = (
-            f"the token file {path} has mode {mode:04o}, so others may have read it: remove it "
-            "for a new token at the next start, or set mode 0600 if nobody has"
-        )
-        raise TokenUnusable(message)
-    if len(text) < 16 or not text.isascii() or not text.isprintable():
-        message = (
-            f"the token file {path} has no token of at least 16 printable characters: remove it "
-            "for a new token at the next start"
-        )
-        raise TokenUnusable(message)
-    return text
-
-
-def _make(path: Path) -> None:
-    new = path.with_name(path.name + ".new")
-    new.unlink(missing_ok=True)
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
 
 
 class ClientLeftError(Exception):

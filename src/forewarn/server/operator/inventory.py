@@ -5,13 +5,14 @@ nothing, and whoever was just told of a change finds it. Used on the event loop'
 """
 
 import bisect
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from forewarn.maintenance.model import Changes, Event, Machine, Operation, RollingUpdate, Scope, key
 
-UNKNOWN = "unknown"
-"""The filter for machines without a known host, as after a Redeploy that named no new one."""
+T = TypeVar("T")
 
 
 class Inventory:
@@ -51,40 +52,17 @@ class Inventory:
         if changes.scopes or changes.removed_scopes:
             self._orders.pop("scopes", None)
 
-    def page_of_machines(
-        self, *, scope: str, host: str, after: str, limit: int
-    ) -> tuple[list[Machine], str]:
-        """Return up to `limit` machines by key, and the last one's if there are more (else `""`).
+    def machines_after(self, name: str) -> Iterator[Machine]:
+        """Yield the machines whose keys come after this one, in order; `""` is before all."""
+        return self._after("machines", self.machines, name)
 
-        Args:
-            scope: Only of this scope, by its key; `""` for any.
-            host: Only on this host; `""` for any, UNKNOWN also for those without a known host.
-            after: The last key of the page before; `""` for the first page.
-            limit: At least 1.
-        """
-        hosts = {host, ""} if host == UNKNOWN else {host}
-        found: list[Machine] = []
-        for name in self._following("machines", self.machines, after):
-            machine = self.machines[name]
-            if (scope and machine.scope != scope) or (host and machine.host not in hosts):
-                continue
-            if len(found) == limit:
-                return found, found[-1].key
-            found.append(machine)
-        return found, ""
-
-    def page_of_scopes(self, *, after: str, limit: int) -> tuple[list[Scope], str]:
-        """Return up to `limit` scopes by key, and the last one's if there are more (else `""`)."""
-        found: list[Scope] = []
-        for name in self._following("scopes", self.scopes, after):
-            if len(found) == limit:
-                return found, found[-1].key
-            found.append(self.scopes[name])
-        return found, ""
+    def scopes_after(self, name: str) -> Iterator[Scope]:
+        """Yield the scopes whose keys come after this one, in order; `""` is before all."""
+        return self._after("scopes", self.scopes, name)
 
     def machines_of(self, scope: str) -> list[Machine]:
         """Return a scope's machines by key."""
-        return sorted((m for m in self.machines.values() if m.scope == scope), key=_key_of)
+        return [machine for machine in self.machines_after("") if machine.scope == scope]
 
     def sizes(self, scopes: Collection[str]) -> Counter[str]:
         """Return how many machines each of these scopes has."""
@@ -141,13 +119,9 @@ class Inventory:
                         found[place].append(machine)
         return found
 
-    def _following(self, what: str, entries: Mapping[str, object], after: str) -> Iterator[str]:
-        order = self._orders.get(what)
+    def _after(self, kind: str, entries: Mapping[str, T], name: str) -> Iterator[T]:
+        order = self._orders.get(kind)
         if order is None:
-            order = self._orders[what] = sorted(entries)
-        begin = bisect.bisect_right(order, after) if after else 0
-        return iter(order[begin:])
-
-
-def _key_of(machine: Machine) -> str:
-    return machine.key
+            order = self._orders[kind] = sorted(entries)
+        begin = bisect.bisect_right(order, name) if name else 0
+        return (entries[each] for each in itertools.islice(order, begin, None))

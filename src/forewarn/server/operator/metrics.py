@@ -8,11 +8,9 @@ compares.
 import asyncio
 import platform
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
 
-import msgspec
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.metrics_core import (
@@ -24,21 +22,13 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from forewarn.maintenance import alerts, decide
-from forewarn.maintenance.model import (
-    Changes,
-    Enablement,
-    Operation,
-    Policy,
-    Scope,
-    StartCause,
-    key,
-)
-from forewarn.server.guest.counters import Figures
+from forewarn.maintenance.model import Changes, Enablement, Operation, StartCause, key
 from forewarn.server.operator.requests import Backend, ServiceState
-from forewarn.server.operator.views import Sightings
 from forewarn.store.port import StoreError
 from forewarn.version import __version__
 from forewarn.vocabulary import AgentStatus, EventStatus
+
+_Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily
 
 CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_PLAIN_0_0_4
 """The text format that every Prometheus reads."""
@@ -48,6 +38,27 @@ LATENESS_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0
 
 STORE_SECONDS: Final = 2.0
 """How long a scrape waits for the store: scrapers wait ten for all of it."""
+
+FAMILIES: Final[tuple[tuple[type[_Family], str, tuple[str, ...], str], ...]] = (
+    (GaugeMetricFamily, "ready", (), "1 while the service does all its work."),
+    (GaugeMetricFamily, "clock_trusted", (), "1 while the time of day is trusted."),
+    (GaugeMetricFamily, "store_up", (), "1 if the store was read and written for this scrape."),
+    (GaugeMetricFamily, "guest_connections", (), "Open connections of guests."),
+    (CounterMetricFamily, "guest_connections_accepted", (), "Connections of guests so far."),
+    (GaugeMetricFamily, "guest_waiters", (), "Requests that wait for their document."),
+    (CounterMetricFamily, "guest_requests", ("resource", "code"), "Answers to guests."),
+    (CounterMetricFamily, "guest_refusals", ("reason",), "Guests' refused requests, connections."),
+    (GaugeMetricFamily, "machines_seen", (), "Machines that asked for events since the start."),
+    (GaugeMetricFamily, "machines", (), "Registered machines."),
+    (GaugeMetricFamily, "tasks_running", (), "Tasks that the connector carries out."),
+    (GaugeMetricFamily, "scopes", ("state",), "Scopes, by whether their guests get events."),
+    (GaugeMetricFamily, "operations", ("type", "status"), "Live operations."),
+    (GaugeMetricFamily, "events", ("type", "status"), "Events that guests see."),
+    (GaugeMetricFamily, "agents", ("status",), "Machines of live events, by their agents' word."),
+    (GaugeMetricFamily, "notice_left_min_seconds", (), "The least notice left; absent for none."),
+    (GaugeMetricFamily, "alerts", ("kind",), "What needs an operator; absent without the store."),
+)
+"""What is read at a scrape: its kind, its name after `forewarn_`, its labels, and its help."""
 
 # A series with the start of each counter would double their number and help nobody.
 _disable_created: Callable[[], None] = prometheus_client.disable_created_metrics
@@ -59,20 +70,13 @@ class OperationMetrics:
 
     def __init__(self) -> None:
         self._live: dict[str, Operation] = {}
-        self._started = Counter(
-            "forewarn_operations_started",
-            "Operations that started, by cause.",
-            ("type", "cause"),
-            registry=None,
-        )
-        self._ended = Counter(
-            "forewarn_operations_ended",
-            "Operations that ended, by result.",
-            ("type", "status"),
-            registry=None,
-        )
-        self._approvals = Counter(
-            "forewarn_approvals", "Events that were approved, by approver.", ("by",), registry=None
+        self._started, self._ended, self._approvals = (
+            Counter(f"forewarn_{name}", documentation, labels, registry=None)
+            for name, documentation, labels in (
+                ("operations_started", "Operations that started, by cause.", ("type", "cause")),
+                ("operations_ended", "Operations that ended, by result.", ("type", "status")),
+                ("approvals", "Events that were approved, by approver.", ("by",)),
+            )
         )
         self._lateness = Histogram(
             "forewarn_start_lateness_seconds",
@@ -118,159 +122,111 @@ class OperationMetrics:
             self._lateness.observe(max(0.0, (operation.started_at - due).total_seconds()))
 
 
-class Scrape(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one scrape reads, taken on the event loop at one instant."""
-
-    now: datetime
-    figures: Figures
-    machines: int
-    scopes: Sequence[Scope]
-    policy: Policy
-    operations: Sequence[Operation]
-    """Those that are Scheduled or Started."""
-    sighting: Sightings
-    tasks: int
-    state: ServiceState
-    trusted: bool
-    """Whether the time of day is trusted."""
-    alerts: Sequence[alerts.Alert] | None
-    """What needs an operator; None where the store is unavailable."""
-
-
 async def render(backend: Backend) -> bytes:
-    """Return every metric as CONTENT_TYPE.
-
-    They are counted on another thread: 100,000 scopes must not delay guests.
-    """
-    now = backend.now()
+    """Return every metric as CONTENT_TYPE."""
     try:
         async with asyncio.timeout(STORE_SECONDS):
-            found = await backend.alerts(now)
+            found = await backend.alerts(backend.now())
     except (StoreError, TimeoutError):
         found = None
-    scrape = Scrape(
-        now=now,
-        figures=backend.figures(),
-        machines=len(backend.inventory.machines),
-        scopes=tuple(backend.inventory.scopes.values()),
-        policy=backend.policy,
-        operations=tuple(backend.inventory.operations.values()),
-        sighting=backend.sighting,
-        tasks=backend.tasks(),
-        state=await backend.readiness(),
-        trusted=backend.heartbeat.clock_doubt() is None,
-        alerts=found,
-    )
-    return await asyncio.to_thread(_render, scrape, backend.collectors)
+    state = _State(backend, await backend.readiness(), found)
+    # On another thread: to count 100,000 scopes must not delay guests.
+    return await asyncio.to_thread(_render, (state, *backend.collectors))
 
 
-def _render(scrape: Scrape, collectors: Sequence[Collector]) -> bytes:
+def _render(collectors: Iterable[Collector]) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Figures(scrape))
     for collector in collectors:
         registry.register(collector)
     ProcessCollector(registry=registry)
     return prometheus_client.generate_latest(registry)
 
 
-class _Figures(Collector):
-    """The state of the service at one scrape."""
+class _State(Collector):
+    """The state of the service at one scrape: read on the event loop, told on any thread."""
 
-    def __init__(self, scrape: Scrape) -> None:
-        self._scrape = scrape
+    def __init__(
+        self, backend: Backend, state: ServiceState, found: Sequence[alerts.Alert] | None
+    ) -> None:
+        self._now = backend.now()
+        self._sighting = backend.sighting
+        self._trusted = backend.heartbeat.clock_doubt() is None
+        self._policy = backend.policy
+        self._tasks = backend.tasks()
+        self._figures = backend.figures()
+        self._scopes = tuple(backend.inventory.scopes.values())
+        self._operations = tuple(backend.inventory.operations.values())
+        self._machines = len(backend.inventory.machines)
+        self._state = state
+        self._alerts = found
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is read at the scrape."""
-        scrape, figures = self._scrape, self._scrape.figures
+        """Yield what was read, and what follows from it."""
         yield InfoMetricFamily(
             "forewarn_build",
             "The release, and the version of Python.",
             {"version": __version__, "python": platform.python_version()},
         )
-        store_up = scrape.state.store_up and scrape.alerts is not None
-        for name, documentation, value in (
-            ("ready", "1 while the service does all its work.", not scrape.state.reasons),
-            ("clock_trusted", "1 while the time of day is trusted.", scrape.trusted),
-            ("store_up", "1 if the store could be read and written for this scrape.", store_up),
-            ("guest_connections", "Open connections of guests.", figures.connections),
-            ("guest_waiters", "Requests that wait for their document.", figures.waiters),
-            ("machines_seen", "Machines that asked for events since the start.", figures.seen),
-            ("machines", "Registered machines.", scrape.machines),
-            ("tasks_running", "Tasks that the connector carries out.", scrape.tasks),
-        ):
-            yield GaugeMetricFamily(f"forewarn_{name}", documentation, int(value))
-        yield CounterMetricFamily(
-            "forewarn_guest_connections_accepted", "Connections of guests so far.", figures.accepted
-        )
-        answers = CounterMetricFamily(
-            "forewarn_guest_requests", "Answers to guests.", labels=("resource", "code")
-        )
-        for resource, codes in figures.answers.items():
-            _add(answers, {(resource, str(code)): count for code, count in codes.items()})
-        yield answers
-        refusals = CounterMetricFamily(
-            "forewarn_guest_refusals",
-            "Requests and connections of guests that were refused.",
-            labels=("reason",),
-        )
-        yield _add(refusals, {(reason,): count for reason, count in figures.refusals.items()})
-        yield from _maintenance(scrape)
+        samples = self._samples()
+        for family, name, labels, documentation in FAMILIES:
+            metric = family(f"forewarn_{name}", documentation, labels=labels)
+            found = samples[name]
+            for values, value in sorted(
+                found.items() if isinstance(found, dict) else [((), found)]
+            ):
+                metric.add_metric(values, value)
+            yield metric
+
+    def _samples(self) -> dict[str, float | dict[tuple[str, ...], float]]:
+        """Return the value of each metric, or its values by their labels."""
+        figures, operations = self._figures, self._operations
+        live = Tally(map(_labels, operations))
+        events = Tally(_labels(o) for o in operations for event in o.events if not event.silent)
+        machines = {key(name) for operation in operations for name in operation.machines}
+        words = Tally(seen.agent for seen in map(self._sighting, machines) if seen is not None)
+        needs = Tally(alert.kind for alert in self._alerts or ())
+        kinds = () if self._alerts is None else alerts.AlertKind
+        return {
+            "ready": not self._state.reasons,
+            "clock_trusted": self._trusted,
+            "store_up": self._state.store_up and self._alerts is not None,
+            "guest_connections": figures.connections,
+            "guest_connections_accepted": figures.accepted,
+            "guest_waiters": figures.waiters,
+            "guest_requests": {
+                (resource, str(code)): count
+                for resource, codes in figures.answers.items()
+                for code, count in codes.items()
+            },
+            "guest_refusals": {(r.value,): count for r, count in figures.refusals.items()},
+            "machines_seen": figures.seen,
+            "machines": self._machines,
+            "tasks_running": self._tasks,
+            "scopes": self._scopes_by_state(),
+            "operations": {**live},
+            "events": {labels: events[labels] for labels in live},
+            "agents": {(status.value,): words[status] for status in AgentStatus},
+            "notice_left_min_seconds": self._least_notice(),
+            "alerts": {(kind.value,): needs[kind] for kind in kinds},
+        }
+
+    def _scopes_by_state(self) -> dict[tuple[str, ...], float]:
+        on = len(self._scopes)
+        if self._policy.enablement is not Enablement.ALWAYS:
+            on = sum(self._policy.is_on(scope, self._now) for scope in self._scopes)
+        return {("on",): on, ("off",): len(self._scopes) - on}
+
+    def _least_notice(self) -> dict[tuple[str, ...], float]:
+        left = [
+            (o.not_before - self._now).total_seconds()
+            for o in self._operations
+            if o.status is EventStatus.SCHEDULED
+            and o.held_at is None
+            and not o.approved
+            and not o.silent
+        ]
+        return {(): max(0.0, min(left))} if left else {}
 
 
-def _maintenance(scrape: Scrape) -> Iterator[Metric]:
-    """Yield the figures of scopes, of live operations, and of what needs an operator."""
-    on = len(scrape.scopes)
-    if scrape.policy.enablement is not Enablement.ALWAYS:
-        on = sum(scrape.policy.is_on(scope, scrape.now) for scope in scrape.scopes)
-    scopes = GaugeMetricFamily(
-        "forewarn_scopes", "Scopes, by whether their guests get events.", labels=("state",)
-    )
-    yield _add(scopes, {("on",): on, ("off",): len(scrape.scopes) - on})
-    live: Tally[tuple[str, ...]] = Tally()
-    shown: Tally[tuple[str, ...]] = Tally()
-    for operation in scrape.operations:
-        labels = (operation.event_type.value, operation.status.value)
-        live[labels] += 1
-        shown[labels] += sum(not event.silent for event in operation.events)
-    names = ("type", "status")
-    yield _add(GaugeMetricFamily("forewarn_operations", "Live operations.", labels=names), live)
-    yield _add(GaugeMetricFamily("forewarn_events", "Events that guests see.", labels=names), shown)
-    concerned = {key(name) for operation in scrape.operations for name in operation.machines}
-    words = Tally(seen.agent for seen in map(scrape.sighting, concerned) if seen is not None)
-    agents = GaugeMetricFamily(
-        "forewarn_agents",
-        "Machines of live events, by what their agents said last.",
-        labels=("status",),
-    )
-    yield _add(agents, {(status.value,): words[status] for status in AgentStatus})
-    notices = [
-        (operation.not_before - scrape.now).total_seconds()
-        for operation in scrape.operations
-        if operation.status is EventStatus.SCHEDULED
-        and operation.held_at is None
-        and not operation.approved
-        and not operation.silent
-    ]
-    least = GaugeMetricFamily(
-        "forewarn_notice_left_min_seconds",
-        "The least notice left of what is Scheduled and not approved; absent if there is none.",
-        labels=(),
-    )
-    yield _add(least, {(): max(0.0, min(notices))} if notices else {})
-    needs = GaugeMetricFamily(
-        "forewarn_alerts",
-        "What needs an operator; absent while the store is unavailable.",
-        labels=("kind",),
-    )
-    found = Tally(alert.kind for alert in scrape.alerts or ())
-    kinds = () if scrape.alerts is None else alerts.AlertKind
-    yield _add(needs, {(kind.value,): found[kind] for kind in kinds})
-
-
-def _add(
-    family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[tuple[str, ...], float]
-) -> Metric:
-    """Return a family with a sample for each tuple of labels."""
-    for labels, value in sorted(values.items()):
-        family.add_metric(labels, value)
-    return family
+def _labels(operation: Operation) -> tuple[str, ...]:
+    return operation.event_type.value, operation.status.value

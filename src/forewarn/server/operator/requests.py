@@ -2,9 +2,9 @@
 
 import asyncio
 import base64
-import binascii
+import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -110,26 +110,20 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         return await asyncio.to_thread(ask)
 
     async def alerts(self, now: datetime) -> list[alerts.Alert]:
-        """Return what needs an operator, oldest first.
-
-        Raises:
-            StoreError: The store is unavailable.
-        """
+        """Return what needs an operator, oldest first; StoreError while the store is away."""
         clock = self.heartbeat.clock_doubt()
         live = tuple(self.inventory.operations.values())
 
         def question(reading: Reading) -> list[alerts.Alert]:
-            failed = reading.unacknowledged_failures(MAX_FAILURES)
-            sources = {
-                operation.id: views.audience(operation, self.sighting)
-                for operation in live
-                if operation.status is EventStatus.SCHEDULED and not operation.silent
-            }
             return alerts.items(
-                (*live, *failed.values()),
+                (*live, *reading.unacknowledged_failures(MAX_FAILURES).values()),
                 reading.open_maintenances().values(),
                 reading.holds(),
-                sources,
+                {
+                    operation.id: views.audience(operation, self.sighting)
+                    for operation in live
+                    if operation.status is EventStatus.SCHEDULED and not operation.silent
+                },
                 now,
                 up_since=self.up_since,
                 clock=clock,
@@ -210,9 +204,6 @@ def judge_query(request: Request[Any, Any, Any]) -> None:
     """Refuse a parameter that the route does not know, or that is repeated.
 
     A mistyped `dry_run` must not carry out what it was meant to try.
-
-    Raises:
-        Refused: INVALID.
     """
     handler = request.route_handler
     not_query = {"request", "data", *handler.resolve_dependencies(), *request.path_params}
@@ -231,11 +222,7 @@ def judge_query(request: Request[Any, Any, Any]) -> None:
 
 
 def one_line(text: str, where: str) -> str:
-    """Return a text if it is one printable line.
-
-    Raises:
-        Refused: INVALID.
-    """
+    """Return a text if it is one printable line; else it is refused as INVALID."""
     if not text.isprintable():
         message = f"at {where}: {text[:80]!r} has unprintable characters"
         raise Refused(ErrorCode.INVALID, message, where=where)
@@ -243,11 +230,7 @@ def one_line(text: str, where: str) -> str:
 
 
 def in_utc(moment: datetime, where: str) -> datetime:
-    """Return an aware time in UTC.
-
-    Raises:
-        Refused: INVALID: it has no zone, or UTC has no date for it.
-    """
+    """Return an aware time in UTC; one without a zone, or outside UTC's years, is INVALID."""
     if moment.tzinfo is None:
         message = f"at {where}: {moment.isoformat()} has no time zone: add one, such as Z"
         raise Refused(ErrorCode.INVALID, message, where=where)
@@ -258,35 +241,33 @@ def in_utc(moment: datetime, where: str) -> datetime:
         raise Refused(ErrorCode.INVALID, message, where=where) from error
 
 
-def cursor_after(kind: str, name: str) -> str:
-    """Return the cursor of the page after an entry.
+def page(
+    kind: str, entries: Iterable[T], limit: int, key: Callable[[T], str]
+) -> tuple[list[T], str]:
+    """Return the first entries, and the cursor of the page after them; `""` after the last.
 
-    It carries the entry's key, so pages neither repeat nor skip an entry while others come and go,
-    and the kind of list, so that another list's cursor is refused.
-
-    Args:
-        kind: The list: `machines`, `scopes`, `tombstones`.
-        name: The key of the page's last entry; `""` where nothing comes after it.
+    A cursor carries the kind of list, so that another list's is refused, and the key of the page's
+    last entry, so that pages neither repeat nor skip an entry while others come and go.
     """
-    return base64.urlsafe_b64encode(f"{kind}/{name}".encode()).decode().rstrip("=") if name else ""
+    found = list(itertools.islice(entries, limit + 1))
+    if len(found) <= limit:
+        return found, ""
+    last = f"{kind}/{key(found[limit - 1])}"
+    return found[:limit], base64.urlsafe_b64encode(last.encode()).decode().rstrip("=")
 
 
 def key_before(kind: str, cursor: str) -> str:
-    """Return the key of the entry after which a page begins; `""` for the first page.
-
-    Args:
-        kind: The list.
-        cursor: What `cursor_after` returned, or `""`.
+    """Return the key after which the page of a cursor begins; `""` for the first page.
 
     Raises:
-        Refused: INVALID: it is not a cursor of this list.
+        Refused: INVALID: `page` made no such cursor for this kind of list.
     """
     if not cursor:
         return ""
     try:
         padded = cursor[:MAX_CURSOR] + "=" * (-len(cursor) % 4)
         plain = base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
-    except (binascii.Error, ValueError):
+    except ValueError:
         plain = ""
     written, _, name = plain.partition("/")
     if len(cursor) > MAX_CURSOR or written != kind or not name:

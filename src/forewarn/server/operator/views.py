@@ -44,12 +44,12 @@ def names(listed: Iterable[str]) -> schemas.Names:
 def fleet_change(
     applied: fleet.Applied, *, dry_run: bool, listeners: Collection[str]
 ) -> schemas.FleetChange:
-    """Return what applying or removing changed.
+    """Return what applying or removing changed, or would change.
 
     Args:
-        applied: What changes, or would.
+        applied: What changes.
         dry_run: Whether nothing was changed.
-        listeners: The names of the service's listeners.
+        listeners: The names of the service's listeners; `""` is that of one without a name.
     """
     return schemas.FleetChange(
         dry_run=dry_run,
@@ -59,18 +59,8 @@ def fleet_change(
         missing=names(applied.missing),
         tombstones=names(applied.lost),
         unchanged=applied.unchanged,
-        warnings=warnings(applied, listeners),
+        warnings=(*_without_listener(applied.placed, listeners), *map(_still_held, applied.held)),
     )
-
-
-def warnings(applied: fleet.Applied, listeners: Collection[str]) -> tuple[str, ...]:
-    """Return what an operator who changes the fleet is warned of, each a line.
-
-    Args:
-        applied: What changes, or would.
-        listeners: The names of the service's listeners; `""` is that of one without a name.
-    """
-    return (*_without_listener(applied.placed, listeners), *map(_still_held, applied.held))
 
 
 def _without_listener(

@@ -5,7 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from forewarn.server.operator import auth, sockets
+from structlog.testing import capture_logs
+
+from forewarn.server import sockets
+from forewarn.server.operator import auth, connections
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 ASK = f"GET /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
@@ -18,12 +21,19 @@ async def application(_: Any, __: Any, send: Callable[[Any], Awaitable[None]]) -
     await send({"type": "http.response.body", "body": b"ok"})
 
 
+def counted(served: "Served") -> dict[str, float]:
+    """Return how often each limit was reached, those that never were left out."""
+    (family,) = served.reached.counter.collect()
+    return {one.labels["reason"]: one.value for one in family.samples if one.value}
+
+
 Reading = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Served:
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, reached: connections.ReachedLimits) -> None:
         self.port = port
+        self.reached = reached
         self.open: list[asyncio.StreamWriter] = []
 
     async def send(self, data: bytes) -> Reading:
@@ -36,9 +46,10 @@ class Served:
 @contextlib.asynccontextmanager
 async def serving(head_seconds: float) -> AsyncIterator[Served]:
     opened = sockets.open_tcp("127.0.0.1", 0)
-    server = sockets.Server(auth.Gate(application, TOKEN, ()), head_seconds)
+    reached = connections.ReachedLimits()
+    server = connections.Server(auth.Gate(application, TOKEN, ()), reached, head_seconds)
     running = asyncio.create_task(server.serve(sockets=[opened]))
-    served = Served(opened.getsockname()[1])
+    served = Served(opened.getsockname()[1], reached)
     try:
         yield served
     finally:
@@ -71,7 +82,7 @@ def test_the_oldest_stranger_gives_way_and_nobody_else() -> None:
     async def story(served: Served) -> None:
         first, _ = await served.send(ASK[:20])
         second, writer = await served.send(ASK[:20])
-        for _ in range(sockets.MAX_CONNECTIONS - 1):
+        for _ in range(connections.MAX_CONNECTIONS - 1):
             await served.send(ASK[:20])
         with contextlib.suppress(ConnectionError):
             assert await first.read() == b""
@@ -105,3 +116,45 @@ def test_a_connection_that_is_idle_between_requests_stays() -> None:
         assert (await reader.readline()).split()[1] == b"200"
 
     play(0.2, story)
+
+
+def test_a_limit_that_is_reached_is_counted_each_time_and_logged_once_with_who() -> None:
+    async def story(served: Served) -> None:
+        for _ in range(3):
+            reader, _ = await served.send(ASK[:20])
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        assert counted(served) == {"slow-request": 3}
+        for data in (b"no HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000):
+            reader, _ = await served.send(data)
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        assert counted(served) == {"slow-request": 3, "faulty-request": 2}
+
+    with capture_logs() as told:
+        play(0.2, story)
+    assert [(line["reason"], line["address"]) for line in told] == [
+        ("slow-request", "127.0.0.1"),
+        ("faulty-request", "127.0.0.1"),
+    ]
+    assert told[1]["not_logged_before"] == 2
+
+
+def test_a_stranger_who_gives_way_is_counted() -> None:
+    async def story(served: Served) -> None:
+        for _ in range(connections.MAX_CONNECTIONS + 2):
+            await served.send(ASK[:20])
+        reader, _ = await served.send(ASK)
+        assert (await reader.readline()).split()[1] == b"200"
+        assert counted(served) == {"connections": 3}
+
+    play(60, story)
+
+
+def test_an_address_is_logged_again_after_a_minute() -> None:
+    reached = connections.ReachedLimits()
+    with capture_logs() as told:
+        for now in (0.0, 1.0, 59.0, 60.0, 61.0):
+            reached.add(connections.OperatorLimit.CONNECTIONS, f"10.0.0.{now:.0f}", now)
+    assert [line["address"] for line in told] == ["10.0.0.0", "10.0.0.60"]
+    assert [line["not_logged_before"] for line in told] == [0, 2]

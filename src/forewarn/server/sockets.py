@@ -1,0 +1,140 @@
+"""Opens the operators' sockets, and says for both planes why an address cannot be listened on.
+
+The unix socket never exists with a mode other than 0600. A socket file that a crash left behind is
+removed only if nobody answers on it.
+"""
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Final
+
+MAX_PATH_BYTES: Final = 107
+"""The longest path of a unix socket on Linux (and 103 elsewhere, which the system then says)."""
+
+BACKLOG: Final = 128
+"""Connections that may wait to be accepted: operators are few."""
+
+ANSWER_SECONDS: Final = 2.0
+"""How long a server that may be there has to accept a connection."""
+
+
+class SocketUnusable(Exception):  # noqa: N818 - a state of the address, not a mistake of ours
+    """A socket cannot be opened; the message is one line for the operator."""
+
+
+def open_unix(path: Path) -> socket.socket:
+    """Open a unix socket that only this user can connect to.
+
+    Raises:
+        SocketUnusable: A server answers there, the file is not a socket, or it cannot be made.
+    """
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise SocketUnusable(
+            f"the socket path {path} is longer than {MAX_PATH_BYTES} bytes, the system's limit: "
+            "set operator.socket to a shorter one"
+        )
+    with contextlib.ExitStack() as on_error:
+        opened = on_error.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        try:
+            _remove_stale(path)
+            before = os.umask(0o177)  # the file never exists with another mode
+            try:
+                opened.bind(str(path))
+            finally:
+                os.umask(before)
+            opened.listen(BACKLOG)
+        except OSError as error:
+            message = f"cannot open the operator socket {path}: {_path_obstacle(error, path)}"
+            raise SocketUnusable(message) from error
+        on_error.pop_all()
+    opened.settimeout(0)
+    return opened
+
+
+def open_tcp(address: str, port: int) -> socket.socket:
+    """Open a TCP socket of `operator.listen`; port 0 is any free one.
+
+    Raises:
+        SocketUnusable: The address is in use, or is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        opened = socket.create_server((address, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        why = obstacle(error, address, port)
+        message = f"cannot listen on {shown(address, port)} (operator.listen): {why}"
+        raise SocketUnusable(message) from error
+    opened.settimeout(0)
+    return opened
+
+
+def shown(address: str, port: int) -> str:
+    """Return an IP address and a port as URLs have them."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def remove(path: Path) -> None:
+    """Remove a unix socket's file, if it is one."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()
+
+
+def obstacle(error: OSError, host: str, port: int) -> str:
+    """Return why an IP address and port cannot be listened on, and what to do about it."""
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                "the address is in use: stop what listens there "
+                f"('ss -ltnp sport = :{port}' shows it), or give another port"
+            )
+        case errno.EADDRNOTAVAIL:
+            return (
+                "no interface of this machine has the address: add it "
+                f"('ip address add {host} dev INTERFACE'), or give another"
+            )
+        case errno.EACCES | errno.EPERM:
+            return (
+                "this port needs a privilege: give the service CAP_NET_BIND_SERVICE, or a port "
+                "from 1024 on"
+            )
+        case errno.EAFNOSUPPORT:
+            return "this machine does not support that family of addresses: give another"
+        case _:
+            return error.strerror or str(error)
+
+
+def _path_obstacle(error: OSError, path: Path) -> str:
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR:
+            what = f"the folder {path.parent} does not exist: create it"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            what = f"the service's user cannot write to the folder {path.parent}: allow it"
+        case _:
+            what = f"{error.strerror or error}: correct that"
+    return f"{what}, or set operator.socket to another path"
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        message = f"{path} exists and is not a socket: move it, or set another operator.socket"
+        raise SocketUnusable(message)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(ANSWER_SECONDS)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except FileNotFoundError:
+            return
+    message = f"another server answers at {path}: stop it, or set another operator.socket"
+    raise SocketUnusable(message)
