@@ -24,8 +24,8 @@ from forewarn.agent.messages import (
     TimePassed,
     WriteRecord,
 )
-from forewarn.agent.rules import Rule
-from forewarn.agent.state import ActionOutcome, AnyRecord
+from forewarn.agent.rules import ActionOutcome, Rule
+from forewarn.agent.state import AnyRecord
 from forewarn.client.event import Event
 
 ME = "web-0"

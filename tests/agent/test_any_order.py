@@ -34,10 +34,10 @@ from forewarn.agent.messages import (
     TimePassed,
     WriteRecord,
 )
+from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.state import (
     ActionBegun,
     ActionEnded,
-    ActionOutcome,
     AgentState,
     AnyRecord,
     EventRetried,

@@ -2,7 +2,7 @@
 
 from agent.bench import Bench, command, event, rule, service
 from forewarn.agent.messages import ShutdownRequested
-from forewarn.agent.state import ActionOutcome
+from forewarn.agent.rules import ActionOutcome
 
 FAILED = ActionOutcome.FAILED
 

@@ -3,13 +3,8 @@
 import pytest
 
 from agent.bench import Bench, command, event, rule, service
-from forewarn.agent.state import (
-    ActionOutcome,
-    AgentState,
-    EventApproved,
-    ImpossibleStep,
-    RuleMatched,
-)
+from forewarn.agent.rules import ActionOutcome
+from forewarn.agent.state import AgentState, EventApproved, ImpossibleStep, RuleMatched
 
 STARTED = event(status="Started")
 

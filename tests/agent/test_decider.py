@@ -5,7 +5,8 @@ import pytest
 from agent.bench import ME, NOTICE, START, Bench, command, event, rule, service
 from forewarn.agent.decider import GRACE_SECONDS, LONGEST_PAUSE_SECONDS, NAME_SECONDS
 from forewarn.agent.messages import ActionFinished, ShutdownRequested, TimePassed
-from forewarn.agent.state import ActionEnded, ActionOutcome, FactsNoted
+from forewarn.agent.rules import ActionOutcome
+from forewarn.agent.state import ActionEnded, FactsNoted
 
 FAILED, DONE, CUT = ActionOutcome.FAILED, ActionOutcome.DONE, ActionOutcome.CUT
 

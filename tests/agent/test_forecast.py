@@ -8,24 +8,14 @@ import pytest
 from agent import bench as machines
 from agent.bench import MARGIN, START, Bench, command, event, rule, service
 from forewarn.agent import rules
-from forewarn.agent.rules import ForecastOutcome, Rule
-from forewarn.agent.state import ActionOutcome
-
-OUTCOMES = {
-    ActionOutcome.DONE: ForecastOutcome.DONE,
-    ActionOutcome.CUT: ForecastOutcome.CUT,
-    ActionOutcome.NO_TIME: ForecastOutcome.NO_TIME,
-    ActionOutcome.STARTED: ForecastOutcome.STARTED,
-    ActionOutcome.SHARED: ForecastOutcome.SHARED,
-    None: ForecastOutcome.HELD,
-}
+from forewarn.agent.rules import ActionOutcome, Rule
 
 
 def ready(seconds: float, **terms: Any) -> dict[str, Any]:
     return {"ready": {"wait_seconds": seconds, **terms}}
 
 
-def happens(taken: Rule, notice: float, *, started: bool) -> tuple[list[ForecastOutcome], str]:
+def happens(taken: Rule, notice: float, *, started: bool) -> tuple[list[ActionOutcome | None], str]:
     """Return what the decider does where each action ends at once, and a wait in its time."""
     bench = Bench(taken)
     status = "Started" if started else "Scheduled"
@@ -37,52 +27,52 @@ def happens(taken: Rule, notice: float, *, started: bool) -> tuple[list[Forecast
         named = machines.name(run.action)
         said = bench.wait(run.action.ready.wait_seconds) if run.action.ready is not None else []
         bench.end(named, ActionOutcome.CUT if f"stop {named}" in said else ActionOutcome.DONE)
-    return [OUTCOMES[result] for result in case.results], case.phase
+    return case.results, case.phase
 
 
 CASES = [
-    ((ready(20), service()), 30.0, {}, [ForecastOutcome.DONE, ForecastOutcome.DONE]),
-    ((ready(28), service()), 30.0, {}, [ForecastOutcome.CUT, ForecastOutcome.HELD]),
+    ((ready(20), service()), 30.0, {}, [ActionOutcome.DONE, ActionOutcome.DONE]),
+    ((ready(28), service()), 30.0, {}, [ActionOutcome.CUT, None]),
     (
         (ready(28), service()),
         30.0,
         {"when_cut": "approve"},
-        [ForecastOutcome.CUT, ForecastOutcome.NO_TIME],
+        [ActionOutcome.CUT, ActionOutcome.NO_TIME],
     ),
-    ((ready(25),), 30.0, {}, [ForecastOutcome.CUT]),
+    ((ready(25),), 30.0, {}, [ActionOutcome.CUT]),
     (
         (ready(20), ready(20), service()),
         30.0,
         {},
-        [ForecastOutcome.DONE, ForecastOutcome.SHARED, ForecastOutcome.DONE],
+        [ActionOutcome.DONE, ActionOutcome.SHARED, ActionOutcome.DONE],
     ),
     (
         (ready(20), service(needs_seconds=6)),
         30.0,
         {},
-        [ForecastOutcome.DONE, ForecastOutcome.NO_TIME],
+        [ActionOutcome.DONE, ActionOutcome.NO_TIME],
     ),
     (
         (command("a"), {"log": {}}),
         4.0,
         {"when_cut": "approve"},
-        [ForecastOutcome.NO_TIME, ForecastOutcome.DONE],
+        [ActionOutcome.NO_TIME, ActionOutcome.DONE],
     ),
-    (({"log": {}}, command("a")), 4.0, {}, [ForecastOutcome.DONE, ForecastOutcome.NO_TIME]),
+    (({"log": {}}, command("a")), 4.0, {}, [ActionOutcome.DONE, ActionOutcome.NO_TIME]),
 ]
 
 
-@pytest.mark.parametrize(("steps", "notice", "given", "fates"), CASES)
+@pytest.mark.parametrize(("steps", "notice", "given", "outcomes"), CASES)
 def test_the_waits_before_an_action_are_taken_from_its_time(
     steps: tuple[dict[str, Any], ...],
     notice: float,
     given: dict[str, Any],
-    fates: list[ForecastOutcome],
+    outcomes: list[ActionOutcome | None],
 ) -> None:
     taken = rule(*steps, **given)
     seen = rules.forecast(taken, notice - MARGIN, started=False)
-    assert [each.fate for each in seen.prospects] == fates
-    assert happens(taken, notice, started=False)[0] == fates
+    assert [each.outcome for each in seen.prospects] == outcomes
+    assert happens(taken, notice, started=False)[0] == outcomes
 
 
 def test_what_is_left_is_what_the_waits_leave() -> None:
@@ -108,8 +98,8 @@ def test_the_decider_does_what_was_foretold(seed: int) -> None:
     )
     notice, started = chance.choice([3.0, 25.0, 30.0, 60.0, 900.0]), chance.random() < 0.3
     seen = rules.forecast(taken, notice - MARGIN, started=started)
-    fates, phase = happens(taken, notice, started=started)
-    assert [each.fate for each in seen.prospects] == fates
+    outcomes, phase = happens(taken, notice, started=started)
+    assert [each.outcome for each in seen.prospects] == outcomes
     assert (seen.held_by is not None) is (phase == "Held")
 
 

@@ -18,7 +18,7 @@ from forewarn.agent.messages import (
     RetryHeld,
     WriteRecord,
 )
-from forewarn.agent.state import ActionOutcome
+from forewarn.agent.rules import ActionOutcome
 from forewarn.settings import Log
 
 

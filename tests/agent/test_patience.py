@@ -21,7 +21,7 @@ from forewarn.agent.messages import (
 )
 from forewarn.agent.peers import ANSWER_SECONDS, Peers
 from forewarn.agent.poller import Poller
-from forewarn.agent.state import ActionOutcome
+from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.status import CONNECTIONS, SECONDS, StatusServer
 
 READY = b"ok\n"

@@ -10,7 +10,8 @@ from agent.bench import START, Bench, command, event, rule, service
 from forewarn.agent import status
 from forewarn.agent.decider import ENDED_IN_IT
 from forewarn.agent.messages import ActionFinished
-from forewarn.agent.state import ActionOutcome, AgentState, AnyRecord
+from forewarn.agent.rules import ActionOutcome
+from forewarn.agent.state import AgentState, AnyRecord
 
 FAILED = ActionOutcome.FAILED
 

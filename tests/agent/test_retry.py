@@ -3,8 +3,8 @@
 import pytest
 
 from agent.bench import MARGIN, START, Bench, command, event, rule, service
-from forewarn.agent.rules import Rule
-from forewarn.agent.state import ActionOutcome, EventRetried, ImpossibleStep
+from forewarn.agent.rules import ActionOutcome, Rule
+from forewarn.agent.state import EventRetried, ImpossibleStep
 
 FAILED = ActionOutcome.FAILED
 

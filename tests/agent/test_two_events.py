@@ -9,7 +9,7 @@ from forewarn.agent.messages import (
     TimePassed,
     WriteRecord,
 )
-from forewarn.agent.state import ActionOutcome
+from forewarn.agent.rules import ActionOutcome
 
 SECOND = event("E2", event_type="Redeploy")
 PREEMPT = event("E2", event_type="Preempt", starts_by=START + 30)

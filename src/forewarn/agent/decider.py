@@ -15,8 +15,7 @@ import msgspec
 
 from forewarn.agent import messages, rules, state
 from forewarn.agent.approval import Approvals
-from forewarn.agent.rules import Rule
-from forewarn.agent.state import ActionOutcome
+from forewarn.agent.rules import ActionOutcome, Rule
 from forewarn.client.event import Event
 from forewarn.vocabulary import EventStatus
 

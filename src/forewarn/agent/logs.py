@@ -17,7 +17,8 @@ from forewarn import systemd
 from forewarn.agent import action_settings, messages, state
 from forewarn.agent.approval import name_of
 from forewarn.agent.decider import Decider
-from forewarn.agent.state import ActionOutcome, Phase
+from forewarn.agent.rules import ActionOutcome
+from forewarn.agent.state import Phase
 from forewarn.settings import Log
 from forewarn.vocabulary import EventStatus
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from forewarn.agent.action_settings import RuleAction
-from forewarn.agent.rules import Rule
-from forewarn.agent.state import ActionOutcome, AnyRecord
+from forewarn.agent.rules import ActionOutcome, Rule
+from forewarn.agent.state import AnyRecord
 from forewarn.client.event import Event
 
 

@@ -133,31 +133,40 @@ def _described(pattern: str, description: str) -> bool:
     return not pattern or fnmatch.fnmatchcase(description.casefold(), pattern.casefold())
 
 
-class ForecastOutcome(StrEnum):
-    """What becomes of one action in the best case."""
+class ActionOutcome(StrEnum):
+    """How one action ended, or why it was never begun."""
 
     DONE = "done"
+    FAILED = "failed"
+    """It said so, or took longer than its own limit."""
     CUT = "cut"
-    """It is begun, and its wait cannot end in what is left."""
+    """The notice, or the event, was over before it had ended."""
+    INTERRUPTED = "interrupted"
+    """The agent itself ended in the middle of it, and it may not be begun again."""
     NO_TIME = "no-time"
-    """It is not begun: too little notice is left."""
+    """It was not begun: too little notice was left."""
     STARTED = "started"
-    """It is not begun: the event has started."""
+    """It was not begun: the event had started."""
     SHARED = "shared"
-    """It is not begun: an action before it has done the same."""
-    HELD = "held"
-    """It is not begun: the event is held by then."""
+    """It was not begun: what it does had been done for another event."""
 
+    @property
+    def good(self) -> bool:
+        """Whether its effect is there."""
+        return self in {ActionOutcome.DONE, ActionOutcome.SHARED}
 
-LACKING: Final = frozenset({ForecastOutcome.CUT, ForecastOutcome.NO_TIME, ForecastOutcome.STARTED})
-"""What the notice was too short for; `when_cut` says what it means."""
+    @property
+    def cut(self) -> bool:
+        """Whether the notice was too short for it."""
+        return self in {ActionOutcome.CUT, ActionOutcome.NO_TIME, ActionOutcome.STARTED}
 
 
 class ActionForecast(msgspec.Struct, frozen=True, kw_only=True):
     """The forecast of one action."""
 
     action: RuleAction
-    fate: ForecastOutcome
+    outcome: ActionOutcome | None
+    """None: it is not begun, as the event is held by then."""
     left_seconds: float | None
     """What is left at best when its turn comes; None where no notice limits it."""
 
@@ -172,7 +181,7 @@ class ActionForecast(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def undone(self) -> bool:
         """Whether it is begun, and there is something to undo when the event is over."""
-        begun = self.fate in {ForecastOutcome.DONE, ForecastOutcome.CUT}
+        begun = self.outcome in {ActionOutcome.DONE, ActionOutcome.CUT}
         return begun and undoes(self.action.settings)
 
 
@@ -186,7 +195,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lacking(self) -> bool:
         """Whether the notice is too short for any of them."""
-        return any(each.fate in LACKING for each in self.prospects)
+        return any(each.outcome and each.outcome.cut for each in self.prospects)
 
 
 def forecast(rule: Rule, left_seconds: float, *, started: bool) -> Forecast:
@@ -199,18 +208,17 @@ def forecast(rule: Rule, left_seconds: float, *, started: bool) -> Forecast:
     effects: set[str] = set()
     held_by: int | None = None
     for index, action in enumerate(rule.prepare):
-        if held_by is not None:
-            fate = ForecastOutcome.HELD
-        elif action.settings.effect in effects:
-            fate = ForecastOutcome.SHARED
-        else:
-            fate = _fate(action, left, barred=started and not rule.even_if_started)
-        prospects.append(ActionForecast(action=action, fate=fate, left_seconds=left))
-        if fate in LACKING and rule.when_cut == "hold":
+        outcome = None
+        if held_by is None:
+            barred = started and not rule.even_if_started
+            shared = action.settings.effect in effects
+            outcome = ActionOutcome.SHARED if shared else _outcome(action, left, barred=barred)
+        prospects.append(ActionForecast(action=action, outcome=outcome, left_seconds=left))
+        if outcome and outcome.cut and rule.when_cut == "hold":
             held_by = index
-        if fate is ForecastOutcome.DONE and action.settings.effect:
+        if outcome is ActionOutcome.DONE and action.settings.effect:
             effects.add(action.settings.effect)
-        if left is not None and fate in {ForecastOutcome.DONE, ForecastOutcome.CUT}:
+        if left is not None and outcome in {ActionOutcome.DONE, ActionOutcome.CUT}:
             left = max(0.0, left - _wait(action))
     return Forecast(prospects=tuple(prospects), held_by=held_by)
 
@@ -222,16 +230,16 @@ def undoes(settings: ActionSettings) -> bool:
     return any(given) if given else True  # the other kinds undo by themselves
 
 
-def _fate(action: RuleAction, left: float | None, *, barred: bool) -> ForecastOutcome:
+def _outcome(action: RuleAction, left: float | None, *, barred: bool) -> ActionOutcome:
     if action.settings.tells:
-        return ForecastOutcome.DONE
+        return ActionOutcome.DONE
     if barred:
-        return ForecastOutcome.STARTED
+        return ActionOutcome.STARTED
     if left is None:
-        return ForecastOutcome.DONE
+        return ActionOutcome.DONE
     if left <= 0 or left < action.settings.needs_seconds:
-        return ForecastOutcome.NO_TIME
-    return ForecastOutcome.CUT if _wait(action) >= left else ForecastOutcome.DONE
+        return ActionOutcome.NO_TIME
+    return ActionOutcome.CUT if _wait(action) >= left else ActionOutcome.DONE
 
 
 def _wait(action: RuleAction) -> float:

@@ -26,7 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from forewarn.agent.action_settings import RuleAction
-from forewarn.agent.rules import Rule
+from forewarn.agent.rules import ActionOutcome, Rule
 from forewarn.client.event import Event
 
 
@@ -48,26 +48,17 @@ class Phase(StrEnum):
 
 
 class PhaseTrigger(StrEnum):
-    """What moves an event on."""
+    """What moves an event on; `docs/agent.md` says of each what it is."""
 
     APPEAR = "appear"
-    """The document shows it for the first time."""
     NOTE = "note"
-    """A rule that only tells somebody takes it; another may still take it."""
     TAKE = "take"
-    """A rule that prepares or approves takes it, and keeps it."""
     FINISH = "finish"
-    """The last action of the rule has ended, or none has to be waited for."""
     HOLD = "hold"
-    """An action failed, or was cut, and the rule does not approve then."""
     RETRY = "retry"
-    """An operator wants the agent to prepare for it again."""
     APPROVE = "approve"
-    """The endpoint has answered the approval with 200."""
     BOOT = "boot"
-    """A boot has undone an action that its rule does again."""
     VANISH = "vanish"
-    """It has left the document."""
 
 
 TRANSITIONS: Final[Mapping[tuple[Phase | None, PhaseTrigger], Phase]] = MappingProxyType(
@@ -121,34 +112,6 @@ def shortened(text: str) -> str:
     if len(text) <= TEXT_LENGTH:
         return text
     return f"{text[:HEAD_LENGTH]}…{text[HEAD_LENGTH + 1 - TEXT_LENGTH :]}"
-
-
-class ActionOutcome(StrEnum):
-    """How one action ended, or why it was never begun."""
-
-    DONE = "done"
-    FAILED = "failed"
-    """It said so, or took longer than its own limit."""
-    CUT = "cut"
-    """The notice, or the event, was over before it had ended."""
-    INTERRUPTED = "interrupted"
-    """The agent itself ended in the middle of it, and it may not be begun again."""
-    NO_TIME = "no-time"
-    """It was not begun: too little notice was left."""
-    STARTED = "started"
-    """It was not begun: the event had started."""
-    SHARED = "shared"
-    """It was not begun: what it does had been done for another event."""
-
-    @property
-    def good(self) -> bool:
-        """Whether its effect is there."""
-        return self in {ActionOutcome.DONE, ActionOutcome.SHARED}
-
-    @property
-    def cut(self) -> bool:
-        """Whether the notice was too short for it."""
-        return self in {ActionOutcome.CUT, ActionOutcome.NO_TIME, ActionOutcome.STARTED}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag=str.lower):

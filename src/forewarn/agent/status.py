@@ -23,7 +23,8 @@ import msgspec
 from forewarn import clock
 from forewarn.agent import action_settings, approval, messages, state
 from forewarn.agent.decider import Decider
-from forewarn.agent.state import ActionOutcome, Case, Effect
+from forewarn.agent.rules import ActionOutcome
+from forewarn.agent.state import Case, Effect
 
 MAX_ANSWER: Final = 1024 * 1024
 """The longest status of a peer that is read."""

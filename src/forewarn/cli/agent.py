@@ -364,7 +364,7 @@ def _plan(
 
 
 def _fate(prospect: "ActionForecast", rule: "Rule") -> str:
-    from forewarn.agent.rules import ForecastOutcome
+    from forewarn.agent.rules import ActionOutcome
 
     step, terms = prospect.action, prospect.action.settings
     meant = {
@@ -374,22 +374,22 @@ def _fate(prospect: "ActionForecast", rule: "Rule") -> str:
     if rule.approve == "never":
         meant["approve"] = ""
     waits = f"waits {step.ready.wait_seconds:g} s, " if step.ready is not None else ""
-    match prospect.fate:
-        case ForecastOutcome.DONE:
+    match prospect.outcome:
+        case ActionOutcome.DONE:
             limit = f"at most {prospect.limit_seconds:g} s"
             return f"{waits}{limit}; on failure: {terms.on_failure}"
-        case ForecastOutcome.CUT:
+        case ActionOutcome.CUT:
             left = f"but at most {prospect.limit_seconds:g} s are left: cut"
             return f"{waits}{left}{meant[rule.when_cut]}"
-        case ForecastOutcome.NO_TIME:
+        case ActionOutcome.NO_TIME:
             needs = f" (needs_seconds = {terms.needs_seconds:g})" if terms.needs_seconds else ""
             left = f"not done: at most {max(0.0, prospect.left_seconds or 0.0):g} s are left"
             return f"{left}{needs}{meant[rule.when_cut]}"
-        case ForecastOutcome.STARTED:
+        case ActionOutcome.STARTED:
             return f"not done: the event has started{meant[rule.when_cut]}"
-        case ForecastOutcome.SHARED:
+        case ActionOutcome.SHARED:
             return "not done again: an earlier action does the same"
-        case ForecastOutcome.HELD:
+        case _:
             return "not done: the event is already held"
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from forewarn.agent import messages
 from forewarn.agent.action_settings import ActionSettings, LogSettings, ReadySettings
-from forewarn.agent.state import ActionOutcome
+from forewarn.agent.rules import ActionOutcome
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 EVENT_LOGGER: Final = logging.getLogger("forewarn.agent.event")
