@@ -10,7 +10,6 @@ When many records have come together, one transaction puts one record of the who
 place.
 """
 
-import contextlib
 import os
 import sqlite3
 import zlib
@@ -57,8 +56,7 @@ class JournalError(Exception):
 class Journal:
     """One agent's journal, open and locked until it is closed. One thread at a time uses it.
 
-    Args:
-        folder: Its own folder; made, mode 0700, if it does not exist.
+    Its own folder is made, mode 0700, if it does not exist.
 
     Raises:
         JournalError: It is damaged, another agent has it, or the folder cannot be used.
@@ -77,6 +75,7 @@ class Journal:
         if size > MAX_BYTES:
             message = f"{self._path} is over {MAX_BYTES} bytes: it is not an agent's journal"
             raise JournalError(message)
+        self._last = 0
         self._database = sqlite3.connect(
             self._path, timeout=0, isolation_level=None, check_same_thread=False
         )
@@ -95,7 +94,7 @@ class Journal:
         Raises:
             JournalError: It is not; the journal is as before, and it may be tried again.
         """
-        self._write([record])
+        self._write(record)
         self.length += 1
 
     def shorten(self, checkpoint: Checkpoint) -> None:
@@ -104,45 +103,34 @@ class Journal:
         Raises:
             JournalError: It could not be done; the journal is as before.
         """
-        self._write([checkpoint], clear=True)
+        self._write(checkpoint, clear=True)
         self.length = 1
 
     def close(self) -> None:
         """Let go of it."""
         self._database.close()
 
-    def _write(self, records: Sequence[AnyRecord], *, clear: bool = False) -> None:
+    def _write(self, record: AnyRecord, *, clear: bool = False) -> None:
+        number, body = self._last + 1, msgspec.json.encode(record)
+        row = (number, _checksum(number, body), body)
         try:
-            with self._transaction():
+            with self._database:  # commits at its end, or rolls back
+                self._database.execute("BEGIN IMMEDIATE")
                 if clear:
                     self._database.execute("DELETE FROM records")
-                for record in records:
-                    self._last += 1
-                    body = msgspec.json.encode(record)
-                    row = (self._last, _checksum(self._last, body), body)
-                    self._database.execute("INSERT INTO records VALUES (?, ?, ?)", row)
+                self._database.execute("INSERT INTO records VALUES (?, ?, ?)", row)
         except sqlite3.Error as error:
-            self._last -= len(records)
             message = f"cannot write {self._path}: {error}"
             raise JournalError(message) from error
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._database.execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
+        self._last = number
 
     def _open(self) -> tuple[AnyRecord, ...]:
         """Lock it, check it and read it."""
         try:
             for statement in SET_UP:
                 self._database.execute(statement)
-            with self._transaction():  # the lock is had from here on
+            with self._database:
+                self._database.execute("BEGIN IMMEDIATE")  # the lock is had from here on
                 self._database.execute(
                     "CREATE TABLE IF NOT EXISTS records (sequence INTEGER PRIMARY KEY, "
                     "checksum INTEGER NOT NULL, body BLOB NOT NULL)"
@@ -161,7 +149,7 @@ class Journal:
             raise self._damaged(verdict)
         if rows and not isinstance(rows[-1][0], int):  # the table itself was changed
             raise self._damaged("the table")
-        self._last: int = rows[-1][0] if rows else 0
+        self._last = rows[-1][0] if rows else 0
         return tuple(self._decoded(rows))
 
     def _decoded(self, rows: Sequence[tuple[Any, Any, Any]]) -> Iterator[AnyRecord]:
