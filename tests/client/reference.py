@@ -5,6 +5,7 @@ The page in docs/reference/client.md is this text; a test compares the two.
 
 import ast
 import inspect
+import itertools
 import re
 import sys
 import textwrap
@@ -41,6 +42,9 @@ SECTIONS = {
     "Errors": ("ClientError", "Unreachable", "BadAnswer", "Refused", "Misuse"),
 }
 
+SHARED = {"AnyClient", "AnyWatch", "AnyDocuments", "_Answers"}
+"""Bases whose public names count as the class's own."""
+
 
 def page() -> str:
     """Return the whole page."""
@@ -58,7 +62,9 @@ def _of_class(name: str) -> Iterator[str]:
     kind = getattr(forewarn, name)
     node = _node(kind)
     base = ", ".join(ast.unparse(each).rpartition(".")[2] for each in node.bases)
-    signature = next((_arguments(each) for each in node.body if _is_function(each, "__init__")), "")
+    shared = [_node(each).body for each in kind.__mro__[1:] if each.__name__ in SHARED]
+    body = [*node.body, *itertools.chain(*shared)]
+    signature = next((_arguments(each) for each in body if _is_function(each, "__init__")), "")
     made_by_callers = name in {"Client", "AsyncClient", "Refused"}
     yield f"### `{name}{signature if made_by_callers else ''}`\n"
     yield _prose(ast.get_docstring(node) or "", skip_args=not made_by_callers)
@@ -67,8 +73,7 @@ def _of_class(name: str) -> Iterator[str]:
     fields = list(_fields(node))
     if fields:
         yield "\n".join(fields) + "\n"
-    shared = next((_node(each).body for each in kind.__mro__ if each.__name__ == "_Answers"), [])
-    for each in [*node.body, *shared] if name != "Pace" else []:  # its numbers are for callers
+    for each in body if name != "Pace" else []:  # its numbers are for callers
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name[0] != "_":
             is_property = any(ast.unparse(mark) == "property" for mark in each.decorator_list)
             waits = "await " if isinstance(each, ast.AsyncFunctionDef) else ""

@@ -40,7 +40,7 @@ def lease(option: str, expire: str = "6 2026/11/22 01:48:29", interface: str = "
 
 
 def dhclient(*texts: str) -> LeaseFile:
-    return LeaseFile("".join(texts), "dhclient")
+    return "dhclient", "".join(texts)
 
 
 def networkd(option: str) -> LeaseFile:
@@ -48,7 +48,7 @@ def networkd(option: str) -> LeaseFile:
         "# This is private data. Do not parse.\nADDRESS=10.0.0.4\nNETMASK=255.255.255.0\n"
         f"ROUTER=10.0.0.1\nSERVER_ADDRESS=168.63.129.16\nLIFETIME=1h 30min\n{option}\n"
     )
-    return LeaseFile(text, "networkd")
+    return "networkd", text
 
 
 def of_lease(*files: LeaseFile) -> str | None:
@@ -241,7 +241,7 @@ def test_networkds_lease_without_a_whole_option_tells_nothing(option: str) -> No
 
 @given(st.text(), st.sampled_from(["dhclient", "networkd"]))
 def test_no_lease_file_breaks_the_search(text: str, form: discovery.Format) -> None:
-    found = tried(leases=(LeaseFile(text, form),))
+    found = tried(leases=((form, text),))
     assert found[0] == LINK_LOCAL
 
 
@@ -277,7 +277,7 @@ def test_of_a_long_log_of_leases_the_end_is_read(tmp_path: Path) -> None:
     text = old * (2 * discovery.MAX_LEASE_BYTES // len(old)) + lease("unknown-245 a:0:0:2")
     (tmp_path / "long.leases").write_text(text)
     (file,) = discovery.lease_files([f"{tmp_path}/*.leases"], [])
-    assert len(file.text) == discovery.MAX_LEASE_BYTES
+    assert len(file[1]) == discovery.MAX_LEASE_BYTES
     assert of_lease(file) == "http://10.0.0.2"
 
 

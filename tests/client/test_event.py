@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from client import world
 from forewarn import clock
-from forewarn.client import state
+from forewarn.client import watch
 from forewarn.client.errors import Misuse
 from forewarn.client.event import OVER, Appeared, Event, Gone, Started, Trouble, Updated
 from forewarn.vocabulary import EventStatus, EventType
@@ -87,7 +87,7 @@ def test_a_state_that_was_damaged_is_a_state_or_the_callers_mistake(at: int, sig
 
 
 def test_what_a_state_holds_is_read_back_as_it_was() -> None:
-    read = state.read(written(), world.at())
+    read = watch.read_state(written(), world.at())
     (known,) = read.known.values()
     assert known.event.status is EventStatus.SCHEDULED
     assert known.event.event_type is EventType.REBOOT

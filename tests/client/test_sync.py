@@ -160,10 +160,10 @@ def test_no_address_is_skipped_however_many_threads_find_that_one_does_not_answe
 def test_threads_that_meet_one_refusal_step_down_once() -> None:
     refusal = FailedAnswer(reason="status-400", message="", answered=True, status=400)
     session = Session(QUICK, [EndpointAddress("127.0.0.1")])
-    question, name = session.question(), session.name_question()
+    question, name = session.question(), session.instance_question()
     with ThreadPoolExecutor(8) as pool:
         again = list(pool.map(lambda _: session.asks_again(refusal, question), range(8)))
-        named = list(pool.map(lambda _: session.asks_instance_again(refusal, name), range(8)))
+        named = list(pool.map(lambda _: session.asks_again(refusal, name), range(8)))
     assert again == named == [True] * 8
     assert session.version == "2019-08-01"
 

@@ -47,7 +47,7 @@ def fed(data: bytes, cuts: list[int]) -> Reply | str | None:
             reply = made.receive(piece)
             if reply is not None:
                 return reply
-    except transport.ConnectionBroken as broken:
+    except transport.RequestFailed as broken:
         return broken.failure.reason
     return None
 
@@ -91,7 +91,7 @@ def test_any_bytes_are_an_answer_or_a_failure(data: bytes, cuts: list[int]) -> N
 
 def test_only_an_end_before_any_answer_on_a_used_connection_is_stale() -> None:
     made = exchange()
-    with pytest.raises(transport.ConnectionBroken) as first:
+    with pytest.raises(transport.RequestFailed) as first:
         made.receive(b"")
     assert not first.value.stale
     for data, stale in [(b"", True), (b"HTTP/1.1 2", False)]:
@@ -101,7 +101,7 @@ def test_only_an_end_before_any_answer_on_a_used_connection_is_stale() -> None:
         made.ask(ASK)
         if data:
             made.receive(data)
-        with pytest.raises(transport.ConnectionBroken) as second:
+        with pytest.raises(transport.RequestFailed) as second:
             made.receive(b"")
         assert second.value.stale == stale
 
@@ -118,7 +118,7 @@ def test_a_body_in_countless_pieces_is_refused_before_it_costs_seconds() -> None
     pieces = b"1\r\nx\r\n" * 5000
     for _ in range(transport.MAX_PIECES // 5000):
         assert made.receive(pieces) is None
-    with pytest.raises(transport.ConnectionBroken) as broken:
+    with pytest.raises(transport.RequestFailed) as broken:
         made.receive(pieces)
     assert broken.value.failure.reason == "too-large"
 

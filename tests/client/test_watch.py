@@ -6,7 +6,7 @@ import pytest
 
 from client import world
 from client.world import EVENT_ID, Run, at, document, kinds, listed, one_by_one, reply
-from forewarn.client import state, watch
+from forewarn.client import watch
 from forewarn.client.errors import Misuse
 from forewarn.client.event import Updated
 from forewarn.client.responses import FailedAnswer
@@ -271,6 +271,16 @@ def test_a_server_that_waits_is_asked_again_as_soon_as_an_end_is_confirmed(
     assert [bool(ask.held) for _, ask in run.asked] == [False, True, True, False, True]
 
 
+def test_a_question_after_an_end_that_failures_kept_in_doubt_comes_no_sooner_than_any() -> None:
+    none = document()
+    run = Run(one_by_one(document(listed()), none, world.CUT, world.CUT, none), chance=0.0)
+    while len(run.asked) < 6:
+        run.turn()
+        run.take()
+    (*_, confirmed, following) = (seconds for seconds, _ in run.asked)
+    assert following - confirmed == pytest.approx(run.session.pace.poll(0.0))
+
+
 def whole(*outcomes: Reply | FailedAnswer) -> Run:
     return Run(one_by_one(*outcomes), wishes=None)
 
@@ -447,4 +457,4 @@ def test_a_state_of_nothing_is_a_state() -> None:
     run = Run(one_by_one(document(listed())))
     again = Run(one_by_one(document(listed())), since=run.watcher.since)
     assert kinds(again.ask()) == ["appeared"]
-    assert state.read("{}", at()).known == {}
+    assert watch.read_state("{}", at()).known == {}

@@ -5,9 +5,8 @@
     discovery  where the endpoint is: candidates in order
     responses  what a response means: a document, or a failure with its likely cause
     session    DECIDER: the pace, what is known of the server, dialogues (document, approval, name)
-    state      what a watch knows, as values and as JSON
     watch      DECIDER: answers, failures and time in; changes and the next question out
-    transport  HTTP over h11 and plain sockets; `request` for one request to any address
+    transport  HTTP over h11, what both shells share, and `request` for one request to any address
     sync       SHELL over sockets: Client, Watch, Documents
     aio        SHELL over asyncio's streams: AsyncClient, AsyncWatch, AsyncDocuments
 

@@ -2,30 +2,29 @@
 
 import asyncio
 import contextlib
-import weakref
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterable
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 from forewarn.client import event, session, transport, watch
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.errors import Misuse
-from forewarn.client.session import Attempt, Dialogue, Pace, Pause, Question, Session
+from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
 from forewarn.client.transport import (
-    ConnectionBroken,
+    AnyAnswers,
+    AnyClient,
+    AnyDocuments,
+    AnyWatch,
     ConnectionClosed,
     HttpExchange,
     OnTrouble,
+    RequestFailed,
 )
 from forewarn.client.watch import Watcher
 
 T = TypeVar("T")
 
-MAX_IDLE: Final = 2
-"""Connections that are kept for the next question; a third task's is closed after its own."""
 
-
-class AsyncClient:
+class AsyncClient(AnyClient["StreamConnection"]):
     """`Client` for asyncio: the same methods, awaited. It belongs to one event loop.
 
     Args:
@@ -36,24 +35,6 @@ class AsyncClient:
     Raises:
         Misuse: The address or the name is invalid.
     """
-
-    def __init__(
-        self, endpoint: str | None = None, *, name: str | None = None, pace: Pace | None = None
-    ) -> None:
-        self._session = transport.open_session(pace, endpoint, name)
-        self._connections: weakref.WeakSet[StreamConnection] = weakref.WeakSet()
-        self._idle: list[StreamConnection] = []
-        self._closed = False
-
-    @property
-    def endpoint(self) -> str:
-        """The address that the client asks, as `Client.endpoint`."""
-        return str(self._session.endpoint)
-
-    @property
-    def name(self) -> str | None:
-        """This machine's name, given or learnt; None while it is not known."""
-        return self._session.name
 
     async def document(self) -> event.Document:
         """Return what the endpoint says now, as `Client.document`."""
@@ -73,7 +54,7 @@ class AsyncClient:
 
     async def machine(self) -> event.Machine:
         """Return what this machine is called, as `Client.machine`."""
-        return await self._run(session.machine(self._session))
+        return await self._run(session.machine(self._session, transport.clock_reading()))
 
     def watch(
         self,
@@ -86,19 +67,16 @@ class AsyncClient:
         """Return the changes of the events as they happen, as `Client.watch`."""
         wanted = watch.event_filter(types, mine=mine)
         watcher = Watcher(self._session, wanted, since, transport.clock_reading())
-        return AsyncWatch(self._connection(), watcher, self._session, on_trouble)
+        return AsyncWatch(self._connection(), watcher, on_trouble)
 
     def documents(self, *, on_trouble: OnTrouble | None = None) -> "AsyncDocuments":
         """Return each new document, whole, as `Client.documents`."""
         watcher = Watcher(self._session, None, None, transport.clock_reading())
-        return AsyncDocuments(self._connection(), watcher, self._session, on_trouble)
+        return AsyncDocuments(self._connection(), watcher, on_trouble)
 
     async def close(self) -> None:
         """End every watch and every question at once, and give back every socket."""
-        self._closed = True
-        self._idle.clear()
-        for connection in list(self._connections):
-            connection.close()
+        self._close()
         await asyncio.sleep(0)  # in the loop's next turn the transports close their sockets
 
     async def __aenter__(self) -> Self:
@@ -109,62 +87,29 @@ class AsyncClient:
         """Close it."""
         await self.close()
 
-    def _connection(self) -> "StreamConnection":
-        if self._closed:
-            raise Misuse("the client is closed: make another")
-        connection = StreamConnection(self._session)
-        self._connections.add(connection)
-        return connection
+    def _connect(self) -> "StreamConnection":
+        return StreamConnection(self._session)
 
     async def _run(self, dialogue: Dialogue[T]) -> T:
-        connection = self._idle.pop() if self._idle else self._connection()
-        try:
-            wanted = next(dialogue)
-            while True:
-                wanted = dialogue.send(await connection.do(wanted))
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        except ConnectionClosed as closed:
-            raise Misuse("the client was closed meanwhile") from closed
-        finally:
-            if not self._closed and len(self._idle) < MAX_IDLE:
-                self._idle.append(connection)
-            else:
-                connection.close()
+        with self._lent() as connection:
+            try:
+                wanted = next(dialogue)
+                while True:
+                    wanted = dialogue.send(await connection.do(wanted))
+            except StopIteration as done:
+                result: T = done.value
+                return result
 
 
-class _Answers(AsyncIterator[T]):
-    """What a watcher takes from one answer after another."""
-
-    def __init__(
-        self,
-        connection: "StreamConnection",
-        watcher: Watcher,
-        known: Session,
-        on_trouble: OnTrouble | None,
-    ) -> None:
-        self._connection = connection
-        self._watcher = watcher
-        self._session = known
-        self._on_trouble = on_trouble
-
-    @abstractmethod
-    def _take(self) -> T | None: ...
-
+class _Answers(AnyAnswers["StreamConnection", T], AsyncIterator[T]):
     async def __anext__(self) -> T:
         """Return the next one, however long it takes; stop once closed."""
-        while True:
-            while (trouble := self._watcher.next_trouble()) is not None:
-                transport.report(trouble, self._session, self._on_trouble)
-            taken = self._take()
-            if taken is not None:
-                return taken
-            wanted = self._watcher.step(transport.clock_reading())
+        while isinstance(found := self._next(), Question | Pause):
             try:
-                self._watcher.heard(await self._connection.do(wanted))
+                self._watcher.heard(await self._connection.do(found))
             except ConnectionClosed as closed:
                 raise StopAsyncIteration from closed
+        return found
 
     def close(self) -> None:
         """End it at once."""
@@ -180,33 +125,12 @@ class _Answers(AsyncIterator[T]):
         await asyncio.sleep(0)  # in the loop's next turn the transport closes its socket
 
 
-class AsyncWatch(_Answers[event.Change]):
+class AsyncWatch(AnyWatch["StreamConnection"], _Answers[event.Change]):
     """Changes as they happen; made by `AsyncClient.watch`."""
 
-    @property
-    def since(self) -> str:
-        """The state after the last change, as `Watch.since`."""
-        return self._watcher.since
 
-    def _take(self) -> event.Change | None:
-        return self._watcher.take()
-
-
-class AsyncDocuments(_Answers[event.Document]):
+class AsyncDocuments(AnyDocuments["StreamConnection"], _Answers[event.Document]):
     """Documents as they change; made by `AsyncClient.documents`."""
-
-    @property
-    def answered_at(self) -> float | None:
-        """When the last good answer came, by the monotonic clock; None before the first."""
-        return self._watcher.answered_at
-
-    @property
-    def looks(self) -> int:
-        """How many good answers came, those without anything new included."""
-        return self._watcher.looks
-
-    def _take(self) -> event.Document | None:
-        return self._watcher.take_document()
 
 
 class StreamConnection:
@@ -260,7 +184,7 @@ class StreamConnection:
         while True:
             try:
                 return await self._ask_once(wanted)
-            except ConnectionBroken as broken:
+            except RequestFailed as broken:
                 self._hang_up()
                 if not broken.stale:  # and a fresh connection never is
                     return transport.attempt(broken.failure)

@@ -3,18 +3,16 @@
 An address that was given, or FOREWARN_ENDPOINT, is the only one. Without either, the link-local
 address comes first, then SCHEDULEDEVENTSIP, which Microsoft's own discovery script sets, then
 option 245 of the machine's DHCP leases, as on machines of the classic cloud outside virtual
-networks. The next is tried where one does not answer as a metadata endpoint.
-
-The DHCP server itself is never asked: that takes root and a raw socket, disturbs the machine's own
-client, and tells nothing that the leases do not hold.
+networks. The DHCP server itself is never asked: that takes root and a raw socket.
 """
 
 import glob
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -47,7 +45,9 @@ DHCLIENT: Final = (
 NETWORKD: Final = ("/run/systemd/netif/leases/*",)
 """Where systemd-networkd keeps the leases that it holds now."""
 
-Format = Literal["dhclient", "networkd"]
+Format: TypeAlias = Literal["dhclient", "networkd"]
+LeaseFile: TypeAlias = tuple[Format, str]
+"""A file of DHCP leases: its format and its text."""
 
 
 class BadAddress(ValueError):  # noqa: N818 - the caller's mistake, and no fault of ours
@@ -74,13 +74,6 @@ class EndpointAddress(msgspec.Struct, frozen=True):
         return host if self.port == PORT else f"{host}:{self.port}"
 
 
-class LeaseFile(msgspec.Struct, frozen=True):
-    """A file of DHCP leases."""
-
-    text: str
-    format: Format
-
-
 def find(
     given: str | None,
     environment: Mapping[str, str],
@@ -93,11 +86,7 @@ def find(
         given: The caller's address; None or `""` for none.
         environment: The process's variables.
         now: The time of day, aware: leases expire.
-        read: Reads the lease files, the one that was written last at the end; None for
-            `lease_files`. It is not called where an address is given.
-
-    Returns:
-        One where an address was given or FOREWARN_ENDPOINT is set; else one to three.
+        read: Reads the lease files where no address is given; None for `lease_files`.
 
     Raises:
         BadAddress: What was given, or a variable, is invalid.
@@ -110,9 +99,9 @@ def find(
     if named := environment.get(ADDRESS_VARIABLE):
         found[_variable(ADDRESS_VARIABLE, named)] = True
     leased = ""
-    for file in (read or lease_files)():
-        option = _dhclient(file.text, now) if file.format == "dhclient" else _networkd(file.text)
-        leased = option or leased
+    for form, text in (read or lease_files)():
+        option = _dhclient(text, now) if form == "dhclient" else _networkd(text)
+        leased = option or leased  # the file that was written last counts
     if leased:
         found[EndpointAddress(leased)] = True
     return tuple(found)
@@ -176,11 +165,8 @@ _LEXEME: Final = (
 
 
 def _dhclient(text: str, now: datetime) -> str | None:
-    """Return option 245 of the last lease of a dhclient file that has not expired.
-
-    The file is a log: its last lease is the newest. A lease that is not whole does not count, nor
-    does one without an expiry.
-    """
+    # The file is a log: its last lease is the newest. A lease that is not whole does not count, nor
+    # does one without an expiry.
     found = address = None
     inside = live = False
     words: list[str] = []
@@ -205,12 +191,9 @@ def _dhclient(text: str, now: datetime) -> str | None:
 
 
 def _option(value: str) -> str | None:
-    """Return the address in an option as dhclient writes it.
-
-    Either one or two hex digits a byte, `a8:3f:81:10`, or, where every byte happens to be
-    printable, the four as quoted text, in which a backslash quotes a character or begins three
-    octal digits.
-    """
+    # dhclient writes one or two hex digits a byte, `a8:3f:81:10`, or, where every byte happens to
+    # be printable, the four as quoted text, in which a backslash quotes a character or begins three
+    # octal digits.
     if value.startswith('"'):
         read = re.findall(r"\\([0-7]{3})|\\?(.)", value[1:], re.DOTALL)
         return _address([int(octal, 8) if octal else ord(sign) for octal, sign in read])
@@ -244,10 +227,7 @@ def _is_ahead(when: Sequence[str], now: datetime) -> bool:
 
 
 def _networkd(text: str) -> str | None:
-    """Return option 245 of a lease that systemd-networkd holds.
-
-    It removes the file together with the lease, so what is there has not expired.
-    """
+    # It removes the file together with the lease, so what is there has not expired.
     match = re.search(r"^OPTION_245=([0-9A-Fa-f]{8})\s*$", text, re.MULTILINE)
     return None if match is None else _address(list(bytes.fromhex(match[1])))
 
@@ -260,17 +240,14 @@ def lease_files(
     What this user may not read, or what goes away meanwhile, is left out: leases are a hint.
     """
     found: list[tuple[float, str, LeaseFile]] = []
-    formats: tuple[tuple[Format, Sequence[str]], ...] = (
-        ("dhclient", dhclient),
-        ("networkd", networkd),
-    )
-    paths = [
+    formats: dict[Format, Sequence[str]] = {"dhclient": dhclient, "networkd": networkd}
+    paths = (
         (path, form)
-        for form, patterns in formats
+        for form, patterns in formats.items()
         for pattern in patterns
         for path in sorted(glob.glob(pattern))  # noqa: PTH207 - pathlib costs a third of the import
-    ]
-    for path, form in paths[:MAX_LEASE_FILES]:
+    )
+    for path, form in itertools.islice(paths, MAX_LEASE_FILES):
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - as above
                 status = os.fstat(file.fileno())
@@ -278,5 +255,5 @@ def lease_files(
                 text = file.read(MAX_LEASE_BYTES).decode("ascii", "replace")
         except OSError:
             continue
-        found.append((status.st_mtime, path, LeaseFile(text, form)))
-    return tuple(file for _, _, file in sorted(found, key=lambda each: each[:2]))
+        found.append((status.st_mtime, path, (form, text)))
+    return tuple(file for _, _, file in sorted(found))

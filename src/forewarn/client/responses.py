@@ -80,13 +80,7 @@ _NO_NAME: Final = "this server does not tell machines their names: set the name 
 
 
 def failure_of(reply: Reply, endpoint: EndpointAddress, *, of_name: bool = False) -> FailedAnswer:
-    """Return the failure that a response without success reports.
-
-    Args:
-        reply: The response.
-        endpoint: Where it came from.
-        of_name: Whether the question was for this machine's name, and not for the events.
-    """
+    """Return the failure that a response to a question for events, or for a name, reports."""
     said, newest = codec.decode_error(reply.body)
     said = said or reply.body.decode("utf-8", "replace").strip()
     said = " ".join(said[:MAX_TEXT].split())
@@ -113,8 +107,7 @@ def _cause(status: int, endpoint: EndpointAddress, *, of_name: bool) -> str:
     return _CAUSES.get(status) or _CAUSES.get(hundred, "this is not an answer of the protocol")
 
 
-def no_document(message: str) -> FailedAnswer:
-    """Return the failure of a response with status 200 that is not what was asked for."""
+def _no_document(message: str) -> FailedAnswer:
     return FailedAnswer(reason="no-document", message=message, answered=True)
 
 
@@ -131,18 +124,7 @@ def name_in(reply: Reply, endpoint: EndpointAddress) -> str | FailedAnswer:
 def machine_in(reply: Reply, endpoint: EndpointAddress) -> event.Machine | FailedAnswer:
     """Return what a response for `compute` says of this machine, or why it says nothing."""
     values = _content(reply, endpoint, tolerant.compute, of_name=True)
-    if isinstance(values, FailedAnswer):
-        return values
-    return event.Machine(
-        name=values["name"],
-        vm_id=values.get("vmId", ""),
-        resource_id=values.get("resourceId", ""),
-        subscription_id=values.get("subscriptionId", ""),
-        resource_group=values.get("resourceGroupName", ""),
-        scale_set=values.get("vmScaleSetName", ""),
-        location=values.get("location", ""),
-        zone=values.get("zone", ""),
-    )
+    return values if isinstance(values, FailedAnswer) else event.Machine(**values)
 
 
 def _content(
@@ -150,16 +132,24 @@ def _content(
 ) -> T | FailedAnswer:
     if reply.status != 200:
         return failure_of(reply, endpoint, of_name=of_name)
-    if (failure := encoded(reply)) is not None:
+    if (failure := _encoded(reply)) is not None:
         return failure
     try:
         return read(reply.body)
     except codec.Malformed as error:
-        return no_document(f"the answer {text.shown(str(error))}")
+        return _no_document(f"the answer {text.shown(str(error))}")
 
 
-def encoded(reply: Reply) -> FailedAnswer | None:
-    """Return the failure of a response that is compressed, which nobody asked for."""
+def confirmation_in(reply: Reply, endpoint: EndpointAddress) -> FailedAnswer | None:
+    """Return None where a response confirms an approval, else why it does not."""
+    if reply.status != 200:
+        return failure_of(reply, endpoint)
+    if reply.body.lstrip().startswith(b"<"):  # a server's own confirmation has no body
+        return _no_document("the answer is HTML or XML, like a proxy's own page")
+    return _encoded(reply)
+
+
+def _encoded(reply: Reply) -> FailedAnswer | None:
     coding = header(reply, b"content-encoding") or b"identity"
     if coding.lower() == b"identity":
         return None
@@ -187,7 +177,7 @@ def _date(value: bytes | None) -> datetime | None:
 
 
 def _retry_after(reply: Reply) -> float | None:
-    """Return a Retry-After in seconds, also of one that names a date (RFC 9110, 10.2.3)."""
+    # In seconds, or a date (RFC 9110, 10.2.3).
     value = header(reply, b"retry-after")
     if value is None:
         return None
@@ -198,25 +188,12 @@ def _retry_after(reply: Reply) -> float | None:
 
 
 def seen(listed: Listed, name: str | None, at: ClockReading, sent: datetime | None) -> event.Event:
-    """Return a listed event as a handler sees it.
-
-    Args:
-        listed: The event as the response has it.
-        name: This machine's; None where it is not known.
-        at: When the response came.
-        sent: The server's Date; None without one.
-    """
-    duration = listed.duration_seconds
+    """Return a listed event as a handler sees it, by this machine's name and the server's Date."""
+    facts = msgspec.structs.asdict(listed)
+    told = {each: value for each, value in facts.items() if value is not None}
+    told.setdefault("not_before", None)
     return event.Event(
-        event_id=listed.event_id,
-        status=listed.status,
-        event_type=listed.event_type,
-        resource_type=listed.resource_type,
-        resources=listed.resources,
-        not_before=listed.not_before,
-        description=listed.description or "",
-        source=listed.source,
-        duration_seconds=event.UNKNOWN_DURATION if duration is None else duration,
+        **told,
         concerns_me=None if name is None else tolerant.concerns(listed.resources, name),
         starts_by=starts_by(listed.not_before, at, sent),
     )

@@ -1,19 +1,13 @@
-"""What a client has learnt of its server, and what it asks: decisions without a socket or a clock.
+"""What a client knows of its server, and the dialogues that both shells carry out.
 
-Pace          how often the client asks, and how long it waits
-Question      what to ask now; `Pause`: nothing for so long; `Attempt`: what came of it
-Session       the server's address, the version it accepts, this machine's name
-document, machine, approval: dialogues, which ask until they have what was wanted
-
-A dialogue is a generator: it yields a Question or a Pause and gets an Attempt back. So both shells
-carry out the same dialogues.
+A dialogue is a generator: it yields a Question or a Pause and gets an Attempt back.
 
 Threads may share a session. Nothing in it is locked: each decision about the address or the version
 follows from what the failed question was asked by, so that two threads with the same failure make
 the same step once.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -136,6 +130,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     """Path and query, from `/metadata` on."""
     version: str
+    of_instance: bool = False
+    """Whether it is for the instance service, which has versions of its own."""
     answer_seconds: float
     """How long the whole answer may take, from the question on."""
     method: bytes = b"GET"
@@ -196,7 +192,6 @@ class Session:
         self._proven: EndpointAddress | None = None
         self._refusals = 0
         self._instance = INSTANCE_VERSIONS[0]
-        self._name_tries = 0
         self._name_at = float("-inf")
 
     @property
@@ -205,12 +200,7 @@ class Session:
         return self._proven or self._tried
 
     def question(self, tag: bytes | None = None) -> Question:
-        """Return the question for the document.
-
-        Args:
-            tag: The entity tag of the document before, to wait for the next one; None to be
-                answered at once (protocol.md section 10).
-        """
+        """Return the question for the document, or with the last one's tag to wait for the next."""
         pace = self.pace
         question = Question(
             endpoint=self.endpoint,
@@ -223,24 +213,19 @@ class Session:
         held = ((b"If-None-Match", tag), (b"Prefer", b"wait=%d" % pace.wait_seconds))
         return msgspec.structs.replace(question, held=held, held_seconds=pace.wait_seconds)
 
-    def approval(self, body: bytes) -> Question:
+    def approval(self, event_ids: Sequence[str]) -> Question:
         """Return the question that approves."""
+        body = codec.encode_start_requests(event_ids)
         return msgspec.structs.replace(self.question(), method=b"POST", body=body)
 
-    def name_question(self) -> Question:
-        """Return the question for this machine's name."""
-        return self._instance_question("/name", "text")
-
-    def machine_question(self) -> Question:
-        """Return the question for what this machine is called."""
-        return self._instance_question("", "json")
-
-    def _instance_question(self, leaf: str, form: str) -> Question:
+    def instance_question(self, leaf: str = "", form: str = "json") -> Question:
+        """Return the question for what this machine is called, or for a leaf of that."""
         version = self._instance
         return Question(
             endpoint=self.endpoint,
             target=f"/metadata/instance/compute{leaf}?api-version={version}&format={form}",
             version=version,
+            of_instance=True,
             answer_seconds=self.pace.answer_seconds,
         )
 
@@ -251,13 +236,17 @@ class Session:
 
     def asks_again(self, failure: FailedAnswer, question: Question) -> bool:
         """Record a failure; tell whether to ask again at once, elsewhere or by another version."""
-        return self.moves_on(failure, question) or self._stepped_down(failure, question)
+        if self._moves_on(failure, question):
+            return True
+        if failure.status != 400:
+            return False
+        if not question.of_instance:
+            return self._steps_down(failure, question)
+        self._instance = INSTANCE_VERSIONS[-1]
+        return question.version != self._instance
 
-    def moves_on(self, failure: FailedAnswer, question: Question) -> bool:
-        """Tell whether to ask at another address, where what failed is not an endpoint.
-
-        Only as long as none has given a document, and until every one was asked.
-        """
+    def _moves_on(self, failure: FailedAnswer, question: Question) -> bool:
+        # Until one address has given a document, the next is asked where one is not an endpoint.
         if self._proven or failure.reason not in NOT_AN_ENDPOINT:
             return False
         following = (self._candidates.index(question.endpoint) + 1) % len(self._candidates)
@@ -265,13 +254,10 @@ class Session:
             self._tried = self._candidates[following]
         return following > 0
 
-    def _stepped_down(self, failure: FailedAnswer, question: Question) -> bool:
-        """Tell whether to ask again by an older version.
-
-        A server that does not know the newest version answers 400, and may name those that it knows
-        (protocol.md section 9). After the oldest the newest comes again.
-        """
-        if failure.status != 400 or question.version in failure.newest_versions:
+    def _steps_down(self, failure: FailedAnswer, question: Question) -> bool:
+        # A server that does not know the newest version may name those that it knows (section 9).
+        # After the oldest the newest comes again.
+        if question.version in failure.newest_versions:
             return False
         older = _VERSIONS[: _VERSIONS.index(question.version)]
         if question.version != self.version:  # another thread has stepped down already
@@ -284,33 +270,17 @@ class Session:
         self.settled, self.version = False, (known or older or _VERSIONS)[-1]
         return bool(older)
 
-    def asks_instance_again(self, failure: FailedAnswer, question: Question) -> bool:
-        """Tell whether to ask the instance service again, by its older version."""
-        if failure.status != 400 or question.version == INSTANCE_VERSIONS[-1]:
-            return False
-        self._instance = INSTANCE_VERSIONS[-1]
-        return True
-
     def wants_name(self, at: ClockReading) -> bool:
         """Tell whether to ask for the name now."""
         return self.name is None and at.monotonic >= self._name_at
 
-    def forget_name_failures(self) -> None:
+    def want_name(self) -> None:
         """Ask for the name at once if it is not known: the server is back, or has a new event."""
-        self._name_tries, self._name_at = 0, float("-inf")
-
-    def name_failed(self, failure: FailedAnswer) -> bool:
-        """Record that the name was not learnt; tell whether to try again soon.
-
-        Events do not wait for a name that cannot be had: it is asked for again later.
-        """
-        self._name_tries += 1
-        transient = failure.status is None or failure.status in {410, 429} or failure.status >= 500
-        return transient and self._name_tries < NAME_TRIES
+        self._name_at = float("-inf")
 
     def leave_name(self, at: ClockReading) -> None:
-        """Leave the name for later."""
-        self._name_tries, self._name_at = 0, at.monotonic + NAME_PAUSE_SECONDS
+        """Leave the name for later: events do not wait for a name that cannot be had."""
+        self._name_at = at.monotonic + NAME_PAUSE_SECONDS
 
     def pause(self, failures: int, failure: FailedAnswer, chance: float) -> Pause:
         """Return the pause after failures in a row."""
@@ -324,113 +294,101 @@ def document(session: Session, at: ClockReading) -> Dialogue[event.Document]:
         Unreachable, BadAnswer, Refused: After `TRIES` failures, when the pace's first answer would
             have come in any case, or where another try would fail as well.
     """
-    listing, reply, at = yield from _listing(session, at)
-    if session.wants_name(at):
-        yield from learn_name(session, at)
-    sent = responses.server_time(reply)
-    seen = (responses.seen(each, session.name, at, sent) for each in listing.events)
-    return event.Document(incarnation=listing.incarnation, events=tuple(seen))
-
-
-def _listing(session: Session, at: ClockReading) -> Dialogue[tuple[Listing, Reply, ClockReading]]:
-    until = at.monotonic + session.pace.first_answer_seconds
-    failures = 0
-    while True:
-        question = session.question().within(until - at.monotonic)
-        attempt = yield question
-        outcome, at = attempt.outcome, attempt.at
-        found = _read(session, question, outcome)
-        if isinstance(found, Listing):
-            assert isinstance(outcome, Reply)  # the listing was read from it
-            return found, outcome, at
-        if session.moves_on(found, question):
-            until = at.monotonic + session.pace.first_answer_seconds
-            continue
-        if session.asks_again(found, question):
-            continue
-        failures += 1
-        pause = session.pause(failures, found, attempt.chance)
-        late = at.monotonic + pause.seconds >= until
-        if failures >= TRIES or late or found.status in responses.REFUSALS:
-            raise found.error()
-        at = (yield pause).at
-
-
-def _read(
-    session: Session, question: Question, outcome: Reply | FailedAnswer | None
-) -> Listing | FailedAnswer:
-    assert outcome is not None  # a question was asked
-    if isinstance(outcome, FailedAnswer):
-        return outcome
-    found = responses.listing_of(outcome, question.endpoint)
-    if isinstance(found, Listing):
-        session.accepted(question)
-    return found
+    seconds = session.pace.first_answer_seconds
+    found, question, attempt = yield from _answer(
+        session, at, session.question, responses.listing_of, seconds=seconds
+    )
+    if isinstance(found, FailedAnswer):
+        raise found.error()
+    assert isinstance(attempt.outcome, Reply)  # the listing was read from it
+    session.accepted(question)
+    if session.wants_name(attempt.at):
+        yield from learn_name(session, attempt.at)
+    sent = responses.server_time(attempt.outcome)
+    seen = (responses.seen(each, session.name, attempt.at, sent) for each in found.events)
+    return event.Document(incarnation=found.incarnation, events=tuple(seen))
 
 
 def learn_name(session: Session, at: ClockReading) -> Dialogue[FailedAnswer | None]:
     """Learn this machine's name, if it can be had in a few seconds; else return why not."""
-    until = at.monotonic + NAME_SECONDS
-    failures = 0
-    while True:
-        question = session.name_question().within(until - at.monotonic)
-        attempt = yield question
-        found, at = attempt.outcome, attempt.at
-        assert found is not None  # a question was asked
-        name = responses.name_in(found, question.endpoint) if isinstance(found, Reply) else found
-        if isinstance(name, str):
-            session.name = name
-            return None
-        if session.moves_on(name, question) or session.asks_instance_again(name, question):
-            continue
-        failures += 1
-        pause = session.pause(failures, name, attempt.chance)
-        if not session.name_failed(name) or at.monotonic + pause.seconds >= until:
-            session.leave_name(at)
-            return name
-        at = (yield pause).at
+    name, _, attempt = yield from _answer(
+        session,
+        at,
+        lambda: session.instance_question("/name", "text"),
+        responses.name_in,
+        seconds=NAME_SECONDS,
+        tries=NAME_TRIES,
+        ends=_tells_no_names,
+    )
+    if isinstance(name, FailedAnswer):
+        session.leave_name(attempt.at)
+        return name
+    session.name = name
+    return None
 
 
-def machine(session: Session) -> Dialogue[event.Machine]:
+def machine(session: Session, at: ClockReading) -> Dialogue[event.Machine]:
     """Ask what this machine is called.
 
     Raises:
         Unreachable, BadAnswer, Refused: As for a document.
     """
+    found, _, _ = yield from _answer(
+        session, at, session.instance_question, responses.machine_in, seconds=float("inf")
+    )
+    if isinstance(found, FailedAnswer):
+        raise found.error()
+    return found
+
+
+def _refuses(failure: FailedAnswer) -> bool:
+    return failure.status in responses.REFUSALS
+
+
+def _tells_no_names(failure: FailedAnswer) -> bool:
+    status = failure.status
+    return status is not None and status < 500 and status not in {410, 429}
+
+
+def _answer(
+    session: Session,
+    at: ClockReading,
+    ask: Callable[[], Question],
+    read: Callable[[Reply, EndpointAddress], T | FailedAnswer],
+    *,
+    seconds: float,
+    tries: int = TRIES,
+    ends: Callable[[FailedAnswer], bool] = _refuses,
+) -> Dialogue[tuple[T | FailedAnswer, Question, Attempt]]:
+    # Ask until an answer can be read, or no try is left: `ends` says that another would fail as
+    # well, and each address has its own seconds.
+    until = at.monotonic + seconds
     failures = 0
     while True:
-        question = session.machine_question()
+        question = ask().within(until - at.monotonic)
         attempt = yield question
-        found = attempt.outcome
-        assert found is not None  # a question was asked
-        if isinstance(found, Reply):
-            told = responses.machine_in(found, question.endpoint)
-            if isinstance(told, event.Machine):
-                return told
-            found = told
-        if session.asks_instance_again(found, question):
+        at = attempt.at
+        found = _read(attempt, question, read)
+        if not isinstance(found, FailedAnswer):
+            return found, question, attempt
+        if session.asks_again(found, question):
+            if session.endpoint != question.endpoint:
+                until = at.monotonic + seconds
             continue
         failures += 1
-        if failures >= TRIES or found.status in responses.REFUSALS:
-            raise found.error()
-        yield session.pause(failures, found, attempt.chance)
+        pause = session.pause(failures, found, attempt.chance)
+        if failures >= tries or at.monotonic + pause.seconds >= until or ends(found):
+            return found, question, attempt
+        at = (yield pause).at
 
 
-def ids_of(events: Sequence[event.Event | str]) -> tuple[str, ...]:
-    """Return the ids to approve, each once.
-
-    Raises:
-        Misuse: There are no events or too many, or something is neither event nor id.
-    """
-    ids: dict[str, str] = {}
-    for each in events:
-        event_id = each.event_id if isinstance(each, event.Event) else each
-        if not event_id or not isinstance(event_id, str):
-            raise Misuse(f"{each!r} is neither an event nor an EventId")
-        ids.setdefault(text.upper(event_id), event_id)
-    if not 0 < len(ids) <= refusals.MAX_START_REQUESTS:
-        raise Misuse(f"approve 1 to {refusals.MAX_START_REQUESTS} events at once, not {len(ids)}")
-    return tuple(ids.values())
+def _read(
+    attempt: Attempt, question: Question, read: Callable[[Reply, EndpointAddress], T]
+) -> T | FailedAnswer:
+    assert attempt.outcome is not None  # a question was asked
+    if isinstance(attempt.outcome, FailedAnswer):
+        return attempt.outcome
+    return read(attempt.outcome, question.endpoint)
 
 
 def approval(
@@ -445,34 +403,28 @@ def approval(
     Before that the dialogue reads the document: an event that two documents in a row do not list is
     over, and needs no approval any more.
 
-    Args:
-        session: What is known of the server.
-        events: Events or their ids.
-        within_seconds: How long to try; None for the pace's.
-        at: Now.
-
     Raises:
         Misuse: There is nothing to approve, or too much.
         Refused: The server refuses this approval.
         Unreachable, BadAnswer: No 200 came while it could matter.
     """
-    ids = ids_of(events)
+    ids = _ids_of(events)
     seconds = session.pace.approve_seconds if within_seconds is None else within_seconds
     until = at.monotonic + seconds
     last: FailedAnswer | None = None
     failures = 0
     posting, missing = session.settled, False
     while True:
-        body = codec.encode_start_requests(ids)
-        question = session.approval(body) if posting else session.question()
+        question = session.approval(ids) if posting else session.question()
         question = question.within(until - at.monotonic)
         attempt = yield question
         at = attempt.at
-        read = _confirmed if posting else _read
-        found = read(session, question, attempt.outcome)
+        read = responses.confirmation_in if posting else responses.listing_of
+        found = _read(attempt, question, read)
         if found is None:
             return
         if isinstance(found, Listing):
+            session.accepted(question)
             listed = {each.key for each in found.events}
             left = tuple(each for each in ids if last is None or text.upper(each) in listed)
             if last is not None and missing and not left:
@@ -485,7 +437,7 @@ def approval(
         posting = False
         if blames_version and session.asks_again(found, question):
             continue
-        if found.status in responses.REFUSALS:
+        if _refuses(found):
             raise found.error()
         last = found
         failures += 1
@@ -495,15 +447,14 @@ def approval(
         at = (yield pause).at
 
 
-def _confirmed(
-    _session: Session, question: Question, outcome: Reply | FailedAnswer | None
-) -> FailedAnswer | None:
-    """Return None where the approval is confirmed, else why it is not."""
-    assert outcome is not None  # a question was asked
-    if isinstance(outcome, FailedAnswer):
-        return outcome
-    if outcome.status != 200:
-        return responses.failure_of(outcome, question.endpoint)
-    if outcome.body.lstrip().startswith(b"<"):  # a server's own confirmation has no body
-        return responses.no_document("the answer is HTML or XML, like a proxy's own page")
-    return responses.encoded(outcome)
+def _ids_of(events: Sequence[event.Event | str]) -> tuple[str, ...]:
+    """Return the ids to approve, each once."""
+    ids: dict[str, str] = {}
+    for each in events:
+        event_id = each.event_id if isinstance(each, event.Event) else each
+        if not event_id or not isinstance(event_id, str):
+            raise Misuse(f"{each!r} is neither an event nor an EventId")
+        ids.setdefault(text.upper(event_id), event_id)
+    if not 0 < len(ids) <= refusals.MAX_START_REQUESTS:
+        raise Misuse(f"approve 1 to {refusals.MAX_START_REQUESTS} events at once, not {len(ids)}")
+    return tuple(ids.values())

@@ -1,24 +1,34 @@
 """The client over sockets: `Client`, `Watch`, `Documents`. No asyncio, no threads of its own."""
 
+import contextlib
+import os
+import selectors
+import socket
 import threading
-import weakref
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Final, Self, TypeVar
 
+from forewarn import clock
 from forewarn.client import event, session, transport, watch
+from forewarn.client.discovery import EndpointAddress
 from forewarn.client.errors import Misuse
-from forewarn.client.session import Dialogue, Pace, Session
-from forewarn.client.transport import ConnectionClosed, OnTrouble, SocketConnection
+from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
+from forewarn.client.transport import (
+    AnyAnswers,
+    AnyClient,
+    AnyDocuments,
+    AnyWatch,
+    ConnectionClosed,
+    HttpExchange,
+    OnTrouble,
+    RequestFailed,
+)
 from forewarn.client.watch import Watcher
 
 T = TypeVar("T")
 
-MAX_IDLE: Final = 2
-"""Connections that are kept for the next question; a third thread's is closed after its own."""
 
-
-class Client:
+class Client(AnyClient["SocketConnection"]):
     """Reads and approves a machine's scheduled events, on Azure and on Forewarn alike.
 
     Any thread may use it. It opens nothing before it is asked for something.
@@ -33,25 +43,6 @@ class Client:
     Raises:
         Misuse: The address or the name is invalid.
     """
-
-    def __init__(
-        self, endpoint: str | None = None, *, name: str | None = None, pace: Pace | None = None
-    ) -> None:
-        self._session = transport.open_session(pace, endpoint, name)
-        self._guard = threading.RLock()  # a signal's handler may close what its thread is opening
-        self._connections: weakref.WeakSet[SocketConnection] = weakref.WeakSet()
-        self._idle: list[SocketConnection] = []
-        self._closed = False
-
-    @property
-    def endpoint(self) -> str:
-        """The address that the client asks, as a URL; until one has answered, the one to try."""
-        return str(self._session.endpoint)
-
-    @property
-    def name(self) -> str | None:
-        """This machine's name, given or learnt; None while it is not known."""
-        return self._session.name
 
     def document(self) -> event.Document:
         """Return what the endpoint says now.
@@ -101,7 +92,7 @@ class Client:
         Raises:
             Unreachable, BadAnswer, Refused, Misuse: As for `document`.
         """
-        return self._run(session.machine(self._session))
+        return self._run(session.machine(self._session, transport.clock_reading()))
 
     def watch(
         self,
@@ -126,7 +117,7 @@ class Client:
         """
         wanted = watch.event_filter(types, mine=mine)
         watcher = Watcher(self._session, wanted, since, transport.clock_reading())
-        return Watch(self._connection(), watcher, self._session, on_trouble)
+        return Watch(self._connection(), watcher, on_trouble)
 
     def documents(self, *, on_trouble: OnTrouble | None = None) -> "Documents":
         """Return each new document, whole, until the iterator or the client closes.
@@ -141,16 +132,11 @@ class Client:
             Misuse: The client is closed.
         """
         watcher = Watcher(self._session, None, None, transport.clock_reading())
-        return Documents(self._connection(), watcher, self._session, on_trouble)
+        return Documents(self._connection(), watcher, on_trouble)
 
     def close(self) -> None:
         """End every watch and every question at once. Any thread may, and a signal's handler."""
-        with self._guard:
-            self._closed = True
-            connections = list(self._connections)
-            self._idle.clear()
-        for connection in connections:
-            connection.close()
+        self._close()
 
     def __enter__(self) -> Self:
         """Return the client."""
@@ -160,66 +146,29 @@ class Client:
         """Close it."""
         self.close()
 
-    def _connection(self) -> SocketConnection:
-        connection = SocketConnection(self._session)
-        with self._guard:
-            self._connections.add(connection)
-            if not self._closed:
-                return connection
-        connection.close()
-        raise Misuse("the client is closed: make another")
+    def _connect(self) -> "SocketConnection":
+        return SocketConnection(self._session)
 
     def _run(self, dialogue: Dialogue[T]) -> T:
-        with self._guard:
-            connection = self._idle.pop() if self._idle else self._connection()
-        try:
-            wanted = next(dialogue)
-            while True:
-                wanted = dialogue.send(connection.do(wanted))
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        except ConnectionClosed as closed:
-            raise Misuse("the client was closed meanwhile") from closed
-        finally:
-            with self._guard:
-                if not self._closed and len(self._idle) < MAX_IDLE:
-                    self._idle.append(connection)
-                else:
-                    connection.close()
+        with self._lent() as connection:
+            try:
+                wanted = next(dialogue)
+                while True:
+                    wanted = dialogue.send(connection.do(wanted))
+            except StopIteration as done:
+                result: T = done.value
+                return result
 
 
-class _Answers(Iterator[T]):
-    """What a watcher takes from one answer after another."""
-
-    def __init__(
-        self,
-        connection: SocketConnection,
-        watcher: Watcher,
-        known: Session,
-        on_trouble: OnTrouble | None,
-    ) -> None:
-        self._connection = connection
-        self._watcher = watcher
-        self._session = known
-        self._on_trouble = on_trouble
-
-    @abstractmethod
-    def _take(self) -> T | None: ...
-
+class _Answers(AnyAnswers["SocketConnection", T], Iterator[T]):
     def __next__(self) -> T:
         """Return the next one, however long it takes; stop once closed."""
-        while True:
-            while (trouble := self._watcher.next_trouble()) is not None:
-                transport.report(trouble, self._session, self._on_trouble)
-            taken = self._take()
-            if taken is not None:
-                return taken
-            wanted = self._watcher.step(transport.clock_reading())
+        while isinstance(found := self._next(), Question | Pause):
             try:
-                self._watcher.heard(self._connection.do(wanted))
+                self._watcher.heard(self._connection.do(found))
             except ConnectionClosed as closed:
                 raise StopIteration from closed
+        return found
 
     def close(self) -> None:
         """End it at once. Any thread may, and a signal's handler."""
@@ -234,33 +183,163 @@ class _Answers(Iterator[T]):
         self.close()
 
 
-class Watch(_Answers[event.Change]):
+class Watch(AnyWatch["SocketConnection"], _Answers[event.Change]):
     """Changes as they happen; made by `Client.watch`."""
 
-    @property
-    def since(self) -> str:
-        """The state of the watch after its last change, as JSON.
 
-        Save it, and pass it to `Client.watch` to resume from there in another process.
-        """
-        return self._watcher.since
-
-    def _take(self) -> event.Change | None:
-        return self._watcher.take()
-
-
-class Documents(_Answers[event.Document]):
+class Documents(AnyDocuments["SocketConnection"], _Answers[event.Document]):
     """Documents as they change; made by `Client.documents`."""
 
-    @property
-    def answered_at(self) -> float | None:
-        """When the last good answer came, by the monotonic clock; None before the first."""
-        return self._watcher.answered_at
 
-    @property
-    def looks(self) -> int:
-        """How many good answers came, those without anything new included."""
-        return self._watcher.looks
+_SELECTOR: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
+"""Not select where there is better: a process with many files has numbers over its limit."""
 
-    def _take(self) -> event.Document | None:
-        return self._watcher.take_document()
+
+class SocketConnection:
+    """One connection at a time to the endpoint, and a bell that ends every wait.
+
+    One thread asks; any thread, and a signal's handler, may close.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._socket: socket.socket | None = None
+        self._exchange = HttpExchange(session.endpoint)
+        self._busy = threading.Lock()
+        self._closing = False
+        self._bell, self._rope = socket.socketpair()
+
+    def do(self, wanted: Question | Pause) -> Attempt:
+        """Ask, or pause.
+
+        Raises:
+            ConnectionClosed: It is closed, or was meanwhile.
+            Misuse: Another thread asks on it already.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise Misuse("two threads at once: give each its own watch")
+        try:
+            return self._do(wanted)
+        except BaseException:
+            self._hang_up()
+            raise
+        finally:
+            self._busy.release()
+            self._release_if_closing()
+
+    def _do(self, wanted: Question | Pause) -> Attempt:
+        if self._closing:
+            raise ConnectionClosed
+        if isinstance(wanted, Pause):
+            self._wait(None, clock.monotonic() + wanted.seconds)
+            return transport.attempt(None)
+        while True:
+            try:
+                return self._ask_once(wanted)
+            except RequestFailed as broken:
+                self._hang_up()
+                if not broken.stale:  # and a fresh connection never is
+                    return transport.attempt(broken.failure)
+
+    def close(self) -> None:
+        """End every wait at once, and for ever."""
+        self._closing = True
+        with contextlib.suppress(OSError):  # it is closed already
+            self._rope.send(b"!")
+        self._release_if_closing()
+
+    def _release_if_closing(self) -> None:
+        """Give back what it holds, unless a thread is using it, which will do so then."""
+        if self._closing and self._busy.acquire(blocking=False):
+            try:
+                self._hang_up()
+                self._bell.close()
+                self._rope.close()
+            finally:
+                self._busy.release()
+
+    def __del__(self) -> None:
+        """Close what was forgotten."""
+        with contextlib.suppress(AttributeError):  # there were no files left to make it of
+            self.close()
+
+    def _ask_once(self, question: Question) -> Attempt:
+        if self._exchange.endpoint != question.endpoint:
+            self._hang_up()
+        connected = self._socket or self._connect(question.endpoint)
+        held = bool(question.held) and not self._exchange.fresh
+        seconds = question.answer_seconds + (question.held_seconds if held else 0.0)
+        deadline = clock.monotonic() + seconds
+        unsent = memoryview(self._exchange.ask(question))
+        reply = None
+        while reply is None:
+            late = clock.monotonic() >= deadline  # also while data keeps coming
+            if late or not self._wait(connected, deadline, writing=bool(unsent)):
+                raise transport.no_answer(question.endpoint, seconds)
+            try:
+                if unsent:
+                    unsent = unsent[connected.send(unsent) :]
+                    continue
+                data = connected.recv(transport.READ_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise self._exchange.cut(f"the connection broke: {error}") from error
+            reply = self._exchange.receive(data)
+        if not self._exchange.reuse():
+            self._hang_up()
+        return transport.attempt(reply, held=held)
+
+    def _connect(self, endpoint: EndpointAddress) -> socket.socket:
+        deadline = clock.monotonic() + self._session.pace.connect_seconds
+        error: OSError = TimeoutError("it took too long")
+        try:  # a name is looked up to the end, however long: the system offers no other way
+            places = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as unknown:  # UnicodeError: a name that no resolver takes
+            raise transport.no_connection(endpoint, unknown) from unknown
+        for family, kind, protocol, _, place in places:
+            try:
+                made = self._socket = socket.socket(family, kind, protocol)
+                made.setblocking(False)  # noqa: FBT003 - the socket module takes it so
+                with contextlib.suppress(BlockingIOError):
+                    made.connect(place)
+                if self._wait(made, deadline, writing=True):
+                    failed = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                    if not failed:
+                        transport.tune(made)
+                        self._exchange = HttpExchange(endpoint)
+                        return made
+                    error = OSError(failed, os.strerror(failed))
+            except OSError as refused:
+                error = refused
+            self._hang_up()
+        raise transport.no_connection(endpoint, error) from error
+
+    def _wait(
+        self, connected: socket.socket | None, deadline: float, *, writing: bool = False
+    ) -> bool:
+        """Wait until a socket is ready, or a time; tell whether it is.
+
+        Args:
+            connected: The socket; None to wait for the time alone.
+            deadline: By the monotonic clock.
+            writing: Whether to wait until it takes bytes, and not until it has some.
+
+        Raises:
+            ConnectionClosed: The bell rang.
+        """
+        with _SELECTOR() as selector:
+            bell = selector.register(self._bell, selectors.EVENT_READ)
+            if connected is not None:
+                wanted = selectors.EVENT_WRITE if writing else selectors.EVENT_READ
+                selector.register(connected, wanted)
+            seconds = 0.0 if self._closing else max(0.0, deadline - clock.monotonic())
+            ready = selector.select(seconds)
+            if self._closing or any(key is bell for key, _ in ready):
+                raise ConnectionClosed
+            return bool(ready)
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

@@ -1,8 +1,8 @@
-"""HTTP over h11, and connections over plain sockets, with a limit on all that is read.
+"""HTTP over h11, with a limit on all that is read; and what the two shells share.
 
-HttpExchange       one connection's requests and responses, without the socket
-SocketConnection   the client's connection: asks, waits and pauses, and ends at once when closed
-request            one HTTP request to any address: the operator plane, a peer, a webhook
+HttpExchange         one connection's requests and responses, without the socket
+AnyClient, AnyWatch  the parts of clients and watches that are the same in both shells
+request              one HTTP request to any address: the operator plane, a peer, a webhook
 
 No proxy is ever used and no redirect followed: the metadata service is one hop away, and what
 answers in its place is not it. Nothing here imports asyncio.
@@ -10,11 +10,12 @@ answers in its place is not it. Nothing here imports asyncio.
 
 import contextlib
 import os
-import selectors
 import socket
 import threading
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import h11
 
@@ -22,9 +23,10 @@ from forewarn import clock
 from forewarn.client import discovery
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.errors import Misuse
-from forewarn.client.event import Trouble
+from forewarn.client.event import Change, Document, Trouble
 from forewarn.client.responses import ClockReading, FailedAnswer
 from forewarn.client.session import Attempt, Pace, Pause, Question, Session
+from forewarn.client.watch import Watcher
 from forewarn.protocol.message import Reply
 from forewarn.version import __version__
 
@@ -51,6 +53,9 @@ KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 
 """Seconds of silence, seconds between probes, probes without an echo: a server that dies without a
 word while it holds an answer is noticed within half a minute, not at the end of the wait."""
 
+MAX_IDLE: Final = 2
+"""Connections that a client keeps for its next question; a third one is closed after its own."""
+
 USER_AGENT: Final = f"Forewarn/{__version__}".encode()
 LOGGER: Final = "forewarn.client"
 """The name of the client's log."""
@@ -63,11 +68,16 @@ Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 _clock: Final = clock.SystemClock()
 
 
-class ConnectionBroken(Exception):  # noqa: N818 - between a shell and here; callers never see it
-    """No answer comes on this connection any more.
+class ConnectionClosed(Exception):  # noqa: N818 - the clients turn it into Misuse or an end
+    """The client closed the connection, maybe in another thread or task."""
+
+
+class RequestFailed(Exception):  # noqa: N818 - named for what is the matter
+    """No whole response came; the operating system's error, if any, is its cause.
 
     Args:
-        failure: Why.
+        failure: Why: `invalid-request`, `no-connection`, `no-answer`, `cut`, `no-http` or
+            `too-large`.
         stale: Whether the connection had served before and ended before any part of an answer
             came, like one that the server closed meanwhile: the question may be asked again.
     """
@@ -75,33 +85,12 @@ class ConnectionBroken(Exception):  # noqa: N818 - between a shell and here; cal
     def __init__(self, failure: FailedAnswer, *, stale: bool = False) -> None:
         super().__init__(failure.message)
         self.failure = failure
+        self.reason = failure.reason
         self.stale = stale
 
 
-class ConnectionClosed(Exception):  # noqa: N818 - the clients turn it into Misuse or an end
-    """The client closed the connection, maybe in another thread or task."""
-
-
-class RequestFailed(Exception):  # noqa: N818 - named for what is the matter
-    """A `request` without a response; the operating system's error, if any, is its cause.
-
-    Args:
-        failure: Why: `invalid-request`, `no-connection`, `no-answer`, `cut`, `no-http` or
-            `too-large`.
-    """
-
-    def __init__(self, failure: FailedAnswer) -> None:
-        super().__init__(failure.message)
-        self.reason = failure.reason
-
-
 class HttpExchange:
-    """One connection's requests and responses.
-
-    Args:
-        endpoint: Where the connection leads.
-        max_body: The most bytes of a response's body.
-    """
+    """One connection's requests and responses, each of at most so many bytes."""
 
     def __init__(self, endpoint: EndpointAddress, max_body: int = MAX_BODY_BYTES) -> None:
         self.endpoint = endpoint
@@ -135,14 +124,7 @@ class HttpExchange:
         return self.write(question.method, target, headers, body)
 
     def write(self, method: bytes, target: str, headers: Headers, body: bytes | None) -> bytes:
-        """Return a request's bytes; its headers replace those that every request has.
-
-        Args:
-            method: Such as `GET`.
-            target: Path and query.
-            headers: Names in any case.
-            body: None for none.
-        """
+        """Return a request's bytes; its headers replace those that every request has."""
         complete = {
             b"host": (b"Host", self.endpoint.authority.encode()),
             b"user-agent": (b"User-Agent", USER_AGENT),
@@ -159,13 +141,10 @@ class HttpExchange:
         return sent + (self._h11.send(h11.EndOfMessage()) or b"")
 
     def receive(self, data: bytes) -> Reply | None:
-        """Take what was read; return the response once it is whole.
-
-        Args:
-            data: `b""` where the server has closed.
+        """Take what was read, `b""` where the server has closed; return the response once whole.
 
         Raises:
-            ConnectionBroken: It is not a response, is over a limit, or was cut off.
+            RequestFailed: It is not a response, is over a limit, or was cut off.
         """
         self._began = self._began or bool(data)
         if not self._began:
@@ -175,9 +154,8 @@ class HttpExchange:
             return self._read(ended=not data)
         except h11.RemoteProtocolError as error:
             if not data:
-                raise self.cut(
-                    "the server closed the connection in the middle of an answer"
-                ) from error
+                message = "the server closed the connection in the middle of an answer"
+                raise self.cut(message) from error
             reason = "too-large" if error.error_status_hint == 431 else "no-http"
             raise _broken(reason, f"the answer is not valid HTTP: {error}") from error
 
@@ -221,46 +199,26 @@ class HttpExchange:
         self._h11.start_next_cycle()
         return True
 
-    def cut(self, message: str) -> ConnectionBroken:
+    def cut(self, message: str) -> RequestFailed:
         """Return what an end of the connection means now."""
         failure = FailedAnswer(reason="cut", message=message)
-        return ConnectionBroken(failure, stale=not self.fresh and not self._began)
+        return RequestFailed(failure, stale=not self.fresh and not self._began)
 
 
-def _broken(reason: str, message: str) -> ConnectionBroken:
-    return ConnectionBroken(FailedAnswer(reason=reason, message=message, answered=True))
+def _broken(reason: str, message: str) -> RequestFailed:
+    return RequestFailed(FailedAnswer(reason=reason, message=message, answered=True))
 
 
-def no_connection(where: object, error: Exception) -> ConnectionBroken:
+def no_connection(where: object, error: Exception) -> RequestFailed:
     """Return the failure to connect."""
     message = f"no connection to {where}: {str(error) or type(error).__name__}"
-    return ConnectionBroken(FailedAnswer(reason="no-connection", message=message))
+    return RequestFailed(FailedAnswer(reason="no-connection", message=message))
 
 
-def no_answer(where: object, seconds: float) -> ConnectionBroken:
+def no_answer(where: object, seconds: float) -> RequestFailed:
     """Return the failure to answer in time."""
     message = f"no answer from {where} in {seconds:g} s"
-    return ConnectionBroken(FailedAnswer(reason="no-answer", message=message))
-
-
-def open_session(pace: Pace | None, address: str | None, name: str | None) -> Session:
-    """Return what a client knows of the server before its first question.
-
-    Args:
-        pace: The client's times.
-        address: The endpoint's; None to find it.
-        name: The machine's name; None to learn it.
-
-    Raises:
-        Misuse: The address, or one in the environment, is invalid; or the name is empty.
-    """
-    if name is not None and not name.strip():
-        raise Misuse("name= is empty: leave it out to learn the name from the endpoint")
-    try:
-        found = discovery.find(address, os.environ, _clock.now())
-    except discovery.BadAddress as error:
-        raise Misuse(str(error)) from error
-    return Session(pace or Pace(), found, name)
+    return RequestFailed(FailedAnswer(reason="no-answer", message=message))
 
 
 def clock_reading() -> ClockReading:
@@ -283,169 +241,138 @@ def tune(connected: socket.socket) -> None:
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def report(trouble: Trouble, session: Session, on_trouble: OnTrouble | None) -> None:
-    """Log a trouble, and tell the caller."""
-    import logging  # noqa: PLC0415 - most clients never meet trouble, and start sooner without
-
-    level = logging.INFO if trouble.over else logging.WARNING
-    log = logging.getLogger(LOGGER)
-    log.log(level, "%s: %s (%s)", session.endpoint, trouble.message, trouble.reason)
-    if on_trouble is not None:
-        on_trouble(trouble)
-
-
-_SELECTOR: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
-"""Not select where there is better: a process with many files has numbers over its limit."""
-
-
-class SocketConnection:
-    """One connection at a time to the endpoint, and a bell that ends every wait.
-
-    One thread asks; any thread, and a signal's handler, may close.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._socket: socket.socket | None = None
-        self._exchange = HttpExchange(session.endpoint)
-        self._busy = threading.Lock()
-        self._closing = False
-        self._bell, self._rope = socket.socketpair()
-
-    def do(self, wanted: Question | Pause) -> Attempt:
-        """Ask, or pause.
-
-        Raises:
-            ConnectionClosed: It is closed, or was meanwhile.
-            Misuse: Another thread asks on it already.
-        """
-        if not self._busy.acquire(blocking=False):
-            raise Misuse("two threads at once: give each its own watch")
-        try:
-            return self._do(wanted)
-        except BaseException:
-            self._hang_up()
-            raise
-        finally:
-            self._busy.release()
-            self._release_if_closing()
-
-    def _do(self, wanted: Question | Pause) -> Attempt:
-        if self._closing:
-            raise ConnectionClosed
-        if isinstance(wanted, Pause):
-            self._wait(None, clock.monotonic() + wanted.seconds)
-            return attempt(None)
-        while True:
-            try:
-                return self._ask_once(wanted)
-            except ConnectionBroken as broken:
-                self._hang_up()
-                if not broken.stale:  # and a fresh connection never is
-                    return attempt(broken.failure)
-
+class _Connection(Protocol):
     def close(self) -> None:
         """End every wait at once, and for ever."""
-        self._closing = True
-        with contextlib.suppress(OSError):  # it is closed already
-            self._rope.send(b"!")
-        self._release_if_closing()
 
-    def _release_if_closing(self) -> None:
-        """Give back what it holds, unless a thread is using it, which will do so then."""
-        if self._closing and self._busy.acquire(blocking=False):
-            try:
-                self._hang_up()
-                self._bell.close()
-                self._rope.close()
-            finally:
-                self._busy.release()
 
-    def __del__(self) -> None:
-        """Close what was forgotten."""
-        with contextlib.suppress(AttributeError):  # there were no files left to make it of
-            self.close()
+C = TypeVar("C", bound=_Connection)
+T = TypeVar("T")
 
-    def _ask_once(self, question: Question) -> Attempt:
-        if self._exchange.endpoint != question.endpoint:
-            self._hang_up()
-        connected = self._socket or self._connect(question.endpoint)
-        held = bool(question.held) and not self._exchange.fresh
-        seconds = question.answer_seconds + (question.held_seconds if held else 0.0)
-        deadline = clock.monotonic() + seconds
-        unsent = memoryview(self._exchange.ask(question))
-        reply = None
-        while reply is None:
-            late = clock.monotonic() >= deadline  # also while data keeps coming
-            if late or not self._wait(connected, deadline, writing=bool(unsent)):
-                raise no_answer(question.endpoint, seconds)
-            try:
-                if unsent:
-                    unsent = unsent[connected.send(unsent) :]
-                    continue
-                data = connected.recv(READ_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise self._exchange.cut(f"the connection broke: {error}") from error
-            reply = self._exchange.receive(data)
-        if not self._exchange.reuse():
-            self._hang_up()
-        return attempt(reply, held=held)
 
-    def _connect(self, endpoint: EndpointAddress) -> socket.socket:
-        deadline = clock.monotonic() + self._session.pace.connect_seconds
-        error: OSError = TimeoutError("it took too long")
-        try:  # a name is looked up to the end, however long: the system offers no other way
-            places = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as unknown:  # UnicodeError: a name that no resolver takes
-            raise no_connection(endpoint, unknown) from unknown
-        for family, kind, protocol, _, place in places:
-            try:
-                made = self._socket = socket.socket(family, kind, protocol)
-                made.setblocking(False)  # noqa: FBT003 - the socket module takes it so
-                with contextlib.suppress(BlockingIOError):
-                    made.connect(place)
-                if self._wait(made, deadline, writing=True):
-                    failed = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                    if not failed:
-                        tune(made)
-                        self._exchange = HttpExchange(endpoint)
-                        return made
-                    error = OSError(failed, os.strerror(failed))
-            except OSError as refused:
-                error = refused
-            self._hang_up()
-        raise no_connection(endpoint, error) from error
+class AnyClient(Generic[C]):
+    """What `Client` and `AsyncClient` share: the address, the name, the connections."""
 
-    def _wait(
-        self, connected: socket.socket | None, deadline: float, *, writing: bool = False
-    ) -> bool:
-        """Wait until a socket is ready, or a time; tell whether it is.
+    def __init__(
+        self, endpoint: str | None = None, *, name: str | None = None, pace: Pace | None = None
+    ) -> None:
+        if name is not None and not name.strip():
+            raise Misuse("name= is empty: leave it out to learn the name from the endpoint")
+        try:
+            found = discovery.find(endpoint, os.environ, _clock.now())
+        except discovery.BadAddress as error:
+            raise Misuse(str(error)) from error
+        self._session = Session(pace or Pace(), found, name)
+        self._guard = threading.RLock()  # a signal's handler may close what its thread is opening
+        self._connections: weakref.WeakSet[C] = weakref.WeakSet()
+        self._idle: list[C] = []
+        self._closed = False
 
-        Args:
-            connected: The socket; None to wait for the time alone.
-            deadline: By the monotonic clock.
-            writing: Whether to wait until it takes bytes, and not until it has some.
+    @property
+    def endpoint(self) -> str:
+        """The address that the client asks, as a URL; until one has answered, the one to try."""
+        return str(self._session.endpoint)
 
-        Raises:
-            ConnectionClosed: The bell rang.
+    @property
+    def name(self) -> str | None:
+        """This machine's name, given or learnt; None while it is not known."""
+        return self._session.name
+
+    @abstractmethod
+    def _connect(self) -> C: ...
+
+    def _connection(self) -> C:
+        connection = self._connect()
+        with self._guard:
+            self._connections.add(connection)
+            if not self._closed:
+                return connection
+        connection.close()
+        raise Misuse("the client is closed: make another")
+
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[C]:
+        """Lend a connection for one dialogue."""
+        with self._guard:
+            connection = self._idle.pop() if self._idle else self._connection()
+        try:
+            yield connection
+        except ConnectionClosed as closed:
+            raise Misuse("the client was closed meanwhile") from closed
+        finally:
+            with self._guard:
+                if not self._closed and len(self._idle) < MAX_IDLE:
+                    self._idle.append(connection)
+                else:
+                    connection.close()
+
+    def _close(self) -> None:
+        with self._guard:
+            self._closed = True
+            connections = list(self._connections)
+            self._idle.clear()
+        for connection in connections:
+            connection.close()
+
+
+class AnyAnswers(Generic[C, T]):
+    """What a watcher takes from one answer after another."""
+
+    def __init__(self, connection: C, watcher: Watcher, on_trouble: OnTrouble | None) -> None:
+        self._connection = connection
+        self._watcher = watcher
+        self._on_trouble = on_trouble
+
+    @abstractmethod
+    def _take(self) -> T | None: ...
+
+    def _next(self) -> T | Question | Pause:
+        """Return the next one, or what to do to get it."""
+        while (trouble := self._watcher.next_trouble()) is not None:
+            self._report(trouble)
+        taken = self._take()
+        return self._watcher.step(clock_reading()) if taken is None else taken
+
+    def _report(self, trouble: Trouble) -> None:
+        import logging  # noqa: PLC0415 - most clients never meet trouble, and start sooner without
+
+        level = logging.INFO if trouble.over else logging.WARNING
+        log = logging.getLogger(LOGGER)
+        log.log(level, "%s: %s (%s)", self._watcher.endpoint, trouble.message, trouble.reason)
+        if self._on_trouble is not None:
+            self._on_trouble(trouble)
+
+
+class AnyWatch(AnyAnswers[C, Change]):
+    """What `Watch` and `AsyncWatch` share."""
+
+    @property
+    def since(self) -> str:
+        """The state of the watch after its last change, as JSON.
+
+        Save it, and pass it to the client's `watch` to resume from there in another process.
         """
-        with _SELECTOR() as selector:
-            bell = selector.register(self._bell, selectors.EVENT_READ)
-            if connected is not None:
-                wanted = selectors.EVENT_WRITE if writing else selectors.EVENT_READ
-                selector.register(connected, wanted)
-            seconds = 0.0 if self._closing else max(0.0, deadline - clock.monotonic())
-            ready = selector.select(seconds)
-            if self._closing or any(key is bell for key, _ in ready):
-                raise ConnectionClosed
-            return bool(ready)
+        return self._watcher.since
 
-    def _hang_up(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+    def _take(self) -> Change | None:
+        return self._watcher.take()
+
+
+class AnyDocuments(AnyAnswers[C, Document]):
+    """What `Documents` and `AsyncDocuments` share."""
+
+    @property
+    def answered_at(self) -> float | None:
+        """When the last good answer came, by the monotonic clock; None before the first."""
+        return self._watcher.answered_at
+
+    @property
+    def looks(self) -> int:
+        """How many good answers came, those without anything new included."""
+        return self._watcher.looks
+
+    def _take(self) -> Document | None:
+        return self._watcher.take_document()
 
 
 def request(  # noqa: PLR0913 - all but the first two by name
@@ -465,13 +392,12 @@ def request(  # noqa: PLR0913 - all but the first two by name
 
     Args:
         method: Such as `GET`.
-        url: `http://` or `https://`, with path and query. With `unix_socket` its host and port
-            count for the Host header only.
+        url: `http://` or `https://`, with path and query.
         seconds: For all of it, from the connection to the last byte.
         connect_seconds: For the connection alone; None for `seconds`.
         headers: Beside Host, User-Agent, Accept and Connection, or instead of them.
-        body: Sent with its length; None for none.
-        unix_socket: A path to connect to instead of the URL's host.
+        body: None for none.
+        unix_socket: A path to connect to; the URL's host is then for the Host header only.
         max_body: The most bytes of the response's body.
         tls: How to check the server of an https URL; None for the system's certificates.
         opened: Gets the socket before it connects: another thread that shuts it down ends the
@@ -485,22 +411,22 @@ def request(  # noqa: PLR0913 - all but the first two by name
     except (ValueError, h11.LocalProtocolError) as error:
         failure = FailedAnswer(reason="invalid-request", message=f"invalid request: {error}")
         raise RequestFailed(failure) from error
-    endpoint = exchange.endpoint
     until = clock.monotonic() + seconds
-    places = _places(endpoint, unix_socket)
+    limit = seconds if connect_seconds is None else min(seconds, connect_seconds)
     try:
         with contextlib.ExitStack() as stack:
-            limit = seconds if connect_seconds is None else min(seconds, connect_seconds)
-            connected = stack.enter_context(_connected(places, limit, opened))
+            connected = _connected(exchange.endpoint, unix_socket, limit, opened)
+            stack.enter_context(connected)
             if url[:6].lower() == "https:":
-                connected = stack.enter_context(_secured(connected, endpoint.host, tls))
+                import ssl  # noqa: PLC0415 - for https alone
+
+                tls = tls or ssl.create_default_context()
+                connected = tls.wrap_socket(connected, server_hostname=exchange.endpoint.host)
+                stack.enter_context(connected)
                 opened(connected)
             return _answered(connected, exchange, sent, until, seconds)
-    except ConnectionBroken as broken:
-        raise RequestFailed(broken.failure) from broken.__cause__
     except (OSError, UnicodeError) as error:
-        failure = no_connection(unix_socket or endpoint, error).failure
-        raise RequestFailed(failure) from error
+        raise no_connection(unix_socket or exchange.endpoint, error) from error
 
 
 def _prepared(
@@ -519,22 +445,19 @@ def _prepared(
     return exchange, exchange.write(method.encode(), target, encoded, body)
 
 
-_Place: TypeAlias = tuple[int, str | tuple[Any, ...]]
-"""An address family, and an address of it."""
-
-
-def _places(endpoint: EndpointAddress, unix_socket: str) -> Iterable[_Place]:
-    if unix_socket:
-        yield socket.AF_UNIX, unix_socket
-        return
-    found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    yield from ((family, place) for family, _, _, _, place in found)
-
-
 def _connected(
-    places: Iterable[_Place], seconds: float, opened: Callable[[socket.socket], None]
+    endpoint: EndpointAddress,
+    unix_socket: str,
+    seconds: float,
+    opened: Callable[[socket.socket], None],
 ) -> socket.socket:
     until = clock.monotonic() + seconds
+    places: list[tuple[int, Any]]
+    if unix_socket:
+        places = [(socket.AF_UNIX, unix_socket)]
+    else:
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        places = [(family, place) for family, _, _, _, place in found]
     error: OSError = TimeoutError("it took too long")
     for family, place in places:
         made = socket.socket(family, socket.SOCK_STREAM)
@@ -550,12 +473,6 @@ def _connected(
     raise error
 
 
-def _secured(connected: socket.socket, host: str, tls: "ssl.SSLContext | None") -> socket.socket:
-    import ssl  # noqa: PLC0415 - for https alone
-
-    return (tls or ssl.create_default_context()).wrap_socket(connected, server_hostname=host)
-
-
 def _answered(
     connected: socket.socket, exchange: HttpExchange, sent: bytes, until: float, seconds: float
 ) -> Reply:
@@ -564,8 +481,7 @@ def _answered(
         connected.sendall(sent)
         while clock.monotonic() < until:
             connected.settimeout(_left(until))
-            reply = exchange.receive(connected.recv(READ_BYTES))
-            if reply is not None:
+            if (reply := exchange.receive(connected.recv(READ_BYTES))) is not None:
                 return reply
     except TimeoutError as error:
         raise no_answer(exchange.endpoint, seconds) from error

@@ -1,13 +1,6 @@
 """The watch's decider: answers, failures and time in; changes and the next question out.
 
-    step            what to do now: a question, or a pause
-    heard           what came of it
-    take            the next change; from then on it counts as told
-    take_document   the whole document instead, if its events are new
-    next_trouble    the next report of trouble
-
-It holds no socket, reads no clock and draws no random number: the shells `sync` and `aio` do. For
-any sequence of answers and failures it promises: an event that was seen appears, starts at most
+For any sequence of answers and failures it promises: an event that was seen appears, starts at most
 once, and is gone after two documents in a row did not list it; if it is listed again after that, it
 appears again. A watch that is cut anywhere and resumed from its state tells what it would have
 told.
@@ -18,16 +11,16 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from forewarn.client import event, responses, session, state
+from forewarn.client import event, responses, session
+from forewarn.client.discovery import EndpointAddress
 from forewarn.client.errors import Misuse
 from forewarn.client.responses import ClockReading, FailedAnswer
 from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
-from forewarn.client.state import KnownEvent, PendingChange, WatchState
-from forewarn.protocol import codec, text
+from forewarn.protocol import codec, text, tolerant
 from forewarn.protocol.message import Reply
 from forewarn.protocol.tolerant import Listed, Listing
 
@@ -47,6 +40,16 @@ as many waiting clients as it takes."""
 
 NO_NAME: Final = "no-name"
 """The reason of the trouble that nobody can tell which events concern this machine."""
+
+
+FORMAT: Final = 1
+"""Of the JSON; another one is refused."""
+
+MAX_STATE_LENGTH: Final = 32 * 1024 * 1024
+"""Characters of a state: the largest document makes no longer one."""
+
+ChangeKind: TypeAlias = Literal["appeared", "started", "updated", "gone", ""]
+"""What the caller is told; `""` for a change that nobody is told."""
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +91,37 @@ class ReadDocument(msgspec.Struct, frozen=True):
     """The server's Date."""
 
 
+class KnownEvent(msgspec.Struct, frozen=True):
+    """What is known of one event."""
+
+    event: event.Event
+    told: bool
+    """Whether its appearance was told: otherwise its end is not told either."""
+    started: bool
+    """Whether its start was told."""
+    missing: bool = False
+    """Whether the last document did not list it: the next one confirms its end."""
+
+
+class PendingChange(msgspec.Struct, frozen=True):
+    """One change of one event."""
+
+    key: str
+    kind: ChangeKind
+    after: KnownEvent | None
+    """What is known of the event afterwards; None once it is gone."""
+
+
+class WatchState(msgspec.Struct, kw_only=True):
+    """All that a watch knows, between one change and the next; as JSON it is `since`."""
+
+    format: int = FORMAT
+    known: dict[str, KnownEvent] = {}
+    """By the EventId in upper case, in the order of appearance."""
+    pending: list[PendingChange] = []
+    """Changes to tell, in order."""
+
+
 class Watcher:
     """Decides what a watch asks, when, and what it tells.
 
@@ -112,7 +146,7 @@ class Watcher:
         self._session = known
         self._filter = wanted or EventFilter()
         self._whole = not wanted
-        self._state = WatchState() if since is None else state.read(since, at)
+        self._state = WatchState() if since is None else read_state(since, at)
         self._troubles: deque[event.Trouble] = deque()
         self._reason = event.OVER
         self._held_back: ReadDocument | None = None
@@ -135,22 +169,45 @@ class Watcher:
         self._waits: bool | None = None  # None: not known, or to be found out again
 
     @property
+    def endpoint(self) -> EndpointAddress:
+        """The address that is asked."""
+        return self._session.endpoint
+
+    @property
     def since(self) -> str:
         """The state after the last change that was taken, as JSON."""
-        return state.write(self._state)
+        return write_state(self._state)
 
     def take(self) -> event.Change | None:
         """Return the next change, which counts as told from now on; None if there is none."""
-        while (taken := self._state.take()) is not None:
-            change = _told(*taken)
-            if change is not None:
+        while self._state.pending:
+            if (change := self._apply()) is not None:
                 return change
+        return None
+
+    def _apply(self) -> event.Change | None:
+        """Apply the next change; return what the caller is told, None for nothing."""
+        change = self._state.pending.pop(0)
+        before, after = self._state.known.get(change.key), change.after
+        if after is None:
+            assert before is not None  # only a known event ends
+            del self._state.known[change.key]
+            return event.Gone(before.event) if change.kind else None
+        self._state.known[change.key] = after
+        match change.kind:
+            case "appeared":
+                return event.Appeared(after.event)
+            case "started":
+                return event.Started(after.event)
+            case "updated":
+                assert before is not None  # only a known event is updated
+                return event.Updated(after.event, before.event)
         return None
 
     def take_document(self) -> event.Document | None:
         """Take every change; return the document if its events are new since the last call."""
-        while self._state.take() is not None:
-            pass
+        while self._state.pending:
+            self._apply()
         listed = tuple(known.event for known in self._state.known.values())
         if not self._has_document or listed == self._shown:
             return None
@@ -262,7 +319,7 @@ class Watcher:
         self._ask_next(attempt, changes=changes)
         is_new = any(change.key not in self._state.known for change in changes)
         if self._session.name is None and is_new:  # whose it is may be known by now
-            self._session.forget_name_failures()
+            self._session.want_name()
             self._next_at = attempt.at.monotonic
 
     def _found_waiting(self, attempt: Attempt, *, waits: bool) -> None:
@@ -294,7 +351,7 @@ class Watcher:
         self._failures = 0
         if self._reason != event.OVER:
             self._reason = event.OVER
-            self._session.forget_name_failures()  # nobody may have been there to tell it
+            self._session.want_name()  # nobody may have been there to tell it
             self._say(event.OVER, "the endpoint answers again")
 
     def _say(self, reason: str, message: str) -> None:
@@ -364,7 +421,6 @@ class Watcher:
 
 
 def _apart(at: ClockReading) -> float:
-    """Return how far the wall clock and the monotonic one are apart, in seconds."""
     return at.now.timestamp() - at.monotonic
 
 
@@ -374,13 +430,7 @@ def merged(
     """Return an event as it is seen now, with what this answer leaves out as it was before.
 
     An answer may be of an older version than the one before, may write the id in another case and
-    put `_` before the names; none of this is news.
-
-    Args:
-        before: The event as it was known.
-        listed: As the answer has it.
-        seen: What the answer alone makes of it.
-        by_server: Whether the server's clock was there to reckon by.
+    put `_` before the names; none of this is news. `by_server` says that it had the server's Date.
     """
     same_names = [_bare(name) for name in seen.resources] == [
         _bare(name) for name in before.resources
@@ -413,11 +463,8 @@ def merged(
 
 
 def _soonest(before: float | None, now: float | None, *, by_server: bool) -> float | None:
-    """Return when the same NotBefore is, by what was reckoned once and by what is reckoned now.
-
-    The monotonic clock of a machine that sleeps or is paused stands still, so its notice is shorter
-    than was reckoned. It is never longer, and a clock of ours that was set says nothing of it.
-    """
+    # The monotonic clock of a machine that sleeps or is paused stands still, so its notice is
+    # shorter than was reckoned. It is never longer, and a clock of ours that was set says nothing.
     if before is None or now is None:
         return before  # this answer does not say
     slept = by_server and now < before - responses.CLOCKS_AGREE_SECONDS
@@ -429,12 +476,7 @@ def _bare(name: str) -> str:
 
 
 def applied_seconds(reply: Reply, otherwise: float) -> float:
-    """Return how long a server says that it would wait (RFC 7240, section 3).
-
-    Args:
-        reply: Its answer.
-        otherwise: What is returned where it does not say so.
-    """
+    """Return how long a server says that it would wait (RFC 7240, section 3), if it says so."""
     match = re.search(_WAIT, responses.header(reply, b"preference-applied") or b"")
     return float(match[1]) if match else otherwise
 
@@ -442,17 +484,72 @@ def applied_seconds(reply: Reply, otherwise: float) -> float:
 _WAIT: Final = rb"(?i)\bwait *= *\"?(\d{1,6})\b"
 
 
-def _told(change: PendingChange, before: KnownEvent | None) -> event.Change | None:
-    """Return what the caller is told; None for a change that nobody is told."""
-    if change.after is None:
-        assert before is not None  # only a known event ends
-        return event.Gone(before.event) if change.kind else None
-    match change.kind:
-        case "appeared":
-            return event.Appeared(change.after.event)
-        case "started":
-            return event.Started(change.after.event)
-        case "updated":
-            assert before is not None  # only a known event is updated
-            return event.Updated(change.after.event, before.event)
-    return None
+def write_state(state: WatchState) -> str:
+    """Return a state as JSON, without times of this process's monotonic clock."""
+    kept = WatchState(
+        known={key: _kept(known) for key, known in state.known.items()},
+        pending=[
+            msgspec.structs.replace(each, after=each.after and _kept(each.after))
+            for each in state.pending
+        ],
+    )
+    return msgspec.json.encode(kept).decode()
+
+
+def _kept(known: KnownEvent) -> KnownEvent:
+    bare = msgspec.structs.replace(known.event, starts_by=None)
+    return msgspec.structs.replace(known, event=bare)
+
+
+def read_state(written: str, at: ClockReading) -> WatchState:
+    """Read what `write_state` wrote, in this process or in another.
+
+    Raises:
+        Misuse: It is not such JSON, or another release wrote it.
+    """
+    try:
+        state = msgspec.json.decode(written[: MAX_STATE_LENGTH + 1], type=WatchState)
+    except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+        raise _invalid(str(error)) from error
+    _check(state)
+    state.known = {key: _found(known, at) for key, known in state.known.items()}
+    state.pending = [
+        msgspec.structs.replace(each, after=each.after and _found(each.after, at))
+        for each in state.pending
+    ]
+    return state
+
+
+def _invalid(why: str) -> Misuse:
+    return Misuse(f"invalid since= value ({why}): watch without it")
+
+
+def _check(state: WatchState) -> None:
+    if state.format != FORMAT:
+        raise _invalid(f"its format is {state.format}, and this release reads {FORMAT}")
+    told = {key: known.told for key, known in state.known.items()}
+    for change in state.pending:
+        follows = {
+            "appeared": not told.get(change.key) and change.after is not None,
+            "started": told.get(change.key) and change.after is not None,
+            "updated": told.get(change.key) and change.after is not None,
+            "gone": told.get(change.key) and change.after is None,
+            "": change.key in told or change.after is not None,
+        }
+        if not follows[change.kind]:
+            raise _invalid(f"its change {change.kind!r} of {change.key} does not follow")
+        if change.after is not None:
+            told[change.key] = change.after.told
+        else:
+            del told[change.key]
+
+
+def _found(known: KnownEvent, at: ClockReading) -> KnownEvent:
+    found = msgspec.structs.replace(
+        known.event,
+        status=tolerant.status(known.event.status),  # JSON has the words as mere text
+        event_type=tolerant.event_type(known.event.event_type),
+        source=tolerant.source(known.event.source),
+        starts_by=responses.starts_by(known.event.not_before, at),
+    )
+    return msgspec.structs.replace(known, event=found)

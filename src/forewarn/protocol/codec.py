@@ -39,6 +39,18 @@ EVENT_NAMES: Final = {
 }
 """The JSON names of an event's attributes, in the order of the answer."""
 
+MACHINE_NAMES: Final = {
+    "name": "name",
+    "vm_id": "vmId",
+    "resource_id": "resourceId",
+    "subscription_id": "subscriptionId",
+    "resource_group": "resourceGroupName",
+    "scale_set": "vmScaleSetName",
+    "location": "location",
+    "zone": "zone",
+}
+"""The JSON names in `compute` of what a machine is called."""
+
 
 class _WireError(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str

@@ -193,7 +193,7 @@ def machine_name(body: bytes) -> str:
 
 
 def compute(body: bytes) -> dict[str, str]:
-    """Read the answer for the subtree `compute`: its string values by name.
+    """Read the answer for the subtree `compute`: what a machine is called.
 
     Raises:
         codec.Malformed: It is not a JSON object, or has no name.
@@ -201,7 +201,8 @@ def compute(body: bytes) -> dict[str, str]:
     content = _content(body)
     if not isinstance(content, dict):
         raise codec.Malformed("is JSON, but not an object")
-    values = {name: value for name, value in content.items() if isinstance(value, str)}
+    found = {attribute: content.get(name) for attribute, name in codec.MACHINE_NAMES.items()}
+    values = {attribute: value for attribute, value in found.items() if isinstance(value, str)}
     if not values.get("name"):
         raise codec.Malformed("has no machine's name")
     return values
