@@ -7,14 +7,14 @@ nothing else. A guest sees the rendered document, decoded as a client decodes it
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final, TypeVar
 
 from forewarn.clock import ManualClock
-from forewarn.connectors.port import Task
+from forewarn.connectors.port import Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import Heartbeat, ServiceClock
@@ -23,16 +23,14 @@ from forewarn.maintenance import alerts, model
 from forewarn.maintenance.fleet import Fleet
 from forewarn.maintenance.invariants import InvariantBroken
 from forewarn.maintenance.model import Changes, Machine, Operation, Policy, Scope
-from forewarn.protocol import tolerant, versions
+from forewarn.protocol import codec, tolerant, versions
 from forewarn.protocol.tolerant import Listing
 from forewarn.protocol.versions import Version
 from forewarn.server.guest.documents import Documents
 from forewarn.store import memory
 from forewarn.store.port import Reading, Store, Transaction
+from forewarn.testing.parser import BEGINNING
 from forewarn.testing.trace import Trace
-
-BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-"""The time of day at which every scenario begins."""
 
 LEASE: Final = timedelta(days=3650)
 """The connector of a scenario lives as long as its server: its leases do not expire."""
@@ -52,6 +50,10 @@ class ServerKilled(Exception):  # noqa: N818 - what happened, not a mistake
 
 class ServerDown(Exception):  # noqa: N818 - a state, not a mistake
     """Somebody asks the server while it is down."""
+
+
+class Impossible(Exception):  # noqa: N818 - the fault of a line, told with its number
+    """A line needs something that does not exist."""
 
 
 class _MortalStore:
@@ -86,8 +88,7 @@ class Harness:
     def __init__(self, fleet: Fleet, policy: Policy) -> None:
         self.clock = ManualClock(BEGINNING)
         self.elapsed = timedelta()
-        self.attempts: dict[str, Task] = {}
-        """The latest task of the connector, by operation."""
+        self._tasks: dict[str, Task] = {}
         self._policy = policy
         self._trace = Trace()
         self._store = _MortalStore(memory.MemoryStore())
@@ -176,6 +177,50 @@ class Harness:
         self._claim()
         self._check_trace()
         return answer
+
+    def record_request(self, machine: str) -> None:
+        """Let a guest ask for its events, which turns its scope on."""
+        scope = self._scope_of(machine)
+        self.ask(lambda plane: plane.record_requests([scope]))
+
+    def approve(self, machine: str, operations: Sequence[str]) -> None:
+        """Approve as a guest does: by ids, in a request that is decoded.
+
+        Raises:
+            Impossible: There is no such machine or operation, or no event to approve.
+        """
+        scope = self._scope_of(machine)
+        ids: list[str] = []
+        for operation_id in operations:
+            operation = self.operation(operation_id)
+            if operation is None:
+                raise Impossible(f"there is no operation {operation_id} to approve")
+            own = [event.id for event in operation.events if event.scope == scope]
+            ids.extend(own or [event.id for event in operation.events])
+        if not operations:
+            ids = [event.event_id for event in self.reads(scope, versions.NEWEST).events]
+            if not ids:
+                raise Impossible(f"{machine} sees no event to approve")
+        sent = codec.decode_start_requests(codec.encode_start_requests(ids))
+        self.ask(lambda plane: plane.approve(scope, sent, by=machine, address=""))
+
+    def report(self, operation: str, outcome: Outcome, attempt: int | None) -> None:
+        """Let the connector report a task, the latest attempt unless one is named.
+
+        Raises:
+            Impossible: It has no such task.
+        """
+        task = self._tasks.get(operation)
+        if task is None:
+            raise Impossible(f"the connector has no task for {operation}")
+        number = task.attempt if attempt is None else attempt
+        self.ask(lambda plane: plane.finish(operation, number, outcome))
+
+    def _scope_of(self, name: str) -> str:
+        machine = self.machine(name)
+        if machine is None:
+            raise Impossible(f"there is no machine {name}")
+        return machine.scope
 
     def run_until(self, moment: timedelta, *, inclusive: bool) -> Iterator[None]:
         """Let time pass; yield after each turn of the ticker.
@@ -283,4 +328,4 @@ class Harness:
 
     def _claim(self) -> None:
         while tasks := self._plane.claim("connector", LEASE, CLAIMS).result():
-            self.attempts.update({task.operation: task for task in tasks})
+            self._tasks.update({task.operation: task for task in tasks})

@@ -7,18 +7,28 @@ was expected.
 
 import re
 import tomllib
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from forewarn.maintenance import fleet
+from forewarn.connectors.port import Outcome
+from forewarn.maintenance import fleet, planner
 from forewarn.maintenance.alerts import CLOCK, AlertKind
 from forewarn.maintenance.model import Enablement, HoldKind, Policy, RollingState, StartCause
 from forewarn.protocol import versions
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from forewarn.control.plane import Plane
+    from forewarn.testing.harness import Harness
+
+BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+"""The time of day at which every scenario begins."""
 
 MAX_LINES: Final = 10_000
 """The most lines of a scenario: nobody reviews a longer text."""
@@ -29,17 +39,12 @@ OPERATION: Final = re.compile(r"\d{1,9}\.\d{1,6}", re.ASCII)
 NUMBER: Final = re.compile(r"\d{1,9}", re.ASCII)
 
 A_TIME: Final = "a time from the beginning, such as 1h30m"
+A_MAINTENANCE: Final = "a maintenance, such as 1"
 
 SUBJECTS: Final = (
     "an operator ('operator schedules ...'), the connector, the server, the clock, 'expect', "
     "a failure ('Reboot strikes web-0'), or a machine that approves or asks"
 )
-
-VERBS: Final = (
-    *("schedules", "cancels", "approves", "acknowledges", "resumes", "postpones", "holds"),
-    *("releases", "removes", "applies", "trusts"),
-)
-"""What an operator does."""
 
 Word = TypeVar("Word", bound=StrEnum)
 Block = TypeVar("Block")
@@ -49,98 +54,10 @@ class ScriptError(Exception):
     """A scenario file breaks the rules of the language; the message names file and line."""
 
 
-# What happens
+class Acts(msgspec.Struct, frozen=True):
+    """Something happens: an operator, a guest, the connector, the server or the clock acts."""
 
-
-class Schedules(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator asks for maintenance, or a failure strikes. Times count from the beginning."""
-
-    by: str
-    event_type: EventType
-    machines: tuple[str, ...] = ()
-    scope: str = ""
-    host: str = ""
-    source: EventSource = EventSource.PLATFORM
-    not_before: timedelta | None = None
-    duration_seconds: int = -1
-    no_notice: bool = False
-    without_notice: bool = False
-
-
-class Steers(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator cancels, approves, acknowledges, resumes or postpones."""
-
-    by: str
-    verb: str
-    reference: str
-    reason: str = ""
-    to: timedelta = timedelta()
-    """The new NotBefore of a postponement, from the beginning."""
-
-
-class Holds(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator holds or releases."""
-
-    by: str
-    kind: HoldKind
-    name: str
-    reason: str
-    release: bool
-
-
-class Removes(msgspec.Struct, frozen=True):
-    """An operator removes machines from the fleet."""
-
-    machines: tuple[str, ...]
-
-
-class Applies(msgspec.Struct, frozen=True):
-    """An operator applies another fleet."""
-
-    fleet: fleet.Fleet
-    prune: bool
-
-
-class Approves(msgspec.Struct, frozen=True):
-    """A guest approves all events of its document, or those of these operations."""
-
-    machine: str
-    operations: tuple[str, ...]
-
-
-class Asks(msgspec.Struct, frozen=True):
-    """A guest asks for its events, which turns its scope on."""
-
-    machine: str
-
-
-class ConnectorReports(msgspec.Struct, frozen=True, kw_only=True):
-    """The connector reports the result of a task."""
-
-    operation: str
-    succeeded: bool
-    message: str
-    attempt: int | None
-    """None for the latest attempt."""
-
-
-class ServerChange(msgspec.Struct, frozen=True):
-    """The server starts again from its store, or is killed, at once or in its next commit."""
-
-    action: Literal["starts", "is killed", "is killed in the next commit"]
-
-
-class ClockJumps(msgspec.Struct, frozen=True):
-    """The wall clock is set, and no time passes."""
-
-    by: timedelta
-
-
-class TrustsClock(msgspec.Struct, frozen=True):
-    """An operator declares that the wall clock is right."""
-
-
-# What is expected
+    act: Callable[["Harness"], object]
 
 
 class ExpectedEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,22 +118,10 @@ class ExpectHost(msgspec.Struct, frozen=True):
     host: str | None
 
 
-OperatorStatement = Schedules | Steers | Holds | Removes | Applies
-"""What an operator asks the plane for."""
-
 Expectation = (
     ExpectDocument | ExpectOperation | ExpectIncarnation | ExpectRolling | ExpectAlerts | ExpectHost
 )
-Statement = (
-    OperatorStatement
-    | Approves
-    | Asks
-    | ConnectorReports
-    | ServerChange
-    | ClockJumps
-    | TrustsClock
-    | Expectation
-)
+Statement = Acts | Expectation
 
 
 class ScenarioLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,7 +225,8 @@ class _File:
         if statement is None:
             prune = words.take("and", "prunes")
             words.end()
-            statement = Applies(self._block(fleet.Fleet, number), prune)
+            applied = self._block(fleet.Fleet, number)
+            statement = _operates(lambda plane: plane.apply_fleet(applied, prune=prune))
         refused = None
         if words.take("refused"):
             words.need("as")
@@ -359,25 +265,24 @@ class _File:
 
 def _statement(words: "_Words") -> Statement | None:
     """Return the statement; None for a fleet that is applied, whose block follows."""
-    if words.take("operator"):
-        return _operator(words)
-    if words.take("connector"):
-        return _connector(words)
-    if words.take("server"):
-        return _server(words)
-    if words.take("clock"):
-        words.need("jumps")
-        return ClockJumps(words.signed_span())
-    if words.take("expect"):
-        return _expectation(words)
+    for subject, sentence in _SUBJECTS.items():
+        if words.take(subject):
+            return sentence(words)
     if words.is_one_of(EventType):
         event_type = words.one_of(EventType, "a type")
         words.need("strikes")
         machines = words.names("the machines that it strikes")
-        return Schedules(by="platform", event_type=event_type, machines=machines, no_notice=True)
+        return _asks_for(
+            planner.Request(
+                event_type=event_type,
+                machines=machines,
+                no_notice=True,
+                requested_by="platform",
+            )
+        )
     machine = words.name(SUBJECTS)
     if words.take("asks"):
-        return Asks(machine)
+        return Acts(lambda harness: harness.record_request(machine))
     if not words.take("approves"):
         raise words.error(
             f"'approves' or 'asks' after a machine; or, in place of {machine!r}, {SUBJECTS}"
@@ -386,75 +291,105 @@ def _statement(words: "_Words") -> Statement | None:
     while words.at_operation():
         operations.append(words.operation())
         words.take(",")
-    return Approves(machine, tuple(operations))
+    return Acts(lambda harness: harness.approve(machine, operations))
 
 
 def _operator(words: "_Words") -> Statement | None:
-    known = f"one of {', '.join(VERBS)}"
-    by = "operator" if words.is_one_of(VERBS) else words.name(f"an operator's name, or {known}")
-    if not words.is_one_of(VERBS):
+    known = f"one of {', '.join(_VERBS)}"
+    by = "operator" if words.is_one_of(_VERBS) else words.name(f"an operator's name, or {known}")
+    if not words.is_one_of(_VERBS):
         raise words.error(known)
     verb = words.word(known)
-    match verb:
-        case "schedules":
-            return _schedules(words, by)
-        case "holds" | "releases":
-            kind = words.one_of(HoldKind, "what it concerns")
-            name = "" if kind is HoldKind.EVERYTHING else words.name(f"the name of the {kind}")
-            release = verb == "releases"
-            return Holds(by=by, kind=kind, name=name, reason=words.quoted(), release=release)
-        case "removes":
-            return Removes(words.names("the machines to remove"))
-        case "applies":
-            words.need("fleet")
-            return None
-        case "trusts":
-            words.need("the", "clock")
-            return TrustsClock()
-        case "postpones":
-            reference = words.reference()
-            words.need("to")
-            return Steers(by=by, verb=verb, reference=reference, to=words.span(A_TIME))
-        case "resumes":
-            number = str(words.number("a maintenance, such as 1"))
-            return Steers(by=by, verb=verb, reference=number)
-        case _:
-            reference = words.reference()
-            return Steers(by=by, verb=verb, reference=reference, reason=words.quoted())
+    return _VERBS[verb](words, by, verb)
 
 
-def _schedules(words: "_Words", by: str) -> Statement:
+def _schedules(words: "_Words", by: str, _: str) -> Statement:
     event_type = words.one_of(EventType, "a type")
     words.need("of")
-    scope = host = ""
-    machines: tuple[str, ...] = ()
+    of: dict[str, Any] = {}
     if words.take("scope"):
-        scope = words.name("the name of the scope")
+        of["scope"] = words.name("the name of the scope")
     elif words.take("host"):
-        host = words.name("the name of the host")
+        of["host"] = words.name("the name of the host")
     else:
-        machines = words.names("'scope NAME', 'host NAME', or machines")
-    source, without_notice = EventSource.PLATFORM, False
-    not_before: timedelta | None = None
-    duration = -1
-    while words.more and not words.is_one_of(["refused"]):
-        if words.take("for", "a", "user"):
-            source = EventSource.USER
-        elif words.take("not", "before"):
-            not_before = words.span(A_TIME)
-        elif words.take("lasting"):
-            duration = int(words.span("a span, such as 90s").total_seconds())
-        elif words.take("without", "notice"):
-            without_notice = True
-        else:
-            raise words.error(
-                "'for a user', 'not before TIME', 'lasting SPAN', 'without notice', "
-                "'refused as REASON', or the end of the line"
-            )
-    return Schedules(
-        by=by, event_type=event_type, machines=machines, scope=scope, host=host, source=source,
-        not_before=not_before, duration_seconds=duration, without_notice=without_notice,
-    )  # fmt: skip
+        of["machines"] = words.names("'scope NAME', 'host NAME', or machines")
+    options = words.options(
+        {
+            "for a user": ("source", lambda: EventSource.USER),
+            "not before": ("not_before", lambda: BEGINNING + words.span(A_TIME)),
+            "lasting": ("duration_seconds", words.seconds),
+            "without notice": ("without_notice", lambda: True),
+            "refused": None,
+        }
+    )
+    return _asks_for(planner.Request(event_type=event_type, requested_by=by, **of, **options))
+
+
+def _asks_for(request: planner.Request) -> Statement:
+    return _operates(lambda plane: plane.request(request))
+
+
+def _operates(request: Callable[["Plane"], "Future[Any]"]) -> Statement:
+    return Acts(lambda harness: harness.ask(request))
+
+
+def _steers(words: "_Words", by: str, verb: str) -> Statement:
+    reference = words.reference()
+    match verb:
+        case "cancels":
+            reason = words.quoted()
+            return _operates(lambda plane: plane.cancel(reference, reason=reason))
+        case "approves":
+            return _operates(lambda plane: plane.approve_for_guests([reference], by=by))
+        case "acknowledges":
+            return _operates(lambda plane: plane.acknowledge([reference], by))
+    words.need("to")
+    to = BEGINNING + words.span(A_TIME)
+    return _operates(lambda plane: plane.postpone(reference, to, by=by))
+
+
+def _resumes(words: "_Words", by: str, _: str) -> Statement:
+    number = words.number(A_MAINTENANCE)
+    return _operates(lambda plane: plane.resume(number, by=by))
+
+
+def _holds(words: "_Words", by: str, verb: str) -> Statement:
+    kind = words.one_of(HoldKind, "what it concerns")
+    name = "" if kind is HoldKind.EVERYTHING else words.name(f"the name of the {kind}")
+    reason = words.quoted()
+    if verb == "releases":
+        return _operates(lambda plane: plane.release(kind, name, by=by))
+    return _operates(lambda plane: plane.hold(kind, name, reason=reason, by=by))
+
+
+def _removes(words: "_Words", _: str, __: str) -> Statement:
+    machines = words.names("the machines to remove")
+    return _operates(lambda plane: plane.remove_machines(machines))
+
+
+def _applies(words: "_Words", _: str, __: str) -> None:
+    words.need("fleet")
+
+
+def _trusts(words: "_Words", _: str, __: str) -> Statement:
+    words.need("the", "clock")
+    return Acts(lambda harness: harness.trust_clock())
+
+
+_VERBS: Final[dict[str, Callable[["_Words", str, str], Statement | None]]] = {
+    "schedules": _schedules,
+    "cancels": _steers,
+    "approves": _steers,
+    "acknowledges": _steers,
+    "resumes": _resumes,
+    "postpones": _steers,
+    "holds": _holds,
+    "releases": _holds,
+    "removes": _removes,
+    "applies": _applies,
+    "trusts": _trusts,
+}
+"""What an operator does."""
 
 
 def _connector(words: "_Words") -> Statement:
@@ -462,54 +397,54 @@ def _connector(words: "_Words") -> Statement:
     if not failed:
         words.need("finishes")
     operation = words.operation()
-    message = words.quoted()
-    attempt = None
-    if words.take("as", "attempt"):
-        attempt = words.number("the number of the attempt")
-    return ConnectorReports(
-        operation=operation, succeeded=not failed, message=message, attempt=attempt
-    )
+    outcome = Outcome(succeeded=not failed, message=words.quoted())
+    attempt = words.number("an attempt's number") if words.take("as", "attempt") else None
+    return Acts(lambda harness: harness.report(operation, outcome, attempt))
 
 
 def _server(words: "_Words") -> Statement:
     if words.take("starts"):
-        return ServerChange("starts")
+        return Acts(lambda harness: harness.start())
     words.need("is", "killed")
-    in_commit = words.take("in", "the", "next", "commit")
-    return ServerChange("is killed in the next commit" if in_commit else "is killed")
+    if words.take("in", "the", "next", "commit"):
+        return Acts(lambda harness: harness.doom())
+    return Acts(lambda harness: harness.kill())
+
+
+def _clock(words: "_Words") -> Statement:
+    words.need("jumps")
+    by = words.signed_span()
+    return Acts(lambda harness: harness.jump(by))
 
 
 def _expectation(words: "_Words") -> Statement:
-    if words.take("incarnation"):
-        words.need("of")
+    if words.take("incarnation", "of"):
         scope = words.name("the name of the scope")
         words.need("is")
         return ExpectIncarnation(scope, words.number("the incarnation"))
-    if words.take("rolling", "update"):
-        words.need("of")
-        number = words.number("a maintenance, such as 1")
+    if words.take("rolling", "update", "of"):
+        number = words.number(A_MAINTENANCE)
         words.need("is")
         return ExpectRolling(number, words.one_of(RollingState, "the state of its rolling updates"))
     if words.take("alerts"):
         return ExpectAlerts(_alerts(words))
-    if words.take("no"):
-        if words.take("alerts"):
-            return ExpectAlerts(frozenset())
-        if words.take("machine"):
-            return ExpectHost(words.name("the name of the machine"), None)
-        words.need("operation")
+    if words.take("no", "alerts"):
+        return ExpectAlerts(frozenset())
+    if words.take("no", "machine"):
+        return ExpectHost(words.name("the name of the machine"), None)
+    if words.take("no", "operation"):
         return ExpectOperation(operation=words.operation(), status=None)
     if words.at_operation():
         return _expected_operation(words)
     machine = words.name(
-        "a machine, an operation such as 1.1, 'incarnation of', 'rolling update of', 'alerts' "
-        "or 'no'"
+        "a machine, an operation such as 1.1, 'incarnation of', 'rolling update of', 'alerts', "
+        "'no alerts', 'no machine' or 'no operation'"
     )
     if words.take("is", "on", "host"):
         return ExpectHost(machine, words.name("the name of the host"))
     version = versions.NEWEST.name
     if words.take("by"):
-        version = words.one_of_these([v.name for v in versions.VERSIONS], "an api-version")
+        version = words.one_of_these(versions.BY_NAME, "an api-version")
     words.need("sees")
     events = [] if words.take("nothing") else [_expected_event(words)]
     while events and words.take("and"):
@@ -534,30 +469,16 @@ def _expected_operation(words: "_Words") -> Statement:
     operation = words.operation()
     words.need("is")
     status = words.one_of(EventStatus, "a status")
-    because: StartCause | None = None
-    waits_for, held = "", False
-    since: timedelta | None = None
-    not_before: timedelta | None = None
-    while words.more:
-        if words.take("because"):
-            because = words.one_of(StartCause, "why it started")
-        elif words.take("waiting", "for"):
-            waits_for = words.operation()
-        elif words.take("held"):
-            held = True
-        elif words.take("since"):
-            since = words.span(A_TIME)
-        elif words.take("not", "before"):
-            not_before = words.span(A_TIME)
-        else:
-            raise words.error(
-                "'because CAUSE', 'waiting for OPERATION', 'held', 'since TIME', "
-                "'not before TIME', or the end of the line"
-            )
-    return ExpectOperation(
-        operation=operation, status=status, because=because, waits_for=waits_for, held=held,
-        since=since, not_before=not_before,
-    )  # fmt: skip
+    options = words.options(
+        {
+            "because": ("because", lambda: words.one_of(StartCause, "why it started")),
+            "waiting for": ("waits_for", words.operation),
+            "held": ("held", lambda: True),
+            "since": ("since", lambda: words.span(A_TIME)),
+            "not before": ("not_before", lambda: words.span(A_TIME)),
+        }
+    )
+    return ExpectOperation(operation=operation, status=status, **options)
 
 
 def _alerts(words: "_Words") -> frozenset[tuple[AlertKind, str]]:
@@ -567,13 +488,22 @@ def _alerts(words: "_Words") -> frozenset[tuple[AlertKind, str]]:
         if kind is AlertKind.HELD:
             covers = words.one_of(HoldKind, "what is held")
             name = "" if covers is HoldKind.EVERYTHING else words.name("the name of what is held")
-            alerts.add((kind, f"{covers} {name}".rstrip()))
+            about = f"{covers} {name}".rstrip()
         elif kind is AlertKind.DOUBTED:
-            words.need(CLOCK)
-            alerts.add((kind, CLOCK))
+            words.need(about := CLOCK)
         else:
-            alerts.add((kind, words.reference()))
+            about = words.reference()
+        alerts.add((kind, about))
     return frozenset(alerts)
+
+
+_SUBJECTS: Final[dict[str, Callable[["_Words"], Statement | None]]] = {
+    "operator": _operator,
+    "connector": _connector,
+    "server": _server,
+    "clock": _clock,
+    "expect": _expectation,
+}
 
 
 class _Words:
@@ -621,31 +551,44 @@ class _Words:
         return self._words[self._next] if self.more else ""
 
     def error(self, expected: str) -> ScriptError:
-        """Return what is wrong with the next word."""
         found = f"found {self._word!r}" if self.more else "the line ends"
         return ScriptError(f"{self.where}: {found}; expected {expected}")
 
     def take(self, *words: str) -> bool:
-        """Take these words if they come next."""
         if self._words[self._next : self._next + len(words)] != list(words):
             return False
         self._next += len(words)
         return True
 
     def need(self, *words: str) -> None:
-        """Take these words, or fail."""
         if not self.take(*words):
             raise self.error(repr(" ".join(words)))
 
     def word(self, expected: str) -> str:
-        """Take the next word, whatever it is."""
         if self._word in {"", ","}:
             raise self.error(expected)
         self._next += 1
         return self._words[self._next - 1]
 
+    def options(self, known: dict[str, tuple[str, Callable[[], object]] | None]) -> dict[str, Any]:
+        """Take options in any order, up to the end of the line, or to one that is None.
+
+        Args:
+            known: By its first words, an option's attribute and what takes its value.
+        """
+        found: dict[str, Any] = {}
+        while self.more:
+            for words, option in known.items():
+                if option is None and self.is_one_of([words]):
+                    return found
+                if option is not None and self.take(*words.split()):
+                    found[option[0]] = option[1]()
+                    break
+            else:
+                raise self.error(", ".join(map(repr, known)) + ", or the end of the line")
+        return found
+
     def end(self) -> None:
-        """Fail if a word is left."""
         if self.more:
             raise self.error("the end of the line")
 
@@ -654,25 +597,25 @@ class _Words:
         return self.word("a text").strip('"') if self._word.startswith('"') else ""
 
     def name(self, expected: str) -> str:
-        """Take a name as the fleet file allows it."""
         if self.more and not fleet.NAME.fullmatch(self._word):
             raise self.error(expected)
         return self.word(expected)
 
     def names(self, expected: str) -> tuple[str, ...]:
-        """Take names with commas between them."""
         found = [self.name(expected)]
         while self.take(","):
             found.append(self.name(expected))
         return tuple(found)
 
     def span(self, expected: str) -> timedelta:
-        """Take a span of time."""
         span = _span(self._word)
         if span is None:
             raise self.error(expected)
         self._next += 1
         return span
+
+    def seconds(self) -> int:
+        return int(self.span("a span, such as 90s").total_seconds())
 
     def signed_span(self) -> timedelta:
         """Take a span with its sign, such as `+24h`."""
@@ -683,7 +626,6 @@ class _Words:
         return span if sign == "+" else -span
 
     def number(self, expected: str) -> int:
-        """Take a whole number."""
         if not NUMBER.fullmatch(self._word):
             raise self.error(expected)
         return int(self.word(expected))
@@ -694,27 +636,22 @@ class _Words:
         return self.operation() if self.at_operation() else str(self.number(expected))
 
     def at_operation(self) -> bool:
-        """Tell whether an operation such as `1.2` comes next."""
         return OPERATION.fullmatch(self._word) is not None
 
     def operation(self) -> str:
-        """Take an operation, such as `1.2`."""
         if not self.at_operation():
             raise self.error("an operation, such as 1.2")
         return self.word("an operation")
 
     def is_one_of(self, known: Iterable[str]) -> bool:
-        """Tell whether one of these words comes next."""
         return self._word in set(known)
 
     def one_of_these(self, known: Iterable[str], expected: str) -> str:
-        """Take one of these words."""
         if not self.is_one_of(known):
             raise self.error(f"{expected}: {', '.join(known)}")
         return self.word(expected)
 
     def one_of(self, kind: type[Word], expected: str) -> Word:
-        """Take a member of an enum."""
         return kind(self.one_of_these(kind, expected))
 
 

@@ -1,20 +1,17 @@
 """A scenario, played over the real rules, store and documents."""
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 
-from forewarn.connectors.port import Outcome
-from forewarn.control.plane import Plane
-from forewarn.maintenance import planner
 from forewarn.maintenance.model import Operation, Refused
 from forewarn.protocol import codec, document, versions
 from forewarn.protocol.tolerant import Listed
 from forewarn.testing import parser
-from forewarn.testing.harness import BEGINNING, Harness, ServerDown, ServerKilled
+from forewarn.testing.harness import Harness, Impossible, ServerDown, ServerKilled
+from forewarn.testing.parser import BEGINNING
 
 TIME_PASSES = "time passes"
 """The text of an entry that no line caused: the ticker did what was due."""
@@ -80,10 +77,6 @@ def shown(entry: TimelineEntry) -> list[str]:
     return lines
 
 
-class _Impossible(Exception):  # noqa: N818 - the fault of a line, told with its number
-    """A line needs something that does not exist."""
-
-
 class _Play:
     def __init__(self, scenario: parser.Scenario) -> None:
         self._scenario = scenario
@@ -97,7 +90,7 @@ class _Play:
                 for _ in self._harness.run_until(line.at, inclusive=not line.before_ticker):
                     yield self._entry(None, TIME_PASSES)
                 self._play(line)
-            except (ServerDown, _Impossible) as error:
+            except (ServerDown, Impossible) as error:
                 raise ScenarioBroken(self._scenario.name, line, str(error)) from error
             yield self._entry(line.number, line.text)
 
@@ -113,7 +106,7 @@ class _Play:
             if isinstance(line.statement, parser.Expectation):
                 broken = complaint(self._harness, line.statement)
             else:
-                self._do(line.statement)
+                line.statement.act(self._harness)
         except Refused as refusal:
             if refusal.code is not line.refused:
                 broken = f"it was refused as {refusal.code}: {refusal.message}"
@@ -123,73 +116,6 @@ class _Play:
             broken = broken or ("it was not refused" if line.refused else "")
         if broken:
             raise ScenarioBroken(self._scenario.name, line, broken)
-
-    def _do(self, statement: parser.Statement) -> None:
-        harness = self._harness
-        match statement:
-            case parser.ServerChange(action="starts"):
-                harness.start()
-            case parser.ServerChange(action="is killed"):
-                harness.kill()
-            case parser.ServerChange():
-                harness.doom()
-            case parser.ClockJumps():
-                harness.jump(statement.by)
-            case parser.TrustsClock():
-                harness.trust_clock()
-            case parser.Approves():
-                self._approve(statement)
-            case parser.ConnectorReports():
-                self._report(statement)
-            case parser.Asks():
-                scope = self._scope_of(statement.machine)
-                harness.ask(lambda plane: plane.record_requests([scope]))
-            case (
-                parser.Schedules()
-                | parser.Steers()
-                | parser.Holds()
-                | parser.Removes()
-                | parser.Applies()
-            ):
-                harness.ask(_operator_request(statement))
-            case _:
-                raise AssertionError(f"{statement} is an expectation")
-
-    def _approve(self, statement: parser.Approves) -> None:
-        """Approve as a client does: by the ids of the document, in a request that is decoded."""
-        scope = self._scope_of(statement.machine)
-        ids: list[str] = []
-        for operation_id in statement.operations:
-            operation = self._harness.operation(operation_id)
-            if operation is None:
-                raise _Impossible(f"there is no operation {operation_id} to approve")
-            own = [event.id for event in operation.events if event.scope == scope]
-            ids.extend(own or [event.id for event in operation.events])
-        if not statement.operations:
-            read = self._harness.reads(scope, versions.NEWEST)
-            ids = [event.event_id for event in read.events]
-            if not ids:
-                raise _Impossible(f"{statement.machine} sees no event to approve")
-        body = codec.encode_start_requests(ids)
-        self._harness.ask(
-            lambda plane: plane.approve(
-                scope, codec.decode_start_requests(body), by=statement.machine, address=""
-            )
-        )
-
-    def _report(self, statement: parser.ConnectorReports) -> None:
-        task = self._harness.attempts.get(statement.operation)
-        if task is None:
-            raise _Impossible(f"the connector has no task for {statement.operation}")
-        attempt = task.attempt if statement.attempt is None else statement.attempt
-        outcome = Outcome(succeeded=statement.succeeded, message=statement.message)
-        self._harness.ask(lambda plane: plane.finish(statement.operation, attempt, outcome))
-
-    def _scope_of(self, name: str) -> str:
-        machine = self._harness.machine(name)
-        if machine is None:
-            raise _Impossible(f"there is no machine {name}")
-        return machine.scope
 
     def _entry(self, line: int | None, said: str) -> TimelineEntry:
         return TimelineEntry(
@@ -223,45 +149,6 @@ class _Play:
                     )
                 )
         return changes
-
-
-def _operator_request(statement: parser.OperatorStatement) -> Callable[[Plane], "Future[Any]"]:
-    match statement:
-        case parser.Schedules():
-            at = statement.not_before
-            request = planner.Request(
-                event_type=statement.event_type,
-                machines=statement.machines,
-                scope=statement.scope,
-                host=statement.host,
-                source=statement.source,
-                not_before=None if at is None else BEGINNING + at,
-                duration_seconds=statement.duration_seconds,
-                no_notice=statement.no_notice,
-                without_notice=statement.without_notice,
-                requested_by=statement.by,
-            )
-            return lambda plane: plane.request(request)
-        case parser.Holds(kind=kind, name=name, by=by):
-            if statement.release:
-                return lambda plane: plane.release(kind, name, by=by)
-            return lambda plane: plane.hold(kind, name, reason=statement.reason, by=by)
-        case parser.Removes():
-            return lambda plane: plane.remove_machines(statement.machines)
-        case parser.Applies():
-            return lambda plane: plane.apply_fleet(statement.fleet, prune=statement.prune)
-        case parser.Steers(verb="cancels", reference=reference):
-            return lambda plane: plane.cancel(reference, reason=statement.reason)
-        case parser.Steers(verb="approves", reference=reference, by=by):
-            return lambda plane: plane.approve_for_guests([reference], by=by)
-        case parser.Steers(verb="acknowledges", reference=reference, by=by):
-            return lambda plane: plane.acknowledge([reference], by)
-        case parser.Steers(verb="resumes", reference=reference, by=by):
-            return lambda plane: plane.resume(int(reference), by=by)
-        case parser.Steers(reference=reference, by=by):
-            return lambda plane: plane.postpone(reference, BEGINNING + statement.to, by=by)
-        case _:
-            assert_never(statement)
 
 
 def complaint(harness: Harness, expected: parser.Expectation) -> str:
