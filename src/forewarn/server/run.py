@@ -31,13 +31,11 @@ import structlog
 from forewarn import systemd
 from forewarn.clock import SystemClock
 from forewarn.connectors.command import CommandUnusable
-from forewarn.control.plane import Plane
-from forewarn.control.service_clock import ServiceClock
 from forewarn.server import logs
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import connections
 from forewarn.server.secret_files import SecretUnusable
-from forewarn.server.service import Crashed, Opened, Service, clock_of, policy_of
+from forewarn.server.service import Crashed, Service, clock_of, policy_of
 from forewarn.server.settings import GuestSettings, Settings
 from forewarn.server.sockets import SocketUnusable
 from forewarn.settings import state_folder
@@ -47,8 +45,8 @@ from forewarn.version import __version__
 
 STOPPED: Final = 0
 CRASHED: Final = 1
-BAD_STORE: Final = 6
 BAD_SETTINGS: Final = 2
+BAD_STORE: Final = 6
 BAD_SOCKET: Final = 10
 BY_SIGNAL: Final = 128
 """And the signal's number, as shells count it."""
@@ -56,8 +54,6 @@ BY_SIGNAL: Final = 128
 SPARE_FILES: Final = 2 * connections.MAX_CONNECTIONS + 256
 """Open files beside guests' connections: operators' ones on both of their sockets, the database's,
 and those of programs that carry maintenance out. Guests cannot take these."""
-
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 YOUNG_OBJECTS: Final = 10_000
 """How many containers are made before the collector looks at the new ones, 700 by default: circles
@@ -67,22 +63,22 @@ _log = structlog.get_logger(__name__)
 
 
 def serve(settings: Settings) -> int:
-    """Run the service until it is asked to stop.
-
-    Args:
-        settings: As `settings.load` returns them.
-
-    Returns:
-        The process's exit status.
-    """
+    """Run the service until it is asked to stop, and return the process's exit status."""
     logs.set_up(settings.log)
     may_open = _raise_open_files(settings.guest.connections + SPARE_FILES)
     settings = msgspec.structs.replace(settings, guest=_within(settings.guest, may_open))
     path = Path(settings.store.path)
-    if path.parent == state_folder(os.environ):
-        with contextlib.suppress(OSError):  # the store says what is wrong with its folder
+    # What is wrong with the folder, opening the store says.
+    with contextlib.suppress(OSError):
+        if path.parent == state_folder(os.environ):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _tell_of_open_folder(path.parent)
+        mode = stat.S_IMODE(path.parent.stat().st_mode)
+        if os.name == "posix" and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            _log.warning(
+                "any user may replace the database: set its folder to mode 0700",
+                folder=str(path.parent),
+                mode=f"{mode:04o}",
+            )
     try:
         store = sqlite.open_store(path, made=functools.partial(_tell_of_new, path))
     except StoreError as error:
@@ -93,26 +89,12 @@ def serve(settings: Settings) -> int:
 
 
 def _tell_of_new(path: Path) -> None:
-    """Say loudly that nothing is known: to guests, an empty service is as good as a lost one."""
+    # To guests, an empty service is as good as a lost one.
     _log.warning(
         "a new database was made: no guest is known until a fleet is applied; if there was one "
         "before, end the service and look at store.path",
         database=str(path),
     )
-
-
-def _tell_of_open_folder(folder: Path) -> None:
-    """Say that others may replace the database, as they may in a folder that they can write to."""
-    try:
-        mode = stat.S_IMODE(folder.stat().st_mode)
-    except OSError:
-        return  # the store says what is wrong with it
-    if os.name == "posix" and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        _log.warning(
-            "any user may replace the database: set its folder to mode 0700",
-            folder=str(folder),
-            mode=f"{mode:04o}",
-        )
 
 
 def _within(guest: GuestSettings, may_open: int) -> GuestSettings:
@@ -136,11 +118,7 @@ def _within(guest: GuestSettings, may_open: int) -> GuestSettings:
 
 
 def _raise_open_files(needed: int) -> int:
-    """Let the process open as many files as it may need, as far as its hard limit lets it.
-
-    Returns:
-        How many it may open now; `needed` where there is no limit.
-    """
+    """Raise the process's soft limit of open files as far as needed, and return what it is then."""
     try:
         import resource  # noqa: PLC0415 - there is none on Windows, nor such a limit
     except ImportError:
@@ -156,36 +134,27 @@ def _raise_open_files(needed: int) -> int:
 async def _run(settings: Settings, store: Store) -> int:
     stop = asyncio.Event()
     _follow_signals(stop)
+    status, tell_systemd = STOPPED, systemd.Notifier(os.environ).tell
     try:
-        clock = clock_of(store, settings.clock.scale, SystemClock())
         service = Service(
             settings=settings,
             store=store,
-            clock=clock,
-            guests=functools.partial(_guests, settings),
+            clock=clock_of(store, settings.clock.scale, SystemClock()),
+            guests=lambda plane, watch: GuestPlane(
+                settings, plane, watch, policy_of(settings.rules), _mint
+            ),
             mint=_mint,
         )
-    except StoreError as error:
-        _log.error(str(error))
+    except (StoreError, CommandUnusable) as error:
         store.close()
-        return BAD_STORE
-    except CommandUnusable as error:
+        if isinstance(error, StoreError):
+            _log.error(str(error))
+            return BAD_STORE
         _log.error(f"at [connector]: {error}")
-        store.close()
         return BAD_SETTINGS
-    _follow_reload(service)
-    status = await _until_stopped(service, settings, stop)
-    systemd.Notifier(os.environ).tell("STOPPING=1")
-    try:
-        await service.close()
-    except TimeoutError:
-        _log.error("stopping took too long; what was committed is safe")
-        _end(CRASHED)  # a thread that hangs would hold up an orderly end for ever
-    _log.info("stopped", status=status)
-    return status
-
-
-async def _until_stopped(service: Service, settings: Settings, stop: asyncio.Event) -> int:
+    if os.name == "posix" and not sys.stderr.isatty():
+        # At a terminal SIGHUP says that the terminal is gone: it ends the service, as others.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
     try:
         opened = await service.open()
         # What start-up made stays: the collector need never look at it again, which would stop
@@ -193,33 +162,32 @@ async def _until_stopped(service: Service, settings: Settings, stop: asyncio.Eve
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS)
-        _announce(settings, opened)
+        _log.info(
+            "ready",
+            version=__version__,
+            pid=os.getpid(),
+            database=settings.store.path,
+            **msgspec.structs.asdict(opened),
+        )
+        tell_systemd("READY=1")
         await service.wait(stop)
     except StoreError as error:
         _log.error(str(error))
-        return BAD_STORE
+        status = BAD_STORE
     except (SocketUnusable, SecretUnusable) as error:
         _log.error(str(error))
-        return BAD_SOCKET
+        status = BAD_SOCKET
     except Crashed as error:
         _log.error(str(error), exc_info=error.__cause__)
-        return CRASHED
-    return STOPPED
-
-
-def _announce(settings: Settings, opened: Opened) -> None:
-    """Say that the service is ready, to people and to systemd."""
-    _log.info(
-        "ready",
-        version=__version__,
-        pid=os.getpid(),
-        database=settings.store.path,
-        machines=opened.machines,
-        scopes=opened.scopes,
-        operators=list(opened.operators),
-        guests=list(opened.guests),
-    )
-    systemd.Notifier(os.environ).tell("READY=1")
+        status = CRASHED
+    tell_systemd("STOPPING=1")
+    try:
+        await service.close()
+    except TimeoutError:
+        _log.error("stopping took too long; what was committed is safe")
+        _end(CRASHED)  # a thread that hangs would hold up an orderly end for ever
+    _log.info("stopped", status=status)
+    return status
 
 
 def _follow_signals(stop: asyncio.Event) -> None:
@@ -233,33 +201,18 @@ def _follow_signals(stop: asyncio.Event) -> None:
         _log.info("stopping", signal=signal.Signals(number).name)
         stop.set()
 
-    for number in SIGNALS:
+    for number in (signal.SIGTERM, signal.SIGINT):
         if os.name == "posix":
             loop.add_signal_handler(number, asked, int(number))
         else:  # Windows' loops know no signals: the handler runs between two bytecodes
             signal.signal(number, lambda caught, _: loop.call_soon_threadsafe(asked, caught))
 
 
-def _follow_reload(service: Service) -> None:
-    """Read again at SIGHUP what may be changed while the service runs.
-
-    At a terminal SIGHUP says that the terminal is gone, and ends the service as it ends others.
-    """
-    if os.name == "posix" and not sys.stderr.isatty():
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
-
-
 def _end(status: int) -> NoReturn:
-    """End the process without waiting for anything."""
-    os._exit(status)
-
-
-def _guests(settings: Settings, plane: Plane, watch: ServiceClock) -> GuestPlane:
-    return GuestPlane(settings, plane, watch, policy_of(settings.rules), _mint)
+    os._exit(status)  # without waiting for anything
 
 
 def _mint() -> str:
-    """Return a new GUID."""
     return str(uuid.uuid4())  # noqa: TID251 - the one place that supplies ids to the rest
 
 

@@ -76,7 +76,7 @@ class Service:
         settings: Judged, with absolute places.
         store: Open, and this process's alone; `close` closes it.
         clock: The service's time.
-        guests: Makes the guest plane, which asks the control plane and reads the clock.
+        guests: Makes the guest plane.
         mint: Gives a new GUID at each call.
     """
 
@@ -326,16 +326,8 @@ def clock_of(store: Store, scale: float, real: Clock) -> Clock:
     """Return the service's clock: the machine's own, or one that runs `scale` times as fast.
 
     The database remembers the scale that it was first served with. A scaled clock's times lie
-    beside the machine's for ever, so another scale is refused; the same goes on from where the
-    clock would be by now.
-
-    Args:
-        store: Where the clock's origin is kept.
-        scale: The service's seconds in a real one.
-        real: The machine's clock.
-
-    Raises:
-        StoreUnusable: The database was served with another scale.
+    beside the machine's for ever, so another scale is refused (StoreUnusable); the same goes on
+    from where the clock would be by now.
     """
     with store.read() as reading:
         kept = reading.setting(CLOCK_SETTING)
@@ -351,9 +343,7 @@ def clock_of(store: Store, scale: float, real: Clock) -> Clock:
                 f"not those of {scale:g}: set clock.scale = {origin.scale:g}, or name another "
                 "file at store.path"
             )
-    if scale == 1.0:
-        return real
-    return ScaledClock(scale, origin.origin, origin.real_origin)
+    return real if scale == 1.0 else ScaledClock(scale, origin.origin, origin.real_origin)
 
 
 class _Origin(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ docs/reference/api.md describes each route; a test compares.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -340,10 +341,9 @@ async def approve(
 ) -> schemas.OperationList:
     """Approve for the guests: all references or, if one is unknown, none."""
     address = request.client.host if request.client else ""
-    approved = await backend.done(
-        backend.plane.approve_for_guests(data.references, by=_who(data.by), address=address)
-    )
-    return _listed(backend, approved)
+    by = _who(data.by)
+    approved = backend.plane.approve_for_guests(data.references, by=by, address=address)
+    return await _listed(backend, approved)
 
 
 @_post("/v1/cancellations", schemas.CancellationRequest)
@@ -353,7 +353,7 @@ async def cancel(
     """Cancel what has not started."""
     why = one_line(data.reason, "reason")
     reason = f"cancelled by {_who(data.by)}" + (f": {why}" if why else "")
-    return _listed(backend, await backend.done(backend.plane.cancel(data.reference, reason=reason)))
+    return await _listed(backend, backend.plane.cancel(data.reference, reason=reason))
 
 
 @_post("/v1/maintenance/{number:int}/resume", schemas.ResumptionRequest)
@@ -361,7 +361,7 @@ async def resume(
     backend: TheBackend, number: ByNumber, data: JSONBody[schemas.ResumptionRequest]
 ) -> schemas.OperationList:
     """Resume the paused rolling updates of a maintenance; the answer is what was announced."""
-    return _listed(backend, await backend.done(backend.plane.resume(number, by=_who(data.by))))
+    return await _listed(backend, backend.plane.resume(number, by=_who(data.by)))
 
 
 @_post("/v1/postponements", schemas.PostponementRequest)
@@ -371,7 +371,7 @@ async def postpone(
     """Move Scheduled events later, all of them or none."""
     later = requests.in_utc(data.not_before, "not_before")
     postponed = backend.plane.postpone(data.reference, later, by=_who(data.by))
-    return _listed(backend, await backend.done(postponed))
+    return await _listed(backend, postponed)
 
 
 @_get("/v1/holds")
@@ -388,7 +388,7 @@ async def hold(backend: TheBackend, data: JSONBody[schemas.HoldRequest]) -> sche
     _judge_place(data.kind, data.name)
     reason = one_line(data.reason, "reason")
     held = backend.plane.hold(data.kind, data.name, reason=reason, by=_who(data.by))
-    return _listed(backend, await backend.done(held))
+    return await _listed(backend, held)
 
 
 @_delete("/v1/holds")
@@ -398,7 +398,7 @@ async def release(
     """Release a hold; the answer is what it covered."""
     _judge_place(kind, name)
     released = backend.plane.release(kind, name, by=_who(by))
-    return _listed(backend, await backend.done(released))
+    return await _listed(backend, released)
 
 
 @_get("/v1/alerts")
@@ -415,7 +415,7 @@ async def acknowledge(
 ) -> schemas.OperationList:
     """Acknowledge failures, so that their alerts end: all of them or none."""
     noted = backend.plane.acknowledge(data.references, _who(data.by))
-    return _listed(backend, await backend.done(noted))
+    return await _listed(backend, noted)
 
 
 @_post("/v1/operations/{operation:str}/resolution", schemas.ResolutionRequest)
@@ -424,7 +424,7 @@ async def resolve(
 ) -> schemas.OperationList:
     """Record the result of an operation whose outcome is unknown, or run it again."""
     resolved = backend.plane.resolve(operation, data.verdict, _who(data.by))
-    return _listed(backend, await backend.done(resolved))
+    return await _listed(backend, resolved)
 
 
 def _judge_place(kind: HoldKind, name: str) -> None:
@@ -445,7 +445,10 @@ def _shown(backend: Backend, operations: Iterable[Operation]) -> tuple[schemas.O
     return views.operations(operations, backend.inventory.name_of_scope, backend.now())
 
 
-def _listed(backend: Backend, operations: tuple[Operation, ...]) -> schemas.OperationList:
+async def _listed(
+    backend: Backend, changed: "Future[tuple[Operation, ...]]"
+) -> schemas.OperationList:
+    operations = await backend.done(changed)
     return schemas.OperationList(operations=_shown(backend, operations))
 
 

@@ -7,7 +7,8 @@ ignore keys of an answer that they do not know: later releases add some.
 
 Values that the API shows unchanged (`Alert`, `Approval`, `Intervention`, `Tombstone`) are the
 rules' own types. A shape that differs from the rules' value, because it shows names instead of keys
-or counts instead of lists, has a name that ends in `View`.
+or counts instead of lists, has a name that ends in `View`; `maintenance.model` explains the fields
+that both have. A `reference` is an event's id, an operation (`12.1`) or a maintenance (`12`).
 """
 
 from datetime import datetime
@@ -19,6 +20,7 @@ from forewarn.maintenance import planner
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.model import (
     Approval,
+    Hold,
     HoldKind,
     Intervention,
     RollingState,
@@ -85,9 +87,6 @@ class ListPage(Value, frozen=True, kw_only=True):
     """The `cursor` of the next page; `""` after the last."""
 
 
-# Errors.
-
-
 class ErrorDetail(Value, frozen=True, kw_only=True):
     """What went wrong."""
 
@@ -102,9 +101,6 @@ class ErrorBody(Value, frozen=True, kw_only=True):
     """The body of every answer that is not a success."""
 
     error: ErrorDetail
-
-
-# The fleet.
 
 
 class Names(Value, frozen=True, kw_only=True):
@@ -155,7 +151,6 @@ class MachineView(Value, frozen=True, kw_only=True):
     name: str
     scope: str
     kind: ScopeKind
-    """Of its scope."""
     update_domain: int
     fault_domain: int
     host: str
@@ -165,7 +160,6 @@ class MachineView(Value, frozen=True, kw_only=True):
     last_seen: LastSeen | None
     """Null for a machine that has not asked since the service started."""
     events: tuple[str, ...]
-    """The ids of its live events."""
 
 
 class MachinePage(ListPage, frozen=True, kw_only=True):
@@ -191,14 +185,11 @@ class ScopeView(Value, frozen=True, kw_only=True):
     kind: ScopeKind
     update_domains: int
     incarnation: int
-    """Of its document."""
     priority: Priority
     automatically_approve: tuple[EventType, ...]
     terminate_notice_minutes: int | None
     machines: int
-    """How many."""
     events: tuple[str, ...]
-    """The ids of its live events."""
 
 
 class ScopePage(ListPage, frozen=True, kw_only=True):
@@ -218,10 +209,6 @@ class ScopeDetail(ScopeView, frozen=True, kw_only=True):
     """A scope with its machines by update domain."""
 
     domains: tuple[UpdateDomain, ...]
-    """All of them, also those without machines."""
-
-
-# Maintenance.
 
 
 class MaintenanceRequest(planner.Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -232,7 +219,6 @@ class MaintenanceRequest(planner.Request, frozen=True, kw_only=True, forbid_unkn
     not_before: Moment | None = None
     """Null for as soon as the least notice allows."""
     requested_by: ShortText = msgspec.field(name="by", default="")
-    """Who asks, kept in history."""
 
 
 class EventView(Value, frozen=True, kw_only=True):
@@ -244,7 +230,6 @@ class EventView(Value, frozen=True, kw_only=True):
     machines: tuple[str, ...]
     approval: Approval | None
     silent: bool
-    """Its scope was off when it was announced: no guest sees it, and it needs no approval."""
 
 
 class OperationState(Value, frozen=True, kw_only=True):
@@ -255,7 +240,6 @@ class OperationState(Value, frozen=True, kw_only=True):
     source: EventSource
     description: str
     duration_seconds: int
-    """The expected interruption; 0 none, -1 unknown."""
     status: EventStatus
     announced_at: datetime
     not_before: datetime
@@ -264,34 +248,24 @@ class OperationState(Value, frozen=True, kw_only=True):
     were released now; null unless Scheduled."""
     started_at: datetime | None
     waits_for: str
-    """The operation that must end before this one may start; `""` for none."""
     held_at: datetime | None
-    """When the hold that keeps it from starting was placed; null while there is none."""
     hosts: tuple[str, ...]
-    """The known hosts of its machines when it was announced."""
     outcome_unknown: str
-    """Why nobody knows whether it was carried out; `""` where that is known."""
 
 
 class OperationView(OperationState, frozen=True, kw_only=True):
     """What is carried out as one; all of it starts at one instant."""
 
     id: str
-    """`<maintenance>.<n>`, such as `12.1`."""
     start_cause: StartCause | None
     ended_at: datetime | None
     took_seconds: float | None
     """From start to end; null until it has ended, and for what never started."""
     rolling_update: int | None
-    """The index of its maintenance's rolling update that it is a step of; null for none."""
     outcome: str
-    """The connector's last message, or why it was cancelled."""
     acknowledged_by: str
-    """The operator who acknowledged its failure; `""` while nobody has."""
     attempt: int
-    """How many times an executor has claimed it."""
     interventions: tuple[Intervention, ...]
-    """What operators did to it, oldest first."""
     events: tuple[EventView, ...]
 
 
@@ -305,7 +279,6 @@ class RollingUpdateView(Value, frozen=True, kw_only=True):
     """A scope, or a host, taken one update domain after another."""
 
     scope: str
-    """`""` where a host is updated."""
     host: str
     state: RollingState
     reason: str
@@ -340,18 +313,14 @@ class MaintenanceView(Value, frozen=True, kw_only=True):
     event_type: EventType
     source: EventSource
     targets: tuple[str, ...]
-    """Machines, or one scope or host, as the request named them."""
     requested_by: str
     requested_at: datetime
     description: str
     duration_seconds: int
     without_notice: bool
     announced: int
-    """How many operations it has had so far."""
     rolling_updates: tuple[RollingUpdateView, ...]
-    """What is taken one update domain after another; empty where one step was all."""
     interventions: tuple[Intervention, ...]
-    """What operators did to its rolling updates, oldest first."""
 
 
 class MaintenanceDetail(Value, frozen=True, kw_only=True):
@@ -406,7 +375,6 @@ class LiveEvent(OperationState, frozen=True, kw_only=True):
     machines: tuple[str, ...]
     approval: Approval | None
     silent: bool
-    """Its scope was off when it was announced: no guest sees it, and it needs no approval."""
     shown_to: ShownTo
     agents: tuple[AgentWord, ...]
     """Of the machines whose agents say how they fare."""
@@ -426,9 +394,6 @@ class HistoryPage(ListPage, frozen=True, kw_only=True):
     operations: tuple[OperationView, ...]
 
 
-# What operators do to pending maintenance.
-
-
 class ApprovalRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Approves for the guests: all references or, if one is unknown, none."""
 
@@ -440,9 +405,7 @@ class CancellationRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields
     """Cancels what has not started."""
 
     reference: str
-    """An event's id, an operation (`12.1`) or a maintenance (`12`)."""
     reason: Reason = ""
-    """Kept in history."""
 
 
 class ResumptionRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -453,7 +416,6 @@ class PostponementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields
     """Moves Scheduled events later, all of them or none."""
 
     reference: str
-    """An event's id, an operation (`12.1`) or a maintenance (`12`)."""
     not_before: Moment
     """Later than the NotBefore that guests have read."""
 
@@ -465,17 +427,11 @@ class HoldRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: ShortText = ""
     """The scope's, the machine's, or the host's as the fleet spells it; `""` for everything."""
     reason: Reason = ""
-    """Shown to whoever asks why nothing starts."""
 
 
-class HoldView(Value, frozen=True, kw_only=True):
-    """A hold."""
+class HoldView(Hold, frozen=True, kw_only=True):
+    """A hold, by the name that the fleet gives."""
 
-    kind: HoldKind
-    name: str
-    reason: str
-    by: str
-    at: datetime
     operations: Names
     """The operations that it keeps from starting now."""
 
@@ -504,13 +460,9 @@ class AlertList(Value, frozen=True, kw_only=True):
     """What needs an operator, oldest first; empty when all is well."""
 
     now: datetime
-    """The service's time."""
     count: int
     items: tuple[Alert, ...]
     """The first MAX_ITEMS of them."""
-
-
-# The service itself.
 
 
 class ServiceTime(Value, frozen=True, kw_only=True):
