@@ -9,7 +9,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test soak kill vm check simulate format mutants bench lock clean
+.PHONY: help demo demo-pool serve test soak kill storm vm check simulate format mutants bench lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,14 +26,19 @@ serve: $(VENV)/.server ## Run the service with its defaults (ARGS="--config FILE
 test: $(VENV)/.dev ## Run every test but the soaks
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-soak: $(VENV)/.dev ## Run what is long by nature: the tests marked soak, 100 seeds, 200 kills
+soak: $(VENV)/.dev ## Run what is long by nature: the tests marked soak, 100 seeds, 200 kills, a storm
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m soak $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m simulation.run --seeds 100
 	@PYTHONPATH=tests $(BIN)/python -m kills
+	@PYTHONPATH=tests:benchmarks $(BIN)/python -m attacks
 
 kill: $(VENV)/.dev ## Kill the service 200 times under load and judge what is left (SEED=N KILLS=N FRESH=N BREAK=NAME)
 	@PYTHONPATH=tests $(BIN)/python -m kills $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) \
 		$(if $(FRESH),--fresh $(FRESH)) $(if $(BREAK),--break $(BREAK)) $(ARGS)
+
+storm: $(VENV)/.dev ## Attack the service in all ways at random, and judge what its neighbours saw (SEED=N SECONDS=N BREAK=NAME)
+	@PYTHONPATH=tests:benchmarks $(BIN)/python -m attacks $(if $(SEED),--seed $(SEED)) \
+		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(BREAK),--break $(BREAK)) $(ARGS)
 
 vm: $(VENV)/.dev ## Reboot a virtual machine, cut its power, judge agent and units in it (needs QEMU; CUTS=N SEED=N)
 	@$(if $(CUTS),VM_CUTS=$(CUTS)) $(if $(SEED),VM_SEED=$(SEED)) $(BIN)/python -m pytest tests/machines $(ARGS)

@@ -11,7 +11,7 @@ import time
 
 from guests import Guests
 from servers import WITHOUT_RATE
-from service import Service, placed
+from service import Service, address_of, placed
 from tables import Row, percentile, show, spread
 
 OF_SCOPE = 100
@@ -45,7 +45,7 @@ class Fleet:
         self.service.stop()
         self.started = self.service.start()
         self.memory = self.service.memory_mib()
-        asking = [n * self._step % self.count for n in range(ASKING)]
+        asking = [address_of(n * self._step % self.count) for n in range(ASKING)]
         self._guests = running.enter_context(contextlib.closing(Guests(self.service.port, asking)))
         self._guests.ask(ASKING * 10)
         self._asked = ASKING * 10

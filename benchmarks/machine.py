@@ -50,13 +50,24 @@ def cpu_seconds(session: int) -> float:
         session: The process that was started as its leader.
     """
     used = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for process in _processes(session):
         with contextlib.suppress(OSError):  # it has ended meanwhile
+            for thread in process.glob("task/[0-9]*/schedstat"):
+                used += int(thread.read_text(encoding="utf-8").split()[0])
+    return used / 1e9
+
+
+def _processes(session: int) -> Iterator[Path]:
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
             fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
             if int(fields[3]) == session:
-                for thread in stat.parent.glob("task/[0-9]*/schedstat"):
-                    used += int(thread.read_text(encoding="utf-8").split()[0])
-    return used / 1e9
+                yield stat.parent
+
+
+def session_kib(session: int) -> int:
+    """The memory that a session's processes hold."""
+    return sum(memory_kib(int(process.name)) for process in _processes(session))
 
 
 def memory_kib(pid: int, field: str = "VmRSS") -> int:

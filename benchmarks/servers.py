@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Self
 
 import machine
+import networks
+from networks import Network
 from service import Service, placed
 
 HERE = Path(__file__).parent / "contestants"
@@ -31,11 +33,9 @@ WITHOUT_RATE = "[rules]\nrate_per_second = 0\n"
 machine of 128 that asks thousands of times a second would be over."""
 
 
-def ask(port: int) -> tuple[int, str]:
-    """Ask once, from the first machine's address."""
-    connection = http.client.HTTPConnection(
-        "127.0.0.1", port, timeout=10, source_address=("127.1.0.1", 0)
-    )
+def ask(port: int, host: str = "127.0.0.1", address: str = "127.1.0.1") -> tuple[int, str]:
+    """Ask once, from the first machine's address or another."""
+    connection = http.client.HTTPConnection(host, port, timeout=10, source_address=(address, 0))
     connection.request("GET", TARGET, headers={"Metadata": "true"})
     answer = connection.getresponse()
     body = answer.read().decode()
@@ -49,15 +49,21 @@ class Contestant:
     Args:
         name: As it stands in the tables.
         command: Returns the command line, by the port and a folder of its own.
+        expected: Asks it, by the port, and says whether the answer is right.
         variables: What its environment has beside ours.
     """
 
     def __init__(
-        self, name: str, command: Callable[[int, Path], list[str]], **variables: str
+        self,
+        name: str,
+        command: Callable[[int, Path], list[str]],
+        expected: Callable[[int], bool] = lambda port: ask(port) == (200, BODY),
+        **variables: str,
     ) -> None:
         self.name = name
         self.port = machine.free_port()
         self._command = command
+        self._expected = expected
         self._variables = variables
 
     def __enter__(self) -> Self:
@@ -74,7 +80,7 @@ class Contestant:
         until = time.monotonic() + START_SECONDS
         while True:
             try:
-                assert ask(self.port) == (200, BODY), (self.name, ask(self.port))
+                assert self._expected(self.port), self.name
             except OSError:
                 said = (self._folder / "log").read_text(encoding="utf-8")
                 assert self._process.poll() is None, said
@@ -91,6 +97,10 @@ class Contestant:
     def cpu_seconds(self) -> float:
         """The processor time that it has used."""
         return machine.cpu_seconds(self._process.pid)
+
+    def memory_mib(self) -> float:
+        """The memory that its processes hold."""
+        return machine.session_kib(self._process.pid) / 1024
 
     def counted(self) -> int | None:
         """How many requests it says that it has answered; None where it counts none."""
@@ -122,12 +132,29 @@ class Forewarn:
         return int(self._service.metric("forewarn_guest_requests_total"))
 
 
-def _nginx(port: int, folder: Path) -> list[str]:
-    text = (HERE / "nginx.conf").read_text(encoding="utf-8")
-    for name, value in {"PORT": str(port), "BODY": BODY, "FOLDER": str(folder)}.items():
+def _nginx(
+    port: int, folder: Path, configuration: str = "nginx.conf", body: str = BODY
+) -> list[str]:
+    text = (HERE / configuration).read_text(encoding="utf-8")
+    for name, value in {"PORT": str(port), "BODY": body, "FOLDER": str(folder)}.items():
         text = text.replace(f"@{name}@", value)
     (folder / "nginx.conf").write_text(text, encoding="utf-8")
+    (folder / "document").write_text(body, encoding="utf-8")
     return ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]
+
+
+def nginx_with_limits(network: Network, body: str) -> Contestant:
+    """Return an nginx that stands where the service does, with limits for each address."""
+    return Contestant(
+        "nginx with limits",
+        lambda port, folder: [
+            *network.within(networks.SERVICE),
+            *_nginx(port, folder, "nginx-limits.conf", body),
+        ],
+        lambda port: (
+            ask(port, network.service, network.address(networks.NEIGHBOUR, 0)) == (200, body)
+        ),
+    )
 
 
 def _uvicorn(port: int, _: Path) -> list[str]:

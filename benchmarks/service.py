@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,9 +37,19 @@ class Service:
         settings: TOML that is added to the settings.
         address: Where guests ask. `0.0.0.0` is no loopback listener, so that its limits are those
             that guests on a bridge meet.
+        listener: TOML that is added to the listener's settings.
+        within: What stands before its command.
     """
 
-    def __init__(self, settings: str = "", *, address: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        settings: str = "",
+        *,
+        address: str = "127.0.0.1",
+        listener: str = "",
+        within: Sequence[str] = (),
+    ) -> None:
+        self._within = within
         self._folder = tempfile.TemporaryDirectory(prefix="forewarn-bench-")
         self.folder = Path(self._folder.name)
         self.database = self.folder / "forewarn.db"
@@ -47,7 +58,8 @@ class Service:
         self._process: subprocess.Popen[bytes] | None = None
         (self.folder / "forewarn.toml").write_text(
             f'[store]\npath = "{self.database}"\n[log]\nformat = "json"\n'
-            f'[[guest.listener]]\naddress = "{address}"\nport = {self.port}\n{settings}',
+            f'[[guest.listener]]\naddress = "{address}"\nport = {self.port}\n'
+            f"{listener}\n{settings}",
             encoding="utf-8",
         )
 
@@ -65,7 +77,7 @@ class Service:
         began = time.monotonic()
         with self.log.open("wb") as log, machine.on_servers_core():
             self._process = subprocess.Popen(
-                [*command, "--config", str(self.folder / "forewarn.toml")],
+                [*self._within, *command, "--config", str(self.folder / "forewarn.toml")],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -85,16 +97,24 @@ class Service:
         """The end of its log."""
         return self.log.read_text(encoding="utf-8")[-4000:]
 
-    def metric(self, name: str) -> float:
-        """What it counts by this name, all labels together (docs/reference/metrics.md)."""
+    def metrics(self, name: str) -> dict[str, float]:
+        """What it counts by this name (docs/reference/metrics.md), by its labels as they stand."""
         connection = OperatorSocket(str(self.folder / "operator.sock"))
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
         lines = answer.read().decode().splitlines()
         connection.close()
         assert answer.status == 200, lines
-        named = [line for line in lines if line.partition("{")[0].partition(" ")[0] == name]
-        return sum(float(line.rpartition(" ")[2]) for line in named)
+        found = {}
+        for line in lines:
+            series, _, value = line.rpartition(" ")
+            if series.partition("{")[0] == name:
+                found[series.removeprefix(name)] = float(value)
+        return found
+
+    def metric(self, name: str) -> float:
+        """What it counts by this name, all labels together."""
+        return sum(self.metrics(name).values())
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """Ask the operator plane; the answer's document, which must be a success."""

@@ -1,4 +1,4 @@
-"""One hostile guest from processes of its own, as `make bench` has it, in short."""
+"""Hostile guests and strangers from processes of their own, as `make bench` has them, in short."""
 
 import json
 import subprocess
@@ -8,12 +8,11 @@ import pytest
 
 from house import tree
 
-WAYS = {"none", "silent", "drip", "flood", "heads", "pipeline", "sip", "six together"}
-CROWDS = {"20 strangers: headers", "20 strangers: chunks", "20 strangers: idle"}
+WHO = {"nobody", "1 machine", "20 machines", "20 strangers", "20 of each", "2 behind a proxy"}
 
 
 @pytest.mark.soak
-def test_other_guests_are_all_answered_whatever_one_of_them_does() -> None:
+def test_other_guests_are_all_answered_whatever_some_of_them_do() -> None:
     benchmarks = tree.ROOT / "benchmarks"
     ran = subprocess.run(
         [sys.executable, str(benchmarks), "hostile", "--quick"],
@@ -23,9 +22,9 @@ def test_other_guests_are_all_answered_whatever_one_of_them_does() -> None:
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads((benchmarks / "results" / "hostile.json").read_text(encoding="utf-8"))
-    assert {row["the hostile one"] for row in found["hostile"]} >= WAYS | CROWDS
+    assert {row["who"] for row in found["hostile"]} == WHO
     assert {row["refused"] for row in found["hostile"]} == {0}
-    assert all(row["peak MiB"] - row["before MiB"] < 64 for row in found["hostile"])
+    assert {row["notices moved"] for row in found["hostile"]} == {0}
+    assert found["approvals lost"] == 0
     assert set(found["store away"]["GETs"]) == {"200"}
-    assert found["outages"]["notices moved"] == 0
     assert found["store away"]["approvals, away and back"] == "503 200"
