@@ -92,11 +92,7 @@ class ScaledClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is told: for tests and simulations.
-
-    Args:
-        start: The time of day that it shows at first, aware.
-    """
+    """A clock that shows its start until it is told otherwise: for tests and simulations."""
 
     def __init__(self, start: datetime) -> None:
         self._now = start

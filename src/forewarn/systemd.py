@@ -15,11 +15,7 @@ ANSWER_SECONDS: Final = 1.0
 
 
 class Notifier:
-    """Notifies the manager that started this process.
-
-    Args:
-        environment: The process's variables.
-    """
+    """Notifies the manager that started this process, as its variables say."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -50,10 +46,6 @@ def reads(stream: TextIO, environment: Mapping[str, str]) -> bool:
     """Tell whether journald reads a stream of this process.
 
     The variable alone is not enough: child processes inherit it, whose output may go elsewhere.
-
-    Args:
-        stream: Such as standard error.
-        environment: The process's variables.
     """
     try:
         found = os.fstat(stream.fileno())

@@ -8,14 +8,13 @@
     events       `forewarn events`, `approve`, `cancel` and `postpone`
     holds        `forewarn hold` and `release`
     alerts       `forewarn alerts`, `acknowledge`, `resolve` and `clock trust`
-    history      `forewarn history`
     watch        `forewarn watch`
     agent        `forewarn agent`
     simulate     `forewarn simulate`
     demo         `forewarn demo`
     operator     the operator plane, as the commands ask it
     guest        the metadata endpoint, as the commands ask it
-    operations   operations as tables
+    operations   `forewarn history`, and operations as tables
     options      what commands take
     output       tables, text, JSON
     times        times and spans

@@ -78,12 +78,13 @@ def check(*, config: ConfigOption = None) -> None:
     for kind in EventType:
         offered = []
         for number, rule in enumerate((*rules, BUILT_IN), 1):
-            types = rule.match.types
-            if _offered(rule, kind):
-                offered.append(f"{number}. {rule.name}")
-                reached.add(rule.name)
-                if rule.match in {Match(types=types, machine=m) for m in ("mine", "any")}:
-                    break  # it takes every one
+            types, machine = rule.match.types, rule.match.machine
+            if not rule.enabled or machine == "others" or (types and kind not in types):
+                continue
+            offered.append(f"{number}. {rule.name}")
+            reached.add(rule.name)
+            if rule.match == Match(types=types, machine=machine):
+                break  # it takes every one
         output.say(f"  {kind.value:<10} {'; then '.join(offered)}")
     for rule in rules:
         if rule.name not in reached:
@@ -197,13 +198,12 @@ def status(
         return
     ready = "ready" if tree["ready"] else "being taken out"
     output.say(f"{tree['machine'] or 'a machine with an unknown name'}: {ready}")
-    if tree.get("dry_run"):
+    if tree["dry_run"]:
         output.say("a dry run: nothing is really done, and no peer is told that it is")
     if tree["trouble"]:
         output.say(f"trouble: {tree['trouble']}")
-    endpoint = tree.get("endpoint", {"answers": True})  # one that an older agent does not tell of
-    if not endpoint["answers"]:
-        ago = endpoint["answered_seconds_ago"]
+    if not tree["endpoint"]["answers"]:
+        ago = tree["endpoint"]["answered_seconds_ago"]
         when = "has not answered yet" if ago is None else f"answered last {ago:g} s ago"
         output.say(f"the endpoint {when}")
     for event in tree["events"]:
@@ -216,7 +216,7 @@ def status(
         for action in event["actions"]:
             output.say(f"  {action['kind']}: {action['result'] or 'not yet'}{_why(action)}")
     for effect in tree["standing"]:
-        if effect.get("tells"):  # it has told somebody, and changed nothing
+        if effect["tells"]:  # it has told somebody, and changed nothing
             continue
         how = "stuck" if effect["stuck"] else "being undone" if effect["undoing"] else "stands"
         output.say(f"{how}: {effect['effect']}{_why(effect)}")
@@ -250,35 +250,26 @@ def retry(*, config: ConfigOption = None) -> None:
             output.say(f"retrying {name}")
 
 
-def _signal(process: object) -> None:
+def _signal(process: int | None) -> None:
     import signal
 
     word = getattr(signal, "SIGUSR1", None)
     if word is None:
         message = "this platform has no SIGUSR1, which asks the agent to retry"
         raise Failed(ExitStatus.USAGE, message)
-    if not (isinstance(process, int) and _is_agent(process)):
-        message = (
-            "the agent does not report its process: if it is older than this release, restart it "
-            "first (SIGUSR1 would end it); if it runs elsewhere, as in a container, retry there"
-            if process is None
-            else "the agent's process is not visible from here: send SIGUSR1 where it runs, as in "
-            "its container"
-        )
+    try:
+        command = b"" if process is None else Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        command = b""
+    if process is None or PROGRAM.encode() not in command.split(b"\0"):
+        # The status port may be a container's, whose number is another process here.
+        message = "the agent's process is not visible from here: retry where it runs"
         raise Failed(ExitStatus.NOT_FOUND, message)
     try:
         os.kill(process, word)
     except PermissionError as error:
         message = f"cannot signal the agent, process {process}: run as root or as its user"
         raise Failed(ExitStatus.UNAUTHORIZED, message) from error
-
-
-def _is_agent(process: int) -> bool:
-    """Tell whether a process is an agent; a container's number may be another process here."""
-    try:
-        return PROGRAM.encode() in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
 
 
 def _why(told: "dict[str, Any]") -> str:
@@ -290,11 +281,6 @@ def _load(config: Path | None) -> "Loaded":
 
     with settings_are_usable():
         return settings.load(config, os.environ)
-
-
-def _offered(rule: "Rule", kind: str) -> bool:
-    types = rule.match.types
-    return rule.enabled and rule.match.machine != "others" and (not types or kind in types)
 
 
 def _warnings(loaded: "Loaded") -> list[str]:
@@ -405,9 +391,9 @@ def _approval(rule: "Rule", event: "Event", seen: "Forecast", settings: "AgentSe
     several = len(event.resources) > 1
     if several and not settings.peers:
         return "no: no peers are set"
-    whose = "when all of its machines are prepared, by the first of them" if several else ""
+    when = "when all of its machines are prepared, by the first of them" if several else ""
     cut = '; what is cut does not count (when_cut = "approve")' if seen.lacking else ""
-    return (whose or "when prepared") + cut
+    return (when or "when prepared") + cut
 
 
 def _listen(config: Path | None) -> str:

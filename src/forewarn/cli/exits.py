@@ -68,12 +68,9 @@ OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = MappingProxyType(
 
 
 class Failed(Exception):  # noqa: N818 - the end of a command, told in one line
-    """A command fails.
+    """A command fails with an exit status and a line: what is wrong, what was expected, what to do.
 
-    Args:
-        status: The exit status.
-        message: One line: what is wrong, what was expected, what to do.
-        facts: The facts of the message, as the service gave them.
+    The facts are those of the message, as the service gave them.
     """
 
     def __init__(
@@ -109,11 +106,7 @@ def server_is_installed(command: str) -> Iterator[None]:
 
 
 def read_text(file: str, most: int) -> str:
-    """Return the content of a file that the command line names; `-` is stdin.
-
-    Raises:
-        Failed: It cannot be read, is longer than `most` bytes, or is not UTF-8.
-    """
+    """Return the text, of at most so many bytes, of a file that the command line names, or `-`."""
     shown = "stdin" if file == "-" else file
     try:
         if file == "-":

@@ -6,6 +6,7 @@ The service checks the fleet, so that only one release decides. Its error has th
 import json
 import re
 import tomllib
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from forewarn.cli.exits import ExitStatus, Failed, read_text
@@ -22,21 +23,14 @@ THE_BODY: Final = "the body"
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
+@dataclass(frozen=True)
 class FleetFile:
-    """The content of a fleet file.
+    """A fleet file, by its name in messages: the fleet as JSON, and as values."""
 
-    Args:
-        shown: Its name in messages.
-        body: The fleet as JSON.
-        tree: The fleet as values.
-        toml: Whether the file is TOML.
-    """
-
-    def __init__(self, shown: str, body: bytes, tree: object, *, toml: bool) -> None:
-        self.shown = shown
-        self.body = body
-        self._tree = tree
-        self._toml = toml
+    shown: str
+    body: bytes
+    tree: object
+    toml: bool
 
     def blamed(self, failed: Failed) -> Failed:
         """Return the error of the service with the names of file and entry."""
@@ -46,18 +40,18 @@ class FleetFile:
         elif where and message.startswith(f"at {where}") and self._begins(str(where)):
             place, _, what = message.removeprefix("at ").partition(": ")
             message = f"{self.shown}: {place}{self._of(place)}: {what}"
-        if self._toml and where:
+        if self.toml and where:
             message = message.replace("`object`", "`table`")
         return Failed(failed.status, message, failed.facts)
 
     def _begins(self, where: str) -> bool:
         """Tell whether a place is in the file, not in the request around it."""
         first = _STEP.match(where)
-        return first is not None and isinstance(self._tree, dict) and first[1] in self._tree
+        return first is not None and isinstance(self.tree, dict) and first[1] in self.tree
 
     def _of(self, place: str) -> str:
         """Return the innermost entry at a place that has a name."""
-        value: Any = self._tree
+        value: Any = self.tree
         name, at_its_end = "", False
         for key, index in _STEP.findall(place):
             try:
@@ -72,11 +66,7 @@ class FleetFile:
 
 
 def read(file: str) -> FleetFile:
-    """Read a fleet file at a path, or stdin for `-`. The service checks its content.
-
-    Raises:
-        Failed: It cannot be read, or is neither TOML nor JSON.
-    """
+    """Read a fleet file at a path, or stdin for `-`. The service checks its content."""
     shown = "stdin" if file == "-" else file
     text = read_text(file, MAX_FILE)
 

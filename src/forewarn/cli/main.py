@@ -15,9 +15,9 @@ from forewarn.cli import (
     alerts,
     events,
     fleet,
-    history,
     holds,
     maintenance,
+    operations,
     output,
     serve,
     simulate,
@@ -45,7 +45,7 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "alerts": alerts.alerts,
     "acknowledge": alerts.acknowledge,
     "resolve": alerts.resolve,
-    "history": history.history,
+    "history": operations.history,
     "watch": watch.watch,
     "clock": alerts.clock,
     "restore-check": serve.restore_check,
@@ -161,14 +161,7 @@ def _prepare(group: typer.Typer) -> None:
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command line.
-
-    Args:
-        arguments: What follows the program's name.
-
-    Returns:
-        The exit status. Errors have been printed on stderr, a line each.
-    """
+    """Run one command line; return its exit status. Errors are printed on stderr, a line each."""
     try:
         status = command().main(args=list(arguments), prog_name=NAME, standalone_mode=False)
         sys.stdout.flush()

@@ -199,7 +199,7 @@ def _draw(detail: "schemas.MaintenanceDetail") -> None:
         ]
     )
     output.say("")
-    operations.history(detail.operations, empty="The history has no operation of it.")
+    operations.happened(detail.operations, empty="The history has no operation of it.")
     output.say("")
     output.table(
         ((event, operation) for operation in detail.operations for event in operation.events),

@@ -13,6 +13,7 @@ import socket
 import typing
 import urllib.parse
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -41,28 +42,19 @@ MAX_TOKEN: Final = 4096
 Shape = TypeVar("Shape")
 
 
+@dataclass(frozen=True)
 class Answer:
-    """A document of the service.
+    """A document of the service, and whether `show` prints it as JSON."""
 
-    Args:
-        body: The JSON as it came.
-        as_json: Whether `show` prints JSON.
-    """
-
-    def __init__(self, body: bytes, *, as_json: bool) -> None:
-        self.body = body
-        self.as_json = as_json
+    body: bytes
+    as_json: bool
 
     def tree(self) -> dict[str, Any]:
         """Return the document as JSON values."""
         return self.read(dict[str, Any])
 
     def read(self, shape: type[Shape]) -> Shape:
-        """Return the document as a value of the API.
-
-        Raises:
-            Failed: It is not one: something else answers at this address, or another release.
-        """
+        """Return the document as a value of the API."""
         import msgspec
 
         try:
@@ -86,15 +78,7 @@ class Answer:
 
 
 class OperatorClient:
-    """The operator plane at one address, and what a command's options say of its answers.
-
-    Args:
-        address: The path of a unix socket, or an http:// URL; None for the service's default.
-        as_json: Whether answers are shown as JSON.
-        limit: The entries of a page.
-        cursor: Where `pages` begins: `""`, or what the page before says.
-        whole: Whether `pages` follows the pages to the end.
-    """
+    """The operator plane, asked as the options of a command say."""
 
     def __init__(
         self,
@@ -148,11 +132,7 @@ class OperatorClient:
     def _ask(
         self, method: str, path: str, query: Mapping[str, object], body: bytes | None = None
     ) -> Answer:
-        """Send a request. Parameters that are None, empty or False are left out.
-
-        Raises:
-            Failed: It was refused, or Forewarn does not answer.
-        """
+        """Send a request. Parameters that are None, empty or False are left out."""
         from forewarn.client import transport
 
         unix_socket = "" if self._address.startswith("http://") else self._address
@@ -224,11 +204,11 @@ class OperatorClient:
     def _sent(self, token: str) -> str:
         """Return which token was sent, or why none was, and what to do."""
         path = self._settings.operator.token_file
-        if token:
-            return f"the token of {path} was sent: is it the one of this service?"
         return (
-            f"no token was sent, because there is no {path}: copy the one of the service there, or "
-            "set FOREWARN_SET_OPERATOR__TOKEN_FILE"
+            f"the token of {path} was sent: is it the one of this service?"
+            if token
+            else f"no token was sent, because there is no {path}: copy the one of the service "
+            "there, or set FOREWARN_SET_OPERATOR__TOKEN_FILE"
         )
 
     def _unreachable(self, failed: "RequestFailed") -> str:

@@ -113,10 +113,6 @@ def layout(cells: Mapping[str, Sequence[str]], terminal: int) -> dict[str, int]:
 
     The least important columns are left out until every other has room for its longest word. What
     room is left goes first to the columns that need the least of it to have a line for each cell.
-
-    Args:
-        cells: The cells of each column, by its heading.
-        terminal: The columns of the terminal.
     """
     first, *others = cells
     least = {heading: _longest_word(heading, column) for heading, column in cells.items()}

@@ -20,11 +20,7 @@ LONGEST = timedelta(days=36_500)
 
 
 def span(text: str) -> timedelta:
-    """Read a span such as `90`, `90s`, `5m` or `1h30m`; a bare number is seconds.
-
-    Raises:
-        typer.BadParameter: It is invalid, or longer than LONGEST.
-    """
+    """Read a span such as `90`, `90s`, `5m` or `1h30m`; a bare number is seconds."""
     match = _SPAN.fullmatch(f"{text}s" if text.isdecimal() else text or "none")
     if match is None:
         message = f"invalid span {text!r}: expected seconds, or a span such as 30s, 5m or 1h30m"
@@ -40,14 +36,7 @@ def span(text: str) -> timedelta:
 
 
 def moment(text: str) -> datetime | timedelta:
-    """Read a time: RFC 3339 with its zone, or a span from now (`+20m`, `-2h`).
-
-    Returns:
-        A time in UTC, or the signed span.
-
-    Raises:
-        typer.BadParameter: It is neither, or has no zone, or is out of range in UTC.
-    """
+    """Read a time in UTC: RFC 3339 with its zone; or a signed span from now (`+20m`, `-2h`)."""
     if text[:1] in {"+", "-"}:
         ahead = span(text[1:])
         return ahead if text[0] == "+" else -ahead

@@ -44,11 +44,7 @@ opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class GuestProgram:
-    """The program in one machine.
-
-    Args:
-        given: The command line.
-    """
+    """The program in one machine."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._base = f"{given.url}/metadata"

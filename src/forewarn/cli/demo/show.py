@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
@@ -111,16 +112,16 @@ def demo(
                 running.close()
 
 
+@dataclass
 class Row:
     """A machine in the table, and the program in it, which writes what it does into a log."""
 
-    def __init__(self, guest: story.Guest, process: Process, log: TextIO) -> None:
-        self.guest = guest
-        self.process = process
-        self.log = log
-        self.says = ""
-        self.end = ""
-        """`deleted` or `stopped` once the guest has ended."""
+    guest: story.Guest
+    process: Process
+    log: TextIO
+    says: str = ""
+    end: str = ""
+    """`deleted` or `stopped` once the guest has ended."""
 
     def cells(self, operation: "schemas.OperationView | None") -> "tuple[str | Text, ...]":
         """Return the cells of its row, in the order of COLUMNS."""
@@ -149,12 +150,7 @@ class Row:
 
 
 class Demo:
-    """The running demo.
-
-    Args:
-        folder: An empty folder for it alone.
-        as_json: Whether to print the history as one JSON document; the story goes to stderr.
-    """
+    """The running demo, in a folder of its own; with `as_json` the story goes to stderr."""
 
     def __init__(self, folder: Path, *, as_json: bool) -> None:
         self._folder = folder
@@ -176,11 +172,7 @@ class Demo:
         """The machines whose guest somebody else has stopped."""
 
     def run(self) -> None:
-        """Play the story, and show what came of it.
-
-        Raises:
-            Failed: Something did not happen as it should.
-        """
+        """Play the story, and show what came of it."""
         output.note("Starting the service and its guests ...")
         self._start()
         with contextlib.ExitStack() as stack:
@@ -197,7 +189,7 @@ class Demo:
             output.document(history.tree())
         else:
             output.say("\nWhat happened, the newest first ('forewarn history'):")
-            operations.history(reversed(self.operations.values()), empty="nothing")
+            operations.happened(reversed(self.operations.values()), empty="nothing")
             output.say("")
         for verdict in verdicts:
             typer.echo(f"ok  {verdict}", err=self._as_json)
@@ -237,11 +229,7 @@ class Demo:
             typer.echo(line, err=self._as_json)
 
     def until(self, true: Callable[[], bool], what: str) -> None:
-        """Show what happens until a condition is true.
-
-        Raises:
-            Failed: It takes too long.
-        """
+        """Show what happens until a condition is true."""
         while not true():
             if self._clock.monotonic() - self._began > DEMO_LIMIT:
                 raise story.failed(f"waited in vain for {what}")
@@ -252,11 +240,7 @@ class Demo:
         return [one for one in self.operations.values() if one.maintenance == number]
 
     def look(self) -> None:
-        """Wait a little, learn what is new, and tell it.
-
-        Raises:
-            Failed: The service has ended.
-        """
+        """Wait a little, learn what is new, and tell it."""
         from forewarn.server.operator import schemas
 
         self._nap.wait(LOOK_EVERY)

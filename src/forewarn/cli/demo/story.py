@@ -88,12 +88,7 @@ def fleet() -> dict[str, Any]:
 
 
 def settings(folder: Path, port: int) -> str:
-    """Return the settings of the service.
-
-    Args:
-        folder: For the database and the operators' socket.
-        port: The port of the guest plane, on loopback.
-    """
+    """Return the settings of the service: its files' folder, and the guest plane's port."""
     return f"""\
 store.path = {json.dumps(str(folder / "forewarn.db"))}
 operator.socket = {json.dumps(str(folder / "operator.sock"))}
@@ -110,14 +105,7 @@ def failed(what: str) -> Failed:
 
 
 def play(demo: "Demo") -> list[str]:
-    """Play it all, from the first request to the end of the last operation.
-
-    Returns:
-        What must hold, and holds.
-
-    Raises:
-        Failed: Something did not happen in time, or not as it should.
-    """
+    """Play it all, from the first request to the last end; return what must hold, and holds."""
 
     def pause(minutes: int) -> None:
         end = demo.now + timedelta(minutes=minutes)
@@ -167,11 +155,7 @@ def play(demo: "Demo") -> list[str]:
 
 
 def verdicts(demo: "Demo", *maintenances: "list[OperationView]") -> list[str]:
-    """Return what must hold of the reboot, the freeze, the preemption and the redeploy, and holds.
-
-    Raises:
-        Failed: Something does not hold.
-    """
+    """Return what must hold of reboot, freeze, preemption and redeploy, and holds."""
     reboots, freezes, preemptions, redeploys = maintenances
     reboots = sorted(reboots, key=lambda operation: operation.announced_at)
     expected = [*zip(reboots, WEB_LEADERS, strict=True)]
