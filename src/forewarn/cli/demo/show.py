@@ -39,9 +39,6 @@ Process = subprocess.Popen[bytes]
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks at the service."""
 
-START_LIMIT: Final = 30.0
-"""Seconds until the service must be ready; it takes one or two."""
-
 DEMO_LIMIT: Final = 85.0
 """Seconds until the story must be over; it takes about half of it."""
 
@@ -160,7 +157,7 @@ class Demo:
         self._nap = threading.Event()  # never set: waiting for it is a pause that Ctrl-C ends
         self._port = _free_port()
         self._socket = folder / "operator.sock"
-        self._service: Process | None = None
+        self._processes: list[Process] = []
         self._rows: list[Row] = []
         self._told: deque[str] = deque([""] * TOLD_LINES, maxlen=TOLD_LINES)
         self._live: Live | None = None
@@ -212,14 +209,17 @@ class Demo:
             output.note("Stopped.")
 
     def close(self) -> None:
-        """End every process that was started."""
+        """End every process that was started: ask it, and kill it if it stays."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            with process:
+                try:
+                    process.wait(STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
         for row in self._rows:
-            row.process.terminate()
-        for row in self._rows:
-            _stop(row.process)
             row.log.close()
-        if self._service is not None:
-            _stop(self._service)
 
     def tell(self, line: str) -> None:
         """Tell a line of the story."""
@@ -231,8 +231,7 @@ class Demo:
     def until(self, true: Callable[[], bool], what: str) -> None:
         """Show what happens until a condition is true."""
         while not true():
-            if self._clock.monotonic() - self._began > DEMO_LIMIT:
-                raise story.failed(f"waited in vain for {what}")
+            self._check(what)
             self.look()
 
     def of(self, number: int) -> "list[schemas.OperationView]":
@@ -244,13 +243,12 @@ class Demo:
         from forewarn.server.operator import schemas
 
         self._nap.wait(LOOK_EVERY)
-        self._check_service()
         try:
             page = self.operator.get("/v1/history").read(schemas.HistoryPage)
             self.now = self._now()
         except Failed:
             self._nap.wait(0.5)  # a service that hangs up may be ending: its status tells more
-            self._check_service()
+            self._check("an answer")
             raise
         for operation in reversed(page.operations):
             self.operations[operation.id] = operation
@@ -269,11 +267,9 @@ class Demo:
         file = self._folder / "forewarn.toml"
         file.write_text(story.settings(self._folder, self._port), encoding="utf-8")
         serve = [sys.executable, "-m", "forewarn", "serve", "--config", str(file)]
-        self._service = _run(serve, self._folder / "service.log")
+        self._run(serve, self._folder / "service.log")
         while not self._ready():
-            self._check_service()
-            if self._clock.monotonic() - self._began > START_LIMIT:
-                raise story.failed(f"the service was not ready after {START_LIMIT:g} s")
+            self._check("the service to be ready")
             self._nap.wait(0.05)
         self.operator.put("/v1/fleet", json.dumps(story.fleet()).encode())
         script = str(Path(__file__).with_name("guest.py"))
@@ -284,7 +280,7 @@ class Demo:
                 *("--api-version", guest.version, "--drain", str(guest.drain_seconds)),
             ]
             log = self._folder / f"{guest.machine}.log"
-            self._rows.append(Row(guest, _run(command, log), log.open(encoding="utf-8")))
+            self._rows.append(Row(guest, self._run(command, log), log.open(encoding="utf-8")))
         self.now = self._now()
 
     def _ready(self) -> bool:
@@ -296,10 +292,21 @@ class Demo:
     def _now(self) -> datetime:
         return datetime.fromisoformat(self.operator.get("/v1/clock").tree()["now"])
 
-    def _check_service(self) -> None:
-        assert self._service is not None
-        status = self._service.poll()
+    def _run(self, command: Sequence[str], log: Path) -> Process:
+        """Start a program in a session of its own, so that Ctrl-C reaches the demo alone."""
+        with log.open("ab") as file:
+            process = subprocess.Popen(  # noqa: S603 - this interpreter and our own files
+                command, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True
+            )
+        self._processes.append(process)
+        return process
+
+    def _check(self, awaited: str) -> None:
+        """Fail if the service has ended, or the demo takes too long."""
+        status = self._processes[0].poll()
         if status is None:
+            if self._clock.monotonic() - self._began > DEMO_LIMIT:
+                raise story.failed(f"waited in vain for {awaited}")
             return
         log = (self._folder / "service.log").read_text(errors="replace").splitlines()[-8:]
         last = next((line for line in reversed(log) if "error" in line), (log or ["no output"])[-1])
@@ -386,26 +393,6 @@ def facts(operation: "schemas.OperationView") -> list[str]:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def _run(command: Sequence[str], log: Path) -> Process:
-    """Start a program in a session of its own, so that Ctrl-C reaches the demo alone."""
-    with log.open("ab") as file:
-        return subprocess.Popen(  # noqa: S603 - this interpreter and our own files
-            command, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True
-        )
-
-
-def _stop(process: Process) -> None:
-    """Ask a program to end, then kill it; return when it is gone."""
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
 
 
 def _free_port() -> int:
