@@ -39,7 +39,7 @@ TRIES: Final = 20
 """Ports to try until one is free at all addresses; the first nearly always is."""
 
 ASKS_AGENT: Final = """\
-    # One probe asks twice. First the agent, which knows what is going to happen to the machine ...
+    # One probe asks twice: first the agent, which knows what will happen to the machine ...
     http-check connect port 8171
     http-check send meth GET uri /readyz
     http-check expect status 200

@@ -142,9 +142,11 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         names = ["command /bin/drain 'a b'", "http POST http://x/y", "service stop web"]
-        standing = [{"effect": name, "stuck": False, "undoing": False} for name in names]
-        standing.append({"effect": "log", "tells": True, "stuck": False, "undoing": False})
+        plain = {"tells": False, "stuck": False, "undoing": False}
+        standing = [{**plain, "effect": name} for name in names]
+        standing.append({**plain, "effect": "log", "tells": True})
         status = {"machine": "m", "ready": True, "trouble": "", "events": [], "standing": standing}
+        status |= {"dry_run": False, "endpoint": {"answers": True, "answered_seconds_ago": 0.1}}
         self.send_response(200)
         self.end_headers()
         self.wfile.write(json.dumps(status).encode())

@@ -263,7 +263,7 @@ def _signal(process: int | None) -> None:
         command = b""
     if process is None or PROGRAM.encode() not in command.split(b"\0"):
         # The status port may be a container's, whose number is another process here.
-        message = "the agent's process is not visible from here: retry where it runs"
+        message = "the agent's process is not visible from here: send SIGUSR1 where it runs"
         raise Failed(ExitStatus.NOT_FOUND, message)
     try:
         os.kill(process, word)
