@@ -199,6 +199,13 @@ def as_of_now(working: working_set.WorkingSet, command: Any) -> list[str]:
     return []
 
 
+def hosts_unheard(working: working_set.WorkingSet, command: Any) -> Any:
+    return finish(working, msgspec.structs.replace(command, hosts={}))
+
+
+finish = decide.RULES[commands.FinishTask]
+
+
 async def again(self: Executor, act: Task) -> Outcome | None:
     """Whatever nobody knows is done again, whoever should have been asked."""
     found: Any = await self._connector.perform(act)
@@ -249,7 +256,7 @@ def play_all() -> None:
         (decide, "RULES", {**decide.RULES, commands.RecordRequests: as_of_now}, "was asked at"),
         (Executor, "outcome", again, "nobody said so|and is again"),
         (loading, "_task", untold, "its connector is not told"),
-        (decide, "_record_hosts", nothing, "is on"),
+        (decide, "RULES", {**decide.RULES, commands.FinishTask: hosts_unheard}, "is on"),
         (fleet, "_check_live", nothing, "moves or goes"),
         (fleet, "_skip_incarnations", nothing, "was at incarnation"),
         (tombstones, "record", unrecorded, "is new at"),
