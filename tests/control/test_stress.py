@@ -212,7 +212,7 @@ class Stress:
         self.connector = Connector(self.clock, Chance(seed, "connector"), self.wrong)
         self.executor = Executor(self.plane, self.connector, self.watch, "here")
         self.mirror = Mirror(self.wrong)
-        self.inventory = Inventory(self.mirror.machines)
+        self.inventory = Inventory(self.mirror.machines, lambda _: None)
         self.stop = threading.Event()
 
     # On the loop.

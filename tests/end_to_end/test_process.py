@@ -1,5 +1,6 @@
 """The service as a process of its own: its signals, its exit statuses, and what survives them."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from end_to_end.running import Running
 from forewarn.server import run
 from server.running import Client, fleet, request_reboot
 
@@ -352,3 +354,39 @@ def test_without_settings_it_makes_its_own_folder_for_this_user_alone(
     assert process.until("ready")["database"] == str(state / "forewarn.db")
     assert state.stat().st_mode & 0o777 == 0o700
     assert process.stop()[0] == run.STOPPED
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX's")
+@pytest.mark.parametrize(("mode", "told"), [(0o777, ["0777"]), (0o1777, []), (0o700, [])])
+def test_a_folder_in_which_any_user_may_replace_the_database_is_told(
+    processes: list[Process], tmp_path: Path, mode: int, told: list[str]
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(mode)
+    (tmp_path / "state" / "forewarn.db").touch()
+    text = SETTINGS.replace("forewarn.db", "state/forewarn.db")
+    process = Process(tmp_path, text)
+    processes.append(process)
+    process.process.wait(START_SECONDS)
+    lines = process.rest()
+    assert [line["mode"] for line in lines if "mode" in line] == told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems number their files otherwise")
+def test_guests_leave_operators_their_files_where_there_are_few(folder: Path) -> None:
+    program = folder / "limited"
+    program.write_text('#!/bin/sh\nulimit -n 400\nexec "$@"\n')
+    program.chmod(0o700)
+    service = Running(folder)
+    service.start(str(program))
+    try:
+        with contextlib.ExitStack() as guests:
+            for number in range(450):
+                address = f"127.0.{1 + number // 50}.1"
+                guest = socket.create_connection(
+                    ("127.0.0.1", service.guest_port), source_address=(address, 0)
+                )
+                guests.enter_context(guest)
+            assert service.operator.ask("GET", "/v1/events").status == 200
+    finally:
+        service.stop()

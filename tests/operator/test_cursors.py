@@ -1,5 +1,6 @@
 """Pages of names: each entry once, and nothing but a cursor is taken for one."""
 
+import base64
 from urllib.parse import quote
 
 import pytest
@@ -27,6 +28,14 @@ def test_a_cursor_that_is_none_is_refused(unchanged: Client, kind: str, cursor: 
     refused = unchanged.ask("GET", f"/v1/fleet/{kind}?cursor={quote(cursor)}")
     assert (refused.status, refused.error["code"]) == (400, "invalid")
     assert kind in refused.error["message"]
+
+
+@pytest.mark.parametrize(
+    "forged", ["maintenances/x", "maintenances/9999999999999999", "machines/1"]
+)
+def test_a_cursor_of_maintenances_is_a_number(unchanged: Client, forged: str) -> None:
+    cursor = base64.urlsafe_b64encode(forged.encode()).decode().rstrip("=")
+    assert unchanged.ask("GET", f"/v1/maintenance?cursor={cursor}").status == 400
 
 
 def test_a_cursor_of_another_list_is_refused(unchanged: Client) -> None:

@@ -32,17 +32,14 @@ def set_up(settings: Log, stream: TextIO | None = None) -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    last: list[Processor]
+    last: Processor = structlog.processors.JSONRenderer(default=str)
     if as_json:
-        shared.append(structlog.processors.format_exc_info)
-        last = [_order, structlog.processors.JSONRenderer(default=str)]
+        shared += [structlog.processors.format_exc_info, _order]
     else:
-        last = [
-            structlog.dev.ConsoleRenderer(
-                colors=to.isatty(),
-                exception_formatter=structlog.dev.plain_traceback,  # never local values: secrets
-            )
-        ]
+        last = structlog.dev.ConsoleRenderer(
+            colors=to.isatty(),
+            exception_formatter=structlog.dev.plain_traceback,  # never local values: secrets
+        )
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -57,7 +54,7 @@ def set_up(settings: Log, stream: TextIO | None = None) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
         )
     )
     root = logging.getLogger()

@@ -99,7 +99,7 @@ class Service:
             self._writer, mint, policy_of(settings.rules), may_start=watch.may_start
         )
         self._guests = guests(self._plane, watch)
-        self._inventory = Inventory(self._guests.machines)
+        self._inventory = Inventory(self._guests.machines, self._guests.seen)
         self._heartbeat = Heartbeat(self._plane, watch, real)
         keep = timedelta(days=settings.history.retention_days)
         self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
@@ -116,7 +116,6 @@ class Service:
             plane=self._plane,
             store=store,
             inventory=self._inventory,
-            sighting=self._guests.seen,
             listeners=frozenset(listener.name for listener in settings.guest.listener),
             clock=watch,
             up_since=watch.now(),

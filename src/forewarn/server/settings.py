@@ -177,12 +177,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
     """Return the settings of a file and the environment, with every place made absolute.
 
-    Args:
-        path: The file; None for the one that `settings.find` finds, if there is one.
-        environment: The process's variables.
-
-    Raises:
-        SettingsError: Something in them is wrong.
+    Without a path, the file is the one that `settings.find` finds, if there is one. SettingsError
+    is raised for what is wrong.
     """
     chosen = path or settings.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
     sources: list[settings.Source] = [(str(chosen), settings.read(chosen))] if chosen else []
@@ -199,33 +195,29 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
 
 def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Settings:
     """Return the settings with every file and socket made absolute."""
+    replace = msgspec.structs.replace
     written = loaded.store.path
     database = base / Path(written).expanduser() if written else None
     if database is None:
         database = settings.state_folder(environment) / DATABASE_NAME
-    folder = database.parent
 
     def place(text: str, name: str) -> str:
-        return str(base / Path(text).expanduser() if text else folder / name)
+        return str(base / Path(text).expanduser() if text else database.parent / name)
 
-    operator, command = loaded.operator, loaded.connector.command
-    socket = OFF if operator.socket == OFF else place(operator.socket, SOCKET_NAME)
+    operator, connector = loaded.operator, loaded.connector
+    command = replace(connector.command, state=place(connector.command.state, STATE_NAME))
     listeners = tuple(
-        msgspec.structs.replace(
-            listener,
-            proxy_secret_files=tuple(place(text, "") for text in listener.proxy_secret_files),
-        )
-        for listener in loaded.guest.listener
+        replace(each, proxy_secret_files=tuple(place(text, "") for text in each.proxy_secret_files))
+        for each in loaded.guest.listener
     )
-    return msgspec.structs.replace(
+    return replace(
         loaded,
         store=StoreSettings(path=str(database)),
-        guest=msgspec.structs.replace(loaded.guest, listener=listeners),
-        connector=msgspec.structs.replace(
-            loaded.connector,
-            command=msgspec.structs.replace(command, state=place(command.state, STATE_NAME)),
-        ),
-        operator=msgspec.structs.replace(
-            operator, socket=socket, token_file=place(operator.token_file, TOKEN_NAME)
+        guest=replace(loaded.guest, listener=listeners),
+        connector=replace(connector, command=command),
+        operator=replace(
+            operator,
+            socket=OFF if operator.socket == OFF else place(operator.socket, SOCKET_NAME),
+            token_file=place(operator.token_file, TOKEN_NAME),
         ),
     )

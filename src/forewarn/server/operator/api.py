@@ -161,9 +161,7 @@ async def list_machines(
         if (not in_scope or machine.scope == key(in_scope)) and (not host or machine.host in hosts)
     )
     found, following = requests.page("machines", fitting, limit, lambda machine: machine.key)
-    return schemas.MachinePage(
-        machines=views.machines(found, backend.inventory, backend.sighting), next=following
-    )
+    return schemas.MachinePage(machines=views.machines(found, backend.inventory), next=following)
 
 
 @_get("/v1/fleet/machines/{name:str}", FLEET)
@@ -172,7 +170,7 @@ async def show_machine(backend: TheBackend, name: FromPath[str]) -> schemas.Mach
     machine = backend.inventory.machines.get(key(name))
     if machine is None:
         raise _not_found("machine", name)
-    return views.machine_detail(machine, backend.inventory, backend.sighting)
+    return views.machine_detail(machine, backend.inventory)
 
 
 @_get("/v1/fleet/tombstones", FLEET)
@@ -234,10 +232,10 @@ async def request_maintenance(
         requested_by=_who(data.requested_by),
     )
     plan = await backend.done(backend.plane.request(request, dry_run=dry_run))
-    further = views.further([plan.maintenance], backend.inventory)[plan.maintenance.number]
+    ((view, further),) = views.maintenances([plan.maintenance], backend.inventory)
     return schemas.MaintenancePlan(
         dry_run=dry_run,
-        maintenance=views.maintenance(plan.maintenance, further, backend.inventory),
+        maintenance=view,
         further=further,
         operations=_shown(backend, plan.operations),
         superseded=_shown(backend, plan.superseded),
@@ -254,13 +252,8 @@ async def list_maintenances(
         lambda reading: reading.latest_maintenances(int(before) if before else None, limit + 1)
     )
     found, following = requests.page("maintenances", latest, limit, lambda one: str(one.number))
-    further = views.further(found, backend.inventory)
-    return schemas.MaintenancePage(
-        maintenances=tuple(
-            views.maintenance(one, further[one.number], backend.inventory) for one in found
-        ),
-        next=following,
-    )
+    shown = views.maintenances(found, backend.inventory)
+    return schemas.MaintenancePage(maintenances=tuple(one for one, _ in shown), next=following)
 
 
 @_get("/v1/maintenance/{number:int}")
@@ -275,11 +268,9 @@ async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.Mai
     if maintenance is None:
         message = f"no maintenance {number}: see 'forewarn maintenance list'"
         raise Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
-    further = views.further([maintenance], backend.inventory)[number]
+    ((view, further),) = views.maintenances([maintenance], backend.inventory)
     return schemas.MaintenanceDetail(
-        maintenance=views.maintenance(maintenance, further, backend.inventory),
-        further=further,
-        operations=_shown(backend, operations.values()),
+        maintenance=view, further=further, operations=_shown(backend, operations.values())
     )
 
 
@@ -295,7 +286,7 @@ async def list_events(
         raise _not_found("machine", machine)
     now = backend.now()
     found = [
-        views.live_event(operation, event, inventory, backend.sighting, now)
+        views.live_event(operation, event, inventory, now)
         for operation, event in inventory.live(scope=key(in_scope), machine=key(machine))
     ]
     found.sort(key=lambda event: (event.not_before, event.maintenance, event.operation, event.id))
@@ -378,8 +369,7 @@ async def postpone(
 async def list_holds(backend: TheBackend) -> schemas.HoldList:
     """List all holds, oldest first, with the operations that each keeps from starting."""
     holds = await backend.read(lambda reading: reading.holds())
-    held = [o for o in backend.inventory.operations.values() if o.held_at is not None]
-    return schemas.HoldList(holds=tuple(views.hold(one, held, backend.inventory) for one in holds))
+    return schemas.HoldList(holds=tuple(views.holds(holds, backend.inventory)))
 
 
 @_post("/v1/holds", schemas.HoldRequest, status=201)
@@ -442,7 +432,7 @@ def _who(by: str) -> str:
 
 
 def _shown(backend: Backend, operations: Iterable[Operation]) -> tuple[schemas.OperationView, ...]:
-    return views.operations(operations, backend.inventory.name_of_scope, backend.now())
+    return views.operations(operations, backend.inventory, backend.now())
 
 
 async def _listed(

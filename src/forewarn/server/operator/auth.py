@@ -65,17 +65,31 @@ class Gate:
         """Judge a request by its head, and pass it on or refuse it."""
         if scope["type"] != "http":
             return  # neither websockets nor a lifespan are served
-        body = _Body(receive)
+        ended = False
+
+        async def receive_body() -> Message:
+            nonlocal ended
+            message = await receive()
+            has_left = message["type"] == "http.disconnect" and not ended
+            ended = ended or not message.get("more_body", False)
+            if has_left:
+                raise ClientLeftError
+            return message
 
         async def send_once_read(message: Message) -> None:
+            # A client that is still sending when the connection closes never reads the refusal.
             if message.get("status", 0) >= 400:
-                await body.discard()
+                left = DISCARD_BYTES
+                with contextlib.suppress(TimeoutError, ClientLeftError):
+                    async with asyncio.timeout(DISCARD_SECONDS):
+                        while not ended and left > 0:
+                            left -= len((await receive_body()).get("body", b""))
             await send(message)
 
         refusal = self._judge(scope)
         if refusal is None:
             scope[ADMITTED] = scope["path"] not in PROBES
-            await self._application(scope, body.receive, send_once_read)
+            await self._application(scope, receive_body, send_once_read)
             return
         status, code, message = refusal
         told = msgspec.json.encode(ErrorBody(error=ErrorDetail(code=code, message=message)))
@@ -118,40 +132,6 @@ class Gate:
             return True
         kind, _, shown = authorization.partition(b" ")
         return kind.lower() == b"bearer" and hmac.compare_digest(shown.strip(), self._token)
-
-
-class _Body:
-    """A request's body, which is read to its end before a refusal is sent.
-
-    A client that is still sending when the connection closes never reads the refusal.
-    """
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._ended = False
-
-    async def receive(self) -> Message:
-        """Return the next message.
-
-        Raises:
-            ClientLeftError: There is no next one.
-        """
-        message = await self._receive()
-        if message["type"] == "http.disconnect" and not self._ended:
-            self._ended = True
-            raise ClientLeftError
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            self._ended = True
-        return message
-
-    async def discard(self) -> None:
-        """Read and discard the rest, within limits."""
-        left = DISCARD_BYTES
-        with contextlib.suppress(TimeoutError, ClientLeftError):
-            async with asyncio.timeout(DISCARD_SECONDS):
-                while not self._ended and left > 0:
-                    message = await self.receive()
-                    left -= len(message.get("body", b""))
 
 
 def _name_of(host: str) -> str:

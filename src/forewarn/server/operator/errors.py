@@ -90,15 +90,10 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorB
 
 
 def invalid_body(error: Exception, shape: type) -> Refused:
-    """Return the refusal of a body.
+    """Return the refusal of a body, by what msgspec raised.
 
-    Args:
-        error: What msgspec raised.
-        shape: The type of the body.
-
-    Returns:
-        INVALID, where the JSON has another shape with the fact `where`: the path from the top
-        (`machine[0].host`; `""` is the body itself).
+    Where the JSON has another shape, the fact `where` is the path from the top
+    (`machine[0].host`; `""` is the body itself).
     """
     if isinstance(error, UnicodeDecodeError):
         return Refused(ErrorCode.INVALID, "the body is not UTF-8")
@@ -112,7 +107,6 @@ def invalid_body(error: Exception, shape: type) -> Refused:
 
 
 def _message(request: Request[Any, Any, Any], error: HTTPException) -> str:
-    """Return what people read of a refusal by the framework."""
     path = request.url.path
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
         if any(one.get("key") == "data" for one in error.extra):

@@ -7,10 +7,19 @@ nothing, and whoever was just told of a change finds it. Used on the event loop'
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from forewarn.maintenance.model import Changes, Event, Machine, Operation, RollingUpdate, Scope, key
+from forewarn.maintenance.model import (
+    Changes,
+    Event,
+    Machine,
+    Operation,
+    RollingUpdate,
+    Scope,
+    Sighting,
+    key,
+)
 
 T = TypeVar("T")
 
@@ -21,10 +30,15 @@ class Inventory:
     Args:
         machines: By key; the guest plane's, which learns of each change first. One copy of
             100,000 is enough.
+        sighting: From a machine's key to what its requests told last; None if it has not asked
+            since the start. Any thread may ask.
     """
 
-    def __init__(self, machines: Mapping[str, Machine]) -> None:
+    def __init__(
+        self, machines: Mapping[str, Machine], sighting: Callable[[str], Sighting | None]
+    ) -> None:
         self.machines = machines
+        self.sighting = sighting
         self.scopes: dict[str, Scope] = {}
         self.operations: dict[str, Operation] = {}
         """Those that are Scheduled or Started, by id."""

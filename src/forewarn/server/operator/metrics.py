@@ -149,7 +149,7 @@ class _State(Collector):
         self, backend: Backend, state: ServiceState, found: Sequence[alerts.Alert] | None
     ) -> None:
         self._now = backend.now()
-        self._sighting = backend.sighting
+        self._sighting = backend.inventory.sighting
         self._trusted = backend.heartbeat.clock_doubt() is None
         self._policy = backend.policy
         self._tasks = backend.tasks()

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import itertools
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -68,7 +69,6 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     plane: Plane
     store: Store
     inventory: Inventory
-    sighting: views.Sightings
     listeners: frozenset[str]
     """The names of the guests' listeners; `""` is that of one without a name."""
     clock: Clock
@@ -120,7 +120,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
                 reading.open_maintenances().values(),
                 reading.holds(),
                 {
-                    operation.id: views.audience(operation, self.sighting)
+                    operation.id: views.audience(operation, self.inventory)
                     for operation in live
                     if operation.status is EventStatus.SCHEDULED and not operation.silent
                 },
@@ -148,7 +148,7 @@ class StrictBody(MsgspecDTO[Shape]):
     """Decodes a body straight into its struct, in one pass; errors tell the place."""
 
     def decode_bytes(self, value: bytes) -> Shape:
-        """Return the body as the handler's type; Refused (INVALID) where it is not."""
+        """Return the body as the handler's type."""
         return decoded(value, self.model_type)
 
     @classmethod
@@ -270,7 +270,8 @@ def key_before(kind: str, cursor: str) -> str:
     except ValueError:
         plain = ""
     written, _, name = plain.partition("/")
-    if len(cursor) > MAX_CURSOR or written != kind or not name:
+    is_key = bool(name) and (kind != "maintenances" or re.fullmatch(r"[0-9]{1,15}", name))
+    if len(cursor) > MAX_CURSOR or written != kind or not is_key:
         message = (
             f"invalid cursor {cursor[:MAX_CURSOR]!r}: expected the 'next' of a page of {kind}, "
             "or none for the first page"

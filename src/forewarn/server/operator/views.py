@@ -1,7 +1,7 @@
 """The rules' values as the API shows them."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -17,12 +17,6 @@ MAX_NAMED: Final = 5
 """The most machines that one warning names."""
 
 T = TypeVar("T", bound=msgspec.Struct)
-Sightings = Callable[[str], model.Sighting | None]
-"""From a machine's key to what its requests told last; None if it has not asked since the start.
-Any thread may ask."""
-
-ScopeNames = Callable[[str], str]
-"""From a scope's key to its name."""
 
 
 def shown(shape: type[T], value: msgspec.Struct, **given: object) -> T:
@@ -44,13 +38,7 @@ def names(listed: Iterable[str]) -> schemas.Names:
 def fleet_change(
     applied: fleet.Applied, *, dry_run: bool, listeners: Collection[str]
 ) -> schemas.FleetChange:
-    """Return what applying or removing changed, or would change.
-
-    Args:
-        applied: What changes.
-        dry_run: Whether nothing was changed.
-        listeners: The names of the service's listeners; `""` is that of one without a name.
-    """
+    """Return what applying or removing changed; `listeners` are the names of the service's."""
     return schemas.FleetChange(
         dry_run=dry_run,
         added=names(applied.added),
@@ -97,9 +85,7 @@ def _some(machine_names: Sequence[str]) -> str:
     return ", ".join(machine_names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def machines(
-    found: list[model.Machine], inventory: Inventory, sighting: Sightings
-) -> tuple[schemas.MachineView, ...]:
+def machines(found: list[model.Machine], inventory: Inventory) -> tuple[schemas.MachineView, ...]:
     """Return machines as lists show them."""
     events = inventory.events_of(found)
     return tuple(
@@ -108,22 +94,21 @@ def machines(
             machine,
             scope=inventory.name_of_scope(machine.scope),
             kind=inventory.scopes[machine.scope].kind,
-            last_seen=_last_seen(sighting, machine.key),
+            last_seen=(seen := inventory.sighting(machine.key))
+            and shown(schemas.LastSeen, seen, at=seen.asked_at),
             events=tuple(events.get(machine.key, ())),
         )
         for machine in found
     )
 
 
-def machine_detail(
-    machine: model.Machine, inventory: Inventory, sighting: Sightings
-) -> schemas.MachineDetail:
+def machine_detail(machine: model.Machine, inventory: Inventory) -> schemas.MachineDetail:
     """Return all that is known of a machine."""
-    (listed,) = machines([machine], inventory, sighting)
-    return schemas.MachineDetail(
+    (listed,) = machines([machine], inventory)
+    return shown(
+        schemas.MachineDetail,
+        machine,
         **msgspec.structs.asdict(listed),
-        vm_id=machine.vm_id,
-        role=machine.role,
         tags=dict(machine.tags),
         profile=msgspec.structs.asdict(machine.profile),
     )
@@ -135,12 +120,7 @@ def scopes(found: list[model.Scope], inventory: Inventory) -> tuple[schemas.Scop
     sizes = inventory.sizes(keys)
     events = inventory.events_in(keys)
     return tuple(
-        shown(
-            schemas.ScopeView,
-            scope,
-            machines=sizes[scope.key],
-            events=tuple(events[scope.key]),
-        )
+        shown(schemas.ScopeView, scope, machines=sizes[scope.key], events=tuple(events[scope.key]))
         for scope in found
     )
 
@@ -164,56 +144,36 @@ def scope_detail(scope: model.Scope, inventory: Inventory) -> schemas.ScopeDetai
 # Maintenance.
 
 
-def maintenance(
-    value: model.Maintenance, further: Iterable[schemas.FurtherStep], inventory: Inventory
-) -> schemas.MaintenanceView:
-    """Return what was asked for.
-
-    Args:
-        value: What was asked for.
-        further: The steps that its rolling updates have not announced yet.
-        inventory: For names as they were written.
-    """
-    unfinished = {step.rolling_update for step in further}
-    return shown(
-        schemas.MaintenanceView,
-        value,
-        rolling_updates=tuple(
-            shown(
-                schemas.RollingUpdateView,
-                update,
-                scope=inventory.name_of_scope(update.scope),
-                done=names(map(inventory.name_of_machine, update.done)),
-                more=index in unfinished,
-            )
-            for index, update in enumerate(value.rolling_updates)
-        ),
-    )
-
-
-def further(
+def maintenances(
     values: Collection[model.Maintenance], inventory: Inventory
-) -> dict[int, tuple[schemas.FurtherStep, ...]]:
-    """Return the steps that are not announced yet, as the fleet is now, by maintenance."""
-    open_updates = {
-        value.number: [
-            (index, update)
-            for index, update in enumerate(value.rolling_updates)
-            if update.state is not model.RollingState.FINISHED
-        ]
+) -> Iterator[tuple[schemas.MaintenanceView, tuple[schemas.FurtherStep, ...]]]:
+    """Yield what was asked for, with the steps that are not announced yet, as the fleet is now."""
+    open_updates = [
+        update
         for value in values
-    }
-    concerned = inventory.machines_of_updates(
-        [update for updates in open_updates.values() for _, update in updates]
-    )
-    return {
-        number: tuple(
-            _further_step(index, step, inventory)
-            for index, update in updates
-            for step in planner.turns(update, concerned[update.scope, update.host])
-        )
-        for number, updates in open_updates.items()
-    }
+        for update in value.rolling_updates
+        if update.state is not model.RollingState.FINISHED
+    ]
+    concerned = inventory.machines_of_updates(open_updates)
+    for value in values:
+        further: list[schemas.FurtherStep] = []
+        updates = []
+        for index, update in enumerate(value.rolling_updates):
+            there = concerned.get((update.scope, update.host), [])
+            is_open = update.state is not model.RollingState.FINISHED
+            steps = list(planner.turns(update, there)) if is_open else []
+            further.extend(_further_step(index, step, inventory) for step in steps)
+            updates.append(
+                shown(
+                    schemas.RollingUpdateView,
+                    update,
+                    scope=inventory.name_of_scope(update.scope),
+                    done=names(map(inventory.name_of_machine, update.done)),
+                    more=bool(steps),
+                )
+            )
+        view = shown(schemas.MaintenanceView, value, rolling_updates=tuple(updates))
+        yield view, tuple(further)
 
 
 def _further_step(
@@ -234,45 +194,36 @@ def _further_step(
 
 
 def operations(
-    values: Iterable[model.Operation], scope_names: ScopeNames, now: datetime
+    values: Iterable[model.Operation], inventory: Inventory, now: datetime
 ) -> tuple[schemas.OperationView, ...]:
     """Return operations with their events."""
-    return tuple(operation(value, scope_names, now) for value in values)
-
-
-def operation(
-    value: model.Operation, scope_names: ScopeNames, now: datetime
-) -> schemas.OperationView:
-    """Return an operation with its events."""
-    took = None
-    if value.started_at is not None and value.ended_at is not None:
-        took = round((value.ended_at - value.started_at).total_seconds(), 3)
-    return shown(
-        schemas.OperationView,
-        value,
-        notice_left_seconds=_notice_left(value, now),
-        took_seconds=took,
-        events=[
-            msgspec.structs.asdict(event) | {"scope": scope_names(event.scope)}
-            for event in value.events
-        ],
+    return tuple(
+        shown(
+            schemas.OperationView,
+            value,
+            notice_left_seconds=_notice_left(value, now),
+            took_seconds=value.started_at
+            and value.ended_at
+            and round((value.ended_at - value.started_at).total_seconds(), 3),
+            events=[_event(event, inventory) for event in value.events],
+        )
+        for value in values
     )
 
 
+def _event(event: model.Event, inventory: Inventory) -> dict[str, object]:
+    return msgspec.structs.asdict(event) | {"scope": inventory.name_of_scope(event.scope)}
+
+
 def live_event(
-    of: model.Operation,
-    event: model.Event,
-    inventory: Inventory,
-    sighting: Sightings,
-    now: datetime,
+    of: model.Operation, event: model.Event, inventory: Inventory, now: datetime
 ) -> schemas.LiveEvent:
     """Return a live event, and how many of its machines can read it."""
-    seen = _seen(event.machines, sighting)
-    view = shown(schemas.EventView, event, scope=inventory.name_of_scope(event.scope))
+    seen = _seen(event.machines, inventory)
     return shown(
         schemas.LiveEvent,
         of,
-        **msgspec.structs.asdict(view),
+        **_event(event, inventory),
         operation=of.id,
         notice_left_seconds=_notice_left(of, now),
         shown_to=schemas.ShownTo(
@@ -286,10 +237,10 @@ def live_event(
     )
 
 
-def audience(operation: model.Operation, sighting: Sightings) -> alerts.Audience:
-    """Return how many of an operation's machines can read its events."""
+def audience(operation: model.Operation, inventory: Inventory) -> alerts.Audience:
+    """Return how many of an operation's machines can read its events; any thread may ask."""
     named = [name for event in operation.events if not event.silent for name in event.machines]
-    seen = _seen(named, sighting)
+    seen = _seen(named, inventory)
     held = tuple(
         f"{name} ({each.reason})" if each.reason else name
         for name, each in seen.items()
@@ -299,27 +250,21 @@ def audience(operation: model.Operation, sighting: Sightings) -> alerts.Audience
     return alerts.Audience(machines=len(named), asking=len(seen), seeing=showing, held=held)
 
 
-def hold(
-    value: model.Hold, held: Iterable[model.Operation], inventory: Inventory
-) -> schemas.HoldView:
-    """Return a hold with the operations that it keeps from starting.
-
-    Args:
-        value: The hold.
-        held: All operations that are held.
-        inventory: For names as they were written.
-    """
-    name = value.name
-    if value.kind is model.HoldKind.SCOPE:
-        name = inventory.name_of_scope(name)
-    elif value.kind is model.HoldKind.MACHINE:
-        name = inventory.name_of_machine(name)
-    covered = names(operation.id for operation in held if value.covers(operation))
-    return shown(schemas.HoldView, value, name=name, operations=covered)
+def holds(values: Iterable[model.Hold], inventory: Inventory) -> Iterator[schemas.HoldView]:
+    """Yield holds with the operations that each keeps from starting."""
+    held = [o for o in inventory.operations.values() if o.held_at is not None]
+    name_of = {
+        model.HoldKind.SCOPE: inventory.name_of_scope,
+        model.HoldKind.MACHINE: inventory.name_of_machine,
+    }
+    for value in values:
+        name = name_of.get(value.kind, str)(value.name)
+        covered = names(operation.id for operation in held if value.covers(operation))
+        yield shown(schemas.HoldView, value, name=name, operations=covered)
 
 
-def _seen(machine_names: Iterable[str], sighting: Sightings) -> dict[str, model.Sighting]:
-    found = {name: sighting(model.key(name)) for name in machine_names}
+def _seen(machine_names: Iterable[str], inventory: Inventory) -> dict[str, model.Sighting]:
+    found = {name: inventory.sighting(model.key(name)) for name in machine_names}
     return {name: each for name, each in found.items() if each is not None}
 
 
@@ -327,17 +272,6 @@ def _showing(seen: Mapping[str, model.Sighting], event_type: EventType) -> int:
     """Return how many last asked by a version that shows events of this type."""
     asked_by = (versions.BY_NAME.get(each.version) for each in seen.values())
     return sum(version is not None and event_type in version.event_types for version in asked_by)
-
-
-def _last_seen(sighting: Sightings, machine_key: str) -> schemas.LastSeen | None:
-    found = sighting(machine_key)
-    return (
-        None
-        if found is None
-        else schemas.LastSeen(
-            at=found.asked_at, version=found.version, agent=found.agent, reason=found.reason
-        )
-    )
 
 
 def _notice_left(value: model.Operation, now: datetime) -> int | None:
