@@ -15,10 +15,9 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class AgentStarted(Input, frozen=True):
-    """The agent has started; the first input."""
+    """The first input; `boot` names the boot, `""` where the platform does not tell."""
 
     boot: str
-    """Names the boot; `""` where the platform does not tell."""
 
 
 class DocumentSeen(Input, frozen=True):
@@ -40,11 +39,10 @@ class FactsFound(Input, frozen=True):
 
 
 class ActionFinished(Input, frozen=True):
-    """An action has ended."""
+    """An action has ended: DONE, FAILED or CUT."""
 
     run: int
     outcome: ActionOutcome
-    """DONE, FAILED or CUT."""
     text: str = ""
 
 
@@ -93,18 +91,16 @@ class WriteRecord(Output, frozen=True):
 
 
 class BeginAction(Output, frozen=True):
-    """Begin an action."""
+    """Begin an action, which is told to stop at `until` by the monotonic clock."""
 
     run: int
     """The number of this run, in later inputs and outputs."""
     effect: str
-    """The key of its effect."""
     action: RuleAction
     undo: bool
     event: Event
     rule: str
     until: float
-    """When it is told to stop, by the monotonic clock."""
     attempt: int
     facts: dict[str, Any] | None
     """What it noted before it was done; None if nothing."""

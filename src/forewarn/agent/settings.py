@@ -1,8 +1,7 @@
 """The agent's settings: one TOML file and a folder of drop-ins, checked before anything runs.
 
-Every setting is optional; what a key means and why its default is what it is stands with its field
-here (a rule's in `rules`, an action's in `action_settings`) and, for people, in
-docs/reference/agent-settings.md.
+Every setting is optional; what it means and why its default is what it is stands with its field
+here, in `rules` and in `action_settings`, and for people in docs/reference/agent-settings.md.
 
 The drop-ins are the `*.toml` of the folder that is named like the file (`agent.d` beside
 `agent.toml`), in the order of their names; later wins. A single setting of a later file replaces
@@ -12,7 +11,7 @@ a later file are tried before those of earlier ones, so that the first match is 
 
 import sys
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -97,8 +96,20 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The rules, in their order; the first that matches takes the event."""
 
     def __post_init__(self) -> None:
-        """Refuse invalid peers."""
-        _check_peers(self.peers)
+        """Refuse peers that are not agents' addresses."""
+        peers = self.peers
+        if isinstance(peers, str) and MACHINE_PLACE not in peers:
+            message = f"{peers!r} lacks {MACHINE_PLACE}: write a pattern with it, or a list"
+            raise FieldError("peers", message)
+        for peer in (peers,) if isinstance(peers, str) else peers:
+            try:
+                parts = urllib.parse.urlsplit(peer.replace(MACHINE_PLACE, "machine"))
+                sound = parts.scheme == "http" and parts.hostname and (parts.port or 80)
+            except ValueError:
+                sound = False
+            if not sound or "{" in peer.replace(MACHINE_PLACE, ""):
+                message = f"invalid address {peer!r}: expected one such as 'http://10.0.0.5:8171'"
+                raise FieldError("peers", message)
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,10 +127,8 @@ def load(
 ) -> Loaded:
     """Return the settings of the files and the environment, with every place made absolute.
 
-    Args:
-        path: The file; None for the one that `settings.find` finds, if there is one.
-        environment: The process's variables.
-        platform: As `sys.platform` names it; some actions need POSIX.
+    A path of None is the file that `settings.find` finds, if there is one. Some actions need POSIX;
+    `platform` is as `sys.platform` names it.
 
     Raises:
         SettingsError: Something in them is wrong; it names the file and the place in it.
@@ -135,8 +144,7 @@ def load(
             message = f"{file}: two rules are named {twice[0]!r}: give each its own name"
             raise SettingsError(message)
         origins |= dict.fromkeys(names, file)
-        joined = _joined(own, tree)
-        tree = settings.merged(tree, own) | joined
+        tree = settings.merged(tree, own) | _joined(own, tree)
     for variable, own in settings.overrides(environment, ENVIRONMENT_PREFIX, AgentSettings):
         sources.append((variable, own))
         tree = settings.merged(tree, own)
@@ -145,9 +153,12 @@ def load(
         if mistake := _mistake(rule, platform):
             message = f"{origins.get(rule.name, 'the environment')}: rule {rule.name!r}: {mistake}"
             raise SettingsError(message)
-    base = chosen.resolve().parent if chosen else Path.cwd()
+    folder = settings.state_folder(environment) / STATE_NAME
+    if loaded.state.folder:
+        base = chosen.resolve().parent if chosen else Path.cwd()
+        folder = base / Path(loaded.state.folder).expanduser()
     return Loaded(
-        settings=_placed(loaded, base, environment),
+        settings=msgspec.structs.replace(loaded, state=StateSettings(folder=str(folder))),
         files=files,
         origins={rule.name: origins[rule.name] for rule in loaded.rule if rule.name in origins},
     )
@@ -205,34 +216,3 @@ def _mistake(rule: Rule, platform: str) -> str:
             f"{rule.match.machine} machines use 'never' or 'at-once'"
         )
     return ""
-
-
-def _check_peers(peers: str | Sequence[str]) -> None:
-    """Refuse addresses that are not an agent's.
-
-    Raises:
-        FieldError: One is not.
-    """
-    if isinstance(peers, str) and MACHINE_PLACE not in peers:
-        message = f"{peers!r} lacks {MACHINE_PLACE}: write a pattern with it, or a list"
-        raise FieldError("peers", message)
-    for peer in (peers,) if isinstance(peers, str) else peers:
-        try:
-            parts = urllib.parse.urlsplit(peer.replace(MACHINE_PLACE, "machine"))
-            sound = parts.scheme == "http" and parts.hostname and (parts.port or 80)
-        except ValueError:
-            sound = False
-        if not sound or "{" in peer.replace(MACHINE_PLACE, ""):
-            message = f"invalid address {peer!r}: expected one such as 'http://10.0.0.5:8171'"
-            raise FieldError("peers", message)
-
-
-def _placed(loaded: AgentSettings, base: Path, environment: Mapping[str, str]) -> AgentSettings:
-    """Return the settings with the journal's folder made absolute."""
-    written = loaded.state.folder
-    folder = (
-        base / Path(written).expanduser()
-        if written
-        else settings.state_folder(environment) / STATE_NAME
-    )
-    return msgspec.structs.replace(loaded, state=StateSettings(folder=str(folder)))
