@@ -8,6 +8,7 @@ Time is the machine's monotonic clock in seconds, as `Event.starts_by` has it: s
 clock neither cuts nor prolongs anything.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -46,12 +47,16 @@ class _Run(msgspec.Struct):
     undo: bool
     limit: float
     """When its own time limit ends."""
-    deadline: float | None = None
-    """When the notice ends; None if no notice limits it."""
+    deadline: float = math.inf
+    """When the notice ends, if one limits it."""
     stopped: float | None = None
     """When it was told to stop; None if it was not."""
     cut: bool = False
     """Whether it was stopped for another reason than its own limit."""
+
+    @property
+    def until(self) -> float:
+        return min(self.limit, self.deadline)
 
 
 class Decider:
@@ -125,7 +130,7 @@ class Decider:
                 pass  # time has passed
         if self.looked:  # before that nobody knows what is over
             self._go_on(now)
-        self.wake_at = min(self._wakes, default=None)
+        self.wake_at = min((at for at in self._wakes if at < math.inf), default=None)
         return self._out
 
     # Inputs
@@ -219,9 +224,8 @@ class Decider:
         self._retry = False
         for case in self.state.cases.values():
             event, deadline = self.events[case.event_id], self._deadline(case)
-            too_late = deadline is not None and now >= deadline
             may_begin = event.status == EventStatus.SCHEDULED or case.rule.even_if_started
-            if case.phase is state.Phase.HELD and may_begin and not too_late:
+            if case.phase is state.Phase.HELD and may_begin and now < deadline:
                 self._write(state.EventRetried(event_id=case.event_id))
 
     def _rule(self, event: Event, now: float) -> tuple[Rule, float | None]:
@@ -243,12 +247,11 @@ class Decider:
         if not rule.acts and seconds is not None:
             self._wakes.append(now + seconds)
 
-    def _urgency(self, case: state.Case) -> tuple[bool, bool, float]:
-        deadline = self._deadline(case)
-        return not self.events[case.event_id].concerns_me, deadline is None, deadline or 0.0
+    def _urgency(self, case: state.Case) -> tuple[bool, float]:
+        return not self.events[case.event_id].concerns_me, self._deadline(case)
 
-    def _deadline(self, case: state.Case) -> float | None:
-        """Return when everything must be prepared for an event; None if nothing limits it.
+    def _deadline(self, case: state.Case) -> float:
+        """Return when everything must be prepared for an event; `inf` if nothing limits it.
 
         A started event keeps the deadline that it had, unless its rule prepares then too.
         """
@@ -256,8 +259,8 @@ class Decider:
         if event.starts_by is not None:
             self._deadlines[case.event_id] = event.starts_by - self._margin
         elif rule.even_if_started:
-            return None
-        return self._deadlines.get(case.event_id)
+            return math.inf
+        return self._deadlines.get(case.event_id, math.inf)
 
     def _missing(self, case: state.Case) -> list[int]:
         """Return which of a case's actions still have to begin or to end."""
@@ -272,11 +275,10 @@ class Decider:
     def _oversee(self, run: _Run, now: float) -> None:
         """Stop an action whose time is over, or that no event needs any more."""
         unneeded = not run.undo and not self._awaited(self.state.effects[run.effect])
-        until = run.limit if run.deadline is None else min(run.limit, run.deadline)
-        if run.stopped is None and (unneeded or now >= until):
-            run.stopped, run.cut = now, unneeded or until < run.limit
+        if run.stopped is None and (unneeded or now >= run.until):
+            run.stopped, run.cut = now, unneeded or run.until < run.limit
             self._out.append(messages.StopAction(run.number))
-        self._wakes.append(until if run.stopped is None else run.stopped + GRACE_SECONDS)
+        self._wakes.append(run.until if run.stopped is None else run.stopped + GRACE_SECONDS)
 
     def _awaited(self, effect: state.Effect) -> bool:
         """Tell whether an event waits for the end of an action."""
@@ -298,15 +300,11 @@ class Decider:
             return bool(self._waiting(key))
         return effect.stuck is None and not self.state.needed(effect)
 
-    def _latest(self, run: _Run) -> float | None:
+    def _latest(self, run: _Run) -> float:
         """Return when the last event that waits for an action no longer needs it."""
         if run.undo or self.state.effects[run.effect].action.settings.tells:
-            return None
-        deadlines = [self._deadline(case) for case in self._waiting(run.effect)]
-        known = [deadline for deadline in deadlines if deadline is not None]
-        if not deadlines:
-            return run.deadline
-        return max(known) if len(known) == len(deadlines) else None
+            return math.inf
+        return max(map(self._deadline, self._waiting(run.effect)), default=run.deadline)
 
     def _advance(self, case: state.Case, now: float) -> None:
         """Begin a case's next action or skip it, until there is one to wait for."""
@@ -324,8 +322,7 @@ class Decider:
                     return
                 continue
             if effect is not None and effect.busy:
-                deadline = self._deadline(case)
-                if deadline is not None and deadline > now:
+                if (deadline := self._deadline(case)) > now:
                     self._wakes.append(deadline)
                 return
             pause = self._retries.get((key, False), now)
@@ -333,12 +330,10 @@ class Decider:
                 self._wakes.append(pause)
                 return
             attempt = effect.attempt + 1 if effect is not None and own else 1
-            self._write(
-                state.ActionBegun(
-                    effect=key, undo=False, event_id=case.event_id, index=index, attempt=attempt
-                )
+            begun = state.ActionBegun(
+                effect=key, undo=False, event_id=case.event_id, index=index, attempt=attempt
             )
-            self._begin(self.state.effects[key], now)
+            self._begin(begun, now)
             return
 
     def _reason_against(
@@ -360,36 +355,33 @@ class Decider:
         if started and not rule.even_if_started and index not in case.again and not own:
             return ActionOutcome.STARTED
         deadline = self._deadline(case)
-        if deadline is None or (now < deadline and deadline - now >= terms.needs_seconds):
+        if now < deadline and deadline - now >= terms.needs_seconds:
             return None
         if run is None or run.undo:
             return ActionOutcome.NO_TIME
-        if now < deadline or (run.deadline is not None and run.deadline <= now):
+        if now < deadline or run.deadline <= now:
             return None  # it runs, or will have ended in a moment
         return ActionOutcome.CUT if own else ActionOutcome.NO_TIME
 
-    def _begin(self, effect: state.Effect, now: float) -> None:
-        """Begin an action that has just been recorded as begun."""
+    def _begin(self, record: state.ActionBegun, now: float) -> None:
+        """Record that an action begins, and begin it."""
+        self._write(record)
+        effect = self.state.effects[record.effect]
         self._number += 1
-        run = _Run(
-            number=self._number,
-            effect=effect.key,
-            undo=effect.undoing,
-            limit=now + effect.action.settings.time_limit_seconds,
-        )
+        limit = now + effect.action.settings.time_limit_seconds
+        run = _Run(number=self._number, effect=effect.key, undo=record.undo, limit=limit)
         self._runs[effect.key] = run
         run.deadline = self._latest(run)
-        until = run.limit if run.deadline is None else min(run.limit, run.deadline)
         self._out.append(
             messages.BeginAction(
                 run=run.number,
                 effect=effect.key,
                 action=effect.action,
-                undo=effect.undoing,
+                undo=record.undo,
                 event=self.events.get(effect.event_id, effect.event),
                 rule=effect.rule,
-                until=until,
-                attempt=effect.undo_attempt if effect.undoing else effect.attempt,
+                until=run.until,
+                attempt=record.attempt,
                 facts=effect.facts,
             )
         )
@@ -409,7 +401,7 @@ class Decider:
             final = effect.undo_attempt > terms.undo_retries
         else:
             pause = terms.retry_seconds
-            too_late = run.deadline is not None and now + pause >= run.deadline
+            too_late = now + pause >= run.deadline
             over = outcome is ActionOutcome.CUT or too_late or not self.state.needed(effect)
             final = over or effect.attempt > terms.retries
         final = final or outcome is ActionOutcome.DONE
@@ -445,16 +437,14 @@ class Decider:
             if pause > now:
                 self._wakes.append(pause)
                 continue
-            self._write(
-                state.ActionBegun(
-                    effect=effect.key,
-                    undo=True,
-                    event_id=effect.event_id,
-                    index=effect.index,
-                    attempt=effect.undo_attempt + 1,
-                )
+            begun = state.ActionBegun(
+                effect=effect.key,
+                undo=True,
+                event_id=effect.event_id,
+                index=effect.index,
+                attempt=effect.undo_attempt + 1,
             )
-            self._begin(effect, now)
+            self._begin(begun, now)
             self._wakes.append(self._runs[effect.key].limit)
 
     def _write(self, record: state.AnyRecord) -> None:

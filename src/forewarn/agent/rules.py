@@ -9,6 +9,7 @@ for a wait that the rule itself names; what does not fit in the best case never 
 """
 
 import fnmatch
+import math
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, Final, Literal
@@ -167,16 +168,14 @@ class ActionForecast(msgspec.Struct, frozen=True, kw_only=True):
     action: RuleAction
     outcome: ActionOutcome | None
     """None: it is not begun, as the event is held by then."""
-    left_seconds: float | None
-    """What is left at best when its turn comes; None where no notice limits it."""
+    left_seconds: float
+    """What is left at best when its turn comes; `inf` where no notice limits it."""
 
     @property
     def limit_seconds(self) -> float:
         """How long it may take at most, if its turn comes at once."""
         limit = self.action.settings.time_limit_seconds
-        if self.left_seconds is None or self.action.settings.tells:
-            return limit
-        return min(limit, self.left_seconds)
+        return limit if self.action.settings.tells else min(limit, self.left_seconds)
 
     @property
     def undone(self) -> bool:
@@ -203,7 +202,7 @@ def forecast(rule: Rule, left_seconds: float, *, started: bool) -> Forecast:
 
     `left_seconds` is the notice that is left, less the margin; a started event has none.
     """
-    left = None if started else left_seconds
+    left = math.inf if started else left_seconds
     prospects: list[ActionForecast] = []
     effects: set[str] = set()
     held_by: int | None = None
@@ -218,7 +217,7 @@ def forecast(rule: Rule, left_seconds: float, *, started: bool) -> Forecast:
             held_by = index
         if outcome is ActionOutcome.DONE and action.settings.effect:
             effects.add(action.settings.effect)
-        if left is not None and outcome in {ActionOutcome.DONE, ActionOutcome.CUT}:
+        if outcome in {ActionOutcome.DONE, ActionOutcome.CUT}:
             left = max(0.0, left - _wait(action))
     return Forecast(prospects=tuple(prospects), held_by=held_by)
 
@@ -230,13 +229,11 @@ def undoes(settings: ActionSettings) -> bool:
     return any(given) if given else True  # the other kinds undo by themselves
 
 
-def _outcome(action: RuleAction, left: float | None, *, barred: bool) -> ActionOutcome:
+def _outcome(action: RuleAction, left: float, *, barred: bool) -> ActionOutcome:
     if action.settings.tells:
         return ActionOutcome.DONE
     if barred:
         return ActionOutcome.STARTED
-    if left is None:
-        return ActionOutcome.DONE
     if left <= 0 or left < action.settings.needs_seconds:
         return ActionOutcome.NO_TIME
     return ActionOutcome.CUT if _wait(action) >= left else ActionOutcome.DONE

@@ -369,7 +369,7 @@ def _fate(prospect: "ActionForecast", rule: "Rule") -> str:
             return f"{waits}{left}{meant[rule.when_cut]}"
         case ActionOutcome.NO_TIME:
             needs = f" (needs_seconds = {terms.needs_seconds:g})" if terms.needs_seconds else ""
-            left = f"not done: at most {max(0.0, prospect.left_seconds or 0.0):g} s are left"
+            left = f"not done: at most {max(0.0, prospect.left_seconds):g} s are left"
             return f"{left}{needs}{meant[rule.when_cut]}"
         case ActionOutcome.STARTED:
             return f"not done: the event has started{meant[rule.when_cut]}"
