@@ -4,7 +4,7 @@ import pytest
 
 from agent.bench import Bench, command, event, rule, service
 from forewarn.agent.rules import ActionOutcome
-from forewarn.agent.state import AgentState, EventApproved, ImpossibleStep, RuleMatched
+from forewarn.agent.state import ActionBegun, AgentState, EventApproved, ImpossibleStep, RuleMatched
 
 STARTED = event(status="Started")
 
@@ -350,3 +350,38 @@ def test_records_that_contradict_one_another_are_refused_by_the_event() -> None:
     with pytest.raises(ImpossibleStep, match="event E1 is Preparing and cannot approve"):
         ledger.apply(EventApproved(event_id="E1"))
     assert ledger.cases["E1"].phase == "Preparing"
+
+
+def test_a_boot_interrupts_nothing_of_an_event_that_waited_for_anothers_action() -> None:
+    again = rule(command("drain", after_boot="again"), command("stop"))
+    bench = Bench(again)
+    bench.see(event())
+    bench.see(event(), event("E2"))
+    bench.start("boot-2")
+    cases = bench.decider.state.cases
+    assert [cases[each].again for each in ("E1", "E2")] == [[0], []]
+
+
+def test_an_action_that_is_begun_again_keeps_its_place_and_whom_it_served() -> None:
+    bench = Bench(rule(command("drain", retries=1)), me="web-0")
+    bench.see(event())
+    bench.end("drain", ActionOutcome.FAILED)
+    (drain,) = bench.decider.state.effects.values()
+    stop = ActionBegun(effect="stop", undo=False, event_id="E1", index=0, attempt=1)
+    bench.decider.state.apply(stop)
+    bench.see(event("E2"))
+    bench.wait(60)
+    effects = bench.decider.state.effects
+    assert (effects[drain.key].order, effects["stop"].order) == (1, 2)
+    assert effects[drain.key].served == ["E1", "E2"]
+
+
+def test_what_may_not_run_again_may_not_because_undoing_it_failed() -> None:
+    bench = Bench(rule(command("drain", undo_retries=0)))
+    bench.see(event())
+    bench.start()
+    bench.see(event())
+    assert bench.see() == ["undo drain"]
+    bench.end("drain", ActionOutcome.FAILED)
+    assert bench.see(event("E2")) == []
+    assert results(bench) == [ActionOutcome.INTERRUPTED]

@@ -3,6 +3,7 @@
 import pytest
 
 from agent.bench import ME, NOTICE, START, Bench, command, event, rule, service
+from forewarn.agent import state
 from forewarn.agent.decider import GRACE_SECONDS, LONGEST_PAUSE_SECONDS, NAME_SECONDS
 from forewarn.agent.messages import ActionFinished, ShutdownRequested, TimePassed
 from forewarn.agent.rules import ActionOutcome
@@ -532,3 +533,43 @@ def test_nothing_is_undone_that_an_event_of_unknown_machines_may_want() -> None:
     assert bench.wait(NAME_SECONDS) == []
     assert bench.decider.state.cases["E2"].rule == ANYBODYS
     assert bench.see() == ["undo web"]
+
+
+def test_an_event_of_unknown_machines_keeps_no_other_waiting() -> None:
+    bench = Bench(rule(command("drain")), ANYBODYS, me=None)
+    assert bench.see(event("E1", concerns_me=None), event("E2")) == ["do drain"]
+
+
+def test_a_name_is_waited_for_no_longer_because_other_events_wait_their_turn() -> None:
+    bench = Bench(rule(command("drain")))
+    others = [event(f"X{number}", resources=(f"o{number}",)) for number in range(50)]
+    bench.see(event("E1", concerns_me=None), *others)
+    bench.tell(TimePassed())
+    assert bench.decider.wake_at == START + NAME_SECONDS
+
+
+def test_a_message_is_shortened_only_if_it_is_too_long() -> None:
+    assert state.shortened("x" * state.TEXT_LENGTH) == "x" * state.TEXT_LENGTH
+    cut = state.shortened("a" * state.HEAD_LENGTH + "b" * state.TEXT_LENGTH)
+    assert len(cut) == state.TEXT_LENGTH
+    assert cut[state.HEAD_LENGTH - 1 : state.HEAD_LENGTH + 2] == "a…b"
+
+
+def test_an_action_that_ends_after_its_rule_has_fewer_is_forgotten() -> None:
+    bench = Bench(rule({"log": {}}, {"log": {"message": "more"}}, approve="never"))
+    bench.see(event())
+    bench.end("log")
+    more = bench.runs["log"]
+    bench.reload(rule({"log": {}}, approve="never"))
+    bench.tell(ActionFinished(more.run, DONE))
+    assert results(bench) == [None]
+
+
+def test_a_reason_is_that_of_the_events_own_try() -> None:
+    short = event("E2", event_type="Redeploy", starts_by=START + 10.0)
+    bench = Bench(rule(command("drain", needs_seconds=60, on_failure="continue")))
+    bench.see(event())
+    bench.end("drain", FAILED)
+    bench.see(event(), short)
+    cases = bench.decider.state.cases
+    assert (cases["E1"].reasons, cases["E2"].reasons) == ({0: "said so"}, {})

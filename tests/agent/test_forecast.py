@@ -58,6 +58,9 @@ CASES = [
         {"when_cut": "approve"},
         [ActionOutcome.NO_TIME, ActionOutcome.DONE],
     ),
+    ((command("a"),), MARGIN + 0.5, {}, [ActionOutcome.DONE]),
+    ((command("a"),), MARGIN, {}, [ActionOutcome.NO_TIME]),
+    ((command("a", needs_seconds=6),), MARGIN + 6.0, {}, [ActionOutcome.DONE]),
     (({"log": {}}, command("a")), 4.0, {}, [ActionOutcome.DONE, ActionOutcome.NO_TIME]),
 ]
 

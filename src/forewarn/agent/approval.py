@@ -31,7 +31,7 @@ registration, and one request a minute disturbs nobody if it does not."""
 class _Pending(msgspec.Struct):
     """The approval of one event, in this process."""
 
-    others: frozenset[str]
+    others: frozenset[str] = frozenset()
     """The machines that have to be prepared too."""
     round: int | None = None
     """The round that peers have not answered yet."""
@@ -108,7 +108,7 @@ class Approvals:
         names = [name_of(name) for name in event.resources]
         me = None if own is None else name_of(own)
         others = frozenset(names) - {me}
-        pending = self._pending.setdefault(case.event_id, _Pending(others=others))
+        pending = self._pending.setdefault(case.event_id, _Pending())
         pending.others = others  # the own name may be known since
         if pending.request is not None:
             return None, None

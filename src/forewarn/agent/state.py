@@ -407,7 +407,6 @@ class AgentState:
             index=record.index,
             order=before.order if before else self._order,
             attempt=record.attempt,
-            interrupted=before.interrupted if before else False,
             facts=before.facts if before else None,
             text=before.text if before and record.attempt > 1 else "",
             served=sorted({*(before.served if before else ()), case.event_id}),
@@ -417,7 +416,7 @@ class AgentState:
         effect = self.effects[record.effect]
         effect.doing, effect.outcome, effect.final = False, record.outcome, record.final
         effect.text = "" if record.outcome.good else record.text
-        effect.interrupted |= record.final and record.outcome is ActionOutcome.INTERRUPTED
+        effect.interrupted = record.final and record.outcome is ActionOutcome.INTERRUPTED
         case = self.cases.get(effect.event_id)
         if record.final and case is not None and _is_of(effect, case):
             if case.results[effect.index] is None:
