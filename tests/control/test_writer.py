@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
 import pytest
 
 from builders import NOW
@@ -13,9 +14,11 @@ from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.unit_of_work import UnitOfWork, Work
 from forewarn.control.writer import MAX_BATCH, InlineWriter, Job
+from forewarn.maintenance import fleet
 from forewarn.maintenance.model import Changes, Refused, Scope
+from forewarn.maintenance.planner import Request
 from forewarn.store.port import StoreUnavailable
-from forewarn.vocabulary import ErrorCode, ScopeKind
+from forewarn.vocabulary import ErrorCode, EventType, ScopeKind
 
 
 def save(name: str) -> Job:
@@ -136,6 +139,22 @@ def test_closing_finishes_what_was_submitted_and_takes_nothing_more(threaded: Bu
         threaded.writer.submit(save("late")).result(0)
     assert "late" not in threaded.store.names()
     threaded.writer.close()
+
+
+def test_what_one_job_of_a_batch_removed_is_not_there_for_the_next(threaded: Busy) -> None:
+    machines = [{"name": "web-0"}, {"name": "web-1"}]
+    both, one = (
+        msgspec.convert({"availability_set": [{"name": "web", "machines": some}]}, fleet.Fleet)
+        for some in (machines, machines[:1])
+    )
+    threaded.plane.apply_fleet(both).result(10)
+    threaded.hold()
+    threaded.plane.apply_fleet(one, prune=True)
+    asked = threaded.plane.request(Request(event_type=EventType.FREEZE, machines=("web-1",)))
+    threaded.release()
+    refusal = asked.exception(10)
+    assert isinstance(refusal, Refused)
+    assert refusal.code is ErrorCode.NOT_FOUND
 
 
 def test_an_inline_writer_answers_before_it_returns() -> None:

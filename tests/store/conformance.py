@@ -227,7 +227,7 @@ class Values:
             assert reading.operations(["9.9"]) == reading.maintenances([9]) == {}
             assert reading.operations_of_maintenance(9) == {}
             assert reading.live_operations([]) == reading.live_operations() == {}
-            assert reading.next_wakeup() is reading.next_lease_end() is None
+            assert reading.next_wakeup() is None
 
     def test_more_keys_than_one_statement_takes_are_found(self, store: Store) -> None:
         many = tuple(machine(f"m{n}", host=f"h{n}") for n in range(2500))
@@ -315,7 +315,6 @@ class Questions:
             assert list(reading.claimable(NOW + MINUTE, 10)) == ["1.2", "1.3", "1.1"]
             assert list(reading.claimable(NOW + MINUTE, 1)) == ["1.2"]
             assert list(reading.claimable(NOW + MINUTE - datetime.resolution, 10)) == ["1.2", "1.1"]
-            assert reading.next_lease_end() == NOW + MINUTE
 
     def test_what_is_in_doubt_is_nobodys_to_claim(self, store: Store) -> None:
         doubtful = operation("1.1", **STARTED, outcome_unknown="nobody knows")
@@ -323,12 +322,10 @@ class Questions:
         save(store, with_maintenances(doubtful, leased))
         with store.read() as reading:
             assert reading.claimable(NOW + MINUTE, 10) == {}
-            assert reading.next_lease_end() is None
             assert set(reading.live_operations()) == {"1.1", "1.2"}
         save(store, with_maintenances(msgspec.structs.replace(leased, outcome_unknown="")))
         with store.read() as reading:
             assert list(reading.claimable(NOW + MINUTE, 10)) == ["1.2"]
-            assert reading.next_lease_end() == NOW
 
     def test_a_held_operation_is_due_at_its_not_before_though_it_is_approved(
         self, store: Store

@@ -169,7 +169,6 @@ QUESTIONS: list[Callable[[Reading, datetime], object]] = [
     lambda r, _: r.machines_of(["web"]),
     lambda r, _: [r.machines_on(hosts) for hosts in (["h1"], ["", "H1"], ["H2", "none"])],
     lambda r, _: r.tombstones(),
-    lambda r, _: r.tombstones(["web-0", "none"]),
     lambda r, _: r.holds(),
     lambda r, _: r.maintenances([1, 2, 3]),
     lambda r, _: list(r.open_maintenances().items()),
@@ -185,5 +184,4 @@ QUESTIONS: list[Callable[[Reading, datetime], object]] = [
     lambda r, now: in_order(r.claimable(now, 1)),
     lambda r, _: in_order(r.unacknowledged_failures(99)),
     lambda r, _: r.next_wakeup(),
-    lambda r, _: r.next_lease_end(),
 ]

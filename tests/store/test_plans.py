@@ -73,7 +73,6 @@ QUESTIONS: dict[str, Callable[[Reading], object]] = {
     "due": lambda r: r.due(LATER, 10),
     "next wakeup": lambda r: r.next_wakeup(),
     "claimable": lambda r: r.claimable(LATER, 10),
-    "next lease end": lambda r: r.next_lease_end(),
     "history": lambda r: r.history(HistoryQuery(limit=10)),
     "history by machine": lambda r: r.history(HistoryQuery(machine="m1", limit=10)),
     "history by scope": lambda r: r.history(HistoryQuery(scope="s1", limit=10)),

@@ -8,7 +8,7 @@ is the outcome. docs/guides/connectors.md is the contract. Each run has a runner
 import asyncio
 import os
 import shutil
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -20,9 +20,7 @@ from forewarn.connectors.command_settings import CommandConnectorSettings
 from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.task_process import (
     WHOLE,
-    Program,
     RunLimits,
-    RunningTask,
     RunResult,
     RunTrace,
     TaskRun,
@@ -74,23 +72,8 @@ class _Said(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _Report(msgspec.Struct, frozen=True, kw_only=True):
-    """How one subject's run ended, in words."""
-
-    subject: str
-    succeeded: bool
-    message: str
-    hosts: dict[str, str] = {}
-
-
 class CommandConnector:
-    """Runs the operator's program.
-
-    Args:
-        settings: Which, and how.
-        state: The folder for the runs' files; made if it is not there.
-        environment: The service's own variables, of which a program gets what is not the service's.
-        os_name: The kind of this system, as `os.name`.
+    """Runs the operator's program, which gets of the environment what is not the service's.
 
     Raises:
         CommandUnusable: This system is not POSIX, or the settings name no program that could run.
@@ -125,23 +108,18 @@ class CommandConnector:
     async def perform(self, task: Task) -> Outcome | Literal[Found.UNKNOWN]:
         """Run the program for all that has no result of an earlier attempt."""
         earlier = await self._earlier(task)
-        tasks = [self._perform(task, subject, found) for subject, found in earlier.items()]
-        reports = await _all(tasks)
-        known = [report for report in reports if report is not None]
-        return _outcome(known) if len(known) == len(reports) else Found.UNKNOWN
+        ended = await _all({s: self._perform(task, s, runs) for s, runs in earlier.items()})
+        known = {subject: outcome for subject, outcome in ended.items() if outcome is not None}
+        return _joint(known) if len(known) == len(ended) else Found.UNKNOWN
 
     async def check(self, task: Task) -> Outcome | Found:
         """Tell what the files of earlier attempts, or the check command, say."""
         earlier = await self._earlier(task)
-        tasks = [self._check(task, subject, found) for subject, found in earlier.items()]
-        left = await _all(tasks)
-        if RunTrace.BEGUN in left:
+        left = await _all({s: self._check(task, s, runs) for s, runs in earlier.items()})
+        if RunTrace.BEGUN in left.values():
             return Found.UNKNOWN
-        ended = [one for one in left if isinstance(one, RunResult)]
-        if len(ended) < len(left):
-            return Found.NOT_DONE
-        pairs = zip(earlier, ended, strict=True)
-        return _outcome([self._report(subject, one) for subject, one in pairs])
+        known = {s: self._outcome(one) for s, one in left.items() if isinstance(one, RunResult)}
+        return _joint(known) if len(known) == len(left) else Found.NOT_DONE
 
     async def forget(self, task: Task) -> None:
         """Remove the files of this operation."""
@@ -165,24 +143,22 @@ class CommandConnector:
             earlier.setdefault(run.subject, []).append(run)
         return earlier
 
-    async def _perform(self, task: Task, subject: str, earlier: list[TaskRun]) -> _Report | None:
+    async def _perform(self, task: Task, subject: str, earlier: list[TaskRun]) -> Outcome | None:
         """Return how a subject's run ended; None if its runner was lost."""
         left, _ = await self._settled(earlier)
         if isinstance(left, RunResult):
-            return self._report(subject, left)
+            return self._outcome(left)
         async with self._slots:
             try:
                 run = await self._begin(task, subject, self._settings.program, self._limits)
             except (OSError, ValueError) as error:
-                message = f"could not start the program: {error}"
-                return _Report(subject=subject, succeeded=False, message=message)
-            left = await self._end(run)
+                return Outcome(succeeded=False, message=f"could not start the program: {error}")
+            left = await self._runs.end(run)
         if isinstance(left, RunResult):
-            return self._report(subject, left)
+            return self._outcome(left)
         if left is RunTrace.NOTHING:
-            why = await asyncio.to_thread(self._runs.trouble, run)
-            message = f"could not start the program: {why or 'its runner was killed'}"
-            return _Report(subject=subject, succeeded=False, message=message)
+            why = await asyncio.to_thread(self._runs.trouble, run) or "its runner was killed"
+            return Outcome(succeeded=False, message=f"could not start the program: {why}")
         _log.error("a program's runner was lost", operation=task.operation, subject=subject)
         return None
 
@@ -205,15 +181,14 @@ class CommandConnector:
     async def _ask(self, task: Task, lost: TaskRun) -> RunResult | RunTrace:
         """Ask the check command for the result of a run that was lost."""
         limits = RunLimits(CHECK_SECONDS, self._settings.grace_seconds)
+        argv = self._settings.check_command
         async with self._slots:
             try:
-                check = await self._begin(
-                    task, lost.subject, self._settings.check_command, limits, check=True
-                )
+                check = await self._begin(task, lost.subject, argv, limits, check=True)
             except (OSError, ValueError) as error:
                 _log.error("the check command cannot be run", reason=str(error))
                 return RunTrace.BEGUN
-            found = await self._end(check)
+            found = await self._runs.end(check)
         if not isinstance(found, RunResult):
             return RunTrace.BEGUN
         said, complaint = _said(found.out)
@@ -230,19 +205,18 @@ class CommandConnector:
         return RunTrace.BEGUN
 
     async def _settled(self, earlier: list[TaskRun]) -> tuple[RunResult | RunTrace, TaskRun | None]:
-        """Return what a subject's runs came to, when none of them is under way.
+        """Return a subject's result, or what is left of its latest run that had begun; and the run.
 
-        Returns:
-            Its end, or what is left of the latest that had begun; and that run.
+        Waits for what is under way.
         """
-        left: tuple[RunResult | RunTrace, TaskRun | None] = (RunTrace.NOTHING, None)
+        lost = None
         for run in earlier:
-            stands = await self._end(run)
-            if isinstance(stands, RunResult):
-                return stands, run
-            if stands is RunTrace.BEGUN and left[1] is None:
-                left = stands, run
-        return left
+            left = await self._runs.end(run)
+            if isinstance(left, RunResult):
+                return left, run
+            if left is RunTrace.BEGUN and lost is None:
+                lost = run
+        return (RunTrace.BEGUN if lost else RunTrace.NOTHING), lost
 
     async def _begin(
         self,
@@ -258,40 +232,33 @@ class CommandConnector:
             message = f"no executable program {argv[0]}"
             raise FileNotFoundError(message)
         order = _order(task, subject)
-        program = Program(
-            argv=(found, *argv[1:]),
-            order=msgspec.json.encode(order),
+        return await asyncio.to_thread(
+            self._runs.begin,
+            task,
+            subject,
+            (found, *argv[1:]),
+            stdin=msgspec.json.encode(order),
             environment=self._environment | _variables(order),
             limits=limits,
-            checks=check,
+            check=check,
         )
-        return await asyncio.to_thread(self._runs.begin, task, subject, program)
 
-    async def _end(self, run: TaskRun) -> RunResult | RunTrace:
-        while isinstance(stands := await asyncio.to_thread(self._runs.look, run), RunningTask):
-            await self._runs.over(stands)
-        return stands
-
-    def _report(self, subject: str, ended: RunResult) -> _Report:
+    def _outcome(self, ended: RunResult) -> Outcome:
         said, complaint = _said(ended.out)
         how = task_process.spoken(ended, self._limits)
-        parts = (said.message, complaint) if said.message else (_text(ended.err), complaint)
-        words = "; ".join(part for part in parts if part)
-        return _Report(
-            subject=subject,
-            succeeded=ended.succeeded,
-            message=f"{how}: {words}".strip(": "),
-            hosts=said.hosts,
-        )
+        words = "; ".join(filter(None, (said.message or _text(ended.err), complaint)))
+        message = f"{how}: {words}".strip(": ")
+        return Outcome(succeeded=ended.succeeded, message=message, hosts=said.hosts)
 
 
-async def _all(tasks: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def _all(tasks: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:
     """Return what each comes to; an error is raised when none is under way any more."""
-    results = await asyncio.gather(*tasks, return_exceptions=True)
+    results = await asyncio.gather(*tasks.values(), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return [result for result in results if not isinstance(result, BaseException)]
+    pairs = zip(tasks, results, strict=True)
+    return {name: result for name, result in pairs if not isinstance(result, BaseException)}
 
 
 def _judge(name: str, argv: tuple[str, ...], wanted: str) -> None:
@@ -307,39 +274,24 @@ def _judge(name: str, argv: tuple[str, ...], wanted: str) -> None:
         raise CommandUnusable(message)
 
 
-def _order(task: Task, subject: str) -> dict[str, object]:
-    """Return what a program reads: the task, and which machine it is about."""
-    order: dict[str, object] = {
-        "operation": task.operation,
-        "attempt": task.attempt,
-        "event_type": task.event_type.value,
-        "source": task.source.value,
-        "machines": task.machines,
-        "hosts": task.hosts,
-        "duration_seconds": task.duration_seconds,
-        "started_at": task.started_at,
-    }
+def _order(task: Task, subject: str) -> dict[str, Any]:
+    order: dict[str, Any] = msgspec.to_builtins(task)
+    del order["repeat_after"]  # it is about earlier runs, which are no program's business
     if subject != WHOLE:
         order["machine"] = subject
         order["host"] = task.hosts[task.machines.index(subject)]
     return order
 
 
-def _variables(order: Mapping[str, object]) -> dict[str, str]:
-    variables = {}
-    for name, value in order.items():
-        if isinstance(value, tuple):
-            text = " ".join(each or "-" for each in value)
-        else:
-            text = value if isinstance(value, str) else _plain(value)
-        if len(text.encode()) <= MAX_VARIABLE:
-            variables[PREFIX + name.upper()] = text
-    return variables
-
-
-def _plain(value: object) -> str:
-    """Return a number or a time as the JSON has it."""
-    return msgspec.json.encode(value).decode().strip('"')
+def _variables(order: dict[str, Any]) -> dict[str, str]:
+    texts = {
+        name: " ".join(each or "-" for each in value)
+        if isinstance(value, list | tuple)
+        else str(value)
+        for name, value in order.items()
+    }
+    short = {name: text for name, text in texts.items() if len(text.encode()) <= MAX_VARIABLE}
+    return {PREFIX + name.upper(): text for name, text in short.items()}
 
 
 def _said(out: bytes) -> tuple[_Said, str]:
@@ -370,23 +322,22 @@ def _clean(text: str) -> str:
     return kept.strip()[-MAX_SAID:]
 
 
-def _outcome(reports: list[_Report]) -> Outcome:
+def _joint(outcomes: dict[str, Outcome]) -> Outcome:
     """Return one outcome for all of an operation's runs: it failed if one of them did."""
-    hosts = {machine: host for report in reports for machine, host in report.hosts.items()}
-    if len(reports) == 1:
-        (one,) = reports
-        return Outcome(succeeded=one.succeeded, message=one.message, hosts=hosts)
-    failed = [report for report in reports if not report.succeeded]
-    fine = [report.subject for report in reports if report.succeeded]
+    if len(outcomes) == 1:
+        return next(iter(outcomes.values()))
+    hosts = {machine: host for one in outcomes.values() for machine, host in one.hosts.items()}
+    failed = {subject: one for subject, one in outcomes.items() if not one.succeeded}
     telling = [
-        f"{one.subject}: {one.message[-MAX_SAID_OF_EACH:]}"
-        for one in failed or reports
+        f"{subject}: {one.message[-MAX_SAID_OF_EACH:]}"
+        for subject, one in (failed or outcomes).items()
         if one.message
     ]
     said = "\n".join(telling[:MAX_NAMED])
     if not failed:
         return Outcome(succeeded=True, message=said[-MAX_SAID:], hosts=hosts)
-    summary = f"failed: {_names([report.subject for report in failed])}; succeeded: {_names(fine)}"
+    fine = [subject for subject in outcomes if subject not in failed]
+    summary = f"failed: {_names([*failed])}; succeeded: {_names(fine)}"
     return Outcome(succeeded=False, message=f"{summary}\n{said[:MAX_SAID]}", hosts=hosts)
 
 

@@ -62,18 +62,15 @@ class Connector(Protocol):
         Returns:
             The outcome; UNKNOWN where whoever carried it out was lost.
         """
-        ...
 
     async def check(self, task: Task) -> Outcome | Found:
         """Tell how earlier attempts of this task ended; wait for what is still under way.
 
         Asked once before `perform` when the attempt is above 1.
         """
-        ...
 
     async def forget(self, task: Task) -> None:
         """Drop what was kept of this task: its outcome is recorded."""
-        ...
 
     async def sweep(self, live: Collection[str]) -> None:
         """Drop what was kept of any operation but these; asked once, before any task.
@@ -81,4 +78,3 @@ class Connector(Protocol):
         Args:
             live: The ids of the operations that are Started.
         """
-        ...

@@ -1,10 +1,9 @@
 """Runs one program and leaves its result in a file: a process of its own, one for each run.
 
 `task_process` starts it in a session of its own, so neither Ctrl-C nor the end of the service
-reaches it or the program. It is apart from `task_process` for its start-up: run as
-`python -I -S runner.py`, it imports nothing of the package, and of the standard library only what
-costs next to nothing (`signal` alone would take as long as everything else together, for it builds
-enums; hence `_signal`).
+reaches it or the program. Run as `python -I -S runner.py`, it imports nothing of the package, and
+of the standard library only what costs next to nothing (`signal` alone would take as long as all
+else together, for it builds enums; hence `_signal`).
 
 Its arguments: the descriptor that tells that it lives, the run's folder, the time limit and the
 grace in seconds, and the program with its own arguments. Its environment is the program's.
@@ -40,11 +39,7 @@ NOT_RUN = 127
 
 
 def main(arguments: list[str]) -> None:
-    """Run one program to its end.
-
-    Args:
-        arguments: As the module says.
-    """
+    """Run one program to its end, by the arguments that the module names."""
     alive = int(arguments[0])
     folder, limit, grace = arguments[1], float(arguments[2]), float(arguments[3])
     os.set_inheritable(alive, False)  # noqa: FBT003 - its only parameter
@@ -80,7 +75,6 @@ def _run(folder: str, argv: list[str], limit: float, grace: float) -> bytes:
 
 
 def _become(argv: list[str], standard: tuple[int, int, int], trouble: int) -> None:
-    """Turn into the program, or say why not."""
     try:
         os.setsid()
         for target, descriptor in enumerate(standard):
@@ -103,10 +97,9 @@ def _watch(pid: int, ended: int) -> None:
 def _follow(
     pid: int, kept: dict[int, int], ended: int, limits: tuple[float, float]
 ) -> tuple[dict[int, bytes], int]:
-    """Read the ends of the pipes until the program has ended, and end it when its time is over.
+    """Read the pipes until the program has ended, and end it when its time is over.
 
-    Returns:
-        The ends, and how far it had to be driven: 0 not, 1 asked to end, 2 killed.
+    Returns their ends, and its stage: 0 it ended by itself, 1 it was asked to end, 2 killed.
     """
     tails = dict.fromkeys(kept, b"")
     stage = 0
@@ -135,7 +128,6 @@ def _follow(
 
 
 def _take(descriptor: int, kept: dict[int, int], tails: dict[int, bytes]) -> bool:
-    """Read what there is; return whether there may be more."""
     try:
         data = os.read(descriptor, READ_BYTES)
     except BlockingIOError:

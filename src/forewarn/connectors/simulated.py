@@ -19,14 +19,10 @@ DURATIONS: Mapping[EventType, timedelta] = {
 
 
 class SimulatedConnector:
-    """Waits out a task's duration from its start.
+    """Waits out a task's duration from its start: DURATIONS for the types that are left out.
 
     It keeps nothing: how far a task is follows from when it started, so a restart goes on where
     the process before would be.
-
-    Args:
-        clock: Whose time tasks take.
-        durations: By type; DURATIONS for those that are left out.
     """
 
     def __init__(self, clock: Clock, durations: Mapping[EventType, timedelta]) -> None:

@@ -12,7 +12,7 @@ is restored gives the same number to another operation. A run is a folder in it,
 
 Whether a runner lives is read from the pipe: the kernel closes it with the last process that holds
 it, so no process number is compared and none that is used again deceives. The service holds it
-until the runner does. All functions here block, but for `TaskRuns.over`: they belong on a thread.
+until the runner does. All functions here block, but for `TaskRuns.end`: they belong on a thread.
 """
 
 import asyncio
@@ -78,13 +78,6 @@ class RunTrace(Enum):
     """It may have done anything."""
 
 
-class RunningTask(msgspec.Struct, frozen=True):
-    """A run under way."""
-
-    pipe: int
-    """A descriptor that reads nothing, and its end when the runner is gone; the taker closes it."""
-
-
 class TaskRun(NamedTuple):
     """One run's place."""
 
@@ -102,28 +95,11 @@ class RunLimits(NamedTuple):
     grace_seconds: float
 
 
-class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run runs."""
-
-    argv: tuple[str, ...]
-    """The program by its full path, and its arguments."""
-    order: bytes
-    """Its standard input."""
-    environment: dict[str, str]
-    """Its variables, and no others."""
-    limits: RunLimits
-    checks: bool = False
-    """Whether it is the check command, whose runs are nobody's result."""
-
-
 class TaskRuns:
     """The folder of all runs, and the runners that this process began.
 
     It takes part in fencing: once a later attempt has asked what there is, an earlier one of this
-    process begins nothing more.
-
-    Args:
-        folder: Made if it is not there; whoever can write to it can forge results.
+    process begins nothing more. Whoever can write to the folder can forge results.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -145,52 +121,52 @@ class TaskRuns:
                     found.append(TaskRun(int(attempt), int(again), subject, folder))
         return sorted(found, reverse=True)
 
-    def begin(self, task: Task, subject: str, program: Program) -> TaskRun:
-        """Start a program on a runner of its own.
+    def begin(
+        self,
+        task: Task,
+        subject: str,
+        argv: tuple[str, ...],
+        *,
+        stdin: bytes,
+        environment: dict[str, str],
+        limits: RunLimits,
+        check: bool = False,
+    ) -> TaskRun:
+        """Start a program on a runner of its own, with these variables and no others.
 
-        Args:
-            task: Whose operation and attempt the run belongs to.
-            subject: The machine, or WHOLE.
-            program: What to run.
+        The subject is a machine or WHOLE. A run of the check command is nobody's result.
 
         Raises:
             OSError: It could not be started; the program has not run.
         """
-        run, alive = self._make(task, subject, check=program.checks)
+        run, alive = self._make(task, subject, check=check)
         try:
-            (run.folder / "task.json").write_bytes(program.order)
+            (run.folder / "task.json").write_bytes(stdin)
             for folder in (run.folder.parent, self._folder):
                 _sync(folder)
-            self._spawn(run, program, alive)
+            arguments = (str(alive), str(run.folder), *map(str, limits), *argv)
+            with (run.folder / "trouble").open("wb") as trouble:
+                process = subprocess.Popen(  # noqa: S603 - the operator's own, without a shell
+                    (sys.executable, "-I", "-S", runner.__file__, *arguments),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=trouble,
+                    pass_fds=(alive,),
+                    start_new_session=True,
+                    cwd="/",
+                    env=environment,
+                )
         finally:
             os.close(alive)
+        with self._lock:
+            self._runners[run.folder] = process
         return run
 
-    def look(self, run: TaskRun) -> RunResult | RunningTask | RunTrace:
-        """Tell how a run stands."""
-        pipe = _living(run.folder / "alive")
-        if pipe is not None:
-            return RunningTask(pipe)
-        self._reap(run)
-        with contextlib.suppress(FileNotFoundError):
-            ended = _read(run.folder / "result")
-            if ended is not None:
-                return ended
-            _log.error("cannot read a result", file=str(run.folder / "result"))
-        return RunTrace.BEGUN if (run.folder / "begun").exists() else RunTrace.NOTHING
-
-    async def over(self, alive: RunningTask) -> None:
-        """Return when the runner is gone."""
-        loop = asyncio.get_running_loop()
-        stirred = asyncio.Event()
-        loop.add_reader(alive.pipe, stirred.set)
-        try:
-            while not _closed(alive.pipe):
-                await stirred.wait()
-                stirred.clear()
-        finally:
-            loop.remove_reader(alive.pipe)
-            os.close(alive.pipe)
+    async def end(self, run: TaskRun) -> RunResult | RunTrace:
+        """Wait until nobody is at work on a run, and return its result or what is left of it."""
+        while (pipe := await asyncio.to_thread(_living, run.folder / "alive")) is not None:
+            await _closing(pipe)
+        return await asyncio.to_thread(self._left, run)
 
     def adopt(self, run: TaskRun, check: TaskRun) -> None:
         """Let the check command's result be the result of a run that was lost."""
@@ -198,7 +174,7 @@ class TaskRuns:
         _sync(run.folder)
 
     def trouble(self, run: TaskRun) -> str:
-        """Return what a runner complained of."""
+        """Return the last line of what a runner complained of."""
         with contextlib.suppress(OSError):
             text = (run.folder / "trouble").read_bytes()[-MAX_TROUBLE:]
             lines = text.decode("utf-8", "replace").strip().splitlines()
@@ -217,29 +193,34 @@ class TaskRuns:
             operation, at, _ = place.name.partition("@")
             if not at or operation in live:
                 continue
-            if any(lives(folder / "alive") for folder in place.iterdir()):
+            pipes = [_living(folder / "alive") for folder in place.iterdir()]
+            living = [pipe for pipe in pipes if pipe is not None]
+            for pipe in living:
+                os.close(pipe)
+            if living:
                 _log.warning(
                     "a program still runs for an operation that has ended", folder=str(place)
                 )
-                continue
-            _remove(place)
+            else:
+                _remove(place)
 
-    def _reap(self, run: TaskRun) -> None:
-        """Let the kernel forget a runner that is over, if this process began it."""
+    def _left(self, run: TaskRun) -> RunResult | RunTrace:
         with self._lock:
             process = self._runners.pop(run.folder, None)
-        if process is not None:
+        if process is not None:  # the kernel may forget it
             process.wait()  # its pipe is closed already: it is as good as gone
+        with contextlib.suppress(FileNotFoundError):
+            ended = _read(run.folder / "result")
+            if ended is not None:
+                return ended
+            _log.error("cannot read a result", file=str(run.folder / "result"))
+        return RunTrace.BEGUN if (run.folder / "begun").exists() else RunTrace.NOTHING
 
     def _place(self, task: Task) -> Path:
         return self._folder / f"{task.operation}@{task.started_at:%Y%m%dT%H%M%S.%fZ}"
 
     def _make(self, task: Task, subject: str, *, check: bool) -> tuple[TaskRun, int]:
-        """Make a run's folder, which is alive from then on.
-
-        Returns:
-            The run, and the descriptor that keeps it alive.
-        """
+        """Make a run's folder; return the run, and the descriptor that keeps it alive."""
         place = self._place(task)
         prefix = f"{CHECKS}-{task.attempt}" if check else str(task.attempt)
         with self._lock:
@@ -255,22 +236,6 @@ class TaskRuns:
             os.mkfifo(folder / "alive", 0o600)
             alive = os.open(folder / "alive", os.O_RDWR | os.O_NONBLOCK)
         return TaskRun(task.attempt, again, subject, folder), alive
-
-    def _spawn(self, run: TaskRun, program: Program, alive: int) -> None:
-        arguments = (str(alive), str(run.folder), *map(str, program.limits), *program.argv)
-        with (run.folder / "trouble").open("wb") as trouble:
-            process = subprocess.Popen(  # noqa: S603 - the operator's own program, without a shell
-                (sys.executable, "-I", "-S", runner.__file__, *arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=trouble,
-                pass_fds=(alive,),
-                start_new_session=True,
-                cwd="/",
-                env=program.environment,
-            )
-        with self._lock:
-            self._runners[run.folder] = process
 
 
 def spoken(ended: RunResult, limits: RunLimits) -> str:
@@ -288,7 +253,6 @@ def spoken(ended: RunResult, limits: RunLimits) -> str:
 
 
 def _read(result: Path) -> RunResult | None:
-    """Return a result, None if it is none of a runner's."""
     head, newline, tails = result.read_bytes().partition(b"\n")
     words = head[:MAX_HEAD].decode("ascii", "replace").split(" ")
     if not newline or len(words) != 5 or words[0] not in {"exit", "signal", "refused"}:
@@ -313,21 +277,21 @@ def _living(alive: Path) -> int | None:
     return pipe
 
 
-def lives(alive: Path) -> bool:
-    """Tell whether the runner of a run lives.
-
-    Args:
-        alive: The run's pipe of that name.
-    """
-    pipe = _living(alive)
-    if pipe is None:
-        return False
-    os.close(pipe)
-    return True
+async def _closing(pipe: int) -> None:
+    """Return when the runner that holds this pipe is gone; close it."""
+    loop = asyncio.get_running_loop()
+    stirred = asyncio.Event()
+    loop.add_reader(pipe, stirred.set)
+    try:
+        while not _closed(pipe):
+            await stirred.wait()
+            stirred.clear()
+    finally:
+        loop.remove_reader(pipe)
+        os.close(pipe)
 
 
 def _closed(pipe: int) -> bool:
-    """Tell whether nobody has the pipe open for writing."""
     try:
         return not os.read(pipe, 1)
     except BlockingIOError:

@@ -43,7 +43,7 @@ class Changefeed:
         self._listeners.append(listener)
 
     def deliver_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Call listeners on this loop's thread from now on, not on the one that publishes."""
+        """Call listeners on this loop's thread from now on."""
         self._loop = loop
 
     def publish(self, changes: Changes) -> None:

@@ -6,8 +6,7 @@ are due are renewed before anything is claimed, so that no executor claims what 
 """
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -50,15 +49,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Executor:
-    """Carries out what has started. Lives on the event loop's thread.
+    """Carries out what has started, under a name that history keeps. On the event loop's thread.
 
-    Args:
-        plane: Where operations are claimed and finished.
-        connector: What carries them out.
-        clock: Whose time leases are in.
-        name: Who claims; written into history.
-        on_unknown: What is done where the outcome of a task is unknown. By default an operator is
-            asked: doing it again, or not at all, is right for some machines only.
+    By default an operator is asked where the outcome of a task is unknown: doing it again, or not
+    at all, is right for some machines only.
     """
 
     def __init__(
@@ -89,7 +83,7 @@ class Executor:
     async def run(self) -> None:
         """Claim and carry out, until `stop`; tasks under way are then left to who comes next."""
         self._renewed = self._clock.monotonic()
-        await self._sweep()
+        await self._tidy(self._sweep())
         while not self._stopping:
             self._wake.clear()
             nap = RENEW_EVERY
@@ -123,16 +117,10 @@ class Executor:
                 return
 
     async def outcome(self, task: Task) -> Outcome | None:
-        """Carry out what is left of a task and return how it ended.
+        """Carry out what is left of a task; return how it ended, None to ask an operator.
 
         What an earlier attempt may have begun is checked first; where that is unknown,
         `on_unknown` decides. An exception of the connector is a failure with its text.
-
-        Args:
-            task: What was claimed.
-
-        Returns:
-            The outcome, not recorded yet; None where an operator is to be asked.
         """
         try:
             found: Outcome | Found = Found.NOT_DONE
@@ -152,11 +140,14 @@ class Executor:
         return None if self._on_unknown == "ask" else Outcome(succeeded=False, message=UNKNOWN)
 
     async def _sweep(self) -> None:
+        started = await asyncio.wrap_future(self._plane.started())
+        await self._connector.sweep(started)
+
+    async def _tidy(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            started = await asyncio.wrap_future(self._plane.started())
-            await self._connector.sweep(started)
-        except Exception:  # noqa: BLE001 - what is left over does no harm
-            _log.exception("could not remove what earlier tasks left")
+            await work
+        except Exception:  # noqa: BLE001 - what is left over does no harm; a start sweeps it
+            _log.exception("could not remove what tasks left")
 
     async def _renew(self) -> None:
         """Renew every claim when that is due, and until the store has taken it."""
@@ -196,45 +187,33 @@ class Executor:
                 older.cancel()
                 await asyncio.gather(older, return_exceptions=True)
             outcome = await self.outcome(task)
-            if isinstance(outcome, Outcome):
-                if await self._record(task, lambda: self._plane.finish(*_named(task), outcome)):
-                    await self._forget(task)
-            else:
-                report = self._plane.report_unknown
-                await self._record(task, lambda: report(*_named(task), UNKNOWN))
+            if await self._record(task, outcome) and outcome is not None:
+                await self._tidy(self._connector.forget(task))
         finally:
             if self._running.get(task.operation, (None,))[0] is task:
                 del self._running[task.operation]
             self._wake.set()
 
-    async def _forget(self, task: Task) -> None:
-        try:
-            await self._connector.forget(task)
-        except Exception:  # noqa: BLE001 - what is left over is swept at the next start
-            _log.exception("could not remove what a task left", operation=task.operation)
-
-    async def _record(self, task: Task, submit: Callable[[], "Future[Any]"]) -> bool:
+    async def _record(self, task: Task, outcome: Outcome | None) -> bool:
         """Record how a task ended, however long the store is away.
 
         Returns:
             Whether it is recorded; otherwise another attempt has taken the operation over.
         """
-        never = asyncio.Event()
+        named = task.operation, task.attempt
         while True:
             try:
-                await asyncio.wrap_future(submit())
+                if outcome is None:
+                    await asyncio.wrap_future(self._plane.report_unknown(*named, UNKNOWN))
+                else:
+                    await asyncio.wrap_future(self._plane.finish(*named, outcome))
             except StoreUnavailable as error:
                 _log.warning("an outcome waits for the store", operation=task.operation, why=error)
-                await self._clock.wait(AFTER_TROUBLE.total_seconds(), never)
             except Refused as refusal:
                 _log.warning("an outcome came too late", operation=task.operation, why=refusal)
                 return False
             except Exception:  # noqa: BLE001 - an outcome is kept until it is recorded
                 _log.exception("an outcome could not be recorded", operation=task.operation)
-                await self._clock.wait(AFTER_TROUBLE.total_seconds(), never)
             else:
                 return True
-
-
-def _named(task: Task) -> tuple[str, int]:
-    return task.operation, task.attempt
+            await self._clock.wait(AFTER_TROUBLE.total_seconds(), asyncio.Event())

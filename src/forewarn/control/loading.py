@@ -31,11 +31,7 @@ MAINTENANCE = re.compile(r"[0-9]{1,15}")
 
 
 def resolve(unit: UnitOfWork, reference: str) -> dict[str, Operation]:
-    """Return the operations that a reference means.
-
-    Args:
-        unit: Where to look.
-        reference: An event's id, an operation (`12.1`) or a maintenance (`12`).
+    """Return the operations that a reference means: those of an event, an id or a maintenance.
 
     Raises:
         Refused: INVALID if it is none of these, NOT_FOUND if there is no such thing.
@@ -73,11 +69,7 @@ def around(
 ) -> Snapshot:
     """Return these operations with their scopes and all that is live in those.
 
-    Args:
-        unit: Where to look.
-        operations: What the command is about.
-        rolling: Whether one of them may end, so that rolling updates go on: then the machines of
-            those are needed too.
+    Where one of them may end, `rolling` adds what the rolling updates need that go on then.
     """
     live = (operation for operation in operations.values() if operation.status.visible)
     return _snapshot(unit, operations, _scopes_of(live), {}, rolling=rolling)
@@ -94,10 +86,7 @@ def ending(unit: UnitOfWork, operations: dict[str, Operation]) -> Snapshot:
 def for_request(unit: UnitOfWork, request: Request, *, limited: bool) -> Snapshot:
     """Return what a request may concern: its machines, their scopes, and what is live there.
 
-    Args:
-        unit: Where to look.
-        request: What is asked.
-        limited: Whether users' pending events have a limit, and so are counted.
+    Users' pending events are counted where they are limited.
     """
     if request.scope:
         machines = unit.machines_of({key(request.scope)})
@@ -120,11 +109,7 @@ def for_request(unit: UnitOfWork, request: Request, *, limited: bool) -> Snapsho
 
 
 def for_maintenance(unit: UnitOfWork, number: int) -> Snapshot:
-    """Return a maintenance's operations, and all that its rolling updates need to go on.
-
-    Raises:
-        Refused: NOT_FOUND: there is no such maintenance.
-    """
+    """Return a maintenance's operations, and all that its rolling updates need to go on."""
     if not unit.store.maintenances([number]):
         message = f"no maintenance {number}: see 'forewarn maintenance list'"
         raise Refused(ErrorCode.NOT_FOUND, message, reference=str(number))
@@ -133,11 +118,7 @@ def for_maintenance(unit: UnitOfWork, number: int) -> Snapshot:
 
 
 def for_hold(unit: UnitOfWork, hold: Hold) -> Snapshot:
-    """Return what is live where a hold is put or released.
-
-    Raises:
-        Refused: NOT_FOUND: there is no such scope or machine, and nothing on such a host.
-    """
+    """Return what is live where a hold is put or released; refuse a place that is not there."""
     scopes: set[str] = set()
     match hold.kind:
         case HoldKind.SCOPE:

@@ -3,6 +3,9 @@
 Each method is a job of the writer: read a snapshot, decide, check the invariants, save, publish. It
 returns a future, because requests that wait together share a commit; a refusal or a store that is
 away is raised by the future. Any thread may call them.
+
+A reference is an event's id, an operation (`12.1`) or a maintenance (`12`); where several are
+given, a command concerns all of them or is refused. `by` is the operator's name, or the machine's.
 """
 
 import functools
@@ -98,15 +101,7 @@ class Plane:
         allow_empty: bool = False,
         dry_run: bool = False,
     ) -> Work[fleet.Applied]:
-        """Make the fleet match a fleet file, all or nothing.
-
-        Args:
-            wanted: The fleet file.
-            prune: Whether to remove machines that it does not name.
-            again: Whether machines that were preempted or terminated are added again.
-            allow_empty: Whether pruning may leave no machine at all.
-            dry_run: Whether to tell only what would change.
-        """
+        """Make the fleet match a fleet file, as `fleet.apply` does; `dry_run` changes nothing."""
         store = unit.store
         snapshot = Snapshot(
             scopes=store.scopes(),
@@ -145,9 +140,7 @@ class Plane:
     ) -> Work[planner.Plan]:
         """Request maintenance; the answer is the plan that it became.
 
-        Args:
-            request: What is asked.
-            dry_run: Whether to tell only what it would become; its maintenance is number 0 then.
+        `dry_run` tells only what it would become; its maintenance is number 0 then.
         """
         limited = self._policy.user_initiated_limit > 0
         snapshot = loading.for_request(unit, request, limited=limited)
@@ -169,14 +162,7 @@ class Plane:
     def approve(
         self, scope: str, event_ids: Sequence[str], *, by: str, address: str
     ) -> "Future[Operations]":
-        """Approve events for a machine of their scope (protocol.md section 5).
-
-        Args:
-            scope: The key of the machine's scope; events of another are unknown here.
-            event_ids: All of them are approved or, if one is unknown, none.
-            by: The machine's name.
-            address: Where the approval came from.
-        """
+        """Approve events for a machine of this scope, by its key (protocol.md section 5)."""
         ids = tuple(event_id.upper() for event_id in event_ids)
 
         def job(unit: UnitOfWork) -> Work[Operations]:
@@ -189,13 +175,7 @@ class Plane:
     def approve_for_guests(
         self, unit: UnitOfWork, references: Sequence[str], *, by: str, address: str = ""
     ) -> Work[Operations]:
-        """Approve on the guests' behalf, recorded as the operator's own approval.
-
-        Args:
-            references: Event ids, operations (`12.1`) or maintenances (`12`); all or none.
-            by: The operator's name.
-            address: Where the approval came from, if known.
-        """
+        """Approve on the guests' behalf, recorded as the operator's own approval."""
         ids: list[str] = []
         for reference in references:
             if loading.EVENT.fullmatch(reference):
@@ -208,13 +188,7 @@ class Plane:
 
     @_job
     def cancel(self, unit: UnitOfWork, reference: str, *, reason: str) -> Work[Operations]:
-        """Cancel what has not started.
-
-        Args:
-            reference: An event's id or an operation (`12.1`): its operation, if still Scheduled;
-                a maintenance (`12`): whatever of it is still Scheduled.
-            reason: Kept in history.
-        """
+        """Cancel an operation that is still Scheduled, or whatever of a maintenance still is."""
         named = loading.resolve(unit, reference)
         whole = loading.MAINTENANCE.fullmatch(reference) is not None
         command = commands.CancelOperations(
@@ -234,11 +208,7 @@ class Plane:
     ) -> Work[Operations]:
         """Block maintenance from starting until released; the answer is what that holds now.
 
-        Args:
-            kind: What is held.
-            name: The scope's, host's or machine's name; `""` for everything.
-            reason: Kept, and shown to whoever asks why nothing starts.
-            by: The operator's name.
+        The name is `""` for everything.
         """
         hold = _hold(unit, kind, name, reason, by)
         return self._run(unit, loading.for_hold(unit, hold), commands.PlaceHold(hold))
@@ -253,13 +223,7 @@ class Plane:
     def postpone(
         self, unit: UnitOfWork, reference: str, not_before: datetime, *, by: str
     ) -> Work[Operations]:
-        """Move what is Scheduled later: an event's operation, an operation, or a maintenance's.
-
-        Args:
-            reference: An event's id, an operation (`12.1`) or a maintenance (`12`).
-            not_before: Aware, and later than what guests have read.
-            by: The operator's name.
-        """
+        """Move what is Scheduled later than what guests have read."""
         named = loading.resolve(unit, reference)
         if loading.MAINTENANCE.fullmatch(reference):
             pending = {i: o for i, o in named.items() if o.status is EventStatus.SCHEDULED}
@@ -291,9 +255,7 @@ class Plane:
     ) -> Work[int]:
         """Move every notice later by an outage; the answer is how many operations that concerned.
 
-        Args:
-            length: How long guests could not read, or the clock was set forward.
-            setting: A name and its value, written in the same transaction.
+        The setting, a name and its value, is written in the same transaction.
         """
         store = unit.store
         snapshot = Snapshot(scopes=store.scopes(), operations=store.live_operations())
@@ -330,13 +292,7 @@ class Plane:
     def claim(
         self, unit: UnitOfWork, executor: str, lease: timedelta, limit: int
     ) -> Work[tuple[Task, ...]]:
-        """Claim Started operations that nobody holds.
-
-        Args:
-            executor: The name of who claims them.
-            lease: How long the claim holds unless it is renewed.
-            limit: How many at most.
-        """
+        """Claim Started operations that nobody holds, for the length of a lease."""
         free = unit.store.claimable(unit.now, limit)
         if not free:
             return Work(())
@@ -375,13 +331,7 @@ class Plane:
         )
 
     def resolve(self, operation: str, verdict: Verdict, by: str) -> "Future[Operations]":
-        """Record the result of an operation whose outcome is unknown, or have it repeated.
-
-        Args:
-            operation: Its id, such as `12.1`; CONFLICT where its outcome is not unknown.
-            verdict: What became of it, or what is to.
-            by: Who says so.
-        """
+        """Record the result of an operation whose outcome is unknown, or have it repeated."""
         return self._end(commands.ResolveOutcome(operation=operation, verdict=verdict, by=by))
 
     @_job
@@ -392,10 +342,7 @@ class Plane:
 
     @_job
     def release_claims(self, unit: UnitOfWork) -> Work[int]:
-        """Void every claim: asked once at start-up, when whoever held one is gone.
-
-        A store that only one process can open makes that certain.
-        """
+        """Void every claim. At the start that is safe: one process at a time has the store."""
         live = unit.live_operations()
         held = {i: o for i, o in live.items() if o.lease_until is not None}
         command = commands.ReleaseLeases(operations=tuple(held))

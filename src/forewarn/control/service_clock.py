@@ -61,12 +61,8 @@ class ServiceClock:
     """A clock that no jump of the time of day goes through, and a gate for what starts.
 
     Any thread may ask it: what it knows is replaced as a whole, under its lock. Only the event
-    loop's thread beats and tells of guests' turns.
-
-    Args:
-        clock: The service's clock, which may be scaled.
-        real: The machine's own: the loop lives in real time whatever the scale.
-        scale: The service's seconds in a real one.
+    loop's thread beats and tells of guests' turns. The clock may be scaled, by the service's
+    seconds in a real one; the loop lives in real time whatever the scale.
     """
 
     def __init__(self, clock: Clock, real: Clock, scale: float = 1.0) -> None:
@@ -118,7 +114,7 @@ class ServiceClock:
             return self._opened and trusted and not self._owed and not self._held_up()
 
     def obstacles(self) -> tuple[str, ...]:
-        """Return why nothing may start, in words for an operator; nothing when it may."""
+        """Return why nothing may start, in words for an operator."""
         self.now()
         found: list[str] = []
         if not self._opened:
@@ -146,11 +142,7 @@ class ServiceClock:
         return self._owed
 
     def begin(self, served: Served | None) -> timedelta:
-        """Start to count; return by how much every notice must move later before anything else.
-
-        Args:
-            served: What the start before left, None at the first.
-        """
+        """Start to count from what the start before left; return by how much notices must move."""
         look = self._look()
         with self._lock:
             self._trust, away = Trust(agreed=look), timedelta(0)
@@ -184,13 +176,10 @@ class ServiceClock:
             self._judge(look)
 
     def turn(self, now: float) -> None:
-        """Note that the event loop gives a guest its turn, and so runs.
+        """Note that the event loop gives a guest its turn now (in real seconds), and so runs.
 
         Guests can keep it so busy that beats are late; then it is overloaded, and did not stand
         still. Each request comes by here.
-
-        Args:
-            now: Real seconds of the monotonic clock.
         """
         if now - self._alive <= timekeeping.STALL_SECONDS:
             self._alive = now
@@ -262,12 +251,8 @@ class ServiceClock:
 class Heartbeat:
     """Keeps the service's clock going, and the store up to date with it.
 
-    Lives on the event loop's thread; one saving at a time, by `_saving_lock`.
-
-    Args:
-        plane: Whose notices move.
-        clock: Knows when guests could read.
-        real: The machine's own clock, whose seconds beats are apart.
+    Lives on the event loop's thread; one saving at a time, by `_saving_lock`. Beats are real
+    seconds apart.
     """
 
     def __init__(self, plane: Plane, clock: ServiceClock, real: Clock) -> None:
@@ -281,11 +266,7 @@ class Heartbeat:
         self._away = False
 
     async def begin(self) -> None:
-        """Give back an outage since the last start, before anything else happens.
-
-        Raises:
-            StoreError: The store is away; nothing was changed.
-        """
+        """Give back an outage since the last start, before anything else happens."""
         kept = await asyncio.wrap_future(self._plane.setting(SETTING))
         served = None if kept is None else msgspec.json.decode(kept, type=Served)
         owed = self._clock.begin(served)
@@ -312,16 +293,14 @@ class Heartbeat:
         self._wake.set()
 
     def clock_doubt(self) -> ClockDoubt | None:
-        """Look at the clocks; return why the time of day is not trusted, None where it is."""
+        """Look at the clocks; return why the time of day is not trusted, None if it is."""
         self._clock.now()
         return self._clock.clock_doubt()
 
     async def believe(self) -> None:
         """Take the wall clock for right, by an operator's word; durable when this returns.
 
-        Raises:
-            StoreError: The store is away. The clock is believed, and nothing starts until every
-                notice has moved.
+        While the store is away, nothing starts until every notice has moved.
         """
         self._clock.believe()
         async with self._saving_lock:
@@ -332,13 +311,13 @@ class Heartbeat:
             try:
                 await self._pay()
                 self._away = False
-            except StoreError as error:
-                if not self._away:
-                    _log.warning("could not save the heartbeat", reason=str(error))
+            except Exception as error:  # noqa: BLE001 - the next beat tries again
+                known = isinstance(error, StoreError)
+                if not (known and self._away):
+                    _log.warning(
+                        "could not save the heartbeat", reason=str(error), exc_info=not known
+                    )
                 self._away = True
-            except Exception:  # noqa: BLE001 - the next beat tries again
-                self._away = True
-                _log.exception("could not save the heartbeat")
 
     async def _pay(self) -> None:
         owed = self._clock.owed
@@ -360,7 +339,6 @@ class Heartbeat:
 
 
 def _spoken(known: Trust, tolerance: timedelta) -> str:
-    """Return why the time of day is not trusted, and what to do."""
     assert known.since is not None
     seconds = known.ahead.total_seconds()
     way = "ahead of" if seconds >= 0 else "behind"

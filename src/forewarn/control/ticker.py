@@ -28,13 +28,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Ticker:
-    """Makes time pass for the plane. Lives on the event loop's thread.
+    """Makes time pass for the plane, and keeps history for as long as `keep` says.
 
-    Args:
-        plane: What is advanced.
-        clock: Whose time it is.
-        keep: How long history holds what has ended.
-        may_start: Tells whether anything may start now; asked again in each transaction.
+    Lives on the event loop's thread.
     """
 
     def __init__(

@@ -47,15 +47,14 @@ def resume(
 ) -> tuple[Trust, timedelta]:
     """Return the trust of a start after another, and how long the service was away.
 
+    A clock that was set forward meanwhile makes that longer than it was, which lengthens notice and
+    never shortens it.
+
     Args:
         look: The clocks now.
         until: The last time that the service before wrote down.
         doubted: Whether it doubted the time of day; that goes on until an operator ends it.
         tolerance: How far the clocks may part.
-
-    Returns:
-        The trust, and the wall clock's time since `until`, not negative. A clock that was set
-        forward meanwhile makes it longer than it was, which lengthens notice and never shortens it.
     """
     if look.wall < until - tolerance:
         reckoned = Look(until, look.monotonic)
@@ -94,12 +93,10 @@ def judge(trust: Trust, look: Look, tolerance: timedelta = TOLERANCE) -> tuple[T
 
 
 def believe(trust: Trust, look: Look) -> tuple[Trust, timedelta]:
-    """Return the trust after an operator's word that the wall clock is right.
+    """Return the trust after an operator's word that the wall clock is right, and what is owed.
 
-    Returns:
-        The trust, and by how much every notice must move later: as far as the wall clock is
-        ahead, for that time did not pass. One that is behind moves nothing: what guests have
-        read as NotBefore is a promise, and never comes earlier.
+    Every notice moves later as far as the wall clock is ahead, for that time did not pass. One that
+    is behind moves nothing: what guests have read as NotBefore is a promise.
     """
     return Trust(agreed=look), max(timedelta(0), parted(trust, look))
 
@@ -141,16 +138,10 @@ def unread_seconds(stalls: tuple[Stall, ...], alive: float, now: float) -> float
 
 
 def end_gap(stalls: tuple[Stall, ...], alive: float, now: float) -> tuple[tuple[Stall, ...], float]:
-    """Return the stalls after the loop has run again, and by how much every notice must move.
+    """Return the stalls left when the loop runs again, and seconds by which every notice must move.
 
-    Args:
-        stalls: Those before, for which no notice has moved yet.
-        alive: When the loop last ran.
-        now: When it ran again.
-
-    Returns:
-        The stalls for which no notice moves yet; and seconds, 0 while they are no outage. What
-        notices move by is the sum of all recent stalls, and none of them counts again.
+    These are 0 while the stalls are no outage; then they are the sum of all recent stalls, and none
+    of them counts again.
     """
     gap = now - alive
     if gap <= STALL_SECONDS:

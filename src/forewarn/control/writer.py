@@ -43,21 +43,15 @@ class Writer(Protocol):
     """Takes jobs and answers each after its commit."""
 
     def submit(self, job: Job, needs: Needs = NO_NEEDS) -> "Future[Any]":
-        """Run a job in a transaction.
-
-        Args:
-            job: Decides what is answered and saved.
-            needs: What it is going to ask for, to be read with what others need.
+        """Run a job in a transaction, reading what it needs with what others need.
 
         Returns:
             A future that holds the result once it is durable, or raises Refused,
             StoreUnavailable, or what the job raised.
         """
-        ...
 
     def close(self) -> None:
         """Finish what was submitted, then take nothing more."""
-        ...
 
 
 class InlineWriter:
@@ -81,11 +75,7 @@ class InlineWriter:
 class ThreadWriter:
     """Runs jobs on a thread of its own; what waits together is committed together.
 
-    Args:
-        store: Where they run.
-        clock: Tells each transaction's `now`.
-        feed: Told what changed, after the commit.
-        real: Measures how long commits take; `clock` if left out.
+    The clock tells each transaction's `now`; the real one, if given, how long commits take.
     """
 
     def __init__(
@@ -110,7 +100,6 @@ class ThreadWriter:
         )
         waiting.set_function(self._queue.qsize)
         self.collectors: tuple[Collector, ...] = (self._commits, self._jobs, waiting)
-        """What Prometheus is told of it."""
         self._batch: list[Waiting] = []
         self._closed = ""
         self._lock = threading.Lock()

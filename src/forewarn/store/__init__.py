@@ -4,8 +4,7 @@
     tables      the schema, and which struct each table holds
     mapping     structs to rows and back, by the types of the columns
     queries     what can be asked of a database
-    writes      what can be changed in it
-    sql         SqlStore: connections and transactions, whatever the database
+    sql         SqlStore: connections, transactions and writing, whatever the database
     sqlite      open_store: SQLite's settings, its errors, and how a new file is made
     migrations  the steps from an older schema
     memory      MemoryStore: the same promises over dictionaries

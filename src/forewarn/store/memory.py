@@ -1,4 +1,4 @@
-"""The store in plain dictionaries, for the emulator, scenarios, tests and the simulation.
+"""The store in plain dictionaries, for scenarios, tests and the simulation.
 
 It keeps every promise of the port, but is gone with its process. Readers take turns with the
 writer, so a view needs no copy. What a transaction changes is noted down, and put back if it
@@ -6,7 +6,7 @@ raises.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -142,12 +142,14 @@ class MemoryStore:
         return earliest and earliest[0]
 
     def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
-        free = [o for o in self._to_carry_out() if o.lease_until is None or o.lease_until <= now]
+        started = map(self.all_operations.__getitem__, self.started)
+        free = [
+            o
+            for o in started
+            if not o.outcome_unknown and (o.lease_until is None or o.lease_until <= now)
+        ]
         free.sort(key=lambda o: (o.started_at, self._sequences[o.id]))
         return {o.id: o for o in free[:limit]}
-
-    def next_lease_end(self) -> datetime | None:
-        return min((o.lease_until for o in self._to_carry_out() if o.lease_until), default=None)
 
     def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
         known = self.all_operations.values()
@@ -159,8 +161,8 @@ class MemoryStore:
         found: tuple[Hold, ...] = self._single[_HOLDS]
         return found
 
-    def tombstones(self, keys: Collection[str] | None = None) -> dict[str, Tombstone]:
-        return _picked(self.all_tombstones, keys)
+    def tombstones(self) -> dict[str, Tombstone]:
+        return dict(self.all_tombstones)
 
     def history(self, query: HistoryQuery) -> Page:
         after = port.place(query)
@@ -183,13 +185,16 @@ class MemoryStore:
     # Writing.
 
     def save(self, changes: Changes) -> None:
-        self._save(self.all_scopes, ((scope.key, scope) for scope in changes.scopes))
-        self._save(self.all_machines, ((machine.key, machine) for machine in changes.machines))
+        for scope in changes.scopes:
+            self._put(self.all_scopes, scope.key, scope)
+        for machine in changes.machines:
+            self._put(self.all_machines, machine.key, machine)
         for maintenance in changes.maintenances:
             self._put(self.all_maintenances, maintenance.number, maintenance)
             if maintenance.number > self._single[_NUMBER]:
                 self._put(self._single, _NUMBER, maintenance.number)
-        self._save(self.all_operations, ((one.id, one) for one in changes.operations))
+        for operation in changes.operations:
+            self._put(self.all_operations, operation.id, operation)
         if changes.holds or changes.released:
             gone = {(hold.kind, hold.name) for hold in changes.released}
             holds = [hold for hold in self.holds() if (hold.kind, hold.name) not in gone]
@@ -197,10 +202,14 @@ class MemoryStore:
             assert len({(hold.kind, hold.name) for hold in holds}) == len(holds), "held twice"
             holds.sort(key=lambda hold: (hold.at, hold.kind, hold.name))
             self._put(self._single, _HOLDS, tuple(holds))
-        self._save(self.all_tombstones, ((name, None) for name in changes.revived))
-        self._save(self.all_tombstones, ((one.key, one) for one in changes.tombstones))
-        self._save(self.all_machines, ((name, None) for name in changes.removed_machines))
-        self._save(self.all_scopes, ((name, None) for name in changes.removed_scopes))
+        for name in changes.revived:
+            self._put(self.all_tombstones, name, None)
+        for tombstone in changes.tombstones:
+            self._put(self.all_tombstones, tombstone.key, tombstone)
+        for name in changes.removed_machines:
+            self._put(self.all_machines, name, None)
+        for name in changes.removed_scopes:
+            self._put(self.all_scopes, name, None)
         for machine in changes.machines:
             assert machine.scope in self.all_scopes or machine.key not in self.all_machines
         for operation in changes.operations:
@@ -228,10 +237,6 @@ class MemoryStore:
 
     def put_setting(self, name: str, value: str) -> None:
         self._put(self.all_settings, name, value)
-
-    def _save(self, table: dict[K, V], values: Iterable[tuple[K, V | None]]) -> None:
-        for name, value in values:
-            self._put(table, name, value)
 
     def _put(self, table: dict[K, V], name: K, value: V | None) -> None:
         """Set a value, or take it away, so that it can be undone."""
@@ -288,11 +293,6 @@ class MemoryStore:
         wakeup = decide.wakeup_at(new)
         if wakeup is not None:
             heapq.heappush(self._wakeups, (wakeup, self._sequences[name], name))
-
-    def _to_carry_out(self) -> Iterable[Operation]:
-        return (
-            o for o in map(self.all_operations.__getitem__, self.started) if not o.outcome_unknown
-        )
 
     def _earliest(self) -> tuple[datetime, int, str] | None:
         while self._wakeups:

@@ -27,7 +27,6 @@ from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 MAX_PAGE = 1000
 """The most operations that one page of history holds; a reader with more to read pages on."""
 
-
 MAX_CURSOR = 100
 """The most characters of a cursor; ours have at most 56."""
 
@@ -143,15 +142,12 @@ class Reading(Protocol):
 
     def scopes(self, keys: Collection[str] | None = None) -> dict[str, Scope]:
         """Return these scopes by key, or all of them."""
-        ...
 
     def machines(self, keys: Collection[str] | None = None) -> dict[str, Machine]:
         """Return these machines by key, or all of them."""
-        ...
 
     def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
         """Return the machines of these scopes, by key."""
-        ...
 
     def machines_on(self, hosts: Collection[str]) -> dict[str, Machine]:
         """Return the machines on these hosts, by key.
@@ -159,43 +155,33 @@ class Reading(Protocol):
         A host is named as it is written, case and all; `""` finds the machines whose host is
         unknown.
         """
-        ...
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
         """Return these operations, live or over, by id."""
-        ...
 
     def operations_of_maintenance(self, number: int) -> dict[str, Operation]:
         """Return a maintenance's operations, live or over, by id."""
-        ...
 
     def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
         """Return the operations, live or over, that these events (upper-case ids) belong to."""
-        ...
 
     def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
         """Return what is Scheduled or Started in these scopes, or anywhere, by id."""
-        ...
 
     def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
         """Return these maintenances by number."""
-        ...
 
     def open_maintenances(self) -> dict[int, Maintenance]:
         """Return all that `Maintenance.open` says of, by number, the oldest first."""
-        ...
 
     def latest_maintenances(self, before: int | None, limit: int) -> list[Maintenance]:
         """Return up to `limit` maintenances with numbers below `before`, the newest first."""
-        ...
 
     def due(self, now: datetime, limit: int) -> dict[str, Operation]:
         """Return up to `limit` operations whose `decide.wakeup_at` has come, earliest first."""
-        ...
 
     def next_wakeup(self) -> datetime | None:
         """Return the earliest `decide.wakeup_at` of all operations, None if there is none."""
-        ...
 
     def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
         """Return up to `limit` operations that may be claimed, the first started first.
@@ -203,26 +189,15 @@ class Reading(Protocol):
         They are Started, no unexpired lease holds them, and there is no doubt about them: one in
         doubt is nobody's until an operator has resolved it.
         """
-        ...
-
-    def next_lease_end(self) -> datetime | None:
-        """Return when the first lease of a Started operation ends, None if there is none.
-
-        One in doubt does not count: the end of its lease gives nobody anything to do.
-        """
-        ...
 
     def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
         """Return up to `limit` Failed operations that nobody took note of, the latest first."""
-        ...
 
     def holds(self) -> tuple[Hold, ...]:
         """Return all holds, the oldest first, those of one instant by kind and name."""
-        ...
 
-    def tombstones(self, keys: Collection[str] | None = None) -> dict[str, Tombstone]:
-        """Return the tombstones of these machines by key, or all of them."""
-        ...
+    def tombstones(self) -> dict[str, Tombstone]:
+        """Return all tombstones, by the machine's key."""
 
     def history(self, query: HistoryQuery) -> Page:
         """Return one page of operations, newest announcement first.
@@ -232,11 +207,9 @@ class Reading(Protocol):
         Raises:
             Refused: The cursor is none of ours, or the limit is out of bounds.
         """
-        ...
 
     def setting(self, name: str) -> str | None:
         """Return a value that the service wrote down for itself, None if it never did."""
-        ...
 
 
 class Transaction(Reading, Protocol):
@@ -252,14 +225,12 @@ class Transaction(Reading, Protocol):
         Of holds, what is released goes first: by kind and name, whatever else the value says. A
         new one is the only one of its kind and name. Of tombstones, what is revived goes first.
         """
-        ...
 
     def next_maintenance_number(self) -> int:
         """Return the least number, from 1, above that of every maintenance ever saved.
 
         It is taken when a maintenance with it is saved: a refused request takes none.
         """
-        ...
 
     def purge(self, ended_before: datetime, limit: int) -> int:
         """Forget up to `limit` operations that ended before this, the first ended first.
@@ -271,11 +242,9 @@ class Transaction(Reading, Protocol):
         Returns:
             How many operations were forgotten.
         """
-        ...
 
     def put_setting(self, name: str, value: str) -> None:
         """Write a value down for the service itself."""
-        ...
 
 
 class Store(Protocol):
@@ -291,7 +260,6 @@ class Store(Protocol):
             StoreUnavailable: It cannot be opened, used or committed now; nothing was changed.
             StoreUnusable: The store was damaged or taken away since it was opened.
         """
-        ...
 
     def read(self) -> AbstractContextManager[Reading]:
         """Open a view of this instant; any thread may, while another writes.
@@ -300,11 +268,9 @@ class Store(Protocol):
             StoreUnavailable: It cannot be opened or used now.
             StoreUnusable: The store was damaged or taken away since it was opened.
         """
-        ...
 
     def close(self) -> None:
         """Leave the store clean; nothing may be under way."""
-        ...
 
 
 class WriterTurn:

@@ -30,7 +30,7 @@ from forewarn.maintenance.model import (
     Tombstone,
 )
 from forewarn.store import port, tables
-from forewarn.store.mapping import Instant
+from forewarn.store.mapping import Instant, Mapping, V
 from forewarn.store.port import HistoryQuery, Page, StoreError
 from forewarn.vocabulary import EventStatus
 
@@ -119,12 +119,8 @@ class SqlReading:
         self._connection = connection
 
     def scopes(self, keys: Collection[str] | None = None) -> dict[str, Scope]:
-        found: dict[str, Scope] = {}
-        for statement in each(tables.SCOPES.select(), _scopes.key, keys):
-            for row in self._connection.rows(statement.order_by(_scopes.key)):
-                scope = tables.SCOPES.value(row)
-                found[scope.key] = scope
-        return found
+        found = {scope.key: scope for scope in self._values(tables.SCOPES, _scopes.key, keys)}
+        return dict(sorted(found.items()))
 
     def machines(self, keys: Collection[str] | None = None) -> dict[str, Machine]:
         return self._machines_where(_machines.key, keys)
@@ -155,8 +151,8 @@ class SqlReading:
         return self._operations_with(live, _events.scope, scopes)
 
     def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
-        statements = each(tables.MAINTENANCES.select(), _maintenances.number, numbers)
-        return {m.number: m for statement in statements for m in self._maintenances(statement)}
+        found = self._values(tables.MAINTENANCES, _maintenances.number, numbers)
+        return {maintenance.number: maintenance for maintenance in found}
 
     def open_maintenances(self) -> dict[int, Maintenance]:
         statement = tables.MAINTENANCES.select().where(_maintenances.open)
@@ -174,16 +170,14 @@ class SqlReading:
         return self._operations(earliest_first.limit(limit))
 
     def next_wakeup(self) -> datetime | None:
-        return self._moment(select(func.min(_operations.wakeup_at)))
+        moment: datetime | None = self._connection.scalar(select(func.min(_operations.wakeup_at)))
+        return moment
 
     def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
         free = or_(_operations.lease_until.is_(None), _operations.lease_until <= now)
         statement = _select_operations().where(_to_carry_out, free)
         first_started_first = statement.order_by(_operations.started_at, _operations.sequence)
         return self._operations(first_started_first.limit(limit))
-
-    def next_lease_end(self) -> datetime | None:
-        return self._moment(select(func.min(_operations.lease_until)).where(_to_carry_out))
 
     def unacknowledged_failures(self, limit: int) -> dict[str, Operation]:
         failed = _operations.status == EventStatus.FAILED
@@ -192,15 +186,12 @@ class SqlReading:
         return self._operations(latest_first.limit(limit))
 
     def holds(self) -> tuple[Hold, ...]:
-        found = map(tables.HOLDS.value, self._connection.rows(tables.HOLDS.select()))
+        found = self._values(tables.HOLDS, tables.holds.c.name, None)
         return tuple(sorted(found, key=lambda hold: (hold.at, hold.kind, hold.name)))
 
-    def tombstones(self, keys: Collection[str] | None = None) -> dict[str, Tombstone]:
-        found: dict[str, Tombstone] = {}
-        for statement in each(tables.TOMBSTONES.select(), tables.tombstones.c.key, keys):
-            read = map(tables.TOMBSTONES.value, self._connection.rows(statement))
-            found.update((tombstone.key, tombstone) for tombstone in read)
-        return found
+    def tombstones(self) -> dict[str, Tombstone]:
+        found = self._values(tables.TOMBSTONES, tables.tombstones.c.key, None)
+        return {tombstone.key: tombstone for tombstone in found}
 
     def history(self, query: HistoryQuery) -> Page:
         found = self._connection.rows(_page(query))
@@ -219,11 +210,17 @@ class SqlReading:
         self, column: ColumnElement[str], keys: Collection[str] | None
     ) -> dict[str, Machine]:
         found: dict[str, Machine] = {}
-        for statement in each(tables.MACHINES.select(), column, keys):
-            for machine in map(tables.MACHINES.value, self._connection.stream(statement)):
-                name = machine.name
-                found[name if name == (key := name.lower()) else key] = machine
+        for machine in self._values(tables.MACHINES, column, keys):
+            name = machine.name
+            found[name if name == (key := name.lower()) else key] = machine
         return found
+
+    def _values(
+        self, mapping: Mapping[V], column: ColumnElement[T], keys: Iterable[T] | None
+    ) -> Iterator[V]:
+        """Yield the values whose column has one of these keys, or all of a table."""
+        for statement in each(mapping.select(), column, keys):
+            yield from map(mapping.value, self._connection.stream(statement))
 
     def _maintenances(self, statement: Select[Any]) -> list[Maintenance]:
         return [tables.MAINTENANCES.value(row) for row in self._connection.rows(statement)]
@@ -245,10 +242,6 @@ class SqlReading:
             for row in self._connection.rows(in_order):
                 events[row.operation].append(tables.EVENTS.value(row))
         return {row.id: tables.OPERATIONS.value(row, events=tuple(events[row.id])) for row in found}
-
-    def _moment(self, statement: Select[Any]) -> datetime | None:
-        moment: datetime | None = self._connection.scalar(statement)
-        return moment
 
 
 def _select_operations() -> Select[Any]:

@@ -1,31 +1,56 @@
-"""The store over SQLAlchemy Core, whatever the database: its connections and transactions."""
+"""The store over SQLAlchemy Core, whatever the database: connections, transactions, and writing."""
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
+from itertools import islice
+from typing import Any
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Executable,
+    Table,
+    bindparam,
+    delete,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from forewarn.maintenance.model import Changes, Event, Operation, key
 from forewarn.store import tables
+from forewarn.store.mapping import Mapping, Row, V
 from forewarn.store.port import Reading, StoreError, StoreUnavailable, Transaction, WriterTurn
-from forewarn.store.queries import Explain, GuardedConnection, SqlReading
-from forewarn.store.writes import SqlTransaction
+from forewarn.store.queries import (
+    ROWS_AT_ONCE,
+    Explain,
+    GuardedConnection,
+    SqlReading,
+    chunks,
+    each,
+)
 
 WRITING = "forewarn_writing"
 """The execution option of a connection whose transactions write."""
 
 _FIRST_LOOK = select(tables.settings.c.name).limit(1)
 
+_LAST_MAINTENANCE = "maintenance"
+"""The counter of the numbers given to maintenances."""
+
+_INSERTS = {"sqlite": sqlite.insert}
+"""How each engine inserts or else updates; PostgreSQL's has the same methods."""
+
 
 class SqlStore:
-    """`port.Store` over SQL.
+    """`port.Store` over an engine whose database has this release's schema.
 
-    Args:
-        engine: A database with this release's schema.
-        place: What messages call it.
-        explain: Tells what its errors mean.
-        release: Called once the store is closed.
+    Messages call it by its place; `release` is called once it is closed.
     """
 
     def __init__(
@@ -45,19 +70,16 @@ class SqlStore:
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """Open the one writing transaction: commit at the block's end, roll back if it raises."""
         with self._turn.taken(), self._transaction(self._writer) as connection:
             yield SqlTransaction(connection)
 
     @contextmanager
     def read(self) -> Iterator[Reading]:
-        """Open a view of this instant."""
         with self._transaction(self._engine) as connection:
             connection.scalar(_FIRST_LOOK)  # a transaction sees what there was at its first look
             yield SqlReading(connection)
 
     def close(self) -> None:
-        """Leave the store clean; nothing may be under way."""
         self._engine.dispose()
         self._release()
 
@@ -93,3 +115,147 @@ class SqlStore:
             raise explained from error
         with connection:
             yield connection
+
+
+class SqlTransaction(SqlReading):
+    """`port.Transaction` over SQL, which has the docstrings."""
+
+    def __init__(self, connection: GuardedConnection) -> None:
+        super().__init__(connection)
+        self._upserts = _upserts(connection.dialect)
+
+    def save(self, changes: Changes) -> None:
+        write = self._connection.write
+        self._put(tables.SCOPES, changes.scopes)
+        # In the index's order of hosts: in a fleet file's order, a first hundred thousand machines
+        # take half as long again.
+        machines = {machine.key: machine for machine in changes.machines}.values()
+        self._put(tables.MACHINES, sorted(machines, key=lambda machine: machine.host))
+        if changes.maintenances:
+            self._put(tables.MAINTENANCES, changes.maintenances)
+            self._count_up_to(max(m.number for m in changes.maintenances))
+        self._save_operations({operation.id: operation for operation in changes.operations})
+        write(_RELEASE, [{"_kind": hold.kind, "_name": hold.name} for hold in changes.released])
+        write(insert(tables.holds), list(map(tables.HOLDS.row, changes.holds)))
+        self._delete(tables.tombstones, "key", changes.revived)
+        self._put(tables.TOMBSTONES, changes.tombstones)
+        self._delete(tables.machines, "key", changes.removed_machines)
+        self._delete(tables.scopes, "key", changes.removed_scopes)
+
+    def next_maintenance_number(self) -> int:
+        return self._last_number() + 1
+
+    def purge(self, ended_before: datetime, limit: int) -> int:
+        operations = tables.operations.c
+        still_open = select(tables.maintenances.c.number).where(tables.maintenances.c.open)
+        old = (
+            select(operations.id, operations.maintenance)
+            .where(operations.ended_at < ended_before, operations.maintenance.not_in(still_open))
+            .order_by(operations.ended_at, operations.sequence)
+            .limit(limit)
+        )
+        found = self._connection.rows(old)
+        self._delete(tables.operations, "id", (id_ for id_, _ in found))
+        number = tables.maintenances.c.number
+        kept = select(operations.id).where(operations.maintenance == number).exists()
+        for numbers in chunks(of for _, of in found):
+            self._connection.write(delete(tables.maintenances).where(number.in_(numbers), ~kept))
+        return len(found)
+
+    def put_setting(self, name: str, value: str) -> None:
+        self._upsert(tables.settings, [{"name": name, "value": value}])
+
+    def _put(self, mapping: Mapping[V], values: Iterable[V]) -> None:
+        self._upsert(mapping.table, map(mapping.row, values))
+
+    def _upsert(self, table: Table, rows: Iterable[Row]) -> None:
+        remaining = iter(rows)
+        while part := list(islice(remaining, ROWS_AT_ONCE)):
+            self._connection.write(self._upserts[table], part)
+
+    def _delete(self, table: Table, column: str, keys: Iterable[str]) -> None:
+        for some in chunks(keys):
+            self._connection.write(delete(table).where(table.c[column].in_(some)))
+
+    def _last_number(self) -> int:
+        name, value = tables.counters.c.name, tables.counters.c.value
+        return self._connection.scalar(select(value).where(name == _LAST_MAINTENANCE)) or 0
+
+    def _count_up_to(self, number: int) -> None:
+        if number > self._last_number():
+            self._upsert(tables.counters, [{"name": _LAST_MAINTENANCE, "value": number}])
+
+    def _save_operations(self, operations: dict[str, Operation]) -> None:
+        """Write operations, and of their events only what differs from what is stored."""
+        self._put(tables.OPERATIONS, operations.values())
+        stored = self._stored_events(operations)
+        new: list[Row] = []
+        changed: list[Row] = []
+        moved: set[str] = set()
+        for operation in operations.values():
+            beside = {"operation": operation.id, "live": operation.status.visible}
+            for position, event in enumerate(operation.events):
+                beside["position"] = position
+                before, as_before = stored.pop(event.id, (None, None))
+                if before is None:
+                    new.append(tables.EVENTS.row(event) | beside)
+                elif before != event or as_before != beside:
+                    changed.append(tables.EVENTS.row(event) | beside | {"_id": event.id})
+                if before is None or before.machines != event.machines:
+                    moved.add(operation.id)
+        moved.update(beside["operation"] for _, beside in stored.values())
+        self._delete(tables.events, "id", stored)
+        self._connection.write(insert(tables.events), new)
+        self._connection.write(_CHANGE_EVENT, changed)
+        self._index_machines([operations[id_] for id_ in moved])
+
+    def _stored_events(self, ids: Iterable[str]) -> dict[str, tuple[Event, dict[str, Any]]]:
+        """Return the stored events of these operations, and what their rows hold beside, by id."""
+        beside = ("operation", "live", "position")
+        columns = [tables.events.c[name] for name in beside]
+        return {
+            row.id: (tables.EVENTS.value(row), {name: getattr(row, name) for name in beside})
+            for statement in each(tables.EVENTS.select(*columns), tables.events.c.operation, ids)
+            for row in self._connection.rows(statement)
+        }
+
+    def _index_machines(self, operations: list[Operation]) -> None:
+        table = tables.operation_machines
+        self._delete(table, "operation", (operation.id for operation in operations))
+        pairs = (
+            {"machine": machine, "operation": operation.id}
+            for operation in operations
+            for machine in sorted({key(name) for name in operation.machines})
+        )
+        while part := list(islice(pairs, ROWS_AT_ONCE)):
+            self._connection.write(insert(table), part)
+
+
+_CHANGE_EVENT = update(tables.events).where(tables.events.c.id == bindparam("_id"))
+_RELEASE = delete(tables.holds).where(
+    tables.holds.c.kind == bindparam("_kind"), tables.holds.c.name == bindparam("_name")
+)
+
+
+@functools.cache
+def _upserts(dialect: str) -> dict[Table, Executable]:
+    """Return for each table the statement that writes a row over the one of the same key."""
+    by_key = {
+        tables.scopes: "key",
+        tables.machines: "key",
+        tables.maintenances: "number",
+        tables.operations: "id",
+        tables.tombstones: "key",
+        tables.counters: "name",
+        tables.settings: "name",
+    }
+    return {table: _upsert(dialect, table, column) for table, column in by_key.items()}
+
+
+def _upsert(dialect: str, table: Table, by: str) -> Executable:
+    statement = _INSERTS[dialect](table)
+    kept = {by, "sequence"}  # an operation keeps its place in the order of first saving
+    new = {column.name: statement.excluded[column.name] for column in table.c}
+    return statement.on_conflict_do_update(
+        index_elements=[by], set_={name: value for name, value in new.items() if name not in kept}
+    )

@@ -173,12 +173,7 @@ def explain(error: BaseException, place: str) -> StoreError | None:
 
 
 def create_or_migrate(engine: Engine) -> None:
-    """Make the database of a file what this release needs, in one transaction.
-
-    Raises:
-        StoreUnusable: Its file system is not fit for it.
-        DBAPIError: It cannot be done now; nothing of it was.
-    """
+    """Make the database of a file what this release needs, in one transaction."""
     with engine.connect() as connection:
         # Outside any transaction: the journal cannot be changed within one. The file keeps it.
         cursor = connection.connection.cursor()
@@ -252,10 +247,8 @@ def _filled(path: Path, end: str) -> Path | None:
 def _check_contents(path: Path, *, thoroughly: bool) -> None:
     """Refuse a database that is empty, another program's, a newer release's, or damaged.
 
-    Args:
-        path: A file where `_check_place` found no fault, and whose lock is held.
-        thoroughly: Whether to compare indexes with their tables too, as a copy needs: what was
-            mixed with another state can pass for whole otherwise.
+    A copy needs a thorough look, which compares indexes with their tables too: what was mixed with
+    another state can pass for whole otherwise.
     """
     # Opened in the usual way SQLite would make files beside it, and tidy up after a crash.
     # Without a -wal file nothing is pending, and the file alone says all.
@@ -315,7 +308,7 @@ def _create(path: Path) -> None:
             _remove(unfinished)
             raise
         try:
-            _sync(path.parent)
+            _sync(path.parent)  # so that the rename survives the loss of power
         except OSError:
             path.unlink()  # the next start is to tell of a new database, as this one cannot
             raise
@@ -339,13 +332,11 @@ def _fill(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove what a kill, or an error, left of an attempt."""
     for end in ("", "-wal", "-shm", "-journal"):
         path.with_name(path.name + end).unlink(missing_ok=True)
 
 
 def _sync(folder: Path) -> None:
-    """Make the rename survive the loss of power."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
