@@ -59,7 +59,7 @@ def _agent() -> None:
 def check(*, config: ConfigOption = None) -> None:
     """Check the settings; show which rule takes what.
 
-    It shows for each type of event which rules are tried for it, in their order.
+    For each type of event it lists the rules that are tried, in order.
     """
     from forewarn.agent.rules import BUILT_IN, Match
 

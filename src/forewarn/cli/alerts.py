@@ -13,10 +13,7 @@ from forewarn.cli.options import argument
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
-clock = typer.Typer(no_args_is_help=True)
-
-CLOCK_IS_RIGHT = "Say that the service machine's clock is right."
-"""What a list of commands has room for."""
+clock = typer.Typer(help="Confirm that the service's clock is right.", no_args_is_help=True)
 
 
 class Resolution(StrEnum):
@@ -70,17 +67,19 @@ def resolve(
     answer.show(operations.states)
 
 
-@clock.callback(short_help=CLOCK_IS_RIGHT)
+@clock.callback()
 def _clock() -> None:
-    """Say that the service machine's clock is right, after it was doubted."""
+    # Without this Typer would make a group of one command that command.
+    pass
 
 
-@clock.command(short_help=CLOCK_IS_RIGHT)
+@clock.command()
 @asks
 def trust(*, service: OperatorClient) -> None:
-    """Say that the service machine's clock is right, after it was doubted.
+    """Confirm that the service's clock is right.
 
-    If it was set forward, every notice is extended; if it was set back, nothing moves.
+    The service doubts it after it has jumped, and starts nothing. If it was set forward, every
+    notice is extended; if it was set back, nothing moves.
     """
     tree = service.post("/v1/clock", trust=True).tree()
     if service.as_json:

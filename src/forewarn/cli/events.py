@@ -26,9 +26,9 @@ def events(
 ) -> None:
     """List the events that guests see now.
 
-    They are in the order in which they may start. SHOWN TO: how many of its machines use a protocol
-    version that shows this event, judged by their last request. With --endpoint the list is what
-    this machine sees, from any server of the protocol.
+    They are in the order in which they may start. SHOWN TO counts the machines whose last request
+    used a protocol version that shows the event. With --endpoint the list is what this machine
+    sees, from any server of the protocol.
     """
     if endpoint is not None:
         guest.alone(scope=scope, machine=machine)

@@ -61,7 +61,7 @@ WithoutNoticeOption = Annotated[
     bool,
     flag(
         "--without-notice",
-        "Go on even if guests whose machines never asked for events get no notice.",
+        "Go on even if some guests get no notice, because they never asked for events.",
     ),
 ]
 
@@ -86,7 +86,7 @@ def schedule(
     without_notice: WithoutNoticeOption = False,
     indivisible: IndivisibleOption = False,
     live_migration: Annotated[
-        bool, flag("--live-migration", "The freeze moves the machine.")
+        bool, flag("--live-migration", "The freeze is a live migration to another host.")
     ] = False,
     dry_run: Annotated[bool, flag("--dry-run", "Only show what would happen.")] = False,
     service: OperatorClient,

@@ -58,7 +58,7 @@ def restore_check(
         int, option("--by", "N", "How far each incarnation is raised.", min=1, max=MAX_BY)
     ] = BY,
     with_wal: Annotated[
-        bool, flag("--with-wal", "The -wal file beside it was restored with it: apply it.")
+        bool, flag("--with-wal", "Apply the -wal file beside it, which was restored with it.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
