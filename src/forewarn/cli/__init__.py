@@ -18,7 +18,7 @@
     options      what commands take
     output       tables, text, JSON
     times        times and spans
-    exits        the exit statuses
+    exits        how commands end, and read what they need
 
 Only the program starts here; nothing else imports it. Heavy imports stay inside the commands, so
 that `forewarn --help` is quick.

@@ -16,37 +16,22 @@ class ExitStatus(IntEnum):
     """What a script finds in `$?`; docs/reference/cli.md explains each."""
 
     OK = 0
-    """Done."""
     INTERNAL = 1
-    """A fault of Forewarn's own, here or in the service."""
     USAGE = 2
-    """The command line, a file that it names, or the settings are invalid."""
     REFUSED = 3
-    """The rules do not allow it; the message says why, and what to do."""
     UNREACHABLE = 4
-    """Forewarn does not answer at the address of the operator plane, or no endpoint at its own."""
     UNAUTHORIZED = 5
-    """The operator plane refuses the token."""
     UNAVAILABLE = 6
-    """The store of the service is unavailable, or a store cannot be used. Nothing changed."""
     MISSING_EXTRA = 7
-    """The command needs packages that are not installed."""
     NOT_FOUND = 8
-    """The command names something that does not exist."""
     DEMO_FAILED = 9
-    """Something in the demo did not happen as it should."""
     SOCKET_UNUSABLE = 10
-    """`serve` cannot use a socket, the token file or a proxy secret; the log says why."""
     ALERTS = 11
-    """`alerts` has found something."""
     SCENARIO_BROKEN = 12
-    """A line of the scenario does not hold."""
     INTERRUPTED = 130
-    """Ctrl-C, by the convention of shells."""
+    """Ctrl-C: like the next two, by the convention of shells."""
     BROKEN_PIPE = 141
-    """The reader of the output stopped reading, by the convention of shells."""
     TERMINATED = 143
-    """SIGTERM ended `watch`, or a second one `serve`; by the convention of shells."""
 
 
 OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = MappingProxyType(

@@ -60,7 +60,7 @@ def events(endpoint: str, *, as_json: bool) -> None:
             "TYPE": lambda event: event.event_type,
             "STATUS": lambda event: event.status,
             "MACHINES": lambda event: output.listed(event.resources),
-            "NOTICE LEFT": _span,
+            "NOTICE LEFT": lambda event: event.notice_left,
             "NOT BEFORE": lambda event: event.not_before,
             "SOURCE": lambda event: event.source,
             "MINE": lambda event: {True: "yes", False: "no", None: "unknown"}[event.concerns_me],
@@ -112,10 +112,5 @@ def change_line(change: "Change", at: datetime) -> str:
     if event.concerns_me:
         parts.append("(this machine)")
     if not change.gone and event.not_before is not None:
-        parts.append(f"in {_span(event)}")
+        parts.append(f"in {output.shown(event.notice_left)}")
     return output.printable("  ".join([*parts, event.event_id]))
-
-
-def _span(event: "Event") -> str:
-    left = event.notice_left
-    return times.shown_span(None if left is None else left.total_seconds())

@@ -1,6 +1,7 @@
 """`forewarn history`; operations, their events and approvals, as several commands show them."""
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 from forewarn.cli import output, times
@@ -201,12 +202,10 @@ def _approvers(operation: "schemas.OperationView") -> str:
     return ", ".join(dict.fromkeys(approver(event.approval) or "-" for event in operation.events))
 
 
-def _waited(operation: "schemas.OperationView") -> str:
+def _waited(operation: "schemas.OperationView") -> timedelta | None:
     """Return the time from the announcement to the start."""
-    if operation.started_at is None:
-        return ""
-    waited = (operation.started_at - operation.announced_at).total_seconds()
-    return times.shown_span(max(0.0, waited))
+    started = operation.started_at
+    return None if started is None else max(timedelta(0), started - operation.announced_at)
 
 
 def _steered(operation: "schemas.OperationView") -> str:

@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
@@ -61,6 +61,8 @@ def shown(value: object) -> str:
     """Return a value as a cell has it; `-` for None and `""`."""
     if value is None or value == "":
         return "-"
+    if isinstance(value, timedelta):
+        return times.shown_span(value.total_seconds())
     return times.shown(value) if isinstance(value, datetime) else printable(str(value))
 
 
