@@ -171,8 +171,8 @@ def verdicts(demo: "Demo", *maintenances: "list[OperationView]") -> list[str]:
     for operation in redeploys:
         if operation.status is not EventStatus.CANCELED or operation.started_at:
             raise failed(f"the cancelled redeploy {operation.id} is {operation.status}")
-    for complaint in (*judge(demo.operations.values()), *judge_steps(reboots)):
-        raise failed(complaint)
+    if complaints := [*judge(demo.operations.values()), *judge_steps(reboots)]:
+        raise failed(complaints[0])
     stopped = ", ".join(sorted(demo.stopped))
     return [
         "nothing started before its NotBefore without the approval of its guests",
