@@ -303,6 +303,26 @@ def test_an_answer_in_countless_pieces_does_not_keep_a_processor_busy(connect: C
         assert time.process_time() - began < 10
 
 
+@pytest.mark.parametrize("said", [b"HTTP/1.1 2", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
+def test_a_server_that_falls_silent_in_mid_answer_is_unreachable_after_its_time(
+    connect: Connect, said: bytes
+) -> None:
+    pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.2)
+
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.send(said)
+        talk.request()  # until the client hangs up
+
+    with Scripted(script) as server:
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match="no answer"):
+            connect(server.url, name="web-0", pace=pace).document()
+        assert time.monotonic() - began < 5
+        assert server.connections == 1
+        assert server.everyone_left()
+
+
 def test_an_answer_that_trickles_in_has_no_more_time_than_another(connect: Connect) -> None:
     pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.3)
     stop = threading.Event()

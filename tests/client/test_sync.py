@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import forewarn
@@ -20,7 +21,7 @@ from client.shells import QUICK
 from client.test_shells import Silent
 from client.world import listed
 from forewarn.client.discovery import EndpointAddress
-from forewarn.client.errors import Misuse
+from forewarn.client.errors import Misuse, Unreachable
 from forewarn.client.event import Trouble
 from forewarn.client.responses import FailedAnswer
 from forewarn.client.session import Session
@@ -78,6 +79,22 @@ def test_a_signals_handler_may_close_what_its_own_thread_waits_in() -> None:
         finally:
             raiser.join()
             signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_answer_has_its_time_though_its_chunks_keep_coming() -> None:
+    """More chunks are there to be read than fit into one read, and than any answer may have."""
+    chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 25_000
+
+    def script(talk: Talk) -> None:
+        if talk.request() is not None:
+            talk.send(chunks)
+            talk.request()  # until the client hangs up
+
+    pace = msgspec.structs.replace(QUICK, first_answer_seconds=0.02)
+    with Scripted(script) as server, Client(server.url, name="web-0", pace=pace) as client:
+        with pytest.raises(Unreachable):
+            client.document()
+        assert server.connections == 1
 
 
 def test_many_threads_may_ask_one_client() -> None:
