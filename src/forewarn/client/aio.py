@@ -25,15 +25,9 @@ T = TypeVar("T")
 
 
 class AsyncClient(AnyClient["StreamConnection"]):
-    """`Client` for asyncio: the same methods, awaited. It belongs to one event loop.
+    """`Client` for asyncio: the same arguments, and the same methods, awaited.
 
-    Args:
-        endpoint: As for `Client`.
-        name: As for `Client`.
-        pace: As for `Client`.
-
-    Raises:
-        Misuse: The address or the name is invalid.
+    It belongs to one event loop.
     """
 
     async def document(self) -> event.Document:
@@ -145,14 +139,7 @@ class StreamConnection:
         self._closing = False
 
     async def do(self, wanted: Question | Pause) -> Attempt:
-        """Ask, or pause.
-
-        Raises:
-            ConnectionClosed: It is closed, or was meanwhile.
-            Misuse: Another task asks on it already.
-        """
-        if self._closing:
-            raise ConnectionClosed
+        """Ask, or pause; one task at a time, until it is closed."""
         if self._doing is not None:
             raise Misuse("two tasks at once: give each its own watch")
         self._doing = asyncio.ensure_future(self._do(wanted))
@@ -161,14 +148,11 @@ class StreamConnection:
         except asyncio.CancelledError:
             self._hang_up()
             task = asyncio.current_task()
-            if self._closed_meanwhile() and (task is None or not task.cancelling()):
+            if self._closing and (task is None or not task.cancelling()):
                 raise ConnectionClosed from None
             raise
         finally:
             self._doing = None
-
-    def _closed_meanwhile(self) -> bool:
-        return self._closing
 
     def close(self) -> None:
         """End every wait at once, and for ever."""
@@ -178,6 +162,8 @@ class StreamConnection:
         self._hang_up()
 
     async def _do(self, wanted: Question | Pause) -> Attempt:
+        if self._closing:
+            raise ConnectionClosed
         if isinstance(wanted, Pause):
             await asyncio.sleep(wanted.seconds)
             return transport.attempt(None)

@@ -210,12 +210,7 @@ class SocketConnection:
         self._bell, self._rope = socket.socketpair()
 
     def do(self, wanted: Question | Pause) -> Attempt:
-        """Ask, or pause.
-
-        Raises:
-            ConnectionClosed: It is closed, or was meanwhile.
-            Misuse: Another thread asks on it already.
-        """
+        """Ask, or pause; one thread at a time, until it is closed."""
         if not self._busy.acquire(blocking=False):
             raise Misuse("two threads at once: give each its own watch")
         try:
@@ -318,16 +313,7 @@ class SocketConnection:
     def _wait(
         self, connected: socket.socket | None, deadline: float, *, writing: bool = False
     ) -> bool:
-        """Wait until a socket is ready, or a time; tell whether it is.
-
-        Args:
-            connected: The socket; None to wait for the time alone.
-            deadline: By the monotonic clock.
-            writing: Whether to wait until it takes bytes, and not until it has some.
-
-        Raises:
-            ConnectionClosed: The bell rang.
-        """
+        # Tell whether a socket is ready before the deadline, by the monotonic clock.
         with _SELECTOR() as selector:
             bell = selector.register(self._bell, selectors.EVENT_READ)
             if connected is not None:

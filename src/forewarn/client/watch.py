@@ -9,7 +9,7 @@ told.
 import operator
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
@@ -405,18 +405,17 @@ class Watcher:
         if known is not None:
             seen = merged(known.event, listed, seen, by_server=document.sent is not None)
         if known is None or not known.told:
-            if not self._filter.wants(seen):
-                hidden = KnownEvent(seen, told=False, started=False, missing=missing)
-                yield PendingChange(key, "", hidden)
+            told = self._filter.wants(seen)
+            known = KnownEvent(seen, told=told, started=False, missing=missing)
+            yield PendingChange(key, "appeared" if told else "", known)
+            if not told:
                 return
-            known = KnownEvent(seen, told=True, started=False, missing=missing)
-            yield PendingChange(key, "appeared", known)
-        if seen.started and not known.started:
-            begun = KnownEvent(seen, told=True, started=True, missing=missing)
-            yield PendingChange(key, "started", begun)
-        elif seen != known.event or missing != known.missing:
+        started = known.started or seen.started
+        after = KnownEvent(seen, told=True, started=started, missing=missing)
+        if started != known.started:
+            yield PendingChange(key, "started", after)
+        elif after != known:
             is_news = msgspec.structs.replace(seen, starts_by=known.event.starts_by) != known.event
-            after = KnownEvent(seen, told=True, started=known.started, missing=missing)
             yield PendingChange(key, "updated" if is_news else "", after)
 
 
@@ -432,34 +431,23 @@ def merged(
     An answer may be of an older version than the one before, may write the id in another case and
     put `_` before the names; none of this is news. `by_server` says that it had the server's Date.
     """
-    same_names = [_bare(name) for name in seen.resources] == [
-        _bare(name) for name in before.resources
-    ]
-    resources = before.resources if same_names or not seen.resources else seen.resources
-    forgotten = seen.not_before is None and not seen.started
-    not_before = before.not_before if forgotten else seen.not_before
-    concerns_me = seen.concerns_me
-    if concerns_me is None or not seen.resources:
-        concerns_me = before.concerns_me
-    return msgspec.structs.replace(
-        seen,
-        event_id=before.event_id,
-        status=seen.status or before.status,
-        event_type=seen.event_type or before.event_type,
-        resources=resources,
-        not_before=not_before,
-        description=before.description if listed.description is None else seen.description,
-        source=before.source if listed.source is None else seen.source,
-        duration_seconds=(
-            before.duration_seconds if listed.duration_seconds is None else seen.duration_seconds
-        ),
-        concerns_me=concerns_me,
-        starts_by=(
-            _soonest(before.starts_by, seen.starts_by, by_server=by_server)
-            if not_before == before.not_before
-            else seen.starts_by
-        ),
-    )
+    said = {
+        name: value
+        for name, value in msgspec.structs.asdict(listed).items()
+        if value is not None and (value != "" or name == "description") and value != ()
+    }
+    del said["event_id"]
+    if list(map(_bare, listed.resources)) == list(map(_bare, before.resources)):
+        said.pop("resources", None)
+    if seen.started:
+        said["not_before"] = listed.not_before
+    if listed.resources and seen.concerns_me is not None:
+        said["concerns_me"] = seen.concerns_me
+    after = msgspec.structs.replace(before, **said)
+    starts_by = seen.starts_by
+    if after.not_before == before.not_before:
+        starts_by = _soonest(before.starts_by, seen.starts_by, by_server=by_server)
+    return msgspec.structs.replace(after, starts_by=starts_by)
 
 
 def _soonest(before: float | None, now: float | None, *, by_server: bool) -> float | None:
@@ -486,19 +474,21 @@ _WAIT: Final = rb"(?i)\bwait *= *\"?(\d{1,6})\b"
 
 def write_state(state: WatchState) -> str:
     """Return a state as JSON, without times of this process's monotonic clock."""
-    kept = WatchState(
-        known={key: _kept(known) for key, known in state.known.items()},
-        pending=[
-            msgspec.structs.replace(each, after=each.after and _kept(each.after))
-            for each in state.pending
-        ],
-    )
+    kept = _with_events(state, lambda seen: msgspec.structs.replace(seen, starts_by=None))
     return msgspec.json.encode(kept).decode()
 
 
-def _kept(known: KnownEvent) -> KnownEvent:
-    bare = msgspec.structs.replace(known.event, starts_by=None)
-    return msgspec.structs.replace(known, event=bare)
+def _with_events(state: WatchState, put: Callable[[event.Event], event.Event]) -> WatchState:
+    def kept(known: KnownEvent) -> KnownEvent:
+        return msgspec.structs.replace(known, event=put(known.event))
+
+    return WatchState(
+        known={key: kept(known) for key, known in state.known.items()},
+        pending=[
+            msgspec.structs.replace(each, after=each.after and kept(each.after))
+            for each in state.pending
+        ],
+    )
 
 
 def read_state(written: str, at: ClockReading) -> WatchState:
@@ -511,45 +501,34 @@ def read_state(written: str, at: ClockReading) -> WatchState:
         state = msgspec.json.decode(written[: MAX_STATE_LENGTH + 1], type=WatchState)
     except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise _invalid(str(error)) from error
-    _check(state)
-    state.known = {key: _found(known, at) for key, known in state.known.items()}
-    state.pending = [
-        msgspec.structs.replace(each, after=each.after and _found(each.after, at))
-        for each in state.pending
-    ]
-    return state
-
-
-def _invalid(why: str) -> Misuse:
-    return Misuse(f"invalid since= value ({why}): watch without it")
-
-
-def _check(state: WatchState) -> None:
     if state.format != FORMAT:
         raise _invalid(f"its format is {state.format}, and this release reads {FORMAT}")
     told = {key: known.told for key, known in state.known.items()}
     for change in state.pending:
+        before, after = told.pop(change.key, None), change.after
         follows = {
-            "appeared": not told.get(change.key) and change.after is not None,
-            "started": told.get(change.key) and change.after is not None,
-            "updated": told.get(change.key) and change.after is not None,
-            "gone": told.get(change.key) and change.after is None,
-            "": change.key in told or change.after is not None,
+            "appeared": not before and after is not None,
+            "started": before and after is not None,
+            "updated": before and after is not None,
+            "gone": before and after is None,
+            "": before is not None or after is not None,
         }
         if not follows[change.kind]:
             raise _invalid(f"its change {change.kind!r} of {change.key} does not follow")
-        if change.after is not None:
-            told[change.key] = change.after.told
-        else:
-            del told[change.key]
+        if after is not None:
+            told[change.key] = after.told
+
+    def found(seen: event.Event) -> event.Event:
+        return msgspec.structs.replace(
+            seen,
+            status=tolerant.status(seen.status),  # JSON has the words as mere text
+            event_type=tolerant.event_type(seen.event_type),
+            source=tolerant.source(seen.source),
+            starts_by=responses.starts_by(seen.not_before, at),
+        )
+
+    return _with_events(state, found)
 
 
-def _found(known: KnownEvent, at: ClockReading) -> KnownEvent:
-    found = msgspec.structs.replace(
-        known.event,
-        status=tolerant.status(known.event.status),  # JSON has the words as mere text
-        event_type=tolerant.event_type(known.event.event_type),
-        source=tolerant.source(known.event.source),
-        starts_by=responses.starts_by(known.event.not_before, at),
-    )
-    return msgspec.structs.replace(known, event=found)
+def _invalid(why: str) -> Misuse:
+    return Misuse(f"invalid since= value ({why}): watch without it")
