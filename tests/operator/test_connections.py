@@ -15,7 +15,12 @@ ASK = f"GET /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r
 PLAY_SECONDS = 30
 
 
-async def application(_: Any, __: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+async def application(
+    scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+) -> None:
+    if scope["path"] == "/v1/slow":
+        while (await receive())["type"] != "http.disconnect":
+            pass
     headers = [(b"content-length", b"2")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"ok"})
@@ -158,3 +163,18 @@ def test_an_address_is_logged_again_after_a_minute() -> None:
             reached.add(connections.OperatorLimit.CONNECTIONS, f"10.0.0.{now:.0f}", now)
     assert [line["address"] for line in told] == ["10.0.0.0", "10.0.0.60"]
     assert [line["not_logged_before"] for line in told] == [0, 2]
+
+
+def test_where_all_have_shown_the_token_one_more_is_answered_503_and_counted() -> None:
+    async def story(served: Served) -> None:
+        for _ in range(connections.MAX_CONNECTIONS):
+            await served.send(ASK.replace(b"/x", b"/slow"))
+        while True:  # the last of them may not have been read yet
+            reader, _ = await served.send(ASK)
+            status = (await reader.readline()).split()[1]
+            if counted(served):
+                break
+        assert status == b"503"
+        assert counted(served) == {"connections": 1}
+
+    play(60, story)

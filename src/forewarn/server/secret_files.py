@@ -1,9 +1,11 @@
 """Secrets in files of their own, never in the settings: the operators' token, and the proxies'."""
 
+import contextlib
 import errno
 import os
 import secrets  # noqa: TID251 - the one file that makes a secret
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -33,16 +35,11 @@ def token(path: Path) -> str:
     """
     what = f"the token file {path}"
     renew = "remove it for a new token at the next start"
-    try:
+    with _told(what, "set operator.token_file to a path that the service's user can use"):
         if not path.exists():
             _make(path)
         mode, text = _read(path)
-    except OSError as error:
-        raise SecretUnusable(
-            f"{what} cannot be used: {error.strerror}: set operator.token_file to a path that the "
-            "service's user can read and write"
-        ) from error
-    if _allows(mode, 0o077):
+    if os.name == "posix" and mode & 0o077:
         raise SecretUnusable(
             f"{what} has mode {mode:04o}, so others may have read it: {renew}, or set mode 0600 "
             "if nobody has"
@@ -61,15 +58,10 @@ def shared_secret(path: Path) -> bytes:
         SecretUnusable: Others may read the file, it is too short, or cannot be read.
     """
     what = f"the proxies' secret {path}"
-    try:
+    with _told(what, "let the service's user read it, or change proxy_secret_files"):
         mode, text = _read(path)
-    except OSError as error:
-        raise SecretUnusable(
-            f"{what} cannot be read: {error.strerror}: give the service's user the right to, or "
-            "name another file in proxy_secret_files"
-        ) from error
     # Its group may read it, as a proxy of the same machine does, and as systemd hands it on.
-    if _allows(mode, 0o037):
+    if os.name == "posix" and mode & 0o037:
         raise SecretUnusable(
             f"{what} has mode {mode:04o}, so others may read or change it: give it mode 0640 or "
             "0600, and a new secret if anybody has seen it"
@@ -83,6 +75,14 @@ def shared_secret(path: Path) -> bytes:
     return secret
 
 
+@contextlib.contextmanager
+def _told(what: str, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SecretUnusable(f"{what} cannot be read: {error.strerror}: {remedy}") from error
+
+
 def _read(path: Path) -> tuple[int, str]:
     """Return a file's mode, and its text without the blanks around it."""
     # A FIFO would hold the service up: it is opened without waiting, and then refused.
@@ -92,10 +92,6 @@ def _read(path: Path) -> tuple[int, str]:
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is not an ordinary file")
         return stat.S_IMODE(mode), file.read(MAX_BYTES).decode("utf-8", "replace").strip()
-
-
-def _allows(mode: int, others: int) -> bool:
-    return os.name == "posix" and mode & others != 0
 
 
 def _make(path: Path) -> None:

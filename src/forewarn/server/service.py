@@ -110,7 +110,7 @@ class Service:
             settings.connector.kind,
             on_unknown=settings.connector.on_unknown,
         )
-        self._counted = OperationMetrics()
+        counted = self._counted = OperationMetrics(self._inventory)
         self._reached = connections.ReachedLimits()
         self._backend = Backend(
             plane=self._plane,
@@ -123,11 +123,7 @@ class Service:
             readiness=self.readiness,
             heartbeat=self._heartbeat,
             policy=policy_of(settings.rules),
-            collectors=(
-                *self._counted.collectors,
-                *self._writer.collectors,
-                self._reached.counter,
-            ),
+            collectors=(*counted.collectors, *self._writer.collectors, self._reached.counter),
             figures=self._guests.figures,
             tasks=lambda: self._executor.running,
         )
@@ -149,11 +145,15 @@ class Service:
         released = await asyncio.wrap_future(self._plane.release_claims())
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
-        await self._fill()
+        scopes, machines, operations = await self._backend.read(
+            lambda reading: (reading.scopes(), reading.machines(), reading.live_operations())
+        )
+        self._guests.fill(scopes.values(), machines.values(), operations.values())
+        self._inventory.fill(scopes.values(), operations.values())
         for learn in (
             self._guests.learn,
+            self._counted.learn,  # before the inventory forgets what was
             self._inventory.learn,
-            self._counted.learn,
             self._ticker.learn,
             self._executor.learn,
             _tell,
@@ -246,15 +246,6 @@ class Service:
         except TimeoutError:
             return f"a write to the store has not ended within {PROBE_SECONDS:.0f} s"
         return ""
-
-    async def _fill(self) -> None:
-        """Fill memory; nothing else is asked of the plane until that is done."""
-        scopes, machines, operations = await self._backend.read(
-            lambda reading: (reading.scopes(), reading.machines(), reading.live_operations())
-        )
-        self._guests.fill(scopes.values(), machines.values(), operations.values())
-        self._inventory.fill(scopes.values(), operations.values())
-        self._counted.fill(operations.values())
 
     def _open_operators(self) -> tuple[str, ...]:
         addresses = []

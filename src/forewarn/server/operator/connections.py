@@ -64,13 +64,7 @@ class ReachedLimits:
         self._not_logged = 0
 
     def add(self, limit: OperatorLimit, address: str, now: float) -> None:
-        """Count somebody who reached a limit.
-
-        Args:
-            limit: Which one.
-            address: Where the connection came from; `unix` for the unix socket.
-            now: In seconds that never go back.
-        """
+        """Count who reached a limit: an address, or `unix`; `now` is in seconds."""
         self.counter.labels(limit).inc()
         if now - self._logged.get(limit, -LOG_SECONDS) < LOG_SECONDS:
             self._not_logged += 1
@@ -166,13 +160,7 @@ class OperatorConnection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn within our process, which handles signals itself; `should_exit` stops it.
-
-    Args:
-        application: Answers the requests.
-        reached: Told of each limit that a connection reached.
-        head_seconds: How long a request's head may take.
-    """
+    """uvicorn within our process, which handles signals itself; `should_exit` stops it."""
 
     def __init__(
         self,

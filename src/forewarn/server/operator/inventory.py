@@ -74,10 +74,6 @@ class Inventory:
         """Yield the scopes whose keys come after this one, in order; `""` is before all."""
         return self._after("scopes", self.scopes, name)
 
-    def machines_of(self, scope: str) -> list[Machine]:
-        """Return a scope's machines by key."""
-        return [machine for machine in self.machines_after("") if machine.scope == scope]
-
     def sizes(self, scopes: Collection[str]) -> Counter[str]:
         """Return how many machines each of these scopes has."""
         wanted = set(scopes)
@@ -93,22 +89,15 @@ class Inventory:
                     continue
                 yield operation, event
 
-    def events_of(self, machines: Collection[Machine]) -> dict[str, list[str]]:
-        """Return the ids of these machines' live events, by the machine's key."""
-        wanted = {machine.key for machine in machines}
-        found: dict[str, list[str]] = {}
+    def events_by(
+        self, names: Iterable[str], names_of: Callable[[Event], Iterable[str]]
+    ) -> dict[str, list[str]]:
+        """Return the ids of the live events that have one of these names, by name."""
+        found: dict[str, list[str]] = {name: [] for name in names}
         for _, event in self.live():
-            for name in map(key, event.machines):
-                if name in wanted:
-                    found.setdefault(name, []).append(event.id)
-        return found
-
-    def events_in(self, scopes: Iterable[str]) -> dict[str, list[str]]:
-        """Return the ids of these scopes' live events, by the scope's key."""
-        found: dict[str, list[str]] = {name: [] for name in scopes}
-        for _, event in self.live():
-            if event.scope in found:
-                found[event.scope].append(event.id)
+            for name in names_of(event):
+                if name in found:
+                    found[name].append(event.id)
         return found
 
     def name_of_scope(self, scope: str) -> str:

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from forewarn.maintenance import alerts, decide
 from forewarn.maintenance.model import Changes, Enablement, Operation, StartCause, key
+from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.requests import Backend, ServiceState
 from forewarn.store.port import StoreError
 from forewarn.version import __version__
@@ -66,10 +67,10 @@ _disable_created()
 
 
 class OperationMetrics:
-    """Counts what happens to operations; filled and updated on one thread."""
+    """Counts what happens to operations; told of each change before the inventory is."""
 
-    def __init__(self) -> None:
-        self._live: dict[str, Operation] = {}
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
         self._started, self._ended, self._approvals = (
             Counter(f"forewarn_{name}", documentation, labels, registry=None)
             for name, documentation, labels in (
@@ -84,26 +85,14 @@ class OperationMetrics:
             buckets=LATENESS_BUCKETS,
             registry=None,
         )
-        self.collectors: tuple[Collector, ...] = (
-            self._started,
-            self._ended,
-            self._approvals,
-            self._lateness,
-        )
-
-    def fill(self, operations: Iterable[Operation]) -> None:
-        """Take over what is live, without counting it."""
-        self._live = {operation.id: operation for operation in operations}
+        self.collectors = (self._started, self._ended, self._approvals, self._lateness)
 
     def learn(self, changes: Changes) -> None:
         """Count what changed."""
         for operation in changes.operations:
-            before = self._live.pop(operation.id, None)
-            if operation.status.visible:
-                self._live[operation.id] = operation
-            elif before is None:
-                continue  # it was over already, and somebody acknowledged it
-            self._count(before, operation)
+            before = self._inventory.operations.get(operation.id)
+            if before is not None or operation.status.visible:  # else it was only acknowledged
+                self._count(before, operation)
 
     def _count(self, before: Operation | None, operation: Operation) -> None:
         known = before.events if before is not None else ()

@@ -56,7 +56,7 @@ MAX_REFERENCES: Final = 1000
 
 MAX_REMOVED: Final = 1000
 """The most machines that one request removes: their names must fit into its head
-(`sockets.MAX_HEAD_BYTES`)."""
+(`connections.MAX_HEAD_BYTES`)."""
 
 MAX_ITEMS: Final = 1000
 """The most alerts of one answer: nobody reads more, and the count is complete."""

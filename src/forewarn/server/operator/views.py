@@ -87,7 +87,9 @@ def _some(machine_names: Sequence[str]) -> str:
 
 def machines(found: list[model.Machine], inventory: Inventory) -> tuple[schemas.MachineView, ...]:
     """Return machines as lists show them."""
-    events = inventory.events_of(found)
+    events = inventory.events_by(
+        (machine.key for machine in found), lambda event: map(model.key, event.machines)
+    )
     return tuple(
         shown(
             schemas.MachineView,
@@ -96,7 +98,7 @@ def machines(found: list[model.Machine], inventory: Inventory) -> tuple[schemas.
             kind=inventory.scopes[machine.scope].kind,
             last_seen=(seen := inventory.sighting(machine.key))
             and shown(schemas.LastSeen, seen, at=seen.asked_at),
-            events=tuple(events.get(machine.key, ())),
+            events=tuple(events[machine.key]),
         )
         for machine in found
     )
@@ -118,7 +120,7 @@ def scopes(found: list[model.Scope], inventory: Inventory) -> tuple[schemas.Scop
     """Return scopes as lists show them."""
     keys = [scope.key for scope in found]
     sizes = inventory.sizes(keys)
-    events = inventory.events_in(keys)
+    events = inventory.events_by(keys, lambda event: (event.scope,))
     return tuple(
         shown(schemas.ScopeView, scope, machines=sizes[scope.key], events=tuple(events[scope.key]))
         for scope in found
@@ -128,7 +130,8 @@ def scopes(found: list[model.Scope], inventory: Inventory) -> tuple[schemas.Scop
 def scope_detail(scope: model.Scope, inventory: Inventory) -> schemas.ScopeDetail:
     """Return a scope with its machines by update domain."""
     (listed,) = scopes([scope], inventory)
-    members = sorted(inventory.machines_of(scope.key), key=planner.natural)
+    members = [m for m in inventory.machines.values() if m.scope == scope.key]
+    members.sort(key=planner.natural)
     return schemas.ScopeDetail(
         **msgspec.structs.asdict(listed),
         domains=tuple(
