@@ -100,7 +100,6 @@ def agreeing(answer: bytes, event_id: str) -> str | None:
 def _case(case: Case, decider: Decider, now: float, *, dry: bool) -> dict[str, Any]:
     event = decider.events.get(case.event_id, case.event)
     rule = case.rule
-    assert rule is not None
     left = None if event.starts_by is None else round(max(0.0, event.starts_by - now), 1)
     return {
         "event_id": event.event_id,
@@ -193,14 +192,16 @@ class Metrics:
     """Counts what happens. The deciding thread owns it; `live_page` touches nothing of it."""
 
     def __init__(self) -> None:
-        self._taken: Counter[Labels] = Counter()
-        self._ended: Counter[Labels] = Counter()
-        self._seconds: dict[Labels, float] = {}
+        self._values: dict[str, dict[Labels, float]] = {
+            "events_taken_total": {},
+            "approvals_total": {(): 0},
+            "approvals_failed_total": {REFUSED: 0, UNANSWERED: 0},
+            "approval_delay_seconds": {(): 0.0},
+            "actions_total": {},
+            "action_seconds_total": {},
+        }
         self._begun: dict[str, tuple[str, float]] = {}
         self._taken_at: dict[str, float] = {}
-        self._approvals = 0
-        self._approvals_failed: Counter[Labels] = Counter({REFUSED: 0, UNANSWERED: 0})
-        self._delay = 0.0
 
     def began(self, output: messages.BeginAction, now: float) -> None:
         """Count an action that begins."""
@@ -209,24 +210,30 @@ class Metrics:
     def answered(self, answered: messages.ApprovalAnswered) -> None:
         """Count an approval that was not taken; one that was is counted by its record."""
         if not answered.taken:
-            self._approvals_failed[UNANSWERED if answered.taken is None else REFUSED] += 1
+            reason = UNANSWERED if answered.taken is None else REFUSED
+            self._add("approvals_failed_total", reason)
 
     def wrote(self, record: state.AnyRecord, now: float) -> None:
         """Count a record."""
         match record:
             case state.RuleMatched():
-                self._taken[("type", str(record.event.event_type)),] += 1
+                self._add("events_taken_total", (("type", str(record.event.event_type)),))
                 self._taken_at[record.event.event_id.upper()] = now
             case state.ActionEnded() if record.effect in self._begun:
                 kind, begun = self._begun.pop(record.effect)
                 labels = ("kind", kind), ("phase", "undo" if record.undo else "prepare")
-                self._seconds[labels] = self._seconds.get(labels, 0.0) + now - begun
-                self._ended[*labels, ("outcome", record.outcome.value)] += 1
+                self._add("action_seconds_total", labels, now - begun)
+                self._add("actions_total", (*labels, ("outcome", record.outcome.value)))
             case state.EventApproved():
-                self._approvals += 1
-                self._delay = now - self._taken_at.get(record.event_id, now)
+                self._add("approvals_total", ())
+                delay = now - self._taken_at.get(record.event_id, now)
+                self._values["approval_delay_seconds"] = {(): delay}
             case state.EventGone():
                 self._taken_at.pop(record.event_id, None)
+
+    def _add(self, family: str, labels: Labels, amount: float = 1) -> None:
+        values = self._values[family]
+        values[labels] = values.get(labels, 0) + amount
 
     def page(self, decider: Decider, now: float, *, dry: bool = False) -> bytes:
         """Return everything except what `live_page` has."""
@@ -242,15 +249,10 @@ class Metrics:
         stuck = sum(effect.stuck is not None for effect in decider.state.effects.values())
         return _page(
             events=events,
-            events_taken_total=self._taken,
             notice_left_seconds={(): max(0.0, min(left))} if left else {},
-            approvals_total={(): self._approvals},
-            approvals_failed_total=self._approvals_failed,
-            approval_delay_seconds={(): self._delay},
-            actions_total=self._ended,
-            action_seconds_total=self._seconds,
             ready={(): int(dry or is_ready(decider))},
             stuck={(): stuck},
+            **self._values,
         )
 
 

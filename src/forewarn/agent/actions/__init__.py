@@ -2,8 +2,7 @@
 
     action   runs actions: what one gets, how it ends; and the two kinds that only concern the
              agent itself: `ready` and `log`
-    program  runs a program and ends it with everything that it started: `command`
-    units    systemd units and the processes in them: `service` and `signal`
+    program  programs, systemd units and processes: `command`, `service` and `signal`
     haproxy  drains a server of HAProxy
     http     sends an HTTP request
     notify   sends a message through apprise, in a process of its own

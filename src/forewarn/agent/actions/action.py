@@ -210,8 +210,8 @@ class LogAction(Action[LogSettings]):
 
 CLASSES: Final = {
     "command": ("program", "CommandAction"),
-    "service": ("units", "ServiceAction"),
-    "signal": ("units", "SignalAction"),
+    "service": ("program", "ServiceAction"),
+    "signal": ("program", "SignalAction"),
     "ready": ("action", "ReadyAction"),
     "haproxy": ("haproxy", "HaproxyAction"),
     "http": ("http", "HttpAction"),
