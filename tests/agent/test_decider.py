@@ -573,3 +573,8 @@ def test_a_reason_is_that_of_the_events_own_try() -> None:
     bench.see(event(), short)
     cases = bench.decider.state.cases
     assert (cases["E1"].reasons, cases["E2"].reasons) == ({0: "said so"}, {})
+
+
+def test_a_rule_for_little_notice_takes_no_event_whose_notice_nobody_knows() -> None:
+    late = rule(command("drain"), match={"max_notice_seconds": 600})
+    assert Bench(late).see(event(starts_by=None)) == ["do log"]

@@ -1,6 +1,6 @@
 """Two events at once on one machine: what both want is done once, and undone after both."""
 
-from agent.bench import START, Bench, command, event, rule, service
+from agent.bench import MARGIN, START, Bench, command, event, rule, service
 from forewarn.agent.decider import OTHERS_AT_ONCE
 from forewarn.agent.messages import (
     ActionFinished,
@@ -245,3 +245,13 @@ def test_an_action_is_let_go_on_by_its_own_number_once_its_note_is_written() -> 
     assert isinstance(written, WriteRecord)
     assert proceed == ProceedAction(run.run)
     assert run.effect == written.record.effect
+
+
+def test_an_event_that_waits_for_anothers_action_waits_no_longer_than_its_own_notice() -> None:
+    bench = Bench(rule(command("drain")))
+    bench.see(event())
+    bench.see(event(), event("E2", starts_by=START + 30))
+    assert bench.decider.wake_at == START + 30 - MARGIN
+    bench.wait(30 - MARGIN)
+    phases = {key: case.phase for key, case in bench.decider.state.cases.items()}
+    assert phases == {"E1": "Preparing", "E2": "Held"}
