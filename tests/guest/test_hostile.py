@@ -13,7 +13,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from forewarn.maintenance.model import Changes
+from forewarn.maintenance.model import Changes, Sighting
 from forewarn.protocol import identity, refusals
 from forewarn.server.guest.counters import OTHER
 from forewarn.server.guest.http import Head
@@ -452,7 +452,7 @@ def test_when_a_machine_last_asked_is_read_from_other_threads_while_the_fleet_ch
     registry = Registry()
     machines = [room.machine(f"m{number}", scope="web") for number in range(200)]
     registry.fill(machines)
-    found: set[object] = set()
+    found: set[Sighting | None] = set()
     failed: list[BaseException] = []
     stop = threading.Event()
 
@@ -476,7 +476,7 @@ def test_when_a_machine_last_asked_is_read_from_other_threads_while_the_fleet_ch
     for reader in readers:
         reader.join()
     assert failed == []
-    assert all(each is None or each[1] == "2020-07-01" for each in found)  # type: ignore[index]
+    assert all(each is None or each.version == "2020-07-01" for each in found)
 
 
 def test_an_approval_that_cannot_even_be_submitted_is_answered_and_holds_up_nobody() -> None:

@@ -47,6 +47,7 @@ from forewarn.server.guest.http import CONTINUE, AnswerWriter, RequestReader
 from forewarn.server.guest.limits import (
     ACCEPT_SECONDS,
     BYTE_SECONDS,
+    GUEST_SHARE,
     MAX_CHARGE_SECONDS,
     STRANGERS_SHARE,
     TOTAL_SHARE,
@@ -676,11 +677,14 @@ class Connections:
         # counts: see `attribute`.
         account = connection.account = self._account((source.listener, source.network))
         if not source.is_shared:
-            is_stranger = connection.is_stranger = self.endpoint.is_stranger(source)
-            account.group = self._strangers_of(source.listener) if is_stranger else self._all_guests
             now = self.monotonic()
             self.on_turn(now)
-            account.charge(ACCEPT_SECONDS, now)
+            account.group = self._all_guests
+            account.free_at = max(account.free_at, now) + ACCEPT_SECONDS / GUEST_SHARE
+            if self.endpoint.is_stranger(source):
+                connection.is_stranger = True
+                account.group = self._strangers_of(source.listener)
+                account.group.charge(ACCEPT_SECONDS, now)
         limit, whose, reason = limits.connections, "This service", Reason.CONNECTIONS
         is_full = len(self._all) >= limit
         if not is_full and not source.is_shared:
