@@ -189,11 +189,17 @@ def _retry_after(reply: Reply) -> float | None:
 
 def seen(listed: Listed, name: str | None, at: ClockReading, sent: datetime | None) -> event.Event:
     """Return a listed event as a handler sees it, by this machine's name and the server's Date."""
-    facts = msgspec.structs.asdict(listed)
-    told = {each: value for each, value in facts.items() if value is not None}
-    told.setdefault("not_before", None)
+    duration = listed.duration_seconds
     return event.Event(
-        **told,
+        event_id=listed.event_id,
+        status=listed.status,
+        event_type=listed.event_type,
+        resource_type=listed.resource_type,
+        resources=listed.resources,
+        not_before=listed.not_before,
+        description=listed.description or "",
+        source=listed.source,
+        duration_seconds=event.UNKNOWN_DURATION if duration is None else duration,
         concerns_me=None if name is None else tolerant.concerns(listed.resources, name),
         starts_by=starts_by(listed.not_before, at, sent),
     )

@@ -431,23 +431,34 @@ def merged(
     An answer may be of an older version than the one before, may write the id in another case and
     put `_` before the names; none of this is news. `by_server` says that it had the server's Date.
     """
-    said = {
-        name: value
-        for name, value in msgspec.structs.asdict(listed).items()
-        if value is not None and (value != "" or name == "description") and value != ()
-    }
-    del said["event_id"]
-    if list(map(_bare, listed.resources)) == list(map(_bare, before.resources)):
-        said.pop("resources", None)
-    if seen.started:
-        said["not_before"] = listed.not_before
-    if listed.resources and seen.concerns_me is not None:
-        said["concerns_me"] = seen.concerns_me
-    after = msgspec.structs.replace(before, **said)
-    starts_by = seen.starts_by
-    if after.not_before == before.not_before:
-        starts_by = _soonest(before.starts_by, seen.starts_by, by_server=by_server)
-    return msgspec.structs.replace(after, starts_by=starts_by)
+    same_names = [_bare(name) for name in seen.resources] == [
+        _bare(name) for name in before.resources
+    ]
+    resources = before.resources if same_names or not seen.resources else seen.resources
+    forgotten = seen.not_before is None and not seen.started
+    not_before = before.not_before if forgotten else seen.not_before
+    concerns_me = seen.concerns_me
+    if concerns_me is None or not seen.resources:
+        concerns_me = before.concerns_me
+    return msgspec.structs.replace(
+        seen,
+        event_id=before.event_id,
+        status=seen.status or before.status,
+        event_type=seen.event_type or before.event_type,
+        resources=resources,
+        not_before=not_before,
+        description=before.description if listed.description is None else seen.description,
+        source=before.source if listed.source is None else seen.source,
+        duration_seconds=(
+            before.duration_seconds if listed.duration_seconds is None else seen.duration_seconds
+        ),
+        concerns_me=concerns_me,
+        starts_by=(
+            _soonest(before.starts_by, seen.starts_by, by_server=by_server)
+            if not_before == before.not_before
+            else seen.starts_by
+        ),
+    )
 
 
 def _soonest(before: float | None, now: float | None, *, by_server: bool) -> float | None:
