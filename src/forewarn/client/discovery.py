@@ -82,11 +82,7 @@ def find(
 ) -> tuple[EndpointAddress, ...]:
     """Return where the endpoint may be, in the order in which to try.
 
-    Args:
-        given: The caller's address; None or `""` for none.
-        environment: The process's variables.
-        now: The time of day, aware: leases expire.
-        read: Reads the lease files where no address is given; None for `lease_files`.
+    `read` gives the lease files where no address is given; None for `lease_files`.
 
     Raises:
         BadAddress: What was given, or a variable, is invalid.

@@ -108,12 +108,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         return self.poll_seconds * (1 + self.jitter * (2 * chance - 1))
 
     def backoff(self, failures: int, chance: float, retry_after: float | None = None) -> float:
-        """Return the seconds to stay away after failures in a row.
+        """Return the seconds to stay away after failures in a row, the first being 1.
 
-        Args:
-            failures: How many, from 1.
-            chance: From 0 to 1; it halves the pause at the most.
-            retry_after: What the server said, in seconds; None without a word.
+        Chance halves the pause at the most; `retry_after` is what the server said, in seconds.
         """
         doubled = self.backoff_seconds * 2.0 ** min(failures - 1, MAX_DOUBLINGS)
         pause = min(doubled, self.longest_backoff_seconds) * (0.5 + 0.5 * chance)
@@ -171,13 +168,7 @@ Dialogue: TypeAlias = Generator[Question | Pause, Attempt, T]
 
 
 class Session:
-    """What is known of the server, shared by all that one client does.
-
-    Args:
-        pace: The client's times.
-        candidates: Where the server may be, in the order in which to try.
-        name: This machine's name; None to learn it.
-    """
+    """What is known of the server, shared by all that one client does."""
 
     def __init__(
         self, pace: Pace, candidates: Sequence[EndpointAddress], name: str | None = None

@@ -126,7 +126,7 @@ class Watcher:
     """Decides what a watch asks, when, and what it tells.
 
     Args:
-        known: What the client knows of its server; shared, and kept up to date.
+        known: What the client knows of its server.
         wanted: Which events to report; None for whole documents, which are not held back until an
             end is confirmed: among changes the order counts, and what is gone comes first.
         since: The state to resume from; None to begin.

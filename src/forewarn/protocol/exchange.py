@@ -63,9 +63,6 @@ def wait_seconds(values: Iterable[bytes]) -> int:
     """Return how long the answer may wait, MAX_WAIT_SECONDS at most; 0 where it may not.
 
     The first of equal preferences counts (RFC 7240 section 2); an unknown one is ignored.
-
-    Args:
-        values: The value of every Prefer header, in their order.
     """
     for value in values:
         for element in _ELEMENT.findall(value):
@@ -390,8 +387,8 @@ def document_reply(
         wanted: What was asked for.
         incarnation: The document's number, which is its entity tag, unquoted.
         body: The document as `codec.encode_document` writes it by `wanted.version`.
-        waits: Whether the server supports waiting here: a client that asked for it is hint so, and
-            asks again at once instead of polling (section 10).
+        waits: Whether the server waits here: a client that asked for it learns so, and asks again
+            at once instead of polling (section 10).
     """
     headers: tuple[tuple[bytes, bytes], ...] = ((b"ETag", b"%d" % incarnation),)
     if waits and wanted.wait_seconds:
@@ -437,10 +434,6 @@ def unknown_caller(address: str, machine: CallerHint = None) -> Reply:
 
     Behind a proxy, a wrong signature and an unknown machine get the same answer, which repeats
     nothing of either: the service's log says what is wrong.
-
-    Args:
-        address: Where it asked from.
-        machine: What the request itself says about who asks.
     """
     if machine is None:
         return refuse(refusals.UNKNOWN_CALLER, address=address)

@@ -27,11 +27,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def claim(said: Sequence[tuple[bytes, bytes]]) -> Claim | None:
-    """Return what these headers claim; None unless each of both is given exactly once.
-
-    Args:
-        said: The headers of HEADERS that a request has, names in lower case.
-    """
+    """Return what a request's headers of HEADERS claim; None unless each is given exactly once."""
     values = dict(said)
     if len(said) != len(HEADERS) or len(values) != len(HEADERS):
         return None

@@ -101,11 +101,7 @@ def _interface(instance: Instance) -> dict[str, Tree]:
 
 
 def find(root: Tree, path: Sequence[str]) -> Tree:
-    """Return what is at a path below the root; names match in any ASCII case.
-
-    Args:
-        root: The whole tree, or any part of one.
-        path: Names and list indices, such as `("network", "interface", "0")`; empty for the root.
+    """Return what is at a path such as `("network", "interface", "0")`, in any ASCII case.
 
     Raises:
         NotInTree: There is nothing at this path.

@@ -4,7 +4,7 @@ It plays the service: a text says what operators, guests, the connector and the 
 must hold after that. It is no kit for the tests of handlers; docs/guides/handling.md has what those
 need.
 
-    parser     the language of scenario files: text in, values out
+    parser     the language of scenario files: text in; calls and expectations out
     scenario   a scenario played line by line, its expectations checked, its timeline
     trace      the checker of what must hold over time, shared by scenarios, simulation and kills
     harness    a service without sockets, which can be killed, started and given time

@@ -78,12 +78,7 @@ class _MortalStore:
 
 
 class Harness:
-    """A fleet, its server and the time.
-
-    Args:
-        fleet: The fleet at the beginning.
-        policy: The settings of the rules.
-    """
+    """A fleet, its server and the time."""
 
     def __init__(self, fleet: Fleet, policy: Policy) -> None:
         self.clock = ManualClock(BEGINNING)
@@ -158,13 +153,7 @@ class Harness:
         self._doomed = True
 
     def ask(self, question: Callable[[Plane], "Future[Answer]"]) -> Answer:
-        """Ask the plane, then let the connector claim what has started.
-
-        Raises:
-            Refused: The rules do not allow it.
-            ServerKilled: The server died in the commit.
-            ServerDown: It is down.
-        """
+        """Ask the plane, then let the connector claim what has started."""
         self._need_server()
         self._store.doomed = self._doomed
         try:
@@ -184,11 +173,7 @@ class Harness:
         self.ask(lambda plane: plane.record_requests([scope]))
 
     def approve(self, machine: str, operations: Sequence[str]) -> None:
-        """Approve as a guest does: by ids, in a request that is decoded.
-
-        Raises:
-            Impossible: There is no such machine or operation, or no event to approve.
-        """
+        """Approve as a guest does: by ids, in a request that is decoded."""
         scope = self._scope_of(machine)
         ids: list[str] = []
         for operation_id in operations:
@@ -205,11 +190,7 @@ class Harness:
         self.ask(lambda plane: plane.approve(scope, sent, by=machine, address=""))
 
     def report(self, operation: str, outcome: Outcome, attempt: int | None) -> None:
-        """Let the connector report a task, the latest attempt unless one is named.
-
-        Raises:
-            Impossible: It has no such task.
-        """
+        """Let the connector report a task, the latest attempt unless one is named."""
         task = self._tasks.get(operation)
         if task is None:
             raise Impossible(f"the connector has no task for {operation}")
@@ -223,12 +204,7 @@ class Harness:
         return machine.scope
 
     def run_until(self, moment: timedelta, *, inclusive: bool) -> Iterator[None]:
-        """Let time pass; yield after each turn of the ticker.
-
-        Args:
-            moment: The end, from the beginning.
-            inclusive: Whether to run the ticker in that instant too.
-        """
+        """Let time pass to a moment, and tick in it if inclusive; yield after each turn."""
         for _ in range(MAX_WAKEUPS):
             due = self._next_wakeup()
             if due is None or due > moment or (due == moment and not inclusive):
@@ -248,22 +224,13 @@ class Harness:
             self._tick()
 
     def trust_clock(self) -> None:
-        """Let an operator declare that the wall clock is right.
-
-        Raises:
-            ServerDown: Nobody hears it.
-        """
+        """Let an operator declare that the wall clock is right."""
         self._need_server()
         asyncio.run(self._heartbeat.believe())
         self._tick()
 
     def reads(self, scope: str, version: Version) -> Listing:
-        """Return the document of a scope as a client of this version reads it.
-
-        Raises:
-            ServerDown: Nobody answers.
-            KeyError: There is no such scope.
-        """
+        """Return the document of a scope as a client of this version reads it."""
         self._need_server()
         return tolerant.listing(self._documents.page(scope, version).body)
 

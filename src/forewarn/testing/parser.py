@@ -1,4 +1,4 @@
-"""The language of scenario files: text in, values out.
+"""The language of scenario files: text in; what to call on the harness, and what to expect, out.
 
 A line is a time and a sentence: `at 5m  web-0 approves`. docs/guides/scenarios.md has the whole
 language. The parser is strict: an error names the file and the line, what was found there and what
@@ -154,11 +154,7 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def parse(text: str, name: str) -> Scenario:
-    """Parse a scenario.
-
-    Args:
-        text: The text of the file.
-        name: The name of the file, for messages.
+    """Parse a file's text; its name is for messages.
 
     Raises:
         ScriptError: A line breaks the rules of the language.
@@ -507,15 +503,7 @@ _SUBJECTS: Final[dict[str, Callable[["_Words"], Statement | None]]] = {
 
 
 class _Words:
-    """The words of one line, taken one after the other.
-
-    Args:
-        row: The line.
-        where: Its file and number, for messages.
-
-    Raises:
-        ScriptError: A quoted text has no end.
-    """
+    """The words of one line, taken one after the other; `where` is its file and number."""
 
     def __init__(self, row: str, where: str) -> None:
         self.where = where

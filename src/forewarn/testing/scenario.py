@@ -41,13 +41,7 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScenarioBroken(Exception):  # noqa: N818 - the result of a scenario, not a fault of the code
-    """A line of a scenario does not hold.
-
-    Args:
-        name: The name of the file.
-        line: The line.
-        message: What is so instead.
-    """
+    """A line of a scenario does not hold; `message` is what is so instead."""
 
     def __init__(self, name: str, line: parser.ScenarioLine, message: str) -> None:
         super().__init__(f"{name}:{line.number}: {line.text}\n    but {message}")
@@ -95,12 +89,6 @@ class _Play:
             yield self._entry(line.number, line.text)
 
     def _play(self, line: parser.ScenarioLine) -> None:
-        """Do what a line says, or check what it expects.
-
-        Raises:
-            ScenarioBroken: It does not hold.
-            ServerDown: It needs a server that is down.
-        """
         broken = ""
         try:
             if isinstance(line.statement, parser.Expectation):
