@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forewarn.maintenance.model import Changes, Refused
+from forewarn.maintenance.model import Changes, Refused, Sighting
 from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.server.guest.endpoint import PendingApproval
 from forewarn.server.guest.listener import Listener, source_of
@@ -146,12 +146,11 @@ def test_asking_for_events_is_seen_and_asking_for_other_things_is_not(plane: roo
     ask(plane, "/metadata/instance?api-version=2021-02-01")
     assert plane.registry.seen("web-1") is None
     ask(plane, "/metadata/scheduledevents?api-version=2017-03-01")
-    assert plane.registry.seen("web-1") == (room.START, "2017-03-01")
+    assert plane.registry.seen("web-1") == Sighting(asked_at=room.START, version="2017-03-01")
     plane.clock.advance(room.timedelta(seconds=2.5))
     approve(plane, room.EVENT_ID)
-    assert plane.registry.seen("web-1") == (
-        room.START + room.timedelta(seconds=2),
-        "2020-07-01",
+    assert plane.registry.seen("web-1") == Sighting(
+        asked_at=room.START + room.timedelta(seconds=2), version="2020-07-01"
     )
 
 

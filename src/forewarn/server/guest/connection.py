@@ -96,12 +96,7 @@ _FRESH: Final = Stage.FRESH
 
 
 class Connection(asyncio.Protocol):
-    """Speaks HTTP/1.1 and HTTP/1.0 with one peer.
-
-    Args:
-        shared: What all connections share.
-        source_of: Tells where a connection comes from.
-    """
+    """Speaks HTTP/1.1 and HTTP/1.0 with one peer."""
 
     __slots__ = (
         "_admitted",
@@ -193,7 +188,6 @@ class Connection(asyncio.Protocol):
             self._take(data)
 
     def _answer_poll(self, data: bytes) -> bool:
-        """Answer a request that was judged before, to the byte; return whether it was one."""
         shared = self._shared
         polls = shared.polls
         poll = self._poll
@@ -221,9 +215,6 @@ class Connection(asyncio.Protocol):
         """Note that the peer sends no more: what it has sent is still answered.
 
         One that waits is answered now: nothing tells whether its client still listens.
-
-        Returns:
-            Whether the connection stays open for the answers.
         """
         self._at_end = True
         if self._long_poll is not None:
@@ -252,13 +243,11 @@ class Connection(asyncio.Protocol):
         )
 
     def _go_on(self) -> None:
-        """Take what came meanwhile, if nothing else is in its way."""
         if self._stage < Stage.CLOSING and not self._held():
             data, self._unread = self._unread, b""
             self._take(data)
 
     def _take(self, data: bytes) -> None:
-        """Read and answer the first request now, or later if its guest has used its share."""
         now = self._shared.monotonic()
         self._shared.on_turn(now)
         if data and self.account.must_wait(now):
@@ -285,13 +274,6 @@ class Connection(asyncio.Protocol):
         self._shared.fair_queue.queue(self)
 
     def _read(self, data: bytes, most: int, began: float) -> None:
-        """Read and answer until the data is used up or something must be over first.
-
-        Args:
-            data: What came, behind all that was taken before.
-            most: How many requests are answered now; the rest waits for a turn.
-            began: When this began, which is charged to the guest.
-        """
         shared, reader = self._shared, self._reader
         position = 0
         size = len(data)
@@ -320,11 +302,6 @@ class Connection(asyncio.Protocol):
         self.account.charge(min(used, MAX_CHARGE_SECONDS), began)
 
     def _admit(self) -> bool:
-        """Judge who asks for what, and let a client that waits for that send its body.
-
-        Returns:
-            Whether the request goes on; else it is answered.
-        """
         shared = self._shared
         head = self._reader.head
         admitted = shared.endpoint.admit(head.request, self.source)
@@ -340,7 +317,6 @@ class Connection(asyncio.Protocol):
         return True
 
     def _settle_down(self, *, restarted: bool) -> None:
-        """Wait for what comes next, and read only if that is more from the peer."""
         limits = self._shared.limits
         long_poll = self._long_poll
         reads_on = long_poll is not None and len(self._unread) <= UNREAD_BYTES
@@ -381,11 +357,6 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _answer(self, data: bytes | None) -> None:
-        """Answer the request that was read and admitted.
-
-        Args:
-            data: Its bytes, if it came whole and alone; None if not.
-        """
         shared, reader = self._shared, self._reader
         admitted, body, head = self._admitted, reader.body, reader.head
         assert admitted is not None
@@ -400,7 +371,6 @@ class Connection(asyncio.Protocol):
         self._give(outcome)
 
     def _give(self, outcome: Outcome) -> None:
-        """Send an answer, or wait for it."""
         if isinstance(outcome, Reply):
             self._send(outcome)
         elif isinstance(outcome, LongPoll):
@@ -440,7 +410,6 @@ class Connection(asyncio.Protocol):
         self._carry_on()
 
     def _approve(self, request: PendingApproval) -> None:
-        """Submit an approval now, or when its guest's turn comes."""
         self._pending = request
         if self._shared.fair_queue.may_approve(self.account):
             self._submit(request)
@@ -458,7 +427,6 @@ class Connection(asyncio.Protocol):
             self._carry_on()
 
     def _submit(self, request: PendingApproval) -> None:
-        """Have it approved; come back to the loop from the thread that decides."""
         shared, account = self._shared, self.account
         submitted = shared.endpoint.approve(request)
         if isinstance(submitted, Reply):
@@ -501,7 +469,6 @@ class Connection(asyncio.Protocol):
             self._carry_on()
 
     def _carry_on(self) -> None:
-        """Go on after an answer that was given late, or wait for what is in the way now."""
         if self._stage < Stage.CLOSING and self._held():
             self._settle_down(restarted=True)
         else:
@@ -538,7 +505,6 @@ class Connection(asyncio.Protocol):
             self._close(lingers=not is_whole or (head.keeps_alive and has_place))
 
     def _end(self) -> None:
-        """Close after the peer has: with a word if that was in the middle of a request."""
         if self._reader.started:
             unfinished = exchange.refuse(
                 refusals.MALFORMED, what="the connection ended before the request did"
@@ -597,7 +563,11 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
 
     def retire(self) -> None:
-        """Close if no request is under way; the answer to one that is will be the last."""
+        """Close what is idle, let requests under way be answered, then cut the rest off.
+
+        Returns:
+            How many had to be cut off after so many seconds of real time.
+        """
         if self._stage in {Stage.FRESH, Stage.IDLE}:
             self._close_quietly()
         elif self._long_poll is not None:
@@ -612,12 +582,6 @@ class Connections:
     """What all connections share, and the one sweep that keeps their times.
 
     Args:
-        endpoint: Answers requests.
-        writer: Writes the answers.
-        limits: What a connection may use.
-        counters: Where all is counted.
-        loop: The event loop that all of them run on.
-        polls: Remembers requests.
         on_turn: Is told of each turn that a guest gets, by the same clock as `monotonic`.
         monotonic: Seconds that never go back, real ones: a connection lives in real time even
             where the service's clock is scaled. The machine's own if left out.
@@ -666,11 +630,7 @@ class Connections:
         return lambda: Connection(self, source_of)
 
     def add(self, connection: Connection) -> Reply | None:
-        """Take a new connection in.
-
-        Returns:
-            The refusal if there are too many; the connection is not taken in then.
-        """
+        """Take a new connection in, or return the refusal if there are too many."""
         limits, source = self.limits, connection.source
         self.counters.accepted += 1
         # Where many machines share an address, who asks is known by its requests alone, and then
@@ -718,11 +678,7 @@ class Connections:
             self._emptied.set_result(None)
 
     def attribute(self, connection: Connection, machine_key: str) -> bool:
-        """Count a connection from a shared address for the machine that asks by it.
-
-        Returns:
-            Whether the machine has no more than its connections.
-        """
+        """Count a connection for its machine; return whether that may have so many."""
         account = self._account(machine_key)
         if account is not connection.account:
             connection.account.connections -= 1
@@ -751,11 +707,7 @@ class Connections:
         self.counters.refuse(reason, source.listener, source.address, self.monotonic())
 
     def sweep(self, now: float) -> None:
-        """End what took too long, and forget who is gone.
-
-        Args:
-            now: By the same clock as `monotonic`.
-        """
+        """End what took too long, and forget who is gone."""
         for connection in [each for each in self._all if each.deadline <= now]:
             connection.expire()
         for key in [key for key, account in self._accounts.items() if account.is_unused(now)]:
@@ -768,13 +720,10 @@ class Connections:
         self.sweep(self.monotonic())
 
     async def retire(self, seconds: float) -> int:
-        """Close what is idle, let requests under way be answered, then close the rest.
-
-        Args:
-            seconds: How long requests under way may take, in real time.
+        """Close what is idle, let requests under way be answered, then cut the rest off.
 
         Returns:
-            How many connections had to be cut off.
+            How many had to be cut off after so many seconds of real time.
         """
         self.retiring = True
         self.polls.close()

@@ -87,15 +87,7 @@ class Counters:
     def refuse(
         self, reason: Reason, listener: str, address: str, now: float, **facts: object
     ) -> None:
-        """Count somebody who was turned away, and log it unless that was done a moment ago.
-
-        Args:
-            reason: Why.
-            listener: The listener's name.
-            address: Where it came from.
-            now: In seconds that never go back.
-            **facts: What else the log says.
-        """
+        """Count somebody who was turned away, and log it unless that was done a moment ago."""
         self.refusals[reason] += 1
         logged = self._logged
         while logged:

@@ -7,6 +7,8 @@ only on its incarnation and is rendered once for all such scopes.
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from forewarn.maintenance import model
 from forewarn.maintenance.model import Changes, Operation, Scope
 from forewarn.protocol import codec, document
@@ -33,34 +35,23 @@ def shown(operation: Operation, event: model.Event) -> document.Event:
     )
 
 
-class RenderedDocument:
-    """A document as a version shows it.
+class RenderedDocument(msgspec.Struct):
+    """A document as a version shows it."""
 
-    Args:
-        incarnation: The document's number.
-        body: Its bytes.
-    """
-
-    __slots__ = ("body", "endings", "incarnation")
-
-    def __init__(self, incarnation: int, body: bytes) -> None:
-        self.incarnation = incarnation
-        self.body = body
-        self.endings: dict[tuple[bool, bool], bytes] = {}
-        """What ends the answers to polls, once it was written: by whether the client holds the
-        document, and whether its connection ends."""
+    incarnation: int
+    body: bytes
+    endings: dict[tuple[bool, bool], bytes] = {}
+    """What ends the answers to polls, once it was written: by whether the client has the document,
+    and whether its connection ends."""
 
 
-class _Live:
+class _Live(msgspec.Struct):
     """A scope's visible events, and its document as far as somebody has asked for it."""
 
-    __slots__ = ("events", "rendered")
-
-    def __init__(self) -> None:
-        self.events: dict[str, tuple[int, document.Event]] = {}
-        """By id: the incarnation that first showed it, and what guests read."""
-        self.rendered: dict[str, RenderedDocument] = {}
-        """By version's name."""
+    events: dict[str, tuple[int, document.Event]] = {}
+    """By id: the incarnation that first showed it, and what guests read."""
+    rendered: dict[str, RenderedDocument] = {}
+    """By version's name."""
 
 
 class Documents:
@@ -72,12 +63,7 @@ class Documents:
         self._empty: dict[tuple[int, str], RenderedDocument] = {}
 
     def fill(self, scopes: Iterable[Scope], operations: Iterable[Operation] = ()) -> None:
-        """Take the documents as the store has them, before the first request.
-
-        Args:
-            scopes: All of them.
-            operations: All that are Scheduled or Started; others show nothing.
-        """
+        """Take the documents before the first request; the operations are those that show."""
         for scope in scopes:
             self._scopes[_key(scope)] = scope
         for operation in operations:
@@ -113,19 +99,11 @@ class Documents:
                     del self._live[event.scope]
 
     def scope(self, key: str) -> Scope:
-        """Return a scope.
-
-        Raises:
-            KeyError: There is none of this key.
-        """
+        """Return a scope, or raise KeyError."""
         return self._scopes[key]
 
     def page(self, key: str, version: Version) -> RenderedDocument:
-        """Return a scope's document as this version shows it.
-
-        Raises:
-            KeyError: The key is unknown.
-        """
+        """Return a scope's document as this version shows it, or raise KeyError."""
         scope = self._scopes[key]
         live = self._live.get(key)
         if live is None:
@@ -145,14 +123,14 @@ class Documents:
         return page
 
 
+# Its key, and where the name is its own key, that very object: there are many.
 def _key(scope: Scope) -> str:
-    """Return its key, and where the name is its own key, that very object."""
     key = scope.key
     return scope.name if key == scope.name else key
 
 
+# By publication, then by EventId (protocol.md section 4).
 def _render(scope: Scope, live: _Live, version: Version) -> RenderedDocument:
-    """Render by publication, then by EventId (protocol.md section 4)."""
     order = sorted(live.events, key=lambda event_id: (live.events[event_id][0], event_id))
     body = codec.encode_document(
         document.Document(

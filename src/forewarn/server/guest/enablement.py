@@ -37,11 +37,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DelayedAnswer(Future[Any]):
-    """An answer that is not given at once: its result is a Reply, or a LongPoll.
-
-    Args:
-        seconds: How long it is held back on purpose.
-    """
+    """An answer that is held back so long on purpose; its result is a Reply, or a LongPoll."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -53,12 +49,7 @@ class Enabler:
     """Turns scopes on, and notes who asks; made and used on the event loop.
 
     Args:
-        documents: Knows the scopes, as of the last change.
-        save: Saves that they were asked for.
-        policy: When a scope is on.
         delay_seconds: How long the answer that turns a scope on is held back, by the clock.
-        clock: The service's.
-        loop: Where it waits.
     """
 
     def __init__(
@@ -87,9 +78,6 @@ class Enabler:
         Returns:
             None if the scope is on; else what is done when the request may be answered, whether or
             not the scope could be turned on.
-
-        Raises:
-            KeyError: The key is unknown.
         """
         if self.is_on(key):
             return None

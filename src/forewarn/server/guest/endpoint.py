@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
 import structlog
 
 from forewarn.clock import Clock
@@ -36,42 +37,25 @@ RETRY_AFTER_SECONDS: Final = 5
 _log = structlog.get_logger(__name__)
 
 
-class Admitted:
-    """A request in which nothing is wrong so far: what is left is its body.
+class Admitted(msgspec.Struct):
+    """A request in which nothing is wrong so far: what is left is its body."""
 
-    Args:
-        wanted: What it asks for.
-        machine: Who asks.
-        source: Where it came from.
-    """
-
-    __slots__ = ("machine", "source", "wanted")
-
-    def __init__(self, wanted: ValidRequest, machine: Machine, source: Source) -> None:
-        self.wanted = wanted
-        self.machine = machine
-        self.source = source
+    wanted: ValidRequest
+    machine: Machine
+    source: Source
 
 
-class PendingApproval:
+class PendingApproval(msgspec.Struct, eq=False):
     """An approval to be submitted in its turn: `GuestEndpoint.approve`, then `settle`.
 
     Its body is read only then: a thousand EventIds take more memory, and longer, than all else.
-
-    Args:
-        machine: Whose word it is.
-        address: Where its word came from.
-        body: The request's.
     """
 
-    __slots__ = ("address", "body", "entries", "machine")
-
-    def __init__(self, machine: Machine, address: str, body: bytes) -> None:
-        self.machine = machine
-        self.address = address
-        self.body = body
-        self.entries = 0
-        """How many EventIds the control plane has of it."""
+    machine: Machine
+    address: str
+    body: bytes
+    entries: int = 0
+    """How many EventIds the control plane has of it."""
 
 
 Outcome: TypeAlias = "Reply | LongPoll | PendingApproval | DelayedAnswer"
@@ -82,14 +66,8 @@ class GuestEndpoint:
     """Answers requests from memory, and has approvals approved; used on the event loop alone.
 
     Args:
-        registry: Who asks.
-        documents: What they read.
-        plane: Approves, on the writer's thread.
-        rules: What the settings decide about requests.
         clock: Tells when a machine was last seen.
-        limiter: How often a machine may ask.
         monotonic: Real seconds that never go back, which rates are measured by.
-        counters: Where those are counted that are turned away.
         enabler: Turns scopes on; None where all are always on.
     """
 
@@ -121,12 +99,7 @@ class GuestEndpoint:
         return self._registry.at(source) is None
 
     def admit(self, head: HttpRequest, source: Source) -> Reply | Admitted:
-        """Judge a request by its head: path to version, caller, rate.
-
-        Args:
-            head: The request without its body.
-            source: Where it came from.
-        """
+        """Judge a request by its head: path to version, caller, rate."""
         wanted = exchange.judge(head, source, self._rules)
         if isinstance(wanted, Reply):
             return wanted
@@ -153,12 +126,7 @@ class GuestEndpoint:
         self._counters.refuse(reason, source.listener, source.address, now, **facts)
 
     def answer(self, admitted: Admitted, body: bytes) -> Outcome:
-        """Answer a whole request.
-
-        Args:
-            admitted: What `admit` returned for its head.
-            body: Its body.
-        """
+        """Answer a whole request."""
         try:
             return self._answer(admitted, body)
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
@@ -189,7 +157,6 @@ class GuestEndpoint:
                 return self._serve(admitted, body)
 
     def _serve(self, admitted: Admitted, body: bytes) -> Reply | LongPoll | PendingApproval:
-        """Answer about events, as of now."""
         wanted, machine, source = admitted.wanted, admitted.machine, admitted.source
         if isinstance(wanted, GetDocument):
             page = self._documents.page(machine.scope, wanted.version)
@@ -219,12 +186,7 @@ class GuestEndpoint:
         return None if machine is None else machine.scope
 
     def look(self, poll: LongPoll, *, waits: bool = True) -> Reply | None:
-        """Return what a waiting request is answered with now, None while nothing is new for it.
-
-        Args:
-            poll: The request; one that is over is always answered.
-            waits: Whether it was let wait at all.
-        """
+        """Return what a waiting request is answered with now, None while nothing is new for it."""
         wanted = poll.wanted
         scope = self.scope_of(poll.machine)
         if scope is None:

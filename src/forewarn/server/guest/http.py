@@ -37,13 +37,7 @@ _CHUNKED_HEAD: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked" + EMPTY_
 
 
 def end_of_block(tail: bytes, data: bytes, start: int) -> int:
-    """Return where the first empty line ends that does not end within `tail`, or -1.
-
-    Args:
-        tail: Up to three bytes that came right before.
-        data: What to search.
-        start: Where to begin in it.
-    """
+    """Return where the first empty line ends that does not end within `tail`, or -1."""
     if tail:
         at = (tail + data[start : start + _OVERLAP]).find(EMPTY_LINE)
         if at >= 0:
@@ -57,11 +51,7 @@ class _TooMany(Exception):  # noqa: N818 - it stops the parser
 
 
 class Head:
-    """A request's head, as a parser tells of it; `fault` is what the transport refuses in it.
-
-    Args:
-        limits: How long its body may be.
-    """
+    """A request's head, as a parser tells of it; `fault` is what the transport refuses in it."""
 
     __slots__ = (
         "_parser",
@@ -244,9 +234,6 @@ class RequestReader:
 
     It takes nothing more when a head or a request is complete, until it is asked again; and
     nothing at all after a fault.
-
-    Args:
-        limits: How long a head and a body may be.
     """
 
     __slots__ = ("_body", "_counted", "_limits", "_tail", "body", "fault", "head", "started")
@@ -273,15 +260,7 @@ class RequestReader:
         return self.head.is_complete and self.body is None
 
     def read(self, data: bytes, start: int) -> int:
-        """Take bytes up to the end of the head, of the request, or to a fault.
-
-        Args:
-            data: What came.
-            start: Where the part begins that was not taken yet.
-
-        Returns:
-            Where the part begins that was not taken now.
-        """
+        """Take bytes up to the end of the head, of the request, or to a fault; return how far."""
         if not self.started:
             self.started = True
             self.head = Head(self._limits)
@@ -329,7 +308,6 @@ class RequestReader:
         self._body = None
 
     def _boundary(self, data: bytes, start: int, limit: int) -> int:
-        """Return how far a parser may read without passing the end of anything."""
         end = end_of_block(self._tail, data, start)
         return min(len(data) if end < 0 else end, start + limit - self._counted)
 
@@ -362,14 +340,7 @@ _CONNECTION: Final = {
 
 
 def ending(reply: Reply, *, keep: bool, to_head: bool = False, is_http_1_0: bool = False) -> bytes:
-    """Return an answer's bytes behind its `x-ms-request-id`.
-
-    Args:
-        reply: The answer with its own headers.
-        keep: Whether the connection stays open.
-        to_head: Whether it answers a HEAD, which gets no body.
-        is_http_1_0: Whether the client must be told that it stays open.
-    """
+    """Return an answer's bytes behind its `x-ms-request-id`."""
     parts: list[bytes] = []
     for name, value in reply.headers:
         parts += (b"\r\n", name, b": ", value)
@@ -385,24 +356,11 @@ class AnswerWriter:
     """Writes answers; one for all connections.
 
     Args:
-        clock: Tells the Date.
         guid: A new GUID. All but its last part begins the GUID that names an answer, its
             `x-ms-request-id`, and the answer's number ends it: no other start has these, and a new
             GUID for each answer would cost more than all the rest of it.
         scale: The clock's seconds in a real one.
     """
-
-    __slots__ = (
-        "_beginnings",
-        "_block",
-        "_clock",
-        "_date",
-        "_number",
-        "_prefix",
-        "_scale",
-        "second",
-        "until",
-    )
 
     def __init__(self, clock: Clock, guid: str, scale: float = 1.0) -> None:
         self._clock = clock
@@ -419,11 +377,7 @@ class AnswerWriter:
         """The time of day in whole seconds, as of the last `tick`: one object for a second."""
 
     def tick(self, now: float) -> None:
-        """Begin a second; a clock that was set shows with the next.
-
-        Args:
-            now: Monotonic seconds, real ones.
-        """
+        """Begin a second; a clock that was set shows with the next."""
         time = self._clock.now()
         self.second = time.replace(microsecond=0)
         self.until = now + (self.second + _SECOND - time).total_seconds() / self._scale
@@ -450,14 +404,7 @@ class AnswerWriter:
         return b"".join((beginning, _DIGITS[number], end))
 
     def render(self, reply: Reply, now: float, head: Head, *, keep: bool) -> bytes:
-        """Return the bytes of an answer.
-
-        Args:
-            reply: The answer with its own headers.
-            now: Monotonic seconds, real ones.
-            head: What it answers.
-            keep: Whether the connection stays open.
-        """
+        """Return the bytes of an answer to this head."""
         if now >= self.until:
             self.tick(now)
         to_head = head.method == b"HEAD"

@@ -152,13 +152,7 @@ class Bucket:
 
 
 class Limiter:
-    """Takes requests out of buckets.
-
-    Args:
-        rate: What the settings say.
-    """
-
-    __slots__ = ("_interval", "_tolerance")
+    """Takes requests out of buckets."""
 
     def __init__(self, rate: Rate) -> None:
         self._interval = 1 / rate.per_second if rate.per_second else 0.0
@@ -273,12 +267,7 @@ class Account:
 
 
 class FairQueue:
-    """Gives guests their turns of the loop, and of the control plane; used on the loop alone.
-
-    Args:
-        call_soon: The loop's own.
-        monotonic: The clock that accounts are charged by.
-    """
+    """Gives guests their turns of the loop, and of the control plane; used on the loop alone."""
 
     def __init__(
         self, call_soon: Callable[[Callable[[], None]], object], monotonic: Callable[[], float]

@@ -122,11 +122,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def networks(listener: Listener) -> tuple[Network, ...]:
-    """Return its trusted networks.
-
-    Raises:
-        ValueError: One is no network.
-    """
+    """Return its trusted networks."""
     return tuple(ipaddress.ip_network(text) for text in listener.trusted_proxies)
 
 
@@ -142,12 +138,7 @@ Factory: TypeAlias = "Callable[[SourceOf], Callable[[], asyncio.BaseProtocol]]"
 
 
 def source_of(listener: Listener, proxies: Proxies | None = None) -> SourceOf:
-    """Return what tells where this listener's connections come from.
-
-    Args:
-        listener: The listener.
-        proxies: The proxies that are trusted there; None for none.
-    """
+    """Return what tells where this listener's connections come from."""
     is_loopback = ipaddress.ip_address(listener.address).is_loopback
     default_vm = model.key(listener.default_vm)
 
@@ -176,12 +167,7 @@ def source_of(listener: Listener, proxies: Proxies | None = None) -> SourceOf:
 
 
 class Listeners:
-    """All sockets of the plane; open them once memory is filled, and close them once.
-
-    Args:
-        loop: The event loop.
-        factory: Makes the connections.
-    """
+    """All sockets of the plane; open them once memory is filled, and close them once."""
 
     def __init__(self, loop: "asyncio.AbstractEventLoop", factory: Factory) -> None:
         self._loop = loop
@@ -191,13 +177,7 @@ class Listeners:
     async def open(
         self, listeners: Sequence[tuple[Listener, Proxies | None]]
     ) -> tuple[Listener, ...]:
-        """Open them all, or none.
-
-        Args:
-            listeners: Where, and the proxies that are trusted there; MAX_LISTENERS at most.
-
-        Returns:
-            The same with the ports that they have, where 0 was given.
+        """Open them all, or none; return them with the ports that they have.
 
         Raises:
             CannotListen: One of them cannot be opened; those before it are closed again.

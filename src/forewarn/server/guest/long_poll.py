@@ -13,6 +13,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from forewarn.maintenance.model import Changes
 from forewarn.protocol.exchange import GetDocument
 from forewarn.server.guest.machines import Source
@@ -25,37 +27,21 @@ SLICE: Final = 64
 """Waiting requests answered before other connections have their turn: about a millisecond."""
 
 
-class LongPoll:
-    """A request whose answer waits.
+class LongPoll(msgspec.Struct, eq=False):
+    """A request whose answer waits, by the keys of its machine and of its scope."""
 
-    Args:
-        wanted: What it asks for.
-        source: Where it came from.
-        machine: The key of the machine that asks.
-        scope: The key of the scope whose document it waits for.
-    """
-
-    __slots__ = ("connection", "is_over", "is_queued", "machine", "scope", "source", "wanted")
-
-    connection: "Connection"
-
-    def __init__(self, wanted: GetDocument, source: Source, machine: str, scope: str) -> None:
-        self.wanted = wanted
-        self.source = source
-        self.machine = machine
-        self.scope = scope
-        self.is_over = False
-        """Whether it is to be answered even if nothing has changed."""
-        self.is_queued = False
+    wanted: GetDocument
+    source: Source
+    machine: str
+    scope: str
+    is_over: bool = False
+    """Whether it is to be answered even if nothing has changed."""
+    is_queued: bool = False
+    connection: "Connection | None" = None
 
 
 class LongPolls:
-    """All requests that wait; used on the event loop alone.
-
-    Args:
-        endpoint: Knows what they are answered with.
-        loop: The event loop.
-    """
+    """All requests that wait; used on the event loop alone."""
 
     def __init__(self, endpoint: "GuestEndpoint", loop: asyncio.AbstractEventLoop) -> None:
         self._endpoint = endpoint
@@ -117,7 +103,6 @@ class LongPolls:
         self._wake()
 
     def _wake(self) -> None:
-        """Answer the next few of those that were woken."""
         try:
             for _ in range(min(SLICE, len(self._woken))):
                 self._wake_one(self._woken.popleft())
@@ -138,6 +123,7 @@ class LongPolls:
         reply = self._endpoint.look(poll)
         if reply is not None:
             self.forget(poll)
+            assert poll.connection is not None  # `add` gave it
             poll.connection.wake(reply)
         elif scope is not None and scope != poll.scope:
             self.forget(poll)

@@ -27,7 +27,6 @@ class Proxies:
     """The proxies of a listener: trusted by their address, and then only as far as they sign.
 
     Args:
-        networks: Where they are.
         without_header: Whether they are known to drop the guest's `Metadata: true`.
     """
 
@@ -38,12 +37,7 @@ class Proxies:
         """Any of them is right; replaced when they are changed, also under open connections."""
 
     def trusts(self, address: str) -> bool:
-        """Return whether a peer is one of them.
-
-        Args:
-            address: As `ipaddress` writes it, an IPv4 one not mapped into IPv6; a zone is no part
-                of where a proxy is.
-        """
+        """Return whether a peer is one of them; a zone is no part of where a proxy is."""
         try:
             peer = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
@@ -96,11 +90,7 @@ def normalised(host: str) -> str:
 
 
 def peer_host(peer: Sequence[Any] | None) -> str:
-    """Return a peer's address, a link-local one with its zone; `""` for a peer without one.
-
-    Args:
-        peer: As a socket names it: for IPv6 the number of the interface stands apart, fourth.
-    """
+    """Return a peer's address, a link-local one with its zone; `""` for a peer without one."""
     if not peer:
         return ""
     host = str(peer[0])
@@ -194,7 +184,6 @@ class Registry:
             self.seen_count -= 1
 
     def _forget_ways_to(self, machine: Machine) -> None:
-        """Forget its address and vmId, unless another machine has taken one over since."""
         there = self._by_address.get(machine.listener, {})
         if there.get(machine.address) is machine:
             del there[machine.address]
@@ -204,10 +193,7 @@ class Registry:
     def find(self, source: Source, told: CallerHint) -> Machine | Reason:
         """Return the machine that asks, or why there is none (protocol.md section 10).
 
-        Args:
-            source: Where its connection comes from.
-            told: A proxy's claim or the name in a `/vm/NAME` prefix; where there is one, it alone
-                counts.
+        What a request tells, a proxy's claim or a `/vm/NAME` prefix, counts alone where it is.
         """
         if isinstance(told, Claim):
             return self._of_claim(source, told)
@@ -216,7 +202,6 @@ class Registry:
         return self.at(source) or Reason.UNKNOWN_ADDRESS
 
     def _of_claim(self, source: Source, claim: Claim) -> Machine | Reason:
-        """Return the machine that a trusted proxy speaks for: by its vmId, else by its name."""
         secrets = source.proxies.secrets if source.proxies is not None else ()
         if not identity.is_signed(claim, secrets):
             return Reason.WRONG_SIGNATURE
@@ -249,14 +234,7 @@ class Registry:
     def saw(
         self, machine: Machine, when: datetime, version: str, agent: AgentReport | None = None
     ) -> None:
-        """Note that a machine asked for its events, or approved some.
-
-        Args:
-            machine: Who.
-            when: In whole seconds.
-            version: The api-version that it asked by.
-            agent: What its agent says with it; None leaves its last word as it is.
-        """
+        """Note that a machine asked for its events, or approved some, and what its agent said."""
         last = (when, version)
         if last == self._last_request:
             last = self._last_request  # one object for all that ask so in this second
@@ -283,7 +261,6 @@ class Registry:
 
 
 def _replace_by_equals(machine: Machine, **equals: str | Profile) -> None:
-    """Put equal objects in the place of a frozen value's own: only the memory can tell."""
     for name, equal in equals.items():
         msgspec.structs.force_setattr(machine, name, equal)
 
@@ -334,7 +311,6 @@ def described(machine: Machine, scope: Scope) -> instance.Instance:
 
 
 def _addresses(machine: Machine) -> tuple[str, tuple[str, ...]]:
-    """Return the IPv4 address, `""` for none, and the IPv6 ones."""
     others = tuple(filter(None, [machine.profile.ipv6_address]))
     if machine.address and ipaddress.ip_address(machine.address).version == 6:
         return "", tuple(dict.fromkeys((machine.address, *others)))

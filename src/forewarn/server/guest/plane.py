@@ -42,15 +42,7 @@ _log = structlog.get_logger(__name__)
 
 
 class GuestPlane:
-    """The metadata endpoint on its listeners. Made and used on the event loop.
-
-    Args:
-        settings: The service's.
-        plane: Approves, and saves who asked.
-        watch: The service's time, which no jump goes through; what scopes are on by.
-        policy: When a scope is on.
-        mint: Gives a new GUID at each call.
-    """
+    """The metadata endpoint on its listeners. Made and used on the event loop."""
 
     def __init__(
         self,
@@ -129,7 +121,6 @@ class GuestPlane:
         self._connections.long_polls.learn(changes)
 
     def _warn_of_unheard(self, machines: Collection[Machine]) -> None:
-        """Warn of machines that no listener hears: the fleet names one that is not set."""
         names = {listener.name for listener in self._settings.listener}
         unheard = [m for m in machines if m.address and m.listener not in names]
         if unheard:
@@ -201,7 +192,6 @@ class GuestPlane:
 
 
 def _proxies(listener: Listener) -> Proxies | None:
-    """Return a listener's trusted proxies, their secrets still to be read; None for none."""
     if not listener.trusted_proxies:
         return None
     networks = listening.networks(listener)

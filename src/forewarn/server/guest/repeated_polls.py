@@ -17,6 +17,8 @@ what is right.
 
 from typing import Final
 
+import msgspec
+
 from forewarn.protocol import exchange
 from forewarn.protocol.exchange import GetDocument, ValidRequest
 from forewarn.protocol.message import Reply
@@ -35,57 +37,36 @@ MAX_KNOWN: Final = 2048
 clients and versions are dozens. All of them are under 5 MB, whoever fills them."""
 
 
-class KnownPoll:
-    """What remembered bytes ask for.
+class KnownPoll(msgspec.Struct, eq=False):
+    """What remembered bytes ask for."""
 
-    Args:
-        data: The bytes.
-        wanted: What they were judged to be.
-        is_last: Whether the answer ends the connection.
-        on_loopback: Whether they were judged on a loopback listener.
-    """
-
-    __slots__ = ("data", "is_last", "last_request", "on_loopback", "wanted")
-
-    def __init__(
-        self, data: bytes, wanted: GetDocument, *, is_last: bool, on_loopback: bool
-    ) -> None:
-        self.data = data
-        self.wanted = wanted
-        self.is_last = is_last
-        self.on_loopback = on_loopback
-        self.last_request: LastRequest | None = None
-        """When they came last, and by which version: one object for all that ask in a second."""
+    data: bytes
+    wanted: GetDocument
+    is_last: bool
+    """Whether the answer ends the connection."""
+    on_loopback: bool
+    """Whether they were judged on a loopback listener."""
+    last_request: LastRequest | None = None
+    """When they came last, and by which version: one object for all that ask in a second."""
 
 
-class Poll:
+class Poll(msgspec.Struct, eq=False):
     """What a connection's last request came to, as of a generation of the fleet."""
 
-    __slots__ = ("caller", "data", "ending", "generation", "is_last", "known", "scope", "status")
-
-    def __init__(self, known: KnownPoll, caller: Caller, scope: str, generation: int) -> None:
-        self.known = known
-        self.data = known.data
-        self.is_last = known.is_last
-        self.caller = caller
-        self.scope = scope
-        """The key of the machine's scope."""
-        self.generation = generation
-        self.status = 200
-        self.ending = b""
-        """All of the answer but its beginning, which is another one each time."""
+    known: KnownPoll
+    data: bytes
+    is_last: bool
+    caller: Caller
+    scope: str
+    """The key of the machine's scope."""
+    generation: int
+    status: int
+    ending: bytes
+    """All of the answer but its beginning, which is another one each time."""
 
 
 class Polls:
-    """Remembers polls; used on the event loop alone.
-
-    Args:
-        registry: Who asks.
-        documents: What they read.
-        limiter: How often a machine may ask.
-        writer: Writes the answers.
-        enabler: Turns scopes on; None where all are always on.
-    """
+    """Remembers polls; used on the event loop alone."""
 
     def __init__(
         self,
@@ -125,15 +106,7 @@ class Polls:
         *,
         is_last: bool,
     ) -> None:
-        """Remember a request, if it is one to be remembered.
-
-        Args:
-            data: Its bytes: one whole request without a body.
-            source: Where it came from.
-            wanted: What it was judged to be.
-            reply: What it was answered with.
-            is_last: Whether its connection ends with the answer.
-        """
+        """Remember a request that came whole and alone, if it is one to be remembered."""
         if (
             len(data) <= MAX_BYTES
             and isinstance(wanted, GetDocument)
@@ -145,7 +118,6 @@ class Polls:
             self._put(known)
 
     def _put(self, known: KnownPoll) -> None:
-        """Put one in; what nobody asked for since MAX_KNOWN others came is forgotten."""
         if len(self._known) >= MAX_KNOWN:
             self.generation += 1  # connections look again, and so what they use stays remembered
             self._earlier, self._known = self._known, {}
@@ -171,27 +143,27 @@ class Polls:
             page = self._documents.page(machine.scope, known.wanted.version)
         except KeyError:
             return None
-        poll = Poll(known, caller, machine.scope, self.generation)
         is_held = known.wanted.if_none_match.matches(page.incarnation)
-        if is_held:
-            poll.status = 304
         ending = page.endings.get((is_held, known.is_last))
         if ending is None:
             reply = exchange.document_reply(known.wanted, page.incarnation, page.body)
             ending = http.ending(reply, keep=not known.is_last)
             page.endings[is_held, known.is_last] = ending
-        poll.ending = ending
-        return poll
+        return Poll(
+            known,
+            known.data,
+            known.is_last,
+            caller,
+            machine.scope,
+            self.generation,
+            304 if is_held else 200,
+            ending,
+        )
 
     def answer(self, poll: Poll, now: float) -> bytes | None:
         """Do what a request does besides being answered, and return its answer.
 
-        Args:
-            poll: As of the last change.
-            now: Monotonic seconds, real ones.
-
-        Returns:
-            The answer's bytes; None, and nothing was done, where the long way must tell.
+        None, and nothing was done, where the long way must tell.
         """
         enabler = self._enabler
         if enabler is not None and not enabler.is_on(poll.scope):
