@@ -36,6 +36,9 @@ from strangers import Attack
 from tables import Row, percentile, show
 
 OTHERS = 20
+NEWCOMER, APPROVER = OTHERS, OTHERS + 1
+"""Two neighbours more: one connects for each read, one is of the hostile scope."""
+
 REQUESTS = 4000
 EACH_SECONDS = 1 / 40
 """Each of the others asks 40 times a second: the rate allows 50."""
@@ -103,7 +106,7 @@ CASES: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 """What is done at a time, and by whom; each way by a process for each kind of addresses."""
 
-QUICK = (0, 7, 11, 17, 21, 28)
+QUICK = (0, 7, 11, 16, 21, 27)
 QUICK_NGINX = (0, 11)
 """The cases that `--quick` takes, and those of them that nginx takes."""
 
@@ -286,7 +289,7 @@ class Newcomer:
         """That each read took, its connection included."""
 
     def read(self) -> None:
-        address = self._network.address(NEIGHBOUR, OTHERS - 1)
+        address = self._network.address(NEIGHBOUR, NEWCOMER)
         began = time.perf_counter()
         with contextlib.closing(Guests(self._port, [address], host=self._network.service)) as guest:
             guest.ask(1)
@@ -295,7 +298,7 @@ class Newcomer:
 
 def fleet(network: Network, workers: int) -> dict[str, Any]:
     """Return the fleet: the others, those who work, the attackers in one scope, those proxied."""
-    alone = {"other": (NEIGHBOUR, OTHERS), "worker": (WORKER, workers)}
+    alone = {"other": (NEIGHBOUR, OTHERS + 1), "worker": (WORKER, workers)}
     machines = [
         {"name": f"{name}{number}", "address": network.address(kind, number)}
         for name, (kind, count) in alone.items()
@@ -307,7 +310,7 @@ def fleet(network: Network, workers: int) -> dict[str, Any]:
         for number in range(MACHINES)
     ]
     # One who approves what is the attackers', before they do.
-    hostile.append({"name": "approver", "address": network.address(NEIGHBOUR, OTHERS)})
+    hostile.append({"name": "approver", "address": network.address(NEIGHBOUR, APPROVER)})
     scope = {"name": "hostile", "update_domains": 1, "machines": hostile}
     return {"machine": machines, "availability_set": [scope]}
 
@@ -323,7 +326,7 @@ def announced(service: Service, name: str, event_type: str = "Reboot") -> str:
 def own_events(service: Service, network: Network, count: int) -> list[str]:
     """Return events of the attackers' scope that were, a hundred at a time."""
     found: list[str] = []
-    address = network.address(NEIGHBOUR, OTHERS)
+    address = network.address(NEIGHBOUR, APPROVER)
     with contextlib.closing(Guests(service.port, [address], host=network.service)) as approver:
         for first in range(0, count, 100):
             names = [f"hostile{number}" for number in range(first, first + 100)]

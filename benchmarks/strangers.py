@@ -36,7 +36,7 @@ WAIT_SECONDS = 120
 RETRY_SECONDS = 0.02
 """Between two attempts to connect, where one is refused: about what a client's library does."""
 
-NICE = 19
+NICE = 10
 """Attackers get what is left of the processor that they share with those who measure."""
 
 
