@@ -25,6 +25,7 @@ import contextlib
 import math
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from typing import Any, Final, cast
 
@@ -95,59 +96,36 @@ _IDLE: Final = Stage.IDLE
 _FRESH: Final = Stage.FRESH
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Connection(asyncio.Protocol):
     """Speaks HTTP/1.1 and HTTP/1.0 with one peer."""
 
-    __slots__ = (
-        "_admitted",
-        "_at_end",
-        "_choked",
-        "_discarded",
-        "_is_last",
-        "_long_poll",
-        "_paused",
-        "_pending",
-        "_poll",
-        "_reader",
-        "_shared",
-        "_source_of",
-        "_stage",
-        "_transport",
-        "_unread",
-        "_yielded",
-        "account",
-        "deadline",
-        "is_stranger",
-        "source",
-    )
-
-    _transport: asyncio.Transport
-    source: Source
-    account: Account
-
-    def __init__(self, shared: "Connections", source_of: SourceOf) -> None:
-        self._shared = shared
-        self._source_of = source_of
-        self._reader = RequestReader(shared.limits)
-        self._stage = Stage.FRESH
-        self._unread = b""
-        self._admitted: Admitted | None = None
-        self._pending: PendingApproval | DelayedAnswer | None = None
-        self._long_poll: LongPoll | None = None
-        self._poll: Poll | None = None
-        self._choked = False
-        self._yielded = False
-        self._paused = False
-        self._at_end = False
-        self._is_last = False
-        self._discarded = 0
-        self.is_stranger = False
-        """Whether it came from an address of no registered machine."""
-        self.deadline = NEVER
-        """When its time is up, by `Connections.monotonic`."""
+    _shared: "Connections"
+    _source_of: SourceOf
+    _reader: RequestReader = field(init=False)
+    _transport: asyncio.Transport = field(init=False)
+    source: Source = field(init=False)
+    account: Account = field(init=False)
+    _stage: Stage = Stage.FRESH
+    _unread: bytes = b""
+    _admitted: Admitted | None = None
+    _pending: PendingApproval | DelayedAnswer | None = None
+    _long_poll: LongPoll | None = None
+    _poll: Poll | None = None
+    _choked: bool = False
+    _yielded: bool = False
+    _paused: bool = False
+    _at_end: bool = False
+    _is_last: bool = False
+    _discarded: int = 0
+    is_stranger: bool = False
+    """Whether it came from an address of no registered machine."""
+    deadline: float = NEVER
+    """When its time is up, by `Connections.monotonic`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a peer in, or tell it that there are too many."""
+        self._reader = RequestReader(self._shared.limits)
         self._transport = cast("asyncio.Transport", transport)
         self.source = self._source_of(machines.peer_host(transport.get_extra_info("peername")))
         refusal = self._shared.add(self)

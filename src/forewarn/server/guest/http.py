@@ -14,6 +14,7 @@ trailers too. A callback that raises stops the parser at once: what is too many 
 """
 
 import math
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -50,37 +51,23 @@ class _TooMany(Exception):  # noqa: N818 - it stops the parser
     """There are more headers or chunks than are read."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Head:
     """A request's head, as a parser tells of it; `fault` is what the transport refuses in it."""
 
-    __slots__ = (
-        "_parser",
-        "expects_continue",
-        "fault",
-        "headers",
-        "is_complete",
-        "is_http_1_0",
-        "keeps_alive",
-        "length",
-        "limits",
-        "method",
-        "target",
-    )
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self._parser: Any = None
-        self.is_complete = False
-        self.fault: Reply | None = None
-        self.method = b""
-        self.target = b""
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.length = 0
-        """Of the body, in bytes; CHUNKED where its chunks tell."""
-        self.keeps_alive = False
-        self.is_http_1_0 = False
-        self.expects_continue = False
-        """Whether the client waits for `100 Continue` before it sends its body."""
+    limits: Limits
+    _parser: Any = None
+    is_complete: bool = False
+    fault: Reply | None = None
+    method: bytes = b""
+    target: bytes = b""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    length: int = 0
+    """Of the body, in bytes; CHUNKED where its chunks tell."""
+    keeps_alive: bool = False
+    is_http_1_0: bool = False
+    expects_continue: bool = False
+    """Whether the client waits for `100 Continue` before it sends its body."""
 
     @property
     def request(self) -> HttpRequest:

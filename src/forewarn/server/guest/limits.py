@@ -6,6 +6,7 @@ Nothing heavy is imported here: the settings are made of these.
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -208,6 +209,7 @@ MAX_APPROVALS_IN_FLIGHT: Final = 2000
 neighbour's single one waits for two such bodies at most."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Account:
     """What one guest uses: an address, an IPv6 /64, or a machine where machines share an address.
 
@@ -216,36 +218,22 @@ class Account:
     dictionary is a tenth of an empty deque.
     """
 
-    __slots__ = (
-        "_burst",
-        "_share",
-        "approvals",
-        "connections",
-        "free_at",
-        "group",
-        "is_approving",
-        "queue",
-        "waiters",
-    )
-
-    def __init__(self, group: "Account | None" = None, share: float = GUEST_SHARE) -> None:
-        self.group = group
-        self._share = share
-        self._burst = BURST_SECONDS / share
-        self.connections = 0
-        self.waiters = 0
-        self.free_at = -math.inf
-        """When it will have paid for the loop's time that it used, in monotonic seconds."""
-        self.queue: dict[Connection, None] = {}
-        """Its connections that wait for a turn."""
-        self.is_approving = False
-        """Whether the control plane has an approval of it."""
-        self.approvals: dict[Connection, None] = {}
-        """Its connections whose approval waits for a turn."""
+    group: "Account | None" = None
+    share: float = GUEST_SHARE
+    connections: int = 0
+    waiters: int = 0
+    free_at: float = -math.inf
+    """When it will have paid for the loop's time that it used, in monotonic seconds."""
+    queue: "dict[Connection, None]" = field(default_factory=dict)
+    """Its connections that wait for a turn."""
+    is_approving: bool = False
+    """Whether the control plane has an approval of it."""
+    approvals: "dict[Connection, None]" = field(default_factory=dict)
+    """Its connections whose approval waits for a turn."""
 
     def must_wait(self, now: float) -> bool:
         """Return whether it, or a group that it is in, has used its share of the loop."""
-        if self.free_at - now > self._burst:
+        if (self.free_at - now) * self.share > BURST_SECONDS:
             return True
         return self.group is not None and self.group.must_wait(now)
 
@@ -253,11 +241,11 @@ class Account:
         """Return the same, but for the group of all guests."""
         if self.group is None:
             return False
-        return self.free_at - now > self._burst or self.group.is_greedy(now)
+        return (self.free_at - now) * self.share > BURST_SECONDS or self.group.is_greedy(now)
 
     def charge(self, seconds: float, now: float) -> None:
         """Take the loop's time that it used out of its share, and out of its groups'."""
-        self.free_at = max(self.free_at, now) + seconds / self._share
+        self.free_at = max(self.free_at, now) + seconds / self.share
         if self.group is not None:
             self.group.charge(seconds, now)
 
