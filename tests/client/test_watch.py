@@ -233,6 +233,12 @@ def test_an_event_that_is_listed_again_in_time_needs_two_documents_to_end_again(
     assert told == ["appeared", "appeared"]
 
 
+def test_an_event_that_the_second_look_lists_again_needs_two_documents_to_end_later() -> None:
+    ours, none = document(listed()), document()
+    run = Run(one_by_one(ours, none, ours, none, ours))
+    assert [change.kind for _ in range(7) for change in run.look()] == ["appeared"]
+
+
 def test_documents_are_taken_whole_and_only_when_their_events_are_new() -> None:
     ours, both = document(listed()), document(listed(), listed(OTHER_ID), incarnation=2)
     run = whole(document(), document(), ours, document(), ours, both, both, document())
@@ -451,6 +457,22 @@ def test_a_watch_goes_on_between_two_that_are_gone() -> None:
 def test_what_is_no_state_is_the_callers_mistake(since: str) -> None:
     with pytest.raises(Misuse, match="since="):
         Run(one_by_one(document()), since=since)
+
+
+def test_a_state_in_which_an_event_ends_twice_is_the_callers_mistake() -> None:
+    run = Run(one_by_one(document(listed()), document()))
+    run.ask()
+    while not run.watcher._state.pending:
+        run.turn()
+    run.watcher._state.pending *= 2
+    with pytest.raises(Misuse, match="since="):
+        Run(one_by_one(document()), since=run.watcher.since)
+
+
+def test_a_state_has_no_time_of_its_process() -> None:
+    run = Run(one_by_one(document(listed())))
+    run.ask()
+    assert '"starts_by":null' in run.watcher.since
 
 
 def test_a_state_of_nothing_is_a_state() -> None:
