@@ -211,3 +211,12 @@ def test_a_name_that_was_learnt_at_last_leaves_no_failures_behind() -> None:
     run.ask()
     run.ask()
     assert [seconds for seconds, _ in run.asked] == pytest.approx([0, 0.5, 1.5, 1.5, 2.0])
+
+
+@pytest.mark.parametrize(("status", "tries"), [(410, 3), (429, 3), (500, 3), (404, 1), (302, 1)])
+def test_a_name_is_tried_again_before_the_events_where_that_may_help(
+    status: int, tries: int
+) -> None:
+    run = Run(lambda ask, _: reply(status) if "compute" in ask.target else document(), name=None)
+    run.ask()
+    assert len(named(run)) == tries

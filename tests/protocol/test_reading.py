@@ -248,7 +248,7 @@ def test_what_is_no_machines_name_is_refused(written: bytes) -> None:
 def test_the_instances_single_values_are_read_by_name() -> None:
     content = msgspec.json.encode({"name": "web-0", "vmId": "1", "tagsList": [], "zone": None})
     assert tolerant.compute(content) == {"name": "web-0", "vm_id": "1"}
-    for wrong in (b"", b"[]", b"{}", b'{"name":""}', b"<html>"):
+    for wrong in (b"", b"[]", b"{}", b'{"name":""}', b'{"name":5}', b"<html>"):
         with pytest.raises(codec.Malformed):
             tolerant.compute(wrong)
 
