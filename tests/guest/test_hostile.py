@@ -356,10 +356,10 @@ def test_connections_are_accepted_a_few_in_a_round_of_the_loop(play: Play) -> No
             clients = [
                 socket.create_connection((HERE.address, served.at[0].port)) for _ in range(50)
             ]
-            counts = []
-            while len(served.plane.connections) < len(clients):
-                counts.append(len(served.plane.connections))
+            counts = [0]
+            while counts[-1] < len(clients):
                 await asyncio.sleep(0)
+                counts.append(len(served.plane.connections))
             for client in clients:
                 client.close()
             steps = [after - before for before, after in itertools.pairwise(counts)]
