@@ -260,6 +260,7 @@ class Registry:
         return Sighting(asked_at=asked_at, version=version, agent=agent.status, reason=agent.reason)
 
 
+# Equal objects in the place of a frozen value's own: only the memory can tell.
 def _replace_by_equals(machine: Machine, **equals: str | Profile) -> None:
     for name, equal in equals.items():
         msgspec.structs.force_setattr(machine, name, equal)
