@@ -491,3 +491,17 @@ def test_an_approval_that_cannot_even_be_submitted_is_answered_and_holds_up_nobo
             peer.send(post())
         turn()
         assert [statuses(each) for each in peers] == [[500], [500]]
+
+
+@pytest.mark.parametrize("data", [b"no HTTP\r\n\r\n" * 50, post() * 50])
+def test_nothing_more_is_read_of_a_peer_that_has_reset_its_connection(data: bytes) -> None:
+    with room.opened() as (plane, turn):
+        peer = plane.connect()
+        peer.closing = True  # its transport knows, and `connection_lost` is still to come
+        peer.connection.data_received(data)
+        turn()
+        assert plane.counters.refusals[Reason.FAULTY_REQUEST] <= 1
+        assert len(plane.approvals.book) <= 1
+        assert peer.got == b""
+        peer.connection.connection_lost(None)
+        assert len(plane.connections) == 0

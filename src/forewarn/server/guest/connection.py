@@ -464,7 +464,8 @@ class Connection(asyncio.Protocol):
             last: Whether the connection ends with it, whatever the peer would like.
             resource: One of `counters.RESOURCES`; `""` where the request is still there to tell.
         """
-        if self._transport.is_closing():
+        if self._transport.is_closing():  # the peer has reset it
+            self._stage = Stage.CLOSING
             return
         shared, reader = self._shared, self._reader
         head = reader.head
