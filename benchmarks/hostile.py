@@ -77,6 +77,9 @@ STALLED = '"guests got no answer"'
 MOVED = '"every notice has moved later"'
 """What the service's log says of an outage."""
 
+REFUSED_SECONDS = 15.0
+"""An approval's answer without the store: two of its waits for another program's lock, and some."""
+
 AWAY_SECONDS = 3.0
 """How long the store is away in the last case."""
 
@@ -511,6 +514,7 @@ def judge(found: dict[str, Any], *, timed: bool) -> None:
     away = found["store away"]
     assert set(away["GETs"]) == {"200"}, away
     assert away["approvals, away and back"] == "503 200", away
+    assert away["refused after s"] < REFUSED_SECONDS, away
 
 
 def rows_of(service: Service, network: Network, *, quick: bool) -> dict[str, Any]:
