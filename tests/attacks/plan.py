@@ -22,7 +22,7 @@ REFUSED = {
     "chunks": {"faulty-request", "unknown-address", "loop-share"},
     "heads": {"faulty-request", "unknown-address"},
     "flood": {"rate", "unknown-address", "loop-share"},
-    "approvals": {"unknown-address", "loop-share"},
+    "approvals": {"unknown-address", "loop-share", "bodies"},
     "idle": {"unknown-address", "connections-of-address"},
     "pipeline": {"rate", "unknown-address", "loop-share", "connections-of-address"},
     "sip": {"rate", "unknown-address", "loop-share", "connections-of-address"},

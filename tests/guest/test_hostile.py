@@ -17,11 +17,19 @@ from forewarn.maintenance.model import Changes, Sighting
 from forewarn.protocol import identity, refusals
 from forewarn.server.guest.counters import OTHER
 from forewarn.server.guest.http import Head
-from forewarn.server.guest.limits import BURST_SECONDS, Account, FairQueue, Limits, Rate, Reason
+from forewarn.server.guest.limits import (
+    BURST_SECONDS,
+    MAX_BODY_BYTES_HELD,
+    Account,
+    FairQueue,
+    Limits,
+    Rate,
+    Reason,
+)
 from forewarn.server.guest.listener import ACCEPTS_PER_TURN, Listener
 from forewarn.server.guest.machines import Proxies, Registry
 from guest import room
-from guest.room import APPROVAL, EVENTS, Behind, Peer, answers, get, post
+from guest.room import APPROVAL, EVENTS, Behind, Peer, answers, chunked, get, post
 from guest.served import GUESTS, HERE, Play, serving
 
 STRANGER = "10.9.9.9"
@@ -505,3 +513,82 @@ def test_nothing_more_is_read_of_a_peer_that_has_reset_its_connection(data: byte
         assert peer.got == b""
         peer.connection.connection_lost(None)
         assert len(plane.connections) == 0
+
+
+LARGE = APPROVAL.ljust(refusals.MAX_BODY_BYTES)
+
+
+def test_a_guest_holds_a_few_bodies_and_reads_the_others_when_these_are_submitted() -> None:
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        greedy = [plane.connect() for _ in range(20)]
+        for peer in greedy:
+            peer.send(post(LARGE)[:4096])
+            if not peer.paused:
+                peer.send(post(LARGE)[4096:])
+        turn()
+        held = sum(len(each.connection._reader.body or b"") for each in greedy)
+        assert held <= MAX_BODY_BYTES_HELD + refusals.MAX_BODY_BYTES  # and the one in flight
+        assert plane.counters.refusals[Reason.BODIES] == 15
+        neighbour = plane.connect("10.0.0.11")
+        neighbour.send(post(LARGE))
+        turn()
+        plane.approvals.decide_all()
+        turn()
+        assert statuses(neighbour) == [200]
+        for _ in range(30):
+            for peer in greedy:
+                in_body = peer.connection._reader.in_body
+                if in_body and not peer.paused:
+                    peer.send(post(LARGE)[4096:])
+            turn()
+            plane.approvals.decide_all()
+            turn()
+        assert [statuses(each) for each in greedy] == [[200]] * 20
+        assert len(plane.approvals.book) == 21
+        account = greedy[0].connection.account
+        assert (account.body_bytes, account.bodies) == (0, {})
+
+
+def test_small_bodies_never_wait_for_each_other() -> None:
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        peers = [plane.connect() for _ in range(64)]
+        for peer in peers:
+            peer.send(post())
+        turn()
+        assert Reason.BODIES not in plane.counters.refusals
+        for _ in peers:
+            plane.approvals.decide_all()
+            turn()
+        assert [statuses(each) for each in peers] == [[200]] * 64
+
+
+@pytest.mark.parametrize("how", ["lost", "slow", "faulty"])
+def test_a_body_that_never_becomes_whole_leaves_its_room_to_the_next(how: str) -> None:
+    with room.opened() as (plane, turn):
+        stuck = [plane.connect() for _ in range(4)]
+        for peer in stuck:
+            peer.send(post(chunked(LARGE, 4096), CODED)[:8192])
+        gone, waits = plane.connect(), plane.connect()
+        for peer in (gone, waits):
+            peer.send(post(LARGE, "Expect: 100-continue")[: -len(LARGE)])
+        assert (gone.got, waits.got, waits.paused) == (b"", b"", True)
+        plane.pass_time(9.0)
+        gone.abort()
+        match how:
+            case "lost":
+                stuck[0].abort()
+            case "slow":
+                plane.pass_time(2.0)
+                assert statuses(stuck[0]) == [408]
+            case _:
+                stuck[0].send(b"no chunk" * 1024)
+                assert statuses(stuck[0]) == [400]
+        turn()
+        waits.send(LARGE)
+        turn()
+        assert statuses(waits) == [100, 200]
+        for peer in (*stuck, waits):
+            peer.abort()
+        assert waits.connection.account.body_bytes == 0

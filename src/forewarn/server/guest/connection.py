@@ -6,7 +6,7 @@
     APPROVING  the plane has the approval       approval_seconds, then cut off
     WAITING  for the document to change         as long as the client asked, then 304
     CHOKED   the peer does not take its answers write_seconds, then cut off
-    QUEUED   its turn for what it pipelined     as long as others' turns take
+    QUEUED   its turn, or room for its body     as long as others' turns take
     IDLE     between two requests               idle_seconds, then closed without a word
     CLOSING  the last answer is given           linger_seconds, then cut off
 
@@ -44,7 +44,7 @@ from forewarn.server.guest.endpoint import (
     Outcome,
     PendingApproval,
 )
-from forewarn.server.guest.http import CONTINUE, AnswerWriter, RequestReader
+from forewarn.server.guest.http import CHUNKED, CONTINUE, AnswerWriter, RequestReader
 from forewarn.server.guest.limits import (
     ACCEPT_SECONDS,
     BYTE_SECONDS,
@@ -118,6 +118,7 @@ class Connection(asyncio.Protocol):
     _at_end: bool = False
     _is_last: bool = False
     _discarded: int = 0
+    _body_bytes: int = 0
     is_stranger: bool = False
     """Whether it came from an address of no registered machine."""
     deadline: float = NEVER
@@ -144,6 +145,9 @@ class Connection(asyncio.Protocol):
         self._stage = Stage.LOST
         self.deadline = NEVER
         self._unread = b""
+        if self._admitted is not None:
+            self.account.bodies.pop(self, None)
+        self._drop_body()
         if self._pending is not None:
             self._shared.fair_queue.forget(self)
             self._pending = None
@@ -290,9 +294,29 @@ class Connection(asyncio.Protocol):
         if self.source.is_shared and not shared.attribute(self, admitted.machine.key):
             self._is_last = True
         self._admitted = admitted
-        if head.expects_continue:
-            self._transport.write(CONTINUE)
+        if head.length != 0:
+            size = shared.limits.body_bytes if head.length == CHUNKED else head.length
+            if shared.fair_queue.may_take_body(self, size):
+                self._take_body(size)
+            else:
+                self._yielded = True
+                shared.turn_away(self, Reason.BODIES)
         return True
+
+    def _take_body(self, size: int) -> None:
+        self._body_bytes = size
+        if self._reader.head.expects_continue:
+            self._transport.write(CONTINUE)
+
+    def _drop_body(self) -> None:
+        if self._body_bytes:
+            size, self._body_bytes = self._body_bytes, 0
+            self._shared.fair_queue.drop_body(self.account, size)
+
+    def have_room(self, size: int) -> None:
+        """Take in the body that waited until its guest held fewer bytes."""
+        self._take_body(size)
+        self._queue()
 
     def _settle_down(self, *, restarted: bool) -> None:
         limits = self._shared.limits
@@ -370,6 +394,7 @@ class Connection(asyncio.Protocol):
         if shared.retiring or self._at_end or is_one_too_many:
             self._send(shared.endpoint.refuse_to_wait(poll))
         else:
+            self._drop_body()
             self._long_poll = poll
             self.account.waiters += 1
             shared.long_polls.add(poll, self)
@@ -407,6 +432,7 @@ class Connection(asyncio.Protocol):
     def _submit(self, request: PendingApproval) -> None:
         shared, account = self._shared, self.account
         submitted = shared.endpoint.approve(request)
+        self._drop_body()
         if isinstance(submitted, Reply):
             self._pending = None
             self._send(submitted)
@@ -467,6 +493,7 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():  # the peer has reset it
             self._stage = Stage.CLOSING
             return
+        self._drop_body()
         shared, reader = self._shared, self._reader
         head = reader.head
         resource = resource or counters.resource_of(head.method, head.target)

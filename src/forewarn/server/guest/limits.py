@@ -122,6 +122,8 @@ class Reason(StrEnum):
     """A request that was not let wait, for too many do; it was answered at once."""
     LOOP_SHARE = "loop-share"
     """Requests that had to wait for their turn, for their guest had used its share of the loop."""
+    BODIES = "bodies"
+    """Bodies that were not read before others of their guest were answered or submitted."""
     APPROVAL_TIMEOUT = "approval-timeout"
     """An approval that the plane did not answer in time."""
 
@@ -208,6 +210,10 @@ MAX_APPROVALS_IN_FLIGHT: Final = 2000
 """EventIds of approvals that the control plane has at a time: 1,000 take it some milliseconds, so a
 neighbour's single one waits for two such bodies at most."""
 
+MAX_BODY_BYTES_HELD: Final = 4 * refusals.MAX_BODY_BYTES
+"""Of one guest's bodies that are being read or wait for their turn. What agents send is a few
+hundred bytes and never waits; 64 bodies of 64 KiB from each of twenty guests were 80 MiB."""
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class Account:
@@ -230,6 +236,10 @@ class Account:
     """Whether the control plane has an approval of it."""
     approvals: "dict[Connection, None]" = field(default_factory=dict)
     """Its connections whose approval waits for a turn."""
+    body_bytes: int = 0
+    """What its bodies hold that are being read or wait for a turn."""
+    bodies: "dict[Connection, int]" = field(default_factory=dict)
+    """Its connections that wait to read a body of so many bytes."""
 
     def must_wait(self, now: float) -> bool:
         """Return whether it, or a group that it is in, has used its share of the loop."""
@@ -248,6 +258,10 @@ class Account:
         self.free_at = max(self.free_at, now) + seconds / self.share
         if self.group is not None:
             self.group.charge(seconds, now)
+
+    def has_room(self, size: int) -> bool:
+        """Return whether it may hold so many bytes more of bodies; one body always has room."""
+        return not self.body_bytes or self.body_bytes + size <= MAX_BODY_BYTES_HELD
 
     def is_unused(self, now: float) -> bool:
         """Return whether nothing need be kept of it."""
@@ -302,6 +316,26 @@ class FairQueue:
             self._line_up(account)
         self._turn_soon()
         connection.have_turn()
+
+    def may_take_body(self, connection: "Connection", size: int) -> bool:
+        """Return whether a body may be read now; otherwise its connection is told when it may."""
+        account = connection.account
+        if account.bodies or not account.has_room(size):
+            account.bodies[connection] = size
+            return False
+        account.body_bytes += size
+        return True
+
+    def drop_body(self, account: Account, size: int) -> None:
+        """Note that a body is held no longer, and let those be read that have room now."""
+        account.body_bytes -= size
+        while account.bodies:
+            connection, wanted = next(iter(account.bodies.items()))
+            if not account.has_room(wanted):
+                break
+            del account.bodies[connection]
+            account.body_bytes += wanted
+            connection.have_room(wanted)
 
     def may_approve(self, account: Account) -> bool:
         """Return whether a guest's approval need not wait for a turn."""
