@@ -5,6 +5,7 @@ import ipaddress
 import itertools
 import json
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -30,7 +31,7 @@ from forewarn.server.guest.listener import ACCEPTS_PER_TURN, Listener
 from forewarn.server.guest.machines import Proxies, Registry
 from guest import room
 from guest.room import APPROVAL, EVENTS, Behind, Peer, answers, chunked, get, post
-from guest.served import GUESTS, HERE, Play, serving
+from guest.served import GUESTS, HERE, Play, serving, until
 
 STRANGER = "10.9.9.9"
 SECRET = b"a secret of theirs"
@@ -592,3 +593,43 @@ def test_a_body_that_never_becomes_whole_leaves_its_room_to_the_next(how: str) -
         for peer in (*stuck, waits):
             peer.abort()
         assert waits.connection.account.body_bytes == 0
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells a socket's state")
+def test_approvals_of_clients_who_have_gone_are_dropped_and_a_half_closed_one_is_answered(
+    play: Play,
+) -> None:
+    approval = post(target=f"/vm/web-0{EVENTS}")
+
+    async def scene() -> None:
+        async with serving() as served:
+            plane = served.plane
+            plane.approvals.waits = True
+            clients = []
+            for _ in range(5):
+                _, client = kept = await served.connect()
+                client.write(approval)
+                clients.append(kept)
+            connections = plane.connections._all
+            await until(
+                lambda: len(connections) == 5 and all(each._pending for each in connections)
+            )
+            (first, _), (half, half_writer), (_, reset), (_, closed), (last, _) = clients
+            half_writer.write_eof()
+            reset.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
+            reset.transport.abort()
+            closed.close()
+            while len(plane.approvals.book) < 3 or len(connections) > 2:
+                plane.approvals.decide_all()
+                await asyncio.sleep(0)
+            assert [each.status for each in answers(await half.read())] == [100, 200]
+            for reader in (first, last):
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert len(plane.approvals.book) == 3
+            assert plane.connections.fair_queue._in_flight == 0
+            for _, client in clients:
+                client.close()
+
+    play(scene())

@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 import stat
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +22,25 @@ BACKLOG: Final = 128
 ANSWER_SECONDS: Final = 2.0
 """How long a server that may be there has to accept a connection."""
 
+TCP_CLOSE: Final = 7
+"""Linux's number of a connection's state after a reset."""
+
+TCP_CLOSE_WAIT: Final = 8
+"""The same after the peer's FIN."""
+
 
 class SocketUnusable(Exception):  # noqa: N818 - a state of the address, not a mistake of ours
     """A socket cannot be opened; the message is one line for the operator."""
+
+
+def tcp_state(connection: socket.socket | None) -> int:
+    """Return a connection's state, which tells what came though nothing is read; 0 if unknown."""
+    if connection is None or not sys.platform.startswith("linux"):
+        return 0
+    try:
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    except OSError:
+        return 0
 
 
 def open_unix(path: Path) -> socket.socket:

@@ -34,6 +34,7 @@ import structlog
 from forewarn import clock
 from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
+from forewarn.server import sockets
 from forewarn.server.guest import counters, machines
 from forewarn.server.guest.counters import EVENTS, OTHER, Counters
 from forewarn.server.guest.enablement import DelayedAnswer
@@ -73,6 +74,9 @@ does is noticed no sooner than at its wait's end when it has gone."""
 REFUSAL_SECONDS: Final = 0.02
 """An approval of an unknown event is answered at a multiple of this. The store takes 1.4 ms longer
 to refuse an event of another scope than one that never was, and guests must not learn which."""
+
+PROBE_SECONDS: Final = 0.05
+"""How long a client that sends no more has to show that it is still there: a round trip."""
 
 _log = structlog.get_logger(__name__)
 
@@ -119,6 +123,7 @@ class Connection(asyncio.Protocol):
     _is_last: bool = False
     _discarded: int = 0
     _body_bytes: int = 0
+    _is_probed: bool = False
     is_stranger: bool = False
     """Whether it came from an address of no registered machine."""
     deadline: float = NEVER
@@ -414,20 +419,40 @@ class Connection(asyncio.Protocol):
 
     def _approve(self, request: PendingApproval) -> None:
         self._pending = request
+        self._is_probed = False
         if self._shared.fair_queue.may_approve(self.account):
             self._submit(request)
         else:
             self._shared.fair_queue.wait_to_approve(self)
 
     def submit(self) -> None:
-        """Submit the approval, now that its guest's turn has come."""
+        """Submit the approval, now that its guest's turn has come, unless its client has gone.
+
+        A client that has gone looks like one that only sends no more, and still wants its answer:
+        both have sent a FIN. So it is sent an interim answer, which the system of one that has
+        gone answers by a reset.
+        """
         request = self._pending
         assert isinstance(request, PendingApproval)
+        state = sockets.tcp_state(self._transport.get_extra_info("socket"))
+        if state == sockets.TCP_CLOSE:
+            self._transport.abort()
+            return
+        may_probe = not self._is_probed and not self._reader.head.is_http_1_0
+        if state == sockets.TCP_CLOSE_WAIT and may_probe:
+            self._is_probed = True
+            self._transport.write(CONTINUE)
+            self._shared.loop.call_later(PROBE_SECONDS, self._submit_later, request)
+            return
         began = self._shared.monotonic()
         self._submit(request)
         self.account.charge(self._shared.monotonic() - began, began)
         if self._pending is not request:
             self._carry_on()
+
+    def _submit_later(self, request: PendingApproval) -> None:
+        if self._pending is request:
+            self._shared.fair_queue.wait_to_approve(self)
 
     def _submit(self, request: PendingApproval) -> None:
         shared, account = self._shared, self.account
