@@ -87,7 +87,7 @@ async def play(guests: dict[str, int]) -> dict[str, Any]:
     fleet = machines()
     plane.registry.fill(fleet)
     plane.documents.fill([Scope(**facts(machine)) for machine in fleet])
-    listeners = Listeners(asyncio.get_running_loop(), plane.connections.factory)
+    listeners = Listeners(asyncio.get_running_loop(), plane.connections)
     wanted = [Listener(address=f"{HOST}%{name}", port=0, name=name) for name in BRIDGES]
     opened = await listeners.open(
         [(each, None) for each in (*wanted, Listener(address="::", port=0))]

@@ -23,7 +23,8 @@ from forewarn.maintenance.model import (
 )
 from forewarn.protocol.exchange import Rules
 from forewarn.server.guest import listener
-from forewarn.server.guest.connection import REFUSAL_SECONDS, Connection, Connections
+from forewarn.server.guest.connection import REFUSAL_SECONDS, Connection
+from forewarn.server.guest.connections import Connections
 from forewarn.server.guest.counters import Counters
 from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.enablement import Enabler

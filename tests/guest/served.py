@@ -72,7 +72,7 @@ async def stop(plane: room.Room, listeners: Listeners, seconds: float) -> int:
 async def serving(*at: Listener, limits: Limits | None = None) -> AsyncIterator[Served]:
     loop = asyncio.get_running_loop()
     plane = room.Room(loop, limits)
-    listeners = Listeners(loop, plane.connections.factory)
+    listeners = Listeners(loop, plane.connections)
     opened = await listeners.open([(listener, None) for listener in at or (HERE,)])
     plane.connections.sweep_from_now_on()
     served = Served(plane, listeners, opened)

@@ -27,7 +27,7 @@ from forewarn.server.guest.limits import (
     Rate,
     Reason,
 )
-from forewarn.server.guest.listener import ACCEPTS_PER_TURN, Listener
+from forewarn.server.guest.listener import ACCEPTS_PER_TURN, CROWD_ACCEPTS, Listener
 from forewarn.server.guest.machines import Proxies, Registry
 from guest import room
 from guest.room import APPROVAL, EVENTS, Behind, Peer, answers, chunked, get, post
@@ -359,11 +359,18 @@ def test_who_is_over_its_share_is_cut_off_while_what_it_still_sends_is_thrown_aw
             assert peer.aborted is cut_off
 
 
-def test_connections_are_accepted_a_few_in_a_round_of_the_loop(play: Play) -> None:
+@pytest.mark.parametrize("in_crowd", [False, True])
+def test_connections_are_accepted_a_few_in_a_round_of_the_loop(play: Play, in_crowd: bool) -> None:
     async def scene() -> None:
         async with serving(GUESTS) as served:
+            if in_crowd:
+                await served.ask(b"no HTTP")
+            most = CROWD_ACCEPTS + ACCEPTS_PER_TURN if in_crowd else ACCEPTS_PER_TURN
             clients = [
-                socket.create_connection((HERE.address, served.at[0].port)) for _ in range(50)
+                socket.create_connection(
+                    (HERE.address, served.at[0].port), source_address=(f"127.0.1.{number % 9}", 0)
+                )
+                for number in range(300)
             ]
             counts = [0]
             while counts[-1] < len(clients):
@@ -372,7 +379,8 @@ def test_connections_are_accepted_a_few_in_a_round_of_the_loop(play: Play) -> No
             for client in clients:
                 client.close()
             steps = [after - before for before, after in itertools.pairwise(counts)]
-            assert max(steps) <= ACCEPTS_PER_TURN
+            assert max(steps) <= most
+            assert (max(steps) > ACCEPTS_PER_TURN) == in_crowd
 
     play(scene())
 
@@ -631,5 +639,25 @@ def test_approvals_of_clients_who_have_gone_are_dropped_and_a_half_closed_one_is
             assert plane.connections.fair_queue._in_flight == 0
             for _, client in clients:
                 client.close()
+
+    play(scene())
+
+
+def test_a_crowd_s_connection_too_many_is_told_so_and_the_others_are_served(play: Play) -> None:
+    async def scene() -> None:
+        async with serving(GUESTS, limits=Limits(connections_per_address=20)) as served:
+            await served.ask(b"no HTTP")
+            clients = [await served.connect() for _ in range(30)]
+            for _, client in clients:
+                client.write(get(EVENTS, "Connection: close"))
+            got = [await reader.read() for reader, _ in clients[:20]]
+            assert [[each.status for each in answers(data)] for data in got] == [[200]] * 20
+            assert served.plane.counters.refusals[Reason.CONNECTIONS_OF_ADDRESS] == 10
+            assert served.plane.counters.answers[OTHER][503] == 10
+            assert served.plane.counters.accepted == 31
+            for _, client in clients:
+                client.close()
+            await until(lambda: len(served.plane.connections) == 0)
+            assert served.plane.connections._starting == {}
 
     play(scene())

@@ -4,7 +4,8 @@ From a socket inwards:
 
     plane           the plane put together: how the service fills, opens, feeds and stops it
     listener        the addresses that guests ask at: their settings, and the sockets
-    connection      one connection and all of them together: order, times, backpressure
+    connection      one connection: order, times, backpressure
+    connections     all of them: who is taken in, on whose account, and the sweep of their times
     http            bytes to requests, exact to the byte, and answers to bytes
     endpoint        what a request is answered with
     repeated_polls  polls that repeat themselves to the byte, and are not judged again

@@ -23,46 +23,37 @@ for a few requests' worth, to notice when its client has gone.
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-import structlog
-
-from forewarn import clock
 from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
 from forewarn.server import sockets
 from forewarn.server.guest import counters, machines
-from forewarn.server.guest.counters import EVENTS, OTHER, Counters
+from forewarn.server.guest.counters import EVENTS, OTHER
 from forewarn.server.guest.enablement import DelayedAnswer
 from forewarn.server.guest.endpoint import (
-    RETRY_AFTER_SECONDS,
     Admitted,
-    GuestEndpoint,
     Outcome,
     PendingApproval,
 )
-from forewarn.server.guest.http import CHUNKED, CONTINUE, AnswerWriter, RequestReader
+from forewarn.server.guest.http import CHUNKED, CONTINUE, RequestReader
 from forewarn.server.guest.limits import (
-    ACCEPT_SECONDS,
     BYTE_SECONDS,
-    GUEST_SHARE,
     MAX_CHARGE_SECONDS,
-    STRANGERS_SHARE,
-    TOTAL_SHARE,
     TURN_SECONDS,
     Account,
-    FairQueue,
-    Limits,
     Reason,
 )
 from forewarn.server.guest.listener import SourceOf
-from forewarn.server.guest.long_poll import LongPoll, LongPolls
+from forewarn.server.guest.long_poll import LongPoll
 from forewarn.server.guest.machines import Source
-from forewarn.server.guest.repeated_polls import Poll, Polls
+from forewarn.server.guest.repeated_polls import Poll
+
+if TYPE_CHECKING:
+    from forewarn.server.guest.connections import Connections
 
 NEVER: Final = math.inf
 """The deadline of a connection that waits for nothing of its peer's."""
@@ -77,8 +68,6 @@ to refuse an event of another scope than one that never was, and guests must not
 
 PROBE_SECONDS: Final = 0.05
 """How long a client that sends no more has to show that it is still there: a round trip."""
-
-_log = structlog.get_logger(__name__)
 
 
 class Stage(IntEnum):
@@ -124,6 +113,8 @@ class Connection(asyncio.Protocol):
     _discarded: int = 0
     _body_bytes: int = 0
     _is_probed: bool = False
+    is_taken: bool = False
+    """Whether it was taken in before it had its transport."""
     is_stranger: bool = False
     """Whether it came from an address of no registered machine."""
     deadline: float = NEVER
@@ -133,9 +124,14 @@ class Connection(asyncio.Protocol):
         """Take a peer in, or tell it that there are too many."""
         self._reader = RequestReader(self._shared.limits)
         self._transport = cast("asyncio.Transport", transport)
-        self.source = self._source_of(machines.peer_host(transport.get_extra_info("peername")))
-        refusal = self._shared.add(self)
-        if refusal is None:
+        refusal = None
+        if self.is_taken:
+            self._shared.has_started(self)
+        else:
+            refusal = self.take_in(machines.peer_host(transport.get_extra_info("peername")))
+        if self.is_taken and self._shared.retiring:
+            self._close_quietly()
+        elif refusal is None:
             limits = self._shared.limits
             self._transport.set_write_buffer_limits(high=limits.write_buffer_bytes)
             self._wait(Stage.FRESH, limits.head_seconds)
@@ -143,6 +139,11 @@ class Connection(asyncio.Protocol):
             self._send(refusal, last=True)
             # Lingering would let it have the place that it was refused.
             self._transport.close()
+
+    def take_in(self, host: str) -> Reply | None:
+        """Take a peer in by its address, or return the refusal if there are too many."""
+        self.source = self._source_of(host)
+        return self._shared.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the peer; an approval that the plane has stands, it only has no one to tell."""
@@ -607,168 +608,3 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close now, whatever is under way."""
         self._transport.abort()
-
-
-class Connections:
-    """What all connections share, and the one sweep that keeps their times.
-
-    Args:
-        on_turn: Is told of each turn that a guest gets, by the same clock as `monotonic`.
-        monotonic: Seconds that never go back, real ones: a connection lives in real time even
-            where the service's clock is scaled. The machine's own if left out.
-    """
-
-    def __init__(
-        self,
-        endpoint: GuestEndpoint,
-        writer: AnswerWriter,
-        *,
-        limits: Limits,
-        counters: Counters,
-        loop: asyncio.AbstractEventLoop,
-        polls: Polls,
-        on_turn: Callable[[float], None],
-        monotonic: Callable[[], float] | None = None,
-    ) -> None:
-        self.endpoint = endpoint
-        self.writer = writer
-        self.limits = limits
-        self.counters = counters
-        self.loop = loop
-        self.monotonic = monotonic or clock.monotonic
-        self.polls = polls
-        self.on_turn = on_turn
-        self.event_answers = counters.answers[EVENTS]
-        self.long_polls = LongPolls(endpoint, loop)
-        self.fair_queue = FairQueue(loop.call_soon, self.monotonic)
-        self.retiring = False
-        """Whether the plane stops: each answer is then the last of its connection."""
-        self._all: set[Connection] = set()
-        self._strangers = 0
-        self._all_guests = Account(share=TOTAL_SHARE)
-        self._of_strangers: dict[str, Account] = {}
-        """All strangers of a listener, by its name."""
-        self._accounts: dict[Hashable, Account] = {}
-        self._emptied: asyncio.Future[None] | None = None
-        self._sweeping: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self._all)
-
-    def factory(self, source_of: SourceOf) -> Callable[[], Connection]:
-        """Return what makes the connections of a listener."""
-        return lambda: Connection(self, source_of)
-
-    def add(self, connection: Connection) -> Reply | None:
-        """Take a new connection in, or return the refusal if there are too many."""
-        limits, source = self.limits, connection.source
-        self.counters.accepted += 1
-        # Where many machines share an address, who asks is known by its requests alone, and then
-        # counts: see `attribute`.
-        account = connection.account = self._account((source.listener, source.network))
-        if not source.is_shared:
-            now = self.monotonic()
-            self.on_turn(now)
-            account.group = self._all_guests
-            account.free_at = max(account.free_at, now) + ACCEPT_SECONDS / GUEST_SHARE
-            if self.endpoint.is_stranger(source):
-                connection.is_stranger = True
-                account.group = self._strangers_of(source.listener)
-                account.group.charge(ACCEPT_SECONDS, now)
-        limit, whose, reason = limits.connections, "This service", Reason.CONNECTIONS
-        is_full = len(self._all) >= limit
-        if not is_full and not source.is_shared:
-            if account.connections >= limits.connections_per_address:
-                is_full, whose = True, "This address"
-                limit, reason = limits.connections_per_address, Reason.CONNECTIONS_OF_ADDRESS
-            elif connection.is_stranger and self._strangers >= limits.stranger_connections:
-                is_full, reason = True, Reason.CONNECTIONS_OF_STRANGERS
-                limit, whose = limits.stranger_connections, "All unregistered addresses together"
-        if is_full:
-            self.turn_away(connection, reason)
-            return exchange.refuse(
-                refusals.CONNECTIONS,
-                retry_after_seconds=RETRY_AFTER_SECONDS,
-                limit=limit,
-                whose=whose,
-            )
-        account.connections += 1
-        self._strangers += connection.is_stranger
-        self._all.add(connection)
-        return None
-
-    def remove(self, connection: Connection) -> None:
-        """Leave a connection out that is gone; one that was never taken in is no matter."""
-        if connection not in self._all:
-            return
-        self._all.remove(connection)
-        self._strangers -= connection.is_stranger
-        connection.account.connections -= 1
-        if not self._all and self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
-
-    def attribute(self, connection: Connection, machine_key: str) -> bool:
-        """Count a connection for its machine; return whether that may have so many."""
-        account = self._account(machine_key)
-        if account is not connection.account:
-            connection.account.connections -= 1
-            account.connections += 1
-            connection.account = account
-        if account.connections <= self.limits.connections_per_address:
-            return True
-        self.turn_away(connection, Reason.CONNECTIONS_OF_ADDRESS)
-        return False
-
-    def _account(self, key: Hashable) -> Account:
-        account = self._accounts.get(key)
-        if account is None:
-            account = self._accounts[key] = Account(self._all_guests)
-        return account
-
-    def _strangers_of(self, listener: str) -> Account:
-        account = self._of_strangers.get(listener)
-        if account is None:
-            account = self._of_strangers[listener] = Account(self._all_guests, STRANGERS_SHARE)
-        return account
-
-    def turn_away(self, connection: Connection, reason: Reason) -> None:
-        """Count a guest that is turned away, and log it once a minute."""
-        source = connection.source
-        self.counters.refuse(reason, source.listener, source.address, self.monotonic())
-
-    def sweep(self, now: float) -> None:
-        """End what took too long, and forget who is gone."""
-        for connection in [each for each in self._all if each.deadline <= now]:
-            connection.expire()
-        for key in [key for key, account in self._accounts.items() if account.is_unused(now)]:
-            del self._accounts[key]
-
-    def sweep_from_now_on(self) -> None:
-        """Sweep again and again, until `retire` is over."""
-        # The next one is set first: a fault in this one must not be the last of all times.
-        self._sweeping = self.loop.call_later(self.limits.sweep_seconds, self.sweep_from_now_on)
-        self.sweep(self.monotonic())
-
-    async def retire(self, seconds: float) -> int:
-        """Close what is idle, let requests under way be answered, then cut the rest off.
-
-        Returns:
-            How many had to be cut off after so many seconds of real time.
-        """
-        self.retiring = True
-        self.polls.close()
-        for connection in list(self._all):
-            connection.retire()
-        if self._all:
-            self._emptied = self.loop.create_future()
-            await asyncio.wait([self._emptied], timeout=seconds)
-        cut_off = list(self._all)
-        for connection in cut_off:
-            connection.abort()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            self._sweeping = None
-        if cut_off:
-            _log.warning("connections were cut off at the stop", connections=len(cut_off))
-        return len(cut_off)

@@ -1,5 +1,6 @@
 """What the guest plane counts: answers, and who was turned away for what, told to the log."""
 
+import math
 from collections import Counter
 from typing import Final
 
@@ -80,6 +81,8 @@ class Counters:
         self.refusals: Counter[Reason] = Counter()
         self.accepted = 0
         """Connections so far."""
+        self.refused_at = -math.inf
+        """When anybody was turned away last, in monotonic seconds."""
         self._logged: dict[tuple[str, str, Reason], float] = {}
         """When each listener's address was last logged for a reason, the oldest first."""
         self._not_logged = 0
@@ -89,6 +92,7 @@ class Counters:
     ) -> None:
         """Count somebody who was turned away, and log it unless that was done a moment ago."""
         self.refusals[reason] += 1
+        self.refused_at = now
         logged = self._logged
         while logged:
             oldest = next(iter(logged))

@@ -165,7 +165,7 @@ class Head:
             self.expects_continue = self.length != 0 and b"100-continue" in expected
 
 
-_NO_HEAD: Final = Head(Limits())
+NO_HEAD: Final = Head(Limits())
 """The head of a message of which nothing came: polls that repeat themselves have no other."""
 
 
@@ -232,7 +232,7 @@ class RequestReader:
 
     def next(self) -> None:
         """Begin the next message."""
-        self.head = _NO_HEAD
+        self.head = NO_HEAD
         self.started = False
         """Whether any byte of the message has come."""
         self.body: bytes | None = None

@@ -12,20 +12,37 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
+from forewarn import clock
 from forewarn.maintenance import fleet, model
 from forewarn.server import sockets
-from forewarn.server.guest.machines import Network, Proxies, Source, network_of, normalised
+from forewarn.server.guest.machines import (
+    Network,
+    Proxies,
+    Source,
+    network_of,
+    normalised,
+    peer_host,
+)
 from forewarn.settings import FieldError, Port
 
 if TYPE_CHECKING:
     import asyncio
 
-BACKLOG: Final = 1024
-"""Connections that wait to be accepted: a whole fleet's poll in one second gets through."""
+    from forewarn.server.guest.connections import Connections
+
+BACKLOG: Final = 4096
+"""Connections that wait to be accepted, the most that Linux allows by default. Where it is full, a
+client comes again a second later; 1,280 attackers who reconnect filled one of 1,024."""
 
 ACCEPTS_PER_TURN: Final = 8
-"""Connections that are accepted in one round of asyncio's loop, 0.1 ms each; uvloop accepts one. A
-crowd that connects again and again must not keep those waiting who have asked."""
+"""Connections that asyncio's loop accepts in one round, 0.1 ms each; uvloop accepts one."""
+
+CROWD_ACCEPTS: Final = 256
+"""Connections of a listener that are accepted in one round while there is a crowd: the kernel's
+queue is first in, first out, and who connects would wait behind all that connect again."""
+
+CROWD_ACCEPT_SECONDS: Final = 0.002
+"""After this no further one is accepted in the round: those who are served wait meanwhile."""
 
 RECEIVE_BYTES: Final = 16 * 1024
 """Of a connection's receive buffer, which Linux doubles. A head fits, and a body comes in a few
@@ -133,9 +150,6 @@ class CannotListen(OSError):  # noqa: N818 - a state of the machine, not a mista
 SourceOf: TypeAlias = Callable[[str], Source]
 """Tells where a connection comes from, by its peer's address."""
 
-Factory: TypeAlias = "Callable[[SourceOf], Callable[[], asyncio.BaseProtocol]]"
-"""Makes what makes a listener's connections."""
-
 
 def source_of(listener: Listener, proxies: Proxies | None = None) -> SourceOf:
     """Return what tells where this listener's connections come from."""
@@ -169,9 +183,9 @@ def source_of(listener: Listener, proxies: Proxies | None = None) -> SourceOf:
 class Listeners:
     """All sockets of the plane; open them once memory is filled, and close them once."""
 
-    def __init__(self, loop: "asyncio.AbstractEventLoop", factory: Factory) -> None:
+    def __init__(self, loop: "asyncio.AbstractEventLoop", connections: "Connections") -> None:
         self._loop = loop
-        self._factory = factory
+        self._connections = connections
         self._servers: list[asyncio.Server] = []
 
     async def open(
@@ -190,7 +204,7 @@ class Listeners:
             opened = [undo.enter_context(_open(listener)) for listener, _ in listeners]
             undo.callback(self.close)
             for (listener, proxies), own in zip(listeners, opened, strict=True):
-                factory = self._factory(source_of(listener, proxies))
+                factory = self._factory(source_of(listener, proxies), own)
                 with _refusal(listener):
                     # asyncio's loop accepts as many connections at once as its backlog says.
                     server = await self._loop.create_server(
@@ -203,6 +217,35 @@ class Listeners:
             msgspec.structs.replace(listener, port=own.getsockname()[1])
             for (listener, _), own in zip(listeners, opened, strict=True)
         )
+
+    def _factory(
+        self, source_of: SourceOf, listening: socket.socket
+    ) -> "Callable[[], asyncio.BaseProtocol]":
+        connections = self._connections
+        is_soon = False
+
+        def new() -> "asyncio.BaseProtocol":
+            nonlocal is_soon
+            if not is_soon and connections.are_crowded:
+                is_soon = True
+                self._loop.call_soon(accept_some)
+            return connections.new(source_of)
+
+        def accept_some() -> None:
+            nonlocal is_soon
+            is_soon = False
+            until = clock.monotonic() + CROWD_ACCEPT_SECONDS
+            for _ in range(CROWD_ACCEPTS):
+                try:
+                    accepted, peer = listening.accept()
+                except OSError:  # there is no more, or the loop sees to it
+                    return
+                accepted.settimeout(0)
+                connections.accept(accepted, source_of, peer_host(peer))
+                if clock.monotonic() > until:
+                    return
+
+        return new
 
     def close(self) -> None:
         """Accept no more connections."""
@@ -218,6 +261,7 @@ def _open(listener: Listener) -> socket.socket:
         opened = socket.create_server(found[0][4], family=family, backlog=BACKLOG)
     # A connection has the buffer of the socket that it came to.
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+    opened.settimeout(0)
     return opened
 
 

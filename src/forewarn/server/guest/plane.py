@@ -22,7 +22,7 @@ from forewarn.maintenance.model import (
 from forewarn.protocol import exchange
 from forewarn.server import secret_files
 from forewarn.server.guest import listener as listening
-from forewarn.server.guest.connection import Connections
+from forewarn.server.guest.connections import Connections
 from forewarn.server.guest.counters import Counters, Figures
 from forewarn.server.guest.documents import Documents
 from forewarn.server.guest.enablement import Enabler
@@ -94,7 +94,7 @@ class GuestPlane:
             polls=self._polls,
             on_turn=watch.turn,
         )
-        self._listeners = Listeners(loop, self._connections.factory)
+        self._listeners = Listeners(loop, self._connections)
 
     @property
     def machines(self) -> Mapping[str, Machine]:

@@ -1,0 +1,245 @@
+"""All connections: who is taken in, on whose account, and the one sweep that keeps their times."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Hashable
+from typing import Final
+
+import structlog
+
+from forewarn import clock
+from forewarn.protocol import exchange, refusals
+from forewarn.protocol.message import Reply
+from forewarn.server.guest.connection import Connection
+from forewarn.server.guest.counters import EVENTS, OTHER, Counters
+from forewarn.server.guest.endpoint import (
+    RETRY_AFTER_SECONDS,
+    GuestEndpoint,
+)
+from forewarn.server.guest.http import NO_HEAD, AnswerWriter
+from forewarn.server.guest.limits import (
+    ACCEPT_SECONDS,
+    GUEST_SHARE,
+    STRANGERS_SHARE,
+    TOTAL_SHARE,
+    Account,
+    FairQueue,
+    Limits,
+    Reason,
+)
+from forewarn.server.guest.listener import SourceOf
+from forewarn.server.guest.long_poll import LongPolls
+from forewarn.server.guest.repeated_polls import Polls
+
+CROWD_SECONDS: Final = 1.0
+"""How long after a refusal connections are accepted many at a time. A transport costs 9 µs more
+then, but nobody waits behind a crowd that connects again and again."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Connections:
+    """What all connections share, and the one sweep that keeps their times.
+
+    Args:
+        on_turn: Is told of each turn that a guest gets, by the same clock as `monotonic`.
+        monotonic: Seconds that never go back, real ones: a connection lives in real time even
+            where the service's clock is scaled. The machine's own if left out.
+    """
+
+    def __init__(
+        self,
+        endpoint: GuestEndpoint,
+        writer: AnswerWriter,
+        *,
+        limits: Limits,
+        counters: Counters,
+        loop: asyncio.AbstractEventLoop,
+        polls: Polls,
+        on_turn: Callable[[float], None],
+        monotonic: Callable[[], float] | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.writer = writer
+        self.limits = limits
+        self.counters = counters
+        self.loop = loop
+        self.monotonic = monotonic or clock.monotonic
+        self.polls = polls
+        self.on_turn = on_turn
+        self.event_answers = counters.answers[EVENTS]
+        self.long_polls = LongPolls(endpoint, loop)
+        self.fair_queue = FairQueue(loop.call_soon, self.monotonic)
+        self.retiring = False
+        """Whether the plane stops: each answer is then the last of its connection."""
+        self._all: set[Connection] = set()
+        self._starting: dict[Connection, asyncio.Task[None]] = {}
+        """Those of them that have no transport yet."""
+        self._strangers = 0
+        self._all_guests = Account(share=TOTAL_SHARE)
+        self._of_strangers: dict[str, Account] = {}
+        """All strangers of a listener, by its name."""
+        self._accounts: dict[Hashable, Account] = {}
+        self._emptied: asyncio.Future[None] | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._all)
+
+    def new(self, source_of: SourceOf) -> Connection:
+        """Return a connection of a listener, which is taken in when it has a transport."""
+        return Connection(self, source_of)
+
+    @property
+    def are_crowded(self) -> bool:
+        """Return whether anybody was turned away a moment ago."""
+        return self.monotonic() < self.counters.refused_at + CROWD_SECONDS
+
+    def accept(self, accepted: socket.socket, source_of: SourceOf, host: str) -> None:
+        """Take a connection in that has no transport yet, or refuse it and close.
+
+        A refusal costs neither a transport nor a task.
+        """
+        connection = Connection(self, source_of)
+        refusal = connection.take_in(host)
+        if refusal is None:
+            connection.is_taken = True
+            self._starting[connection] = self.loop.create_task(self._start(connection, accepted))
+            return
+        self.counters.answers[OTHER][refusal.status] += 1
+        answer = self.writer.render(refusal, self.monotonic(), NO_HEAD, keep=False)
+        with contextlib.suppress(OSError):  # its peer has gone
+            accepted.send(answer)
+        accepted.close()
+
+    async def _start(self, connection: Connection, accepted: socket.socket) -> None:
+        try:
+            await self.loop.connect_accepted_socket(lambda: connection, accepted)
+        except OSError:
+            pass  # its peer has gone
+        finally:
+            if self._starting.pop(connection, None):  # it never had a transport
+                accepted.close()
+                self.remove(connection)
+
+    def has_started(self, connection: Connection) -> None:
+        """Note that a connection has its transport."""
+        self._starting.pop(connection, None)
+
+    def add(self, connection: Connection) -> Reply | None:
+        """Take a new connection in, or return the refusal if there are too many."""
+        limits, source = self.limits, connection.source
+        self.counters.accepted += 1
+        # Where many machines share an address, who asks is known by its requests alone, and then
+        # counts: see `attribute`.
+        account = connection.account = self._account((source.listener, source.network))
+        if not source.is_shared:
+            now = self.monotonic()
+            self.on_turn(now)
+            account.group = self._all_guests
+            account.free_at = max(account.free_at, now) + ACCEPT_SECONDS / GUEST_SHARE
+            if self.endpoint.is_stranger(source):
+                connection.is_stranger = True
+                account.group = self._strangers_of(source.listener)
+                account.group.charge(ACCEPT_SECONDS, now)
+        limit, whose, reason = limits.connections, "This service", Reason.CONNECTIONS
+        is_full = len(self._all) >= limit
+        if not is_full and not source.is_shared:
+            if account.connections >= limits.connections_per_address:
+                is_full, whose = True, "This address"
+                limit, reason = limits.connections_per_address, Reason.CONNECTIONS_OF_ADDRESS
+            elif connection.is_stranger and self._strangers >= limits.stranger_connections:
+                is_full, reason = True, Reason.CONNECTIONS_OF_STRANGERS
+                limit, whose = limits.stranger_connections, "All unregistered addresses together"
+        if is_full:
+            self.turn_away(connection, reason)
+            return exchange.refuse(
+                refusals.CONNECTIONS,
+                retry_after_seconds=RETRY_AFTER_SECONDS,
+                limit=limit,
+                whose=whose,
+            )
+        account.connections += 1
+        self._strangers += connection.is_stranger
+        self._all.add(connection)
+        return None
+
+    def remove(self, connection: Connection) -> None:
+        """Leave a connection out that is gone; one that was never taken in is no matter."""
+        if connection not in self._all:
+            return
+        self._all.remove(connection)
+        self._strangers -= connection.is_stranger
+        connection.account.connections -= 1
+        if not self._all and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def attribute(self, connection: Connection, machine_key: str) -> bool:
+        """Count a connection for its machine; return whether that may have so many."""
+        account = self._account(machine_key)
+        if account is not connection.account:
+            connection.account.connections -= 1
+            account.connections += 1
+            connection.account = account
+        if account.connections <= self.limits.connections_per_address:
+            return True
+        self.turn_away(connection, Reason.CONNECTIONS_OF_ADDRESS)
+        return False
+
+    def _account(self, key: Hashable) -> Account:
+        account = self._accounts.get(key)
+        if account is None:
+            account = self._accounts[key] = Account(self._all_guests)
+        return account
+
+    def _strangers_of(self, listener: str) -> Account:
+        account = self._of_strangers.get(listener)
+        if account is None:
+            account = self._of_strangers[listener] = Account(self._all_guests, STRANGERS_SHARE)
+        return account
+
+    def turn_away(self, connection: Connection, reason: Reason) -> None:
+        """Count a guest that is turned away, and log it once a minute."""
+        source = connection.source
+        self.counters.refuse(reason, source.listener, source.address, self.monotonic())
+
+    def sweep(self, now: float) -> None:
+        """End what took too long, and forget who is gone."""
+        for connection in [each for each in self._all if each.deadline <= now]:
+            connection.expire()
+        for key in [key for key, account in self._accounts.items() if account.is_unused(now)]:
+            del self._accounts[key]
+
+    def sweep_from_now_on(self) -> None:
+        """Sweep again and again, until `retire` is over."""
+        # The next one is set first: a fault in this one must not be the last of all times.
+        self._sweeping = self.loop.call_later(self.limits.sweep_seconds, self.sweep_from_now_on)
+        self.sweep(self.monotonic())
+
+    async def retire(self, seconds: float) -> int:
+        """Close what is idle, let requests under way be answered, then cut the rest off.
+
+        Returns:
+            How many had to be cut off after so many seconds of real time.
+        """
+        self.retiring = True
+        self.polls.close()
+        for connection in self._all - self._starting.keys():
+            connection.retire()
+        if self._all:
+            self._emptied = self.loop.create_future()
+            await asyncio.wait([self._emptied], timeout=seconds)
+        cut_off = list(self._all)
+        for connection in cut_off:
+            if starting := self._starting.get(connection):
+                starting.cancel()
+            else:
+                connection.abort()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+        if cut_off:
+            _log.warning("connections were cut off at the stop", connections=len(cut_off))
+        return len(cut_off)
