@@ -339,7 +339,8 @@ class Play:
         assert (stage is Stage.APPROVING) == (connection._pending is not None)
         # One that waits for its share of the loop goes on with its head or body.
         assert (stage is Stage.QUEUED) <= connection._yielded
-        assert connection._yielded == (connection in connection.account.queue)
+        account = connection.account
+        assert connection._yielded == (connection in account.queue or connection in account.bodies)
         nobody_waits = connection._yielded or (waiting is not None and waiting.is_over)
         assert nobody_waits or math.isfinite(connection.deadline), stage
 
