@@ -16,7 +16,9 @@ from forewarn.maintenance.model import (
     HoldKind,
     Operation,
     Policy,
+    Queueing,
     Scope,
+    Sighting,
     Snapshot,
     key,
 )
@@ -92,11 +94,17 @@ def applied(snapshot: Snapshot, changes: Changes) -> Snapshot:
 class Bench:
     """A fleet in memory: causes go in, and every invariant is checked after each."""
 
-    def __init__(self, wanted: fleet.Fleet = FLEET, now: datetime = NOW) -> None:
+    def __init__(
+        self,
+        wanted: fleet.Fleet = FLEET,
+        now: datetime = NOW,
+        queue: Queueing = Queueing.ANNOUNCEMENT,
+    ) -> None:
         self.now = now
         self.mint = mint("a")
         self.numbers = itertools.count(1)
-        self.policy = Policy()
+        self.policy = Policy(queue=queue)
+        self.sightings: dict[str, Sighting] = {}
         self.user_events_pending = 0
         first = fleet.apply(Snapshot(), wanted, prune=False, mint=self.mint)
         self.snapshot = applied(Snapshot(), first.changes)
@@ -105,7 +113,9 @@ class Bench:
         snapshot = msgspec.structs.replace(
             self.snapshot, user_events_pending=self.user_events_pending
         )
-        decision = decide.decide(snapshot, cause, self.now, self.mint, self.policy)
+        decision = decide.decide(
+            snapshot, cause, self.now, self.mint, self.policy, sighting=self.sightings.get
+        )
         after = applied(self.snapshot, decision.changes)
         invariants.check(after)
         invariants.check_succession(self.snapshot, after)
@@ -117,7 +127,8 @@ class Bench:
         return self.decide(commands.RequestMaintenance(request=request, number=next(self.numbers)))
 
     def ask_each_domain(self, event_type: EventType = EventType.REBOOT) -> None:
-        """Ask for each update domain of `web` by itself: operations 1.1, 2.1 and 3.1."""
+        """Ask for each update domain of `web` by itself: 1.1, 2.1 and 3.1, all announced."""
+        self.policy = msgspec.structs.replace(self.policy, queue=Queueing.START)
         for domain in range(3):
             self.ask(event_type, f"web-{domain}", f"web-{domain + 3}")
 

@@ -28,24 +28,29 @@ class EventType(StrEnum):
 class EventStatus(StrEnum):
     """Where an operation, and so each of its events, is in its life (protocol.md section 6)."""
 
+    QUEUED = "Queued"
+    """Not announced: another update domain of a scope of it is down, or announced to go down."""
     SCHEDULED = "Scheduled"
     STARTED = "Started"
+    RETURNING = "Returning"
+    """Carried out, and not all of its machines have asked again; guests read Started."""
     COMPLETED = "Completed"
     FAILED = "Failed"
     CANCELED = "Canceled"
 
     @property
     def visible(self) -> bool:
-        """Whether guests see an event of this status: only Scheduled and Started are shown."""
+        """Whether guests see an event of this status, as Scheduled or Started."""
         return self in _VISIBLE
 
     @property
     def over(self) -> bool:
         """Whether nothing can follow this status."""
-        return self not in _VISIBLE
+        return self in _OVER
 
 
-_VISIBLE: Final = frozenset({EventStatus.SCHEDULED, EventStatus.STARTED})
+_VISIBLE: Final = frozenset({EventStatus.SCHEDULED, EventStatus.STARTED, EventStatus.RETURNING})
+_OVER: Final = frozenset({EventStatus.COMPLETED, EventStatus.FAILED, EventStatus.CANCELED})
 
 
 class EventSource(StrEnum):

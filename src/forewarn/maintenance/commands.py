@@ -89,6 +89,12 @@ class ReportUnknownOutcome(Command, frozen=True, kw_only=True):
     message: str
 
 
+class RecordReturns(Command, frozen=True):
+    """Awaited machines of these operations may be back: they asked, or left the fleet."""
+
+    operations: tuple[str, ...]
+
+
 class ResolveOutcome(Command, frozen=True, kw_only=True):
     """An operator records the result of an operation whose outcome is unknown."""
 

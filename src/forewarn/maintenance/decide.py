@@ -25,12 +25,14 @@ from forewarn.maintenance.model import (
     Policy,
     Refused,
     RollingState,
+    Sightings,
     Snapshot,
     Tombstone,
     Verdict,
     intervened,
     key,
     listed,
+    unseen,
 )
 from forewarn.maintenance.working_set import MAX_OUTCOME, Decision, WorkingSet, start_order
 from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
@@ -54,9 +56,13 @@ replace = msgspec.structs.replace
 def wakeup_at(operation: Operation) -> datetime | None:
     """Return when time alone makes this operation do something; None if it never does.
 
-    An operation that is ready and waits for another wakes at that one's end, not by time. A held
-    one wakes at its NotBefore, which then moves on, unless no guest reads it.
+    What waits for another operation wakes when that one's domains are up, not by time. A held one
+    wakes at its NotBefore, which then moves on, unless no guest reads it.
     """
+    if operation.status is EventStatus.RETURNING:
+        return operation.back_by
+    if operation.status.over:
+        return operation.up_at
     if not operation.pending or operation.waits_for:
         return None
     if operation.held_at is not None:
@@ -70,6 +76,8 @@ def decide(
     now: datetime,
     mint: Callable[[], str],
     policy: Policy = ALWAYS_ON,
+    *,
+    sighting: Sightings = unseen,
 ) -> Decision:
     """Return what follows from a command.
 
@@ -79,11 +87,12 @@ def decide(
         now: When; aware.
         mint: Returns a new GUID at each call, for events that are announced.
         policy: What the settings say.
+        sighting: Tells what a machine's requests told last.
 
     Raises:
         Refused: The rules do not allow it; nothing changes.
     """
-    working = WorkingSet(snapshot, now, mint, policy)
+    working = WorkingSet(snapshot, now, mint, policy, sighting)
     return working.decision(RULES[type(command)](working, command))
 
 
@@ -101,7 +110,7 @@ def _request(working: WorkingSet, command: commands.RequestMaintenance) -> list[
     _check_policy(working, steps, request)
     working.maintenances[maintenance.number] = working.answered = maintenance
     return [
-        working.announce(maintenance.number, step, request.not_before, no_notice=request.no_notice)
+        working.enter(maintenance.number, step, request.not_before, no_notice=request.no_notice)
         for step in steps
     ]
 
@@ -130,16 +139,16 @@ def _check_policy(
 def _make_way(
     working: WorkingSet, step: planner.PlannedOperation, request: planner.Request, successor: str
 ) -> bool:
-    """Cancel what is pending for the same machines; tell if any was, or refuse the request."""
+    """Cancel what has not started for the same machines; tell if any was, or refuse the request."""
     supersedes = request.no_notice or request.event_type in planner.ALL_DOMAINS_AT_ONCE
     cancelled = False
     while (found := working.conflicting(step)) is not None:
         other, event, name = found
-        if not (supersedes and other.pending):
+        if not (supersedes and other.unstarted):
             message = (
                 f"{name} already has a live event: {other.event_type} {event.id} of operation "
                 f"{other.id} is {other.status}; "
-                + ("cancel it first" if other.pending else "wait until it is over")
+                + ("cancel it first" if other.unstarted else "wait until it is over")
             )
             raise Refused(
                 ErrorCode.CONFLICT, message, machine=name, event_id=event.id, operation=other.id
@@ -177,7 +186,7 @@ def _approve(working: WorkingSet, command: commands.ApproveEvents) -> list[str]:
         for operation in working.operations.values()
         for event in operation.events
         if event.id in named
-        and (command.scope is None or (event.scope == command.scope and not event.silent))
+        and (command.scope is None or (event.scope == command.scope and event.published))
     }
     for event_id in named:
         if event_id not in by_event:
@@ -186,6 +195,9 @@ def _approve(working: WorkingSet, command: commands.ApproveEvents) -> list[str]:
     about = dict.fromkeys(by_event[event_id] for event_id in named)
     for operation_id in about:
         operation = working.operations[operation_id]
+        if operation.status is EventStatus.QUEUED:
+            message = f"operation {operation_id} is Queued: approve it once it is announced"
+            raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
         events = tuple(
             replace(event, approval=command.approval)
             if event.id in named and event.approval is None
@@ -207,7 +219,7 @@ def _cancel(working: WorkingSet, command: commands.CancelOperations) -> tuple[st
         working.maintenances[number] = replace(maintenance, rolling_updates=rolling_updates)
     for operation_id in command.operations:
         operation = working.named(operation_id)
-        if command.maintenance is None or operation.pending:
+        if command.maintenance is None or operation.unstarted:
             working.end(operation, Trigger.CANCEL, command.reason)
             cancelled += 1
     if not cancelled:
@@ -224,12 +236,36 @@ def _advance(working: WorkingSet, command: commands.AdvanceTime) -> list[str]:
         if (at := wakeup_at(operation)) is not None and at <= working.now
     ]
     for operation in sorted(due, key=start_order):
-        if operation.held_at is None:
+        if operation.status is EventStatus.RETURNING:
+            _give_up(working, operation)
+        elif operation.status.over:
+            working.settle(replace(operation, up_at=None))
+        elif operation.held_at is None:
             working.start_if_ready(operation)
         else:
             ahead = notice.whole_seconds(working.now + HELD_ON)
             working.put(replace(operation, not_before=ahead))
     return [operation.id for operation in due]
+
+
+def _give_up(working: WorkingSet, operation: Operation) -> None:
+    """Fail an operation whose machines did not come back in time; look a last time before."""
+    working.look_for_returns(operation)
+    operation = working.operations[operation.id]
+    if operation.status is EventStatus.RETURNING:
+        assert operation.back_by is not None
+        assert operation.carried_out_at is not None
+        seconds = round((operation.back_by - operation.carried_out_at).total_seconds())
+        outcome = f"{listed(operation.awaited)} did not come back within {seconds} s"
+        working.end(operation, Trigger.FAIL, f"{operation.outcome}\n{outcome}".strip())
+
+
+def _record_returns(working: WorkingSet, command: commands.RecordReturns) -> tuple[str, ...]:
+    for operation_id in command.operations:
+        operation = working.named(operation_id)
+        if operation.awaited and not operation.unstarted:
+            working.look_for_returns(operation)
+    return command.operations
 
 
 def _place_hold(working: WorkingSet, command: commands.PlaceHold) -> list[str]:
@@ -264,15 +300,17 @@ def _release_hold(working: WorkingSet, command: commands.ReleaseHold) -> list[st
 def _postpone(working: WorkingSet, command: commands.PostponeOperations) -> tuple[str, ...]:
     for operation_id in command.operations:
         operation = working.named(operation_id)
-        if not operation.pending or operation.approved:
+        if not operation.unstarted or (operation.pending and operation.approved):
             state = "approved" if operation.pending else str(operation.status)
             message = (
-                f"operation {operation_id} is {state}: only a Scheduled operation that is not "
-                "approved can be postponed; place a hold to keep an approved one from starting"
+                f"operation {operation_id} is {state}: only an operation that is neither started "
+                "nor approved can be postponed; place a hold to keep an approved one from starting"
             )
             raise Refused(ErrorCode.TOO_LATE, message, operation=operation_id)
         not_before = notice.later(command.not_before, operation.not_before, working.now)
-        later = replace(operation, not_before=not_before, waits_for="")
+        later = replace(operation, not_before=not_before)
+        if operation.pending:
+            later = replace(later, waits_for="")
         if operation.held_at is not None:
             left = -(-(not_before - working.now).total_seconds() // 1)
             later = replace(later, notice_left_seconds=int(left))
@@ -284,13 +322,16 @@ def _postpone(working: WorkingSet, command: commands.PostponeOperations) -> tupl
 def _acknowledge(working: WorkingSet, command: commands.AcknowledgeFailures) -> tuple[str, ...]:
     for operation_id in command.operations:
         operation = working.named(operation_id)
-        if operation.status is not EventStatus.FAILED:
+        if operation.status is not EventStatus.FAILED and not (
+            operation.status.over and operation.down
+        ):
             message = (
                 f"operation {operation_id} is {operation.status}: only a failed operation can be "
-                "acknowledged"
+                "acknowledged, or one whose machines are awaited after it"
             )
             raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
-        working.put(replace(operation, acknowledged_by=operation.acknowledged_by or command.by))
+        by = operation.acknowledged_by or command.by
+        working.settle(replace(operation, acknowledged_by=by, awaited=(), up_at=None))
     return command.operations
 
 
@@ -300,6 +341,10 @@ def _extend_notices(working: WorkingSet, command: commands.ExtendNotices) -> lis
         not_before = notice.whole_seconds(operation.not_before + command.length)
         later = replace(operation, not_before=not_before)
         working.put(later if later.ready(working.now) else replace(later, waits_for=""))
+    for operation in working.operations.values():
+        if operation.back_by is not None and not operation.status.over:
+            # A machine that comes back cannot ask meanwhile.
+            working.put(replace(operation, back_by=operation.back_by + command.length))
     for name, scope in working.scopes.items():
         if scope.asked_at is not None:
             working.scopes[name] = replace(scope, asked_at=scope.asked_at + command.length)
@@ -409,7 +454,10 @@ def _record_end(
         if (machine := working.machines.get(name)) is not None:
             host = named.get(name, "" if moved else machine.host)
             working.machines[name] = replace(machine, host=host)
-    working.end(operation, trigger, outcome)
+    if succeeded:
+        working.carried_out(operation, outcome)
+    else:
+        working.end(operation, trigger, outcome)
     for name in operation.machines if deleted else ():
         working.tombstones.append(
             Tombstone(name=name, event_type=event_type, operation=operation.id, at=working.now)
@@ -433,6 +481,7 @@ RULES: Final[Mapping[type, Callable[[WorkingSet, Any], Iterable[str]]]] = Mappin
         commands.ReleaseLeases: _release_leases,
         commands.FinishTask: _finish,
         commands.ReportUnknownOutcome: _report_unknown_outcome,
+        commands.RecordReturns: _record_returns,
         commands.ResolveOutcome: _resolve,
         commands.ResumeRolling: _resume,
     }

@@ -31,13 +31,14 @@ def check(snapshot: Snapshot, changed: Iterable[Operation] | None = None) -> Non
     for operation in snapshot.operations.values():
         for event in operation.events:
             # An operation that is over may belong to an earlier scope of this name.
-            if operation.status.over or event.scope not in live:
+            if not operation.live or event.scope not in live:
                 continue
             live[event.scope].append(operation)
             scope = snapshot.scopes.get(event.scope)
-            if scope is not None and (
-                event.published > scope.incarnation or event.silent == bool(event.published)
-            ):
+            if scope is None or operation.status.over:
+                continue
+            hidden = event.silent or operation.status is EventStatus.QUEUED
+            if event.published > scope.incarnation or hidden == bool(event.published):
                 raise _broken(
                     operation,
                     f"event {event.id} was published at {event.published}, and its scope is at "
@@ -52,7 +53,8 @@ def check_operation(operation: Operation) -> None:
     """Check one operation by itself: its events, its times, why it started."""
     places = {(event.scope, event.update_domain) for event in operation.events}
     status = operation.status
-    started = status in {EventStatus.STARTED, EventStatus.COMPLETED, EventStatus.FAILED}
+    started = not operation.unstarted and status is not EventStatus.CANCELED
+    returning = status is EventStatus.RETURNING
     start, cause = operation.started_at, operation.start_cause
     for holds, message in (
         (operation.events, "it has no event"),
@@ -64,7 +66,27 @@ def check_operation(operation: Operation) -> None:
             "its status, its start and its start cause disagree",
         ),
         (status.over == (operation.ended_at is not None), "its status and its end disagree"),
-        (operation.pending or not operation.waits_for, "it waits although it is not Scheduled"),
+        (operation.unstarted or not operation.waits_for, "it waits although it has started"),
+        (
+            operation.waits_for or status is not EventStatus.QUEUED,
+            "it is Queued and waits for nothing",
+        ),
+        (
+            not returning or (operation.carried_out_at and operation.awaited and operation.back_by),
+            "it is Returning without being carried out, without a machine or without an end",
+        ),
+        (
+            not operation.awaited or not (operation.unstarted or status is EventStatus.CANCELED),
+            "it awaits machines although it has not started",
+        ),
+        (
+            {*operation.awaited, *operation.reporting} <= {*operation.machines},
+            "it awaits machines that are not its own",
+        ),
+        (
+            operation.up_at is None or (status is EventStatus.COMPLETED and not operation.awaited),
+            "its domains come up although machines are awaited",
+        ),
         (
             operation.held_at is None or (operation.pending and not operation.waits_for),
             "it is held although it is not Scheduled, or waits besides",
@@ -118,7 +140,10 @@ def check_succession(before: Snapshot, after: Snapshot, changes: Changes | None 
 
 
 def _check_forward(old: Operation, new: Operation) -> None:
-    if new.status is not old.status and (old.status.over or new.pending):
+    order = list(EventStatus)
+    if old.status is not new.status and (
+        old.status.over or order.index(new.status) < order.index(old.status)
+    ):
         raise _broken(new, f"it went from {old.status} to {new.status}")
     if new.not_before < old.not_before:
         raise _broken(new, f"its NotBefore went from {old.not_before} back to {new.not_before}")
@@ -135,11 +160,7 @@ def _check_forward(old: Operation, new: Operation) -> None:
 def _check_domains(operations: Iterable[Operation]) -> None:
     down: dict[str, int] = {}
     for operation in operations:
-        exempt = (
-            operation.event_type in ALL_DOMAINS_AT_ONCE
-            or operation.start_cause is StartCause.NO_NOTICE
-        )
-        if operation.status is not EventStatus.STARTED or exempt:
+        if not operation.down or _is_exempt(operation):
             continue
         for event in operation.events:
             domain = down.setdefault(event.scope, event.update_domain)
@@ -148,10 +169,17 @@ def _check_domains(operations: Iterable[Operation]) -> None:
                 raise _broken(operation, f"update domains {both} of {event.scope} are down")
 
 
+def _is_exempt(operation: Operation) -> bool:
+    """Tell whether it takes a domain whatever else is down."""
+    return (
+        operation.event_type in ALL_DOMAINS_AT_ONCE or operation.start_cause is StartCause.NO_NOTICE
+    )
+
+
 def _check_machines(operations: Iterable[Operation]) -> None:
     taken: dict[str, str] = {}
     for operation in operations:
-        for name in operation.machines:
+        for name in () if operation.status.over else operation.machines:
             other = taken.setdefault(name, operation.id)
             if other != operation.id:
                 raise _broken(operation, f"{name} is also in operation {other}")

@@ -1,9 +1,9 @@
 r"""The life of an operation, as one table (protocol.md section 6).
 
-    (new) --announced--> Scheduled --start--> Started --succeed--> Completed
-                             |                    \---fail------> Failed
-                             \------cancel------> Canceled
-    (new) --strike--> Started
+    (new) --queue--> Queued --announce--> Scheduled --start--> Started --return--> Returning
+    (new) --announce--> Scheduled         Queued --strike--> Started
+    (new) --strike--> Started             Queued, Scheduled --cancel--> Canceled
+    Started, Returning --succeed--> Completed, --fail--> Failed
 
 What is not in the table raises and changes nothing. `docs/lifecycle.md` is drawn from this table,
 and a test compares the two.
@@ -21,28 +21,39 @@ from forewarn.vocabulary import ErrorCode, EventStatus
 class Trigger(StrEnum):
     """What changes an operation's status."""
 
+    QUEUE = "queue"
+    """It waits, unannounced, for another update domain of a scope."""
     ANNOUNCE = "announce"
-    """It enters with notice."""
+    """Its guests get notice."""
     STRIKE = "strike"
-    """It enters without notice: an unforeseen failure, or an automatic approval."""
+    """It starts without notice: an unforeseen failure, or an automatic approval."""
     START = "start"
     """Each of its events is approved, or its NotBefore has come."""
+    RETURN = "return"
+    """The connector has carried it out, and machines that were listening have to ask again."""
     SUCCEED = "succeed"
-    """The connector has carried it out."""
+    """It is carried out, and its machines are back."""
     FAIL = "fail"
-    """The connector could not carry it out."""
+    """The connector could not carry it out, or a machine did not come back."""
     CANCEL = "cancel"
     """An operator cancels it, or a stronger operation supersedes it."""
 
 
 TRANSITIONS: Final[Mapping[tuple[EventStatus | None, Trigger], EventStatus]] = MappingProxyType(
     {
+        (None, Trigger.QUEUE): EventStatus.QUEUED,
         (None, Trigger.ANNOUNCE): EventStatus.SCHEDULED,
         (None, Trigger.STRIKE): EventStatus.STARTED,
+        (EventStatus.QUEUED, Trigger.ANNOUNCE): EventStatus.SCHEDULED,
+        (EventStatus.QUEUED, Trigger.STRIKE): EventStatus.STARTED,
+        (EventStatus.QUEUED, Trigger.CANCEL): EventStatus.CANCELED,
         (EventStatus.SCHEDULED, Trigger.START): EventStatus.STARTED,
         (EventStatus.SCHEDULED, Trigger.CANCEL): EventStatus.CANCELED,
         (EventStatus.STARTED, Trigger.SUCCEED): EventStatus.COMPLETED,
         (EventStatus.STARTED, Trigger.FAIL): EventStatus.FAILED,
+        (EventStatus.STARTED, Trigger.RETURN): EventStatus.RETURNING,
+        (EventStatus.RETURNING, Trigger.SUCCEED): EventStatus.COMPLETED,
+        (EventStatus.RETURNING, Trigger.FAIL): EventStatus.FAILED,
     }
 )
 """From where, by what, to where; None is an operation that does not exist yet."""

@@ -7,7 +7,7 @@ service. An event has no status of its own: it has its operation's.
 """
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, TypeVar
@@ -118,6 +118,25 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why, in the agent's words; `""` where it gave no reason."""
 
 
+Sightings = Callable[[str], Sighting | None]
+"""From a machine's key to what its requests told last; None if it has not asked since the service's
+start. Any thread may ask."""
+
+
+def unseen(machine: str) -> None:
+    """Return what is known of a machine where nobody knows who asks."""
+    del machine
+
+
+class Queueing(StrEnum):
+    """When maintenance waits for another update domain of its scope (protocol.md section 6)."""
+
+    ANNOUNCEMENT = "announcement"
+    """It is not announced: guests prepare when they read an event."""
+    START = "start"
+    """It is announced and does not start: for guests that prepare at the last moment."""
+
+
 class Scope(Named, frozen=True, kw_only=True, gc=False):
     """The machines that share one document (protocol.md section 7)."""
 
@@ -131,6 +150,11 @@ class Scope(Named, frozen=True, kw_only=True, gc=False):
     """Types that start without notice when a user asks; only Reboot and Redeploy may be."""
     terminate_notice_minutes: int | None = None
     """The notice of a Terminate, 5 to 15; None where a deletion has no event."""
+    queue: Queueing | None = None
+    """None for the rule of the settings."""
+    settle_seconds: int | None = None
+    """How long its update domains stay down after their machines are back; None for the rule of
+    the settings."""
     asked_at: datetime | None = None
     """When one of its machines last asked, to about a minute; None if none did (protocol.md section
     8)."""
@@ -264,7 +288,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     notice_left_seconds: int = 0
     """What was left of its notice when it was held; it continues at the release."""
     waits_for: str = ""
-    """The operation that must end before this one, which is ready, may start; `""` for none."""
+    """The operation that must be over before this one is announced, if it is Queued, or starts, if
+    it is ready; `""` for none."""
     outcome: str = ""
     """What the connector said at the end, or why it was cancelled."""
     acknowledged_by: str = ""
@@ -279,6 +304,19 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     repeat_after: int = 0
     """The attempt after which an operator ordered a repetition: what that attempt or an earlier one
     left unknown is done again without asking."""
+    carried_out_at: datetime | None = None
+    """When the connector reported success."""
+    awaited: tuple[str, ...] = ()
+    """The machines that keep its update domains down. From the start: those that asked lately, and
+    have to ask again after it was carried out. When it is Completed: those whose agents have not
+    said `back`. When it has Failed: all, until an operator acknowledges it."""
+    reporting: tuple[str, ...] = ()
+    """Its machines whose agents say how they fare, and so have to say `back`."""
+    back_by: datetime | None = None
+    """When a Returning operation fails."""
+    up_at: datetime | None = None
+    """When a Completed operation's update domains count as up; None while machines are awaited, and
+    afterwards."""
     interventions: tuple[Intervention, ...] = ()
     """What operators did to it besides approving, cancelling and acknowledging, oldest first."""
 
@@ -305,11 +343,30 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.status is EventStatus.SCHEDULED
 
     @property
+    def unstarted(self) -> bool:
+        """Whether it is Queued or Scheduled."""
+        return self.pending or self.status is EventStatus.QUEUED
+
+    @property
+    def down(self) -> bool:
+        """Whether its update domains count as down."""
+        if self.status.over:
+            return bool(self.awaited) or self.up_at is not None
+        return not self.unstarted
+
+    @property
+    def live(self) -> bool:
+        """Whether something may still follow: it is not over, or its domains are down."""
+        return not self.status.over or self.down
+
+    @property
     def shown(self) -> tuple[EventStatus, datetime | None] | None:
         """What guests can see change of it; None where they see nothing. The rest never changes."""
-        if self.status.over:
+        if not self.status.visible:
             return None
-        return self.status, self.not_before if self.pending else None
+        if self.pending:
+            return EventStatus.SCHEDULED, self.not_before
+        return EventStatus.STARTED, None
 
     def ready(self, now: datetime) -> bool:
         """Tell whether its guests let it start: they approved it, or their notice is over."""
@@ -476,11 +533,26 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     enablement: Enablement = Enablement.ALWAYS
     disable_after: timedelta = timedelta(hours=24)
     """With FIRST_REQUEST: how long a scope stays on while nobody asks."""
+    queue: Queueing = Queueing.ANNOUNCEMENT
+    settle: timedelta = timedelta(0)
+    """How long an update domain stays down after its machines are back."""
+    back: timedelta = timedelta(seconds=300)
+    """How long a machine may take to ask again after its operation was carried out."""
     user_initiated_limit: int = 0
     """How many events of user-initiated maintenance may be pending; 0 for no limit."""
     starts: bool = True
     """Whether anything may start now; what becomes ready meanwhile starts afterwards. A failure
     without notice has already happened and enters all the same."""
+
+    def queues(self, scope: Scope) -> bool:
+        """Tell whether what waits for another update domain of the scope is not announced."""
+        return (scope.queue or self.queue) is Queueing.ANNOUNCEMENT
+
+    def settle_of(self, scope: Scope) -> timedelta:
+        """Return how long the scope's update domains stay down after their machines are back."""
+        if scope.settle_seconds is None:
+            return self.settle
+        return timedelta(seconds=scope.settle_seconds)
 
     def is_on(self, scope: Scope, now: datetime) -> bool:
         """Tell whether the scope's guests see what is announced now."""

@@ -17,25 +17,30 @@ from forewarn.maintenance.model import (
     Approval,
     Changes,
     Event,
-    Machine,
     Maintenance,
     Operation,
     Policy,
     Refused,
     RollingState,
     RollingUpdate,
+    Scope,
+    Sighting,
+    Sightings,
     Snapshot,
     StartCause,
     Tombstone,
     key,
 )
-from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus
+from forewarn.vocabulary import AgentStatus, ApproverKind, ErrorCode, EventSource, EventStatus
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_OUTCOME = 2000
 """Characters of an outcome that are kept, from its end, where programs say what went wrong."""
+
+LISTENING = timedelta(minutes=5)
+"""A machine that asked this lately has to ask again afterwards (protocol.md section 6)."""
 
 replace = msgspec.structs.replace
 
@@ -73,12 +78,18 @@ class WorkingSet:
     """One decision in progress; the arguments are those of `decide.decide`."""
 
     def __init__(
-        self, snapshot: Snapshot, now: datetime, mint: Callable[[], str], policy: Policy
+        self,
+        snapshot: Snapshot,
+        now: datetime,
+        mint: Callable[[], str],
+        policy: Policy,
+        sighting: Sightings,
     ) -> None:
         self.snapshot = snapshot
         self.now = now
         self.mint = mint
         self.policy = policy
+        self.sighting = sighting
         self.scopes = TrackedDict(snapshot.scopes)
         self.operations = TrackedDict(snapshot.operations)
         self.maintenances = TrackedDict(snapshot.maintenances)
@@ -91,13 +102,13 @@ class WorkingSet:
         """Ids of operations by scope; None until somebody looks, which many commands never do."""
 
     def live_in(self, scope: str) -> list[Operation]:
-        """Return what is Scheduled or Started in a scope."""
+        """Return what is live in a scope."""
         if self._by_scope is None:
             self._by_scope = {}
             for operation in self.operations.values():
                 self._index(self._by_scope, operation)
         ids = self._by_scope.get(scope, ())
-        return [o for o in map(self.operations.__getitem__, ids) if o.status.visible]
+        return [o for o in map(self.operations.__getitem__, ids) if o.live]
 
     def named(self, operation_id: str) -> Operation:
         """Return an operation of the snapshot; an unknown one is refused (NOT_FOUND)."""
@@ -124,7 +135,7 @@ class WorkingSet:
             self._index(self._by_scope, operation)
         self.operations[operation.id] = operation
 
-    def announce(
+    def enter(
         self,
         number: int,
         step: planner.PlannedOperation,
@@ -134,73 +145,97 @@ class WorkingSet:
     ) -> str:
         """Add a planned operation as the next one of its maintenance; return its id.
 
-        It starts at once where there is no notice, or where every scope is off or approves it
-        automatically, unless a later NotBefore is asked for; otherwise it is Scheduled.
+        An unforeseen failure starts at once. Anything else is announced, or queued behind what
+        takes another update domain of one of its scopes.
 
         Raises:
             Refused: The NotBefore that is asked for is too early or too far off.
         """
         maintenance = self.maintenances[number]
-        groups = planner.by_scope(step.machines)
         off = self.off(step)
-        automatic = {
-            scope
-            for scope in groups
-            if maintenance.source is EventSource.USER
-            and maintenance.event_type in self.scopes[scope].automatically_approve
-        }
-        least = max(
-            notice.minimum(maintenance.event_type, self.scopes[scope].terminate_notice_minutes)
-            for scope in groups
-        )
-        if no_notice or groups.keys() <= off | automatic:
-            least = timedelta(0)
-        not_before = notice.not_before(asked, least, self.now)
-        at_once = not_before == notice.whole_seconds(self.now)
-        if not (asked is None or at_once):
-            automatic = set()
-        operation_id = f"{number}.{maintenance.announced + 1}"
         operation = Operation(
-            id=operation_id,
+            id=f"{number}.{maintenance.announced + 1}",
             maintenance=number,
             event_type=maintenance.event_type,
             source=maintenance.source,
             description=maintenance.description,
             duration_seconds=maintenance.duration_seconds,
-            status=lifecycle.step(operation_id, None, Trigger.ANNOUNCE),
+            status=EventStatus.QUEUED,
             announced_at=self.now,
-            not_before=not_before,
+            not_before=self.now,
             rolling_update=step.rolling_update,
             hosts=tuple(sorted({machine.host for machine in step.machines if machine.host})),
             events=tuple(
-                self._event(members, automatic=scope in automatic, silent=scope in off)
-                for scope, members in sorted(groups.items())
+                Event(
+                    id=self.mint().upper(),
+                    scope=scope,
+                    update_domain=members[0].update_domain,
+                    machines=tuple(machine.name for machine in members),
+                    published=0,
+                    silent=scope in off,
+                )
+                for scope, members in sorted(planner.by_scope(step.machines).items())
             ),
         )
         self.maintenances[number] = replace(maintenance, announced=maintenance.announced + 1)
         if no_notice:
-            self._start(operation, StartCause.NO_NOTICE)
-        elif self._covered(operation):
-            self.hold(operation)
-        elif at_once:
-            self._start_if_free(operation)
+            not_before = notice.not_before(asked, timedelta(0), self.now)
+            self._start(replace(operation, not_before=not_before), StartCause.NO_NOTICE)
         else:
-            self.put(operation)
+            self._announce_or_queue(operation, asked)
         return operation.id
 
-    def _event(self, members: list[Machine], *, automatic: bool, silent: bool) -> Event:
-        scope = self.scopes[members[0].scope]
-        return Event(
-            id=self.mint().upper(),
-            scope=scope.key,
-            update_domain=members[0].update_domain,
-            machines=tuple(machine.name for machine in members),
-            published=0,  # until `decision` knows the incarnation; for ever where it is silent
-            approval=Approval(kind=ApproverKind.AUTOMATIC, by=scope.name, at=self.now)
-            if automatic
-            else None,
-            silent=silent,
+    def _announce_or_queue(self, operation: Operation, asked: datetime | None = None) -> None:
+        """Announce a new or queued operation, unless another is to be over first.
+
+        Its notice begins here. It starts at once where every scope is off or approves it
+        automatically, unless a later NotBefore is asked for; otherwise it is Scheduled. An event
+        whose scope has turned off since it was queued has its notice all the same.
+        """
+        known = self.operations.get(operation.id)
+        before = None if known is None else known.status
+        scopes = [self.scopes[event.scope] for event in operation.events]
+        off = {scope.key for scope in scopes if not self.policy.is_on(scope, self.now)}
+        silent = off & {event.scope for event in operation.events if event.silent}
+        automatic = {
+            scope.key: Approval(kind=ApproverKind.AUTOMATIC, by=scope.name, at=self.now)
+            for scope in scopes
+            if operation.source is EventSource.USER
+            and operation.event_type in scope.automatically_approve
+        }
+        least = max(
+            notice.minimum(operation.event_type, scope.terminate_notice_minutes) for scope in scopes
         )
+        if {scope.key for scope in scopes} <= silent | automatic.keys():
+            least = timedelta(0)
+        if known is not None and operation.not_before > self.now + least:
+            asked = operation.not_before
+        not_before = notice.not_before(asked, least, self.now)
+        behind = self._ahead(operation)
+        if behind is not None:
+            if before is None:
+                lifecycle.step(operation.id, before, Trigger.QUEUE)
+            self.put(replace(operation, not_before=not_before, waits_for=behind.id))
+            return
+        at_once = not_before == notice.whole_seconds(self.now)
+        if not (asked is None or at_once):
+            automatic = {}
+        announced = replace(
+            operation,
+            status=lifecycle.step(operation.id, before, Trigger.ANNOUNCE),
+            announced_at=self.now,
+            not_before=not_before,
+            events=tuple(
+                replace(event, silent=event.scope in silent, approval=automatic.get(event.scope))
+                for event in operation.events
+            ),
+        )
+        if any(hold.covers(announced) for hold in self.holds):
+            self.hold(announced)
+        elif at_once:
+            self._start_if_free(announced)
+        else:
+            self.put(announced)
 
     def start_if_ready(self, operation: Operation) -> None:
         """Set an operation, started if it is ready, free to start and not held."""
@@ -209,30 +244,118 @@ class WorkingSet:
         else:
             self.put(operation)
 
-    def end(self, operation: Operation, trigger: Trigger, outcome: str) -> None:
-        """End an operation, start what waited for it, and continue the rolling updates."""
-        status = lifecycle.step(operation.id, operation.status, trigger)
+    def carried_out(self, operation: Operation, outcome: str) -> None:
+        """Set an operation that its connector has carried out: over, or waiting for machines."""
+        if not operation.awaited:
+            self.end(operation, Trigger.SUCCEED, outcome)
+            return
         self.put(
             replace(
                 operation,
-                status=status,
-                ended_at=self.now,
-                waits_for="",
-                held_at=None,
+                status=lifecycle.step(operation.id, operation.status, Trigger.RETURN),
+                carried_out_at=self.now,
+                back_by=self.now + self.policy.back,
                 lease_until=None,
                 outcome_unknown="",
                 outcome=outcome[-MAX_OUTCOME:],
             )
         )
-        if operation.rolling_update is not None and status is not EventStatus.COMPLETED:
+
+    def end(self, operation: Operation, trigger: Trigger, outcome: str) -> None:
+        """End an operation; its domains stay down until its machines have recovered."""
+        status = lifecycle.step(operation.id, operation.status, trigger)
+        awaited: tuple[str, ...] = ()
+        if status is EventStatus.FAILED:
+            awaited = operation.machines
+        elif status is EventStatus.COMPLETED:
+            awaited = self._without_word(operation.reporting)
+        ended = replace(
+            operation,
+            status=status,
+            ended_at=self.now,
+            waits_for="",
+            held_at=None,
+            lease_until=None,
+            outcome_unknown="",
+            outcome=outcome[-MAX_OUTCOME:],
+        )
+        if status is not EventStatus.COMPLETED:
             self.pause_rolling_update(
                 operation, f"{operation.id} is {status}: {outcome}".rstrip(": ")
             )
-        waiting = [o for o in self.operations.values() if o.waits_for == operation.id]
-        for other in sorted(waiting, key=start_order):
-            # A clock that was set back may have put its NotBefore ahead again.
-            self.start_if_ready(replace(other, waits_for=""))
+        self._await(ended, awaited)
+        if status is EventStatus.COMPLETED:
+            self._repair(ended)
+
+    def _repair(self, operation: Operation) -> None:
+        """Stop waiting for this operation's machines elsewhere: its end has brought them back."""
+        names = {key(name) for name in operation.machines}
+        for scope in [event.scope for event in operation.events]:
+            for other in self.live_in(scope):
+                if other.status.over and other.id != operation.id:
+                    left = tuple(name for name in other.awaited if key(name) not in names)
+                    if left != other.awaited:
+                        self._await(other, left)
+
+    def _await(self, operation: Operation, awaited: tuple[str, ...]) -> None:
+        """Set an operation that is over, and the machines that keep its domains down."""
+        up_at = None
+        if operation.status is EventStatus.COMPLETED and not awaited:
+            settle = max(
+                self.policy.settle_of(self.scopes[event.scope]) for event in operation.events
+            )
+            up_at = self.now + settle if settle else None
+        self.settle(replace(operation, awaited=awaited, up_at=up_at))
+
+    def settle(self, operation: Operation) -> None:
+        """Set an operation that is over; if its domains are up, let go on what waited for it."""
+        self.put(operation)
+        if not operation.down:
+            waiting = [o for o in self.operations.values() if o.waits_for == operation.id]
+            ready = [other for other in waiting if other.pending]
+            queued = [other for other in waiting if not other.pending]
+            for other in sorted(ready, key=start_order):
+                # A clock that was set back may have put its NotBefore ahead again.
+                self.start_if_ready(replace(other, waits_for=""))
+            for other in sorted(queued, key=queue_order):
+                self._announce_or_queue(replace(other, waits_for=""))
         self.continue_rolling_updates()
+
+    def look_for_returns(self, operation: Operation) -> None:
+        """Stop waiting for the machines of an operation that are back, or left the fleet."""
+        known = tuple(name for name in operation.awaited if key(name) in self.machines)
+        if operation.status is not EventStatus.RETURNING:
+            completed = operation.status is EventStatus.COMPLETED
+            left = self._without_word(known) if completed else known
+            if left != operation.awaited:
+                self._await(operation, left)
+            return
+        asked = {name: self._asked_again(operation, name) for name in known}
+        talking = {name for name, sight in asked.items() if sight is not None and sight.agent}
+        talking.update(operation.reporting)
+        returning = replace(
+            operation,
+            awaited=tuple(name for name, sight in asked.items() if sight is None),
+            reporting=tuple(name for name in operation.machines if name in talking),
+        )
+        if returning.awaited:
+            self.put(returning)
+        else:
+            self.end(returning, Trigger.SUCCEED, operation.outcome)
+
+    def _asked_again(self, operation: Operation, name: str) -> Sighting | None:
+        assert operation.carried_out_at is not None
+        sight = self.sighting(key(name))
+        return sight if sight and sight.asked_at > operation.carried_out_at else None
+
+    def _without_word(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the machines of the fleet whose agents do not say that they are back."""
+        return tuple(
+            name
+            for name in names
+            if key(name) in self.machines
+            and ((sight := self.sighting(key(name))) is None or sight.agent is not AgentStatus.BACK)
+        )
 
     def hold(self, operation: Operation) -> None:
         """Set a Scheduled operation, held, with what is left of its notice."""
@@ -278,7 +401,14 @@ class WorkingSet:
         if not self.maintenances:
             return
         under_way = {
-            (o.maintenance, o.rolling_update) for o in self.operations.values() if o.status.visible
+            (o.maintenance, o.rolling_update)
+            for o in self.operations.values()
+            if not o.status.over
+            or (
+                o.status is EventStatus.COMPLETED
+                and o.down
+                and any(self.policy.queues(self.scopes[event.scope]) for event in o.events)
+            )
         }
         for number in sorted(self.maintenances):
             for index, rolling in enumerate(self.maintenances[number].rolling_updates):
@@ -300,6 +430,7 @@ class WorkingSet:
             (other, event, name)
             for scope in dict.fromkeys(machine.scope for machine in step.machines)
             for other in self.live_in(scope)
+            if not other.status.over
             for event in other.events
             for name in event.machines
             if key(name) in names
@@ -333,12 +464,12 @@ class WorkingSet:
                 self.operations[operation_id],
                 self.snapshot.operations.get(operation_id),
             )
-            if before is not None and before.shown == after.shown:
+            if (before and before.shown) == after.shown:
                 continue
             for event in after.events:
                 if not event.silent:
                     incarnations[event.scope] = self.snapshot.scopes[event.scope].incarnation + 1
-            if before is None:
+            if before is None or before.shown is None:
                 events = tuple(
                     event if event.silent else replace(event, published=incarnations[event.scope])
                     for event in after.events
@@ -362,7 +493,7 @@ class WorkingSet:
             return
         done = (*rolling.done, *(machine.key for machine in machines))
         self._put_rolling_update(maintenance, index, done=done)
-        self.announce(number, step)
+        self.enter(number, step)
 
     def _put_rolling_update(self, maintenance: Maintenance, index: int, **changes: object) -> None:
         updates = list(maintenance.rolling_updates)
@@ -382,31 +513,68 @@ class WorkingSet:
             self._start(operation, StartCause.APPROVED if approved else StartCause.NOTICE_OVER)
 
     def _start(self, operation: Operation, cause: StartCause) -> None:
-        known = operation.id in self.operations
-        before, trigger = (operation.status, Trigger.START) if known else (None, Trigger.STRIKE)
-        status = lifecycle.step(operation.id, before, trigger)
+        known = self.operations.get(operation.id)
+        before = None if known is None else known.status
+        trigger = Trigger.START if before is EventStatus.SCHEDULED else Trigger.STRIKE
+        seen = {
+            name: sight
+            for name in operation.machines
+            if (sight := self.sighting(key(name))) is not None
+            and sight.asked_at > self.now - LISTENING
+        }
+        if operation.event_type in planner.ALL_DOMAINS_AT_ONCE:
+            seen = {}
         self.put(
-            replace(operation, status=status, start_cause=cause, started_at=self.now, waits_for="")
+            replace(
+                operation,
+                status=lifecycle.step(operation.id, before, trigger),
+                start_cause=cause,
+                started_at=self.now,
+                waits_for="",
+                awaited=tuple(seen),
+                reporting=tuple(name for name, sight in seen.items() if sight.agent),
+            )
         )
 
     def _obstacle(self, operation: Operation) -> Operation | None:
-        """Return an operation that has another update domain of one of its scopes down.
+        """Return an operation that has another update domain of one of its scopes down."""
+        return self._first_elsewhere(operation, lambda other, scope: other.down)
+
+    def _ahead(self, operation: Operation) -> Operation | None:
+        """Return an operation that must be over before this one is announced.
+
+        It takes another update domain of one of its scopes, and is down, announced, or queued
+        earlier.
+        """
+        turn = queue_order(operation)
+        return self._first_elsewhere(
+            operation,
+            lambda other, scope: (
+                self.policy.queues(scope)
+                and (other.down or other.pending or queue_order(other) < turn)
+            ),
+        )
+
+    def _first_elsewhere(
+        self, operation: Operation, matters: Callable[[Operation, Scope], bool]
+    ) -> Operation | None:
+        """Return a live operation in another update domain of one of its scopes.
 
         Of several it is the first by start order, so that the store's order does not decide.
         """
         if operation.event_type in planner.ALL_DOMAINS_AT_ONCE:
             return None
-        down = [
+        found = [
             other
             for event in operation.events
             for other in self.live_in(event.scope)
-            if other.status is EventStatus.STARTED
+            if matters(other, self.scopes[event.scope])
             and any(
                 theirs.scope == event.scope and theirs.update_domain != event.update_domain
                 for theirs in other.events
             )
         ]
-        return min(down, key=start_order, default=None)
+        return min(found, key=start_order, default=None)
 
     def _covered(self, operation: Operation) -> bool:
         return any(hold.covers(operation) for hold in self.holds)
@@ -415,6 +583,12 @@ class WorkingSet:
     def _index(by_scope: dict[str, dict[str, None]], operation: Operation) -> None:
         for event in operation.events:
             by_scope.setdefault(event.scope, {})[operation.id] = None
+
+
+def queue_order(operation: Operation) -> tuple[bool, datetime, int, int]:
+    """Sort key: what is announced; then the time, maintenance and ordinal of what is queued."""
+    ordinal = int(operation.id.partition(".")[2])
+    return not operation.pending, operation.announced_at, operation.maintenance, ordinal
 
 
 def start_order(operation: Operation) -> tuple[datetime, int, str]:

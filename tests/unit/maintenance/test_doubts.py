@@ -7,7 +7,7 @@ import pytest
 
 from builders import MINUTE, SECOND, Bench
 from forewarn.maintenance import commands, invariants
-from forewarn.maintenance.model import AuditAction, Intervention, Refused, Verdict
+from forewarn.maintenance.model import AuditAction, Intervention, Queueing, Refused, Verdict
 from forewarn.maintenance.working_set import MAX_OUTCOME
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
@@ -146,7 +146,7 @@ def test_what_there_is_not_cannot_be_resolved() -> None:
 
 
 def test_what_waits_for_a_doubtful_one_goes_on_when_it_is_resolved() -> None:
-    bench = Bench()
+    bench = Bench(queue=Queueing.START)
     bench.ask(REBOOT, "web-0")
     bench.ask(REBOOT, "web-1")
     bench.let_pass(15 * MINUTE)

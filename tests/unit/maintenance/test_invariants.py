@@ -45,7 +45,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (lambda o: replace(o, status=EventStatus.COMPLETED), "its status and its end disagree"),
     (lambda o: replace(o, status=EventStatus.FAILED), "its status and its end disagree"),
     (lambda o: replace(o, ended_at=NOW), "its status and its end disagree"),
-    (lambda o: replace(o, waits_for="9.1"), "it waits although it is not Scheduled"),
+    (lambda o: replace(o, waits_for="9.1"), "it waits although it has started"),
     (
         lambda o: replace(o, started_at=o.not_before - timedelta(microseconds=1)),
         "it started before its NotBefore",

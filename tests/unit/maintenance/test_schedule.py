@@ -7,7 +7,7 @@ import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench, mint
 from forewarn.maintenance import commands, decide
-from forewarn.maintenance.model import Approval, Refused, StartCause
+from forewarn.maintenance.model import Approval, Queueing, Refused, StartCause
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -131,6 +131,8 @@ def test_one_update_domain_is_down_at_a_time_and_the_next_says_for_what_it_waits
     assert bench.operation("2.1").start_cause is StartCause.NOTICE_OVER
     assert bench.operation("3.1").waits_for == "2.1"
     bench.finish("2.1", succeeded=False)
+    assert bench.operation("3.1").status is EventStatus.SCHEDULED
+    bench.decide(commands.AcknowledgeFailures(operations=("2.1",), by="ann"))
     assert bench.operation("3.1").status is EventStatus.STARTED
 
 
@@ -169,7 +171,7 @@ def test_the_same_domain_and_other_scopes_do_not_wait() -> None:
 
 
 def test_what_is_due_starts_in_the_order_of_not_before() -> None:
-    bench = Bench()
+    bench = Bench(queue=Queueing.START)
     bench.ask(REBOOT, "web-1", not_before=NOW + 30 * MINUTE)
     bench.ask(REBOOT, "web-0", not_before=NOW + 20 * MINUTE)
     bench.let_pass(40 * MINUTE)
@@ -190,7 +192,7 @@ def test_a_failure_a_preemption_and_a_deletion_wait_for_nothing() -> None:
 
 
 def test_others_wait_for_a_failure() -> None:
-    bench = Bench()
+    bench = Bench(queue=Queueing.START)
     bench.ask(REBOOT, "web-0", no_notice=True)
     bench.ask(REBOOT, "web-1")
     bench.approve(bench.event("2.1").id)
@@ -198,7 +200,7 @@ def test_others_wait_for_a_failure() -> None:
 
 
 def test_an_automatic_approval_waits_for_the_other_domain_too() -> None:
-    bench = Bench()
+    bench = Bench(queue=Queueing.START)
     bench.ask(REBOOT, "FrontEnd_IN_0", no_notice=True)
     bench.ask(REBOOT, "FrontEnd_IN_1", source=EventSource.USER)
     waiting = bench.operation("2.1")
@@ -424,7 +426,7 @@ def test_of_several_events_in_the_way_the_first_in_turn_is_named() -> None:
 
 
 def test_what_waited_and_is_no_longer_due_by_a_clock_set_back_starts_at_its_not_before() -> None:
-    bench = Bench()
+    bench = Bench(queue=Queueing.START)
     bench.ask(REBOOT, "web-0", no_notice=True)
     bench.ask(REBOOT, "web-1")
     bench.let_pass(15 * MINUTE)
@@ -439,7 +441,7 @@ def test_what_waited_and_is_no_longer_due_by_a_clock_set_back_starts_at_its_not_
 
 
 def test_what_waited_and_is_approved_starts_whatever_the_clock_says() -> None:
-    bench = Bench()
+    bench = Bench(queue=Queueing.START)
     bench.ask(REBOOT, "web-0", no_notice=True)
     bench.ask(REBOOT, "web-1")
     bench.approve(bench.event("2.1").id)

@@ -5,14 +5,14 @@ import pytest
 
 from builders import MINUTE, NOW, Bench
 from forewarn.maintenance import commands
-from forewarn.maintenance.model import Refused
+from forewarn.maintenance.model import Queueing, Refused
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
 
 
 def test_a_scope_moves_although_what_changed_before_it_shows_nothing() -> None:
-    bench = Bench()
+    bench = Bench(queue=Queueing.START)
     bench.ask(REBOOT, "web-0", no_notice=True)
     bench.ask(REBOOT, "web-1")
     bench.ask(REBOOT, "bastion")
@@ -63,7 +63,7 @@ def test_what_has_started_is_named_where_it_can_not_be_cancelled() -> None:
 
 
 def test_a_lapse_that_ends_at_this_instant_leaves_what_waits_waiting() -> None:
-    bench = Bench()
+    bench = Bench(queue=Queueing.START)
     bench.ask(REBOOT, "web-0", no_notice=True)
     bench.ask(REBOOT, "web-1")
     bench.let_pass(15 * MINUTE)

@@ -9,6 +9,7 @@ from forewarn.maintenance.model import (
     AuditAction,
     Intervention,
     Maintenance,
+    Queueing,
     Refused,
     RollingState,
     RollingUpdate,
@@ -159,6 +160,7 @@ def test_who_resumed_a_walk_and_why_it_had_stopped_is_written_down() -> None:
     said = []
     for step, by in (("1.1", "ann"), ("1.2", "bob")):
         carry_out(bench, step, succeeded=False)
+        bench.decide(commands.AcknowledgeFailures(operations=(step,), by=by))
         bench.now += MINUTE
         bench.decide(commands.ResumeRolling(1, by=by))
         said.append(
@@ -378,6 +380,7 @@ def test_only_a_host_is_indivisible() -> None:
 
 def test_two_hosts_with_two_domains_of_one_scope_are_not_down_together() -> None:
     bench = hosted()
+    bench.policy = msgspec.structs.replace(bench.policy, queue=Queueing.START)
     bench.ask(REBOOT, host="h2")
     assert shown(bench)["2.1"] == ("db-1", "web-2")
     bench.let_pass(15 * MINUTE)

@@ -1,0 +1,384 @@
+"""An update domain counts as down until its machines have recovered (protocol.md section 6)."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from builders import MINUTE, NOW, Bench, applied
+from forewarn.maintenance import commands, decide, fleet
+from forewarn.maintenance.model import Queueing, Refused, Sighting, StartCause
+from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
+
+REBOOT = EventType.REBOOT
+SECOND = timedelta(seconds=1)
+replace = msgspec.structs.replace
+
+
+def saw(bench: Bench, *machines: str, agent: AgentStatus | None = None) -> None:
+    for machine in machines:
+        bench.sightings[machine] = Sighting(asked_at=bench.now, version="2020-07-01", agent=agent)
+
+
+def look(bench: Bench, *operations: str) -> None:
+    bench.decide(commands.RecordReturns(operations))
+
+
+def acknowledge(bench: Bench, operation: str) -> None:
+    bench.decide(commands.AcknowledgeFailures(operations=(operation,), by="ann"))
+
+
+def carried_out(bench: Bench, operation: str, *, agent: AgentStatus | None = None) -> None:
+    """Start and finish an operation whose machines listened; they have not asked again."""
+    saw(bench, *bench.operation(operation).machines, agent=agent)
+    bench.approve(*(event.id for event in bench.operation(operation).events))
+    bench.finish(operation)
+
+
+def listened() -> Bench:
+    bench = Bench()
+    saw(bench, "web-0", "web-3")
+    bench.ask(REBOOT, "web-0", "web-3")
+    bench.approve(bench.event("1.1").id)
+    bench.now += MINUTE
+    return bench
+
+
+def status(bench: Bench, operation: str) -> EventStatus:
+    return bench.operation(operation).status
+
+
+def test_an_operation_is_over_when_each_machine_that_listened_has_asked_again() -> None:
+    bench = listened()
+    incarnation = bench.scope("web").incarnation
+    bench.finish("1.1", message="started again")
+    assert status(bench, "1.1") is EventStatus.RETURNING
+    assert bench.operation("1.1").awaited == ("web-0", "web-3")
+    assert bench.scope("web").incarnation == incarnation
+    bench.now += SECOND
+    saw(bench, "web-0")
+    look(bench, "1.1")
+    assert bench.operation("1.1").awaited == ("web-3",)
+    saw(bench, "web-3")
+    look(bench, "1.1")
+    assert status(bench, "1.1") is EventStatus.COMPLETED
+    assert bench.operation("1.1").outcome == "started again"
+    assert not bench.operation("1.1").down
+    assert bench.scope("web").incarnation == incarnation + 1
+
+
+def test_a_request_in_the_second_of_the_connectors_return_is_none_after_it() -> None:
+    bench = listened()
+    bench.finish("1.1")
+    saw(bench, "web-0", "web-3")
+    look(bench, "1.1")
+    assert status(bench, "1.1") is EventStatus.RETURNING
+
+
+def test_a_machine_that_did_not_listen_goes_by_the_connectors_word() -> None:
+    bench = Bench()
+    saw(bench, "web-0")
+    bench.now += 6 * MINUTE
+    saw(bench, "web-3")
+    bench.ask(REBOOT, "web-0", "web-3")
+    bench.approve(bench.event("1.1").id)
+    assert bench.operation("1.1").awaited == ("web-3",)
+    bench.ask(REBOOT, "web-1")
+    bench.finish("1.1")
+    bench.now += SECOND
+    saw(bench, "web-3")
+    look(bench, "1.1")
+    assert status(bench, "1.1") is EventStatus.COMPLETED
+
+
+def test_a_deleted_machine_is_not_awaited() -> None:
+    bench = Bench()
+    saw(bench, "batch_0", agent=AgentStatus.READY)
+    bench.ask(EventType.PREEMPT, "batch_0")
+    bench.let_pass(MINUTE)
+    bench.finish("1.1")
+    assert status(bench, "1.1") is EventStatus.COMPLETED
+    assert not bench.operation("1.1").down
+
+
+def test_a_machine_that_does_not_come_back_fails_its_operation() -> None:
+    bench = listened()
+    bench.finish("1.1")
+    assert decide.wakeup_at(bench.operation("1.1")) == bench.now + timedelta(seconds=300)
+    bench.now += SECOND
+    saw(bench, "web-3")
+    bench.let_pass(timedelta(seconds=298))
+    assert status(bench, "1.1") is EventStatus.RETURNING
+    bench.let_pass(SECOND)
+    assert status(bench, "1.1") is EventStatus.FAILED
+    assert "web-0 did not come back" in bench.operation("1.1").outcome
+    assert "web-3" not in bench.operation("1.1").outcome
+
+
+def test_a_machine_that_asked_in_time_is_seen_before_its_operation_fails() -> None:
+    bench = listened()
+    bench.finish("1.1")
+    bench.now += SECOND
+    saw(bench, "web-0", "web-3")
+    bench.let_pass(10 * MINUTE)
+    assert status(bench, "1.1") is EventStatus.COMPLETED
+
+
+def test_time_in_which_nobody_could_ask_is_no_time_to_come_back() -> None:
+    bench = listened()
+    bench.finish("1.1")
+    bench.decide(commands.ExtendNotices(10 * MINUTE))
+    bench.let_pass(14 * MINUTE)
+    assert status(bench, "1.1") is EventStatus.RETURNING
+    bench.let_pass(MINUTE)
+    assert status(bench, "1.1") is EventStatus.FAILED
+
+
+def test_another_domain_is_not_announced_until_the_first_is_up() -> None:
+    bench = listened()
+    bench.ask(REBOOT, "web-1")
+    assert status(bench, "2.1") is EventStatus.QUEUED
+    assert bench.operation("2.1").waits_for == "1.1"
+    assert bench.event("2.1").published == 0
+    incarnation = bench.scope("web").incarnation
+    bench.finish("1.1")
+    bench.now += SECOND
+    saw(bench, "web-0", "web-3")
+    look(bench, "1.1")
+    announced = bench.operation("2.1")
+    assert announced.status is EventStatus.SCHEDULED
+    assert (announced.announced_at, announced.waits_for) == (bench.now, "")
+    assert announced.not_before == bench.now + 15 * MINUTE
+    assert bench.event("2.1").published == bench.scope("web").incarnation == incarnation + 1
+
+
+def test_another_domain_is_queued_behind_one_that_is_only_announced() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, "web-1")
+    bench.ask(REBOOT, "web-3")
+    assert [status(bench, f"{n}.1") for n in (1, 2, 3)] == [
+        EventStatus.SCHEDULED,
+        EventStatus.QUEUED,
+        EventStatus.QUEUED,
+    ]
+    bench.cancel("1.1")
+    assert status(bench, "2.1") is EventStatus.SCHEDULED
+    assert bench.operation("3.1").waits_for == "2.1"
+    bench.cancel("2.1")
+    assert status(bench, "3.1") is EventStatus.SCHEDULED
+
+
+def test_what_is_queued_first_is_announced_first() -> None:
+    bench = Bench()
+    for machine in ("web-0", "web-1", "web-2", "web-4"):
+        bench.ask(REBOOT, machine)
+        bench.now += SECOND
+    bench.cancel("1.1")
+    assert [status(bench, f"{n}.1") for n in (2, 3, 4)] == [
+        EventStatus.SCHEDULED,
+        EventStatus.QUEUED,
+        EventStatus.QUEUED,
+    ]
+    bench.cancel("2.1")
+    assert status(bench, "3.1") is EventStatus.SCHEDULED
+    assert bench.operation("4.1").waits_for == "3.1"
+
+
+def test_what_is_queued_keeps_the_later_time_that_was_asked_for() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, "web-1", not_before=NOW + 60 * MINUTE)
+    bench.now += MINUTE
+    bench.cancel("1.1")
+    assert bench.operation("2.1").not_before == NOW + 60 * MINUTE
+
+
+def test_nobody_approves_what_is_not_announced() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, "web-1")
+    with pytest.raises(Refused) as unknown:
+        bench.approve(bench.event("2.1").id, scope="web")
+    assert unknown.value.code is ErrorCode.NOT_FOUND
+    with pytest.raises(Refused) as early:
+        bench.approve(bench.event("2.1").id)
+    assert early.value.code is ErrorCode.CONFLICT
+
+
+def test_what_is_queued_can_be_cancelled_postponed_and_superseded() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, "web-1")
+    bench.postpone("2.1", to=NOW + 60 * MINUTE)
+    assert status(bench, "2.1") is EventStatus.QUEUED
+    bench.ask(REBOOT, "web-2")
+    bench.cancel("3.1")
+    bench.ask(REBOOT, "web-1", no_notice=True)
+    assert [status(bench, f"{n}.1") for n in (2, 3, 4)] == [
+        EventStatus.CANCELED,
+        EventStatus.CANCELED,
+        EventStatus.STARTED,
+    ]
+
+
+def test_an_automatic_approval_begins_when_what_is_queued_is_announced() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "FrontEnd_IN_0", no_notice=True)
+    bench.ask(REBOOT, "FrontEnd_IN_1", source=EventSource.USER)
+    assert status(bench, "2.1") is EventStatus.QUEUED
+    bench.finish("1.1")
+    assert bench.operation("2.1").start_cause is StartCause.APPROVED
+
+
+def test_a_scope_may_announce_and_wait_to_start_only() -> None:
+    bench = Bench()
+    web = replace(bench.scope("web"), queue=Queueing.START)
+    bench.snapshot = replace(bench.snapshot, scopes=bench.snapshot.scopes | {"web": web})
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, "web-1")
+    assert status(bench, "2.1") is EventStatus.SCHEDULED
+    bench.approve(bench.event("1.1").id)
+    bench.approve(bench.event("2.1").id)
+    assert bench.operation("2.1").waits_for == "1.1"
+
+
+def test_a_domain_is_up_when_the_agents_that_speak_have_said_that_they_are_back() -> None:
+    bench = listened()
+    bench.ask(REBOOT, "web-1")
+    saw(bench, "web-0", agent=AgentStatus.READY)
+    bench.finish("1.1")
+    bench.now += SECOND
+    saw(bench, "web-0", agent=AgentStatus.READY)
+    saw(bench, "web-3")
+    look(bench, "1.1")
+    assert status(bench, "1.1") is EventStatus.COMPLETED
+    assert bench.operation("1.1").awaited == ("web-0",)
+    assert status(bench, "2.1") is EventStatus.QUEUED
+    saw(bench, "web-0", agent=AgentStatus.RECOVERING)
+    look(bench, "1.1")
+    assert status(bench, "2.1") is EventStatus.QUEUED
+    saw(bench, "web-0", agent=AgentStatus.BACK)
+    look(bench, "1.1")
+    assert status(bench, "2.1") is EventStatus.SCHEDULED
+
+
+def test_the_word_of_an_agent_is_awaited_though_another_client_asked_first() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    saw(bench, "web-0", agent=AgentStatus.READY)
+    bench.approve(bench.event("1.1").id)
+    bench.finish("1.1")
+    bench.now += SECOND
+    saw(bench, "web-0")  # the service forgot the word when it was restarted
+    look(bench, "1.1")
+    assert bench.operation("1.1").awaited == ("web-0",)
+
+
+def test_a_domain_settles_before_it_is_up() -> None:
+    bench = listened()
+    bench.policy = replace(bench.policy, settle=MINUTE)
+    bench.ask(REBOOT, "web-1")
+    bench.finish("1.1")
+    bench.now += SECOND
+    saw(bench, "web-0", "web-3")
+    look(bench, "1.1")
+    assert status(bench, "1.1") is EventStatus.COMPLETED
+    assert decide.wakeup_at(bench.operation("1.1")) == bench.now + MINUTE
+    bench.let_pass(59 * SECOND)
+    assert status(bench, "2.1") is EventStatus.QUEUED
+    bench.let_pass(SECOND)
+    assert status(bench, "2.1") is EventStatus.SCHEDULED
+
+
+def test_a_failure_leaves_its_domain_down_until_it_is_acknowledged() -> None:
+    bench = listened()
+    bench.ask(REBOOT, "web-1")
+    bench.finish("1.1", succeeded=False)
+    look(bench, "1.1")
+    assert status(bench, "2.1") is EventStatus.QUEUED
+    acknowledge(bench, "1.1")
+    assert status(bench, "2.1") is EventStatus.SCHEDULED
+    acknowledge(bench, "1.1")
+    assert bench.operation("1.1").acknowledged_by == "ann"
+
+
+def test_a_failure_leaves_its_domain_down_until_a_later_operation_completes_there() -> None:
+    bench = listened()
+    bench.ask(REBOOT, "web-1")
+    bench.finish("1.1", succeeded=False)
+    bench.sightings.clear()
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    bench.finish("3.1")
+    assert bench.operation("1.1").awaited == ("web-3",)
+    bench.ask(EventType.REDEPLOY, "web-3", no_notice=True)
+    bench.finish("4.1")
+    assert not bench.operation("1.1").down
+    assert status(bench, "2.1") is EventStatus.SCHEDULED
+
+
+def test_a_failure_leaves_its_domain_down_until_its_machines_are_removed() -> None:
+    bench = listened()
+    bench.ask(REBOOT, "web-1")
+    bench.finish("1.1", succeeded=False)
+    removed = fleet.remove(bench.snapshot, ["web-0", "web-3"])
+    bench.snapshot = applied(bench.snapshot, removed.changes)
+    look(bench, "1.1")
+    assert status(bench, "2.1") is EventStatus.SCHEDULED
+
+
+def test_a_later_operation_of_the_same_domain_waits_for_nothing() -> None:
+    bench = listened()
+    bench.finish("1.1", succeeded=False)
+    bench.ask(REBOOT, "web-0")
+    assert status(bench, "2.1") is EventStatus.SCHEDULED
+
+
+def test_an_acknowledgement_ends_the_wait_for_an_agent_too() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    carried_out(bench, "1.1", agent=AgentStatus.HELD)
+    bench.ask(REBOOT, "web-1")
+    bench.now += SECOND
+    saw(bench, "web-0", agent=AgentStatus.HELD)
+    look(bench, "1.1")
+    assert (status(bench, "1.1"), status(bench, "2.1")) == (
+        EventStatus.COMPLETED,
+        EventStatus.QUEUED,
+    )
+    acknowledge(bench, "1.1")
+    assert status(bench, "2.1") is EventStatus.SCHEDULED
+    with pytest.raises(Refused):
+        acknowledge(bench, "1.1")
+
+
+def test_a_rolling_update_goes_on_when_the_domain_before_is_up() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    carried_out(bench, "1.1", agent=AgentStatus.READY)
+    bench.now += SECOND
+    saw(bench, "web-0", "web-3", agent=AgentStatus.RECOVERING)
+    look(bench, "1.1")
+    assert status(bench, "1.1") is EventStatus.COMPLETED
+    assert "1.2" not in bench.snapshot.operations
+    saw(bench, "web-0", "web-3", agent=AgentStatus.BACK)
+    look(bench, "1.1")
+    assert status(bench, "1.2") is EventStatus.SCHEDULED
+
+
+def test_a_rolling_update_that_is_resumed_waits_for_its_failure_to_be_acknowledged() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, scope="web")
+    bench.approve(bench.event("1.1").id)
+    bench.finish("1.1", succeeded=False)
+    bench.decide(commands.ResumeRolling(1, by="ann"))
+    assert status(bench, "1.2") is EventStatus.QUEUED
+    assert bench.operation("1.2").waits_for == "1.1"
+    acknowledge(bench, "1.1")
+    assert status(bench, "1.2") is EventStatus.SCHEDULED
+
+
+def test_an_unforeseen_failure_of_another_domain_waits_for_nothing() -> None:
+    bench = listened()
+    bench.ask(REBOOT, "web-1", no_notice=True)
+    assert status(bench, "2.1") is EventStatus.STARTED
