@@ -9,7 +9,7 @@ from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.unit_of_work import UnitOfWork, Work
 from forewarn.control.writer import ThreadWriter
-from forewarn.maintenance.model import Changes
+from forewarn.maintenance.model import Changes, Policy, Queueing
 from forewarn.store.port import Store
 
 
@@ -23,7 +23,7 @@ class Busy:
         self.feed.subscribe(self.told.append)
         self.clock = ManualClock(NOW)
         self.writer = ThreadWriter(self.store, self.clock, self.feed)
-        self.plane = Plane(self.writer, mint("c"))
+        self.plane = Plane(self.writer, mint("c"), Policy(queue=Queueing.START))
         self._go, self._entered = threading.Event(), threading.Event()
 
     def hold(self) -> None:

@@ -12,7 +12,7 @@ from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance.model import Changes, Operation
+from forewarn.maintenance.model import Changes, Operation, Policy, Queueing
 from forewarn.maintenance.planner import Plan, Request
 from forewarn.store import memory
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
@@ -28,7 +28,11 @@ class House:
         self.feed = Changefeed()
         self.told: list[Changes] = []
         self.feed.subscribe(self.told.append)
-        self.plane = Plane(InlineWriter(self.store, self.clock, self.feed), mint("b"))
+        self.plane = Plane(
+            InlineWriter(self.store, self.clock, self.feed),
+            mint("b"),
+            Policy(queue=Queueing.START),
+        )
         self.plane.apply_fleet(FLEET).result()
 
     def ask(self, event_type: EventType, *machines: str, **more: Any) -> Plan:

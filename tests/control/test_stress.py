@@ -178,7 +178,7 @@ class Mirror:
             before = self.live.pop(operation.id, None)
             if before is not None and before.attempt > operation.attempt:
                 self._wrong.append(f"{operation.id} was told of out of order")
-            if operation.status.visible:
+            if operation.live:
                 self.live[operation.id] = operation
         for scope in changes.scopes:
             if scope.incarnation < self.incarnations.get(scope.key, 0):
@@ -267,6 +267,10 @@ class Stress:
                     if operation.status is EventStatus.SCHEDULED and not operation.approved:
                         await self._asked(
                             lambda o=operation: self.plane.approve_for_guests([o.id], by="anna")
+                        )
+                    if operation.status is EventStatus.FAILED:
+                        await self._asked(
+                            lambda o=operation: self.plane.acknowledge([o.id], by="anna")
                         )
                     if operation.outcome_unknown:
                         await self._asked(lambda o=operation: self._resolved(o))

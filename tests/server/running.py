@@ -35,6 +35,7 @@ class Sightings:
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
         self.sightings: dict[str, Sighting] = {}
+        self.asked_again: list[str] = []
         self.filled: tuple[int, int, int] = (0, 0, 0)
         self.learned: list[Changes] = []
         self.closed = False
@@ -65,6 +66,9 @@ class Sightings:
         reason: str = "",
     ) -> None:
         self.sightings[machine] = Sighting(asked_at=at, version=version, agent=agent, reason=reason)
+
+    def ask_again(self, operation: Operation) -> None:
+        self.asked_again.append(operation.id)
 
     def seen(self, machine_key: str) -> Sighting | None:
         return self.sightings.get(machine_key)

@@ -18,6 +18,7 @@ from forewarn.maintenance.model import (
     Maintenance,
     Operation,
     Profile,
+    Queueing,
     RollingState,
     RollingUpdate,
     Scope,
@@ -137,6 +138,8 @@ SCOPES = every(
     priority=st.sampled_from(Priority),
     automatically_approve=st.lists(st.sampled_from(EventType), max_size=2).map(tuple),
     terminate_notice_minutes=st.none() | INT32,
+    queue=st.none() | st.sampled_from(Queueing),
+    settle_seconds=st.none() | INT32,
     asked_at=st.none() | MOMENTS,
 )
 APPROVALS = every(Approval, kind=st.sampled_from(ApproverKind), at=MOMENTS)
@@ -173,6 +176,11 @@ OPERATIONS = every(
     held_at=st.none() | MOMENTS,
     notice_left_seconds=INT64,
     repeat_after=INT64,
+    carried_out_at=st.none() | MOMENTS,
+    awaited=st.lists(SOME, max_size=3).map(tuple),
+    reporting=st.lists(SOME, max_size=3).map(tuple),
+    back_by=st.none() | MOMENTS,
+    up_at=st.none() | MOMENTS,
     interventions=INTERVENTIONS,
 )
 WALKS = every(

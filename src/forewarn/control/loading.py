@@ -71,13 +71,13 @@ def around(
 
     Where one of them may end, `rolling` adds what the rolling updates need that go on then.
     """
-    live = (operation for operation in operations.values() if operation.status.visible)
+    live = (operation for operation in operations.values() if operation.live)
     return _snapshot(unit, operations, _scopes_of(live), {}, rolling=rolling)
 
 
 def ending(unit: UnitOfWork, operations: dict[str, Operation]) -> Snapshot:
     """Return what the end of operations may concern: rolling updates, and their own machines."""
-    live = (operation for operation in operations.values() if operation.status.visible)
+    live = (operation for operation in operations.values() if operation.live)
     names = {key(name) for operation in operations.values() for name in operation.machines}
     own = unit.machines(names)
     return _snapshot(unit, operations, _scopes_of(live), own, rolling=True)

@@ -28,9 +28,11 @@ from forewarn.maintenance.model import (
     HoldKind,
     Operation,
     Policy,
+    Sightings,
     Snapshot,
     Verdict,
     key,
+    unseen,
 )
 from forewarn.maintenance.working_set import Decision
 from forewarn.vocabulary import ApproverKind, EventStatus
@@ -72,6 +74,7 @@ class Plane:
         mint: Gives a new GUID at each call.
         policy: What the settings decide about the rules.
         may_start: Tells whether anything may start now; asked in each transaction.
+        sighting: Tells what a machine's requests told last.
     """
 
     def __init__(
@@ -81,12 +84,14 @@ class Plane:
         policy: Policy = decide.ALWAYS_ON,
         *,
         may_start: Callable[[], bool] = lambda: True,
+        sighting: Sightings = unseen,
     ) -> None:
         self._writer = writer
         self._mint = mint
         self._policy = policy
         self._halted = msgspec.structs.replace(policy, starts=False)
         self._may_start = may_start
+        self._sighting = sighting
 
     # The fleet.
 
@@ -238,7 +243,7 @@ class Plane:
         for reference in references:
             named |= loading.resolve(unit, reference)
         command = commands.AcknowledgeFailures(operations=tuple(named), by=by)
-        return self._run(unit, loading.around(unit, named), command)
+        return self._run(unit, loading.around(unit, named, rolling=True), command)
 
     @_job
     def record_requests(self, unit: UnitOfWork, scopes: Collection[str]) -> Work[None]:
@@ -274,7 +279,18 @@ class Plane:
         if not due:
             return Work(0)
         command = commands.AdvanceTime(tuple(due))
-        return Work(len(due), self._decide(unit, loading.around(unit, due), command).changes)
+        if all(operation.pending for operation in due.values()):
+            snapshot = loading.around(unit, due)
+        else:  # some are over, or come up, and let others go on
+            snapshot = loading.ending(unit, due)
+        return Work(len(due), self._decide(unit, snapshot, command).changes)
+
+    @_job
+    def record_returns(self, unit: UnitOfWork, operations: Collection[str]) -> Work[Operations]:
+        """Look again at the machines that these operations await."""
+        known = unit.operations(operations)
+        command = commands.RecordReturns(tuple(known))
+        return self._run(unit, loading.ending(unit, known), command)
 
     @_job
     def next_wakeup(self, unit: UnitOfWork) -> Work[datetime | None]:
@@ -393,7 +409,9 @@ class Plane:
     def _decide(self, unit: UnitOfWork, snapshot: Snapshot, command: commands.Command) -> Decision:
         """Decide, and check what the decision leads to before it is saved."""
         policy = self._policy if self._may_start() else self._halted
-        decision = decide.decide(snapshot, command, unit.now, self._mint, policy)
+        decision = decide.decide(
+            snapshot, command, unit.now, self._mint, policy, sighting=self._sighting
+        )
         changes = decision.changes
         if changes:
             after = Snapshot(

@@ -111,7 +111,7 @@ class UnitOfWork:
         return self.operations([i for e in event_ids if (i := self._by_event[e]) is not None])
 
     def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
-        """Return what is Scheduled or Started in these scopes, or anywhere, by id."""
+        """Return what is live in these scopes, or anywhere, by id."""
         if scopes is None:
             return self.store.live_operations()
         if missing := _missing(self._whole["live"], scopes):
@@ -121,7 +121,7 @@ class UnitOfWork:
         if len(ids) > 1 and len(scopes) > 1:  # in the order of reading: a set of scopes has none
             ids = sorted(set(ids), key=self._order.__getitem__)
         known = self._operations
-        return {i: found for i in ids if (found := known[i]) is not None and found.status.visible}
+        return {i: found for i in ids if (found := known[i]) is not None and found.live}
 
     def open_maintenances(self) -> dict[int, Maintenance]:
         """Return the maintenances that are open, by number, the oldest first."""

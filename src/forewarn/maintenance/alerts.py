@@ -4,7 +4,7 @@ An alert goes with its cause: a failure when somebody acknowledges it, a hold wh
 an unapproved event when it starts, a doubted clock when it is trusted again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -25,6 +25,9 @@ STUCK_FACTOR = 5
 
 LEAST_STUCK = timedelta(minutes=10)
 """An operation that is expected to last seconds may still last this long."""
+
+NOT_BACK_AFTER = timedelta(minutes=5)
+"""How long agents may take to bring their machines back to work before somebody looks."""
 
 SILENT_AFTER = timedelta(minutes=2)
 """How long after the service's start a machine may not have asked: the service forgets who asked
@@ -48,6 +51,8 @@ class AlertKind(StrEnum):
     """It starts within CLOSE, and its guests have not approved."""
     UNSEEN = "unseen"
     """Its machines use an api-version that does not show it, or do not ask."""
+    NOT_BACK = "not-back"
+    """It is over, and agents of its machines have not said that they are back."""
     AGENT_HELD = "agent-held"
     """An agent could not prepare its machine, and does not approve."""
     DOUBTED = "doubted"
@@ -105,11 +110,16 @@ def items(
         up_since: When the service started: since then it knows who asks.
         clock: Why the time of day is doubted; None while it is trusted.
     """
+    operations = tuple(operations)
+    waiting: dict[str, list[str]] = {}
+    for operation in operations:
+        waiting.setdefault(operation.waits_for, []).append(operation.id)
     found = [
         (kind, operation.id, message, since)
         for operation in operations
-        for kind, message, since in _of_operation(
-            operation, audiences.get(operation.id), now, up_since
+        for kind, message, since in (
+            *_of_ended(operation, waiting.get(operation.id, ()), now),
+            *_of_live(operation, audiences.get(operation.id), now, up_since),
         )
     ]
     for hold in holds:
@@ -132,14 +142,25 @@ def items(
     return sorted(alerts, key=lambda alert: (alert.since, alert.kind, alert.about))
 
 
-def _of_operation(
+def _of_ended(
+    operation: Operation, waiting: Sequence[str], now: datetime
+) -> Iterator[tuple[AlertKind, str, datetime]]:
+    if operation.ended_at is None:
+        return
+    waits = f"; {listed(waiting)} {'waits' if len(waiting) == 1 else 'wait'}" if waiting else ""
+    if operation.status is EventStatus.FAILED and not operation.acknowledged_by:
+        message = f"{operation.event_type} failed: {operation.outcome}".removesuffix(": ")
+        yield AlertKind.FAILED, message + waits, operation.ended_at
+    completed = operation.status is EventStatus.COMPLETED
+    if completed and operation.awaited and now - operation.ended_at >= NOT_BACK_AFTER:
+        message = f"agents that have not said they are back: {listed(operation.awaited)}"
+        yield AlertKind.NOT_BACK, message + waits, operation.ended_at
+
+
+def _of_live(
     operation: Operation, audience: Audience | None, now: datetime, up_since: datetime
 ) -> Iterator[tuple[AlertKind, str, datetime]]:
     what = str(operation.event_type)
-    if operation.status is EventStatus.FAILED and not operation.acknowledged_by:
-        assert operation.ended_at is not None
-        message = f"{what} failed: {operation.outcome}".removesuffix(": ")
-        yield AlertKind.FAILED, message, operation.ended_at
     if operation.status is EventStatus.STARTED:
         assert operation.started_at is not None
         if operation.outcome_unknown:

@@ -35,7 +35,7 @@ from forewarn.maintenance.model import (
     unseen,
 )
 from forewarn.maintenance.working_set import MAX_OUTCOME, Decision, WorkingSet, start_order
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
 ALWAYS_ON = Policy()
 """The rules where the settings say nothing."""
@@ -68,6 +68,20 @@ def wakeup_at(operation: Operation) -> datetime | None:
     if operation.held_at is not None:
         return None if operation.silent else operation.not_before
     return AT_ONCE if operation.approved else operation.not_before
+
+
+def has_returned(operation: Operation, sighting: Sightings) -> bool:
+    """Tell whether a machine that an operation awaits has asked, or said that it is back."""
+    for name in operation.awaited:
+        seen = sighting(key(name))
+        if seen is None or operation.status is EventStatus.FAILED:
+            continue
+        if operation.carried_out_at is not None and not operation.status.over:
+            if seen.asked_at > operation.carried_out_at:
+                return True
+        elif seen.agent is AgentStatus.BACK:
+            return True
+    return False
 
 
 def decide(

@@ -21,6 +21,7 @@ from forewarn.maintenance.model import (
     Machine,
     Operation,
     Profile,
+    Queueing,
     Refused,
     Scope,
     Snapshot,
@@ -99,6 +100,8 @@ class ScopeEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str
     update_domains: Annotated[int, msgspec.Meta(ge=1, le=MAX_UPDATE_DOMAINS)] = 5
     automatically_approve: tuple[EventType, ...] = ()
+    queue: Queueing | None = None
+    settle_seconds: Annotated[int, msgspec.Meta(ge=0, le=24 * 3600)] | None = None
     listener: Text = ""
 
 
@@ -601,7 +604,7 @@ def _check_live(
     busy = {
         key(name): event.id
         for operation in operations
-        if operation.status.visible
+        if not operation.status.over
         for event in operation.events
         for name in event.machines
     }

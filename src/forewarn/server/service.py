@@ -26,10 +26,11 @@ from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.plane import Plane
+from forewarn.control.returns import ReturnWatch
 from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
-from forewarn.maintenance.model import Changes, Enablement, Policy
+from forewarn.maintenance.model import Changes, Enablement, Policy, Queueing
 from forewarn.server import secret_files, sockets
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import api, auth, connections
@@ -96,13 +97,18 @@ class Service:
         watch = self._watch = ServiceClock(clock, real, settings.clock.scale)
         self._writer = ThreadWriter(store, watch, self._feed, real)
         self._plane = Plane(
-            self._writer, mint, policy_of(settings.rules), may_start=watch.may_start
+            self._writer,
+            mint,
+            policy_of(settings.rules),
+            may_start=watch.may_start,
+            sighting=lambda machine: self._guests.seen(machine),  # noqa: PLW0108 - made below
         )
         self._guests = guests(self._plane, watch)
         self._inventory = Inventory(self._guests.machines, self._guests.seen)
         self._heartbeat = Heartbeat(self._plane, watch, real)
         keep = timedelta(days=settings.history.retention_days)
         self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
+        self._returns = ReturnWatch(self._plane, watch, self._guests.seen, self._guests.ask_again)
         self._executor = Executor(
             self._plane,
             connector_of(settings, watch, os.environ),
@@ -150,12 +156,14 @@ class Service:
         )
         self._guests.fill(scopes.values(), machines.values(), operations.values())
         self._inventory.fill(scopes.values(), operations.values())
+        self._returns.fill(operations.values())
         for learn in (
             self._guests.learn,
             self._counted.learn,  # before the inventory forgets what was
             self._inventory.learn,
             self._ticker.learn,
             self._executor.learn,
+            self._returns.learn,
             _tell,
         ):
             self._feed.subscribe(learn)
@@ -171,6 +179,7 @@ class Service:
         self._start("the heartbeat", self._heartbeat.run())
         self._start("the ticker", self._ticker.run())
         self._start("the executor", self._executor.run())
+        self._start("the watch for returns", self._returns.run())
         self._state = ""
         return Opened(
             operators=operators,
@@ -205,6 +214,7 @@ class Service:
                 server.should_exit = True
             await asyncio.gather(self._guests.close(), *self._serving, return_exceptions=True)
             self._ticker.stop()
+            self._returns.stop()
             self._executor.stop()
             for task in self._watching:
                 task.cancel()
@@ -285,6 +295,9 @@ def policy_of(rules: RulesSettings) -> Policy:
         enablement=Enablement(rules.enablement),
         disable_after=timedelta(seconds=rules.disable_after_seconds),
         user_initiated_limit=rules.user_initiated_limit,
+        queue=Queueing(rules.queue),
+        settle=timedelta(seconds=rules.settle_seconds),
+        back=timedelta(seconds=rules.back_seconds),
     )
 
 

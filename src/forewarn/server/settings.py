@@ -122,6 +122,17 @@ class RulesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     two minutes; useful only to test a client."""
     user_initiated_limit: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     """How many events of maintenance with source User may be pending; 0 is no limit."""
+    queue: Literal["announcement", "start"] = "announcement"
+    """What maintenance does while another update domain of its scope is down or announced. By
+    default it is not announced, because guests prepare when they read an event. `start`: it is
+    announced, and waits to start; for guests that prepare at the last moment. A scope of the fleet
+    file may have its own."""
+    back_seconds: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 300.0
+    """How long a machine that was listening may take to ask for events again after its maintenance
+    was carried out. Then the operation has failed. By default five minutes: a slow boot."""
+    settle_seconds: Annotated[float, msgspec.Meta(ge=0, le=24 * 3600)] = 0.0
+    """How long an update domain still counts as down after its machines are back, such as for
+    caches to fill. A scope of the fleet file may have its own."""
     rate_per_second: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 50.0
     """Requests a second and machine, approvals not counted; more get 429. 0 is no limit. Three
     agents that poll ten times a second stay below 50; Azure's limit is 5."""

@@ -225,6 +225,7 @@ class MemoryStore:
             for operation in self.all_operations.values()
             if operation.ended_at is not None
             and operation.ended_at < ended_before
+            and not operation.live
             and operation.maintenance not in self.open
         ]
         gone = [operation for *_, operation in heapq.nsmallest(limit, old)]
@@ -269,7 +270,7 @@ class MemoryStore:
             self.open.pop(number, None)
 
     def _index_operation(self, name: str, old: Operation | None, new: Operation | None) -> None:
-        stays = new is not None and new.status.visible
+        stays = new is not None and new.live
         if old is not None and not (new is not None and stays and new.events is old.events):
             for event in old.events:
                 self._by_event.pop(event.id, None)

@@ -50,7 +50,6 @@ _machines = tables.machines.c
 _maintenances = tables.maintenances.c
 _operations = tables.operations.c
 _events = tables.events.c
-_visible = [status for status in EventStatus if status.visible]
 _to_carry_out = and_(_operations.status == EventStatus.STARTED, _operations.outcome_unknown == "")
 
 
@@ -146,7 +145,7 @@ class SqlReading:
 
     def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
         if scopes is None:
-            return self._operations(_select_operations().where(_operations.status.in_(_visible)))
+            return self._operations(_select_operations().where(_operations.live))
         live = select(_events.operation).where(_events.live)
         return self._operations_with(live, _events.scope, scopes)
 

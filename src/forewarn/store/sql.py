@@ -150,7 +150,11 @@ class SqlTransaction(SqlReading):
         still_open = select(tables.maintenances.c.number).where(tables.maintenances.c.open)
         old = (
             select(operations.id, operations.maintenance)
-            .where(operations.ended_at < ended_before, operations.maintenance.not_in(still_open))
+            .where(
+                operations.ended_at < ended_before,
+                ~operations.live,
+                operations.maintenance.not_in(still_open),
+            )
             .order_by(operations.ended_at, operations.sequence)
             .limit(limit)
         )
@@ -193,7 +197,7 @@ class SqlTransaction(SqlReading):
         changed: list[Row] = []
         moved: set[str] = set()
         for operation in operations.values():
-            beside = {"operation": operation.id, "live": operation.status.visible}
+            beside = {"operation": operation.id, "live": operation.live}
             for position, event in enumerate(operation.events):
                 beside["position"] = position
                 before, as_before = stored.pop(event.id, (None, None))

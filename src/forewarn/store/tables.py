@@ -101,10 +101,13 @@ operations = Table(
     ),
     # `wakeup_at` of what is stored, so that what is due is one look into an index.
     Column("wakeup_at", Instant),
+    # `Operation.live`, so that what is live is found beside any length of history.
+    Column("live", Boolean, nullable=False),
     UniqueConstraint("id"),
     Index(None, "maintenance"),
     Index(None, "announced_at", "sequence"),
     Index(None, "wakeup_at", "sequence"),
+    Index(None, "live", "sequence"),
     Index(None, "status", "lease_until"),
     Index(None, "status", "announced_at", "sequence"),
     Index(None, "ended_at", "sequence"),
@@ -116,7 +119,7 @@ events = Table(
     *columns(model.Event),
     Column("operation", Text, ForeignKey("operations.id", ondelete="CASCADE"), nullable=False),
     Column("position", BigInteger, nullable=False),
-    # Whether it is Scheduled or Started: what is live in a scope is found beside any history.
+    # Its operation's: what is live in a scope is found beside any history.
     Column("live", Boolean, nullable=False),
     PrimaryKeyConstraint("id"),
     Index(None, "operation", "position"),
@@ -160,7 +163,9 @@ settings = Table(
 SCOPES = Mapping(model.Scope, scopes, key=attrgetter("key"))
 MACHINES = Mapping(model.Machine, machines, key=attrgetter("key"))
 MAINTENANCES = Mapping(model.Maintenance, maintenances, open=attrgetter("open"))
-OPERATIONS = Mapping(model.Operation, operations, wakeup_at=decide.wakeup_at)
+OPERATIONS = Mapping(
+    model.Operation, operations, wakeup_at=decide.wakeup_at, live=attrgetter("live")
+)
 EVENTS = Mapping(model.Event, events)
 HOLDS = Mapping(model.Hold, holds)
 TOMBSTONES = Mapping(model.Tombstone, tombstones, key=attrgetter("key"))

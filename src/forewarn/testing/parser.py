@@ -450,7 +450,7 @@ def _expectation(words: "_Words") -> Statement:
 
 def _expected_event(words: "_Words") -> ExpectedEvent:
     event_type = words.one_of(EventType, "'nothing', or a type")
-    if words.is_one_of(status for status in EventStatus if not status.visible):
+    if words.is_one_of(status for status in EventStatus if status.over):
         raise words.error("Scheduled or Started: guests never see another status")
     status = words.one_of(EventStatus, "a status")
     words.need("of")

@@ -21,11 +21,11 @@ few. When there are more, all are rendered again."""
 
 
 def shown(operation: Operation, event: model.Event) -> document.Event:
-    """Return an operation's event as guests read it; the operation is Scheduled or Started."""
+    """Return an operation's event as guests read it; the operation is visible."""
     scheduled = operation.status is EventStatus.SCHEDULED
     return document.Event(
         event_id=event.id,
-        status=operation.status,
+        status=EventStatus.SCHEDULED if scheduled else EventStatus.STARTED,
         event_type=operation.event_type,
         resources=event.machines,
         not_before=operation.not_before if scheduled else None,

@@ -11,6 +11,7 @@ answered from there; if it is removed, it is refused as any stranger is.
 
 import asyncio
 from collections import deque
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -92,6 +93,12 @@ class LongPolls:
         poll.is_over = True
         self._queue(poll)
         self._wake_soon()
+
+    def end_all(self, scopes: Collection[str], machines: Collection[str]) -> None:
+        """Have the requests of these machines answered soon, found by their scopes (keys)."""
+        for scope in scopes:
+            for poll in [p for p in self._of_scope.get(scope, ()) if p.machine in machines]:
+                self.end(poll)
 
     def _queue(self, poll: LongPoll) -> None:
         if not poll.is_queued:

@@ -18,6 +18,7 @@ from forewarn.maintenance.model import (
     Policy,
     Scope,
     Sighting,
+    key,
 )
 from forewarn.protocol import exchange
 from forewarn.server import secret_files
@@ -138,6 +139,12 @@ class GuestPlane:
         Any thread may ask.
         """
         return self._registry.seen(machine_key)
+
+    def ask_again(self, operation: Operation) -> None:
+        """End the waiting requests of the machines that an operation awaits."""
+        self._connections.long_polls.end_all(
+            {event.scope for event in operation.events}, {*map(key, operation.awaited)}
+        )
 
     def figures(self) -> Figures:
         """Return what was counted so far."""

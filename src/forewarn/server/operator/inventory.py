@@ -41,7 +41,7 @@ class Inventory:
         self.sighting = sighting
         self.scopes: dict[str, Scope] = {}
         self.operations: dict[str, Operation] = {}
-        """Those that are Scheduled or Started, by id."""
+        """Those that are live, by id."""
         self._orders: dict[str, list[str]] = {}
 
     def fill(self, scopes: Iterable[Scope], operations: Iterable[Operation]) -> None:
@@ -57,7 +57,7 @@ class Inventory:
         for name in changes.removed_scopes:
             self.scopes.pop(name, None)
         for operation in changes.operations:
-            if operation.status.visible:
+            if operation.live:
                 self.operations[operation.id] = operation
             else:
                 self.operations.pop(operation.id, None)
@@ -82,7 +82,7 @@ class Inventory:
     def live(self, *, scope: str = "", machine: str = "") -> Iterator[tuple[Operation, Event]]:
         """Yield the live events of a scope, of a machine (keys), or all of them."""
         for operation in self.operations.values():
-            for event in operation.events:
+            for event in () if operation.status.over else operation.events:
                 if scope and event.scope != scope:
                     continue
                 if machine and machine not in map(key, event.machines):

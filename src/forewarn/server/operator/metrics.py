@@ -91,7 +91,7 @@ class OperationMetrics:
         """Count what changed."""
         for operation in changes.operations:
             before = self._inventory.operations.get(operation.id)
-            if before is not None or operation.status.visible:  # else it was only acknowledged
+            if before is not None or not operation.status.over:  # else it was only acknowledged
                 self._count(before, operation)
 
     def _count(self, before: Operation | None, operation: Operation) -> None:
@@ -100,9 +100,9 @@ class OperationMetrics:
         for event in operation.events:
             if event.approval is not None and event.id not in approved:
                 self._approvals.labels(event.approval.kind).inc()
-        if operation.status.over:
+        if operation.status.over and not (before is not None and before.status.over):
             self._ended.labels(operation.event_type, operation.status).inc()
-        was_started = before is not None and before.status is EventStatus.STARTED
+        was_started = before is not None and before.started_at is not None
         if operation.started_at is None or operation.start_cause is None or was_started:
             return
         self._started.labels(operation.event_type, operation.start_cause).inc()

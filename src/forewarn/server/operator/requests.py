@@ -116,7 +116,10 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
 
         def question(reading: Reading) -> list[alerts.Alert]:
             return alerts.items(
-                (*live, *reading.unacknowledged_failures(MAX_FAILURES).values()),
+                {
+                    **reading.unacknowledged_failures(MAX_FAILURES),
+                    **{operation.id: operation for operation in live},
+                }.values(),
                 reading.open_maintenances().values(),
                 reading.holds(),
                 {

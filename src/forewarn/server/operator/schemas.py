@@ -23,6 +23,7 @@ from forewarn.maintenance.model import (
     Hold,
     HoldKind,
     Intervention,
+    Queueing,
     RollingState,
     StartCause,
     Tombstone,
@@ -188,6 +189,8 @@ class ScopeView(Value, frozen=True, kw_only=True):
     priority: Priority
     automatically_approve: tuple[EventType, ...]
     terminate_notice_minutes: int | None
+    queue: Queueing | None
+    settle_seconds: int | None
     machines: int
     events: tuple[str, ...]
 
@@ -248,7 +251,13 @@ class OperationState(Value, frozen=True, kw_only=True):
     were released now; null unless Scheduled."""
     started_at: datetime | None
     waits_for: str
+    """The operation that must be over before this one is announced or starts; `""` for none."""
     held_at: datetime | None
+    carried_out_at: datetime | None
+    awaited: tuple[str, ...]
+    """The machines that keep its update domains down."""
+    back_by: datetime | None
+    up_at: datetime | None
     hosts: tuple[str, ...]
     outcome_unknown: str
 

@@ -15,7 +15,8 @@ def upgrade() -> None:
         *_texts("key", key=True),
         *_texts("name", "kind", "priority", "automatically_approve"),
         *_numbers("update_domains", "incarnation"),
-        *_numbers("terminate_notice_minutes", "asked_at", null=True),
+        *_texts("queue", null=True),
+        *_numbers("terminate_notice_minutes", "settle_seconds", "asked_at", null=True),
     )
     op.create_table(
         "machines",
@@ -41,17 +42,20 @@ def upgrade() -> None:
         _reference("maintenance", sa.BigInteger, "maintenances.number"),
         *_texts("event_type", "source", "description", "status", "hosts", "waits_for", "outcome"),
         *_texts("acknowledged_by", "executor", "outcome_unknown", "interventions"),
+        *_texts("awaited", "reporting"),
         *_texts("start_cause", null=True),
         *_numbers("duration_seconds", "announced_at", "not_before", "notice_left_seconds"),
         *_numbers("attempt", "repeat_after"),
         *_numbers("started_at", "ended_at", "rolling_update", "held_at", "lease_until", null=True),
-        *_numbers("wakeup_at", null=True),
+        *_numbers("carried_out_at", "back_by", "up_at", "wakeup_at", null=True),
+        *_booleans("live"),
     )
     _indexes(
         "operations",
         ["maintenance"],
         ["announced_at", "sequence"],
         ["wakeup_at", "sequence"],
+        ["live", "sequence"],
         ["status", "lease_until"],
         ["status", "announced_at", "sequence"],
         ["ended_at", "sequence"],
