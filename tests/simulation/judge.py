@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from forewarn.connectors.port import Outcome, Task
 from forewarn.maintenance import invariants
-from forewarn.maintenance.model import Changes, Operation, Snapshot, StartCause, key
+from forewarn.maintenance.model import Changes, Operation, Queueing, Snapshot, StartCause, key
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.trace import Trace
 from forewarn.vocabulary import EventStatus, EventType
@@ -13,6 +13,7 @@ from simulation.clocks import Clocks
 ROUNDING = timedelta(milliseconds=1)
 """What adding seconds as floating-point numbers may come to in a whole seed."""
 
+DELETIONS = {EventType.PREEMPT, EventType.TERMINATE}
 OVER = {EventStatus.COMPLETED, EventStatus.FAILED, EventStatus.CANCELED}
 
 
@@ -23,7 +24,8 @@ class Wrong(AssertionError):  # noqa: N818 - what happened is wrong, that is the
 class Judge:
     """Looks at each change before it is committed; `answered` keeps what guests were promised."""
 
-    def __init__(self, memory: MemoryStore, clocks: Clocks) -> None:
+    def __init__(self, memory: MemoryStore, clocks: Clocks, queue: Queueing) -> None:
+        self._queue = queue
         self._memory = memory
         self._clocks = clocks
         self._notices: dict[str, timedelta] = {}
@@ -42,6 +44,7 @@ class Judge:
         """Judge a change against what was committed before it."""
         for operation in changes.operations:
             self._see(self._memory.all_operations.get(operation.id), operation, now)
+            self._see_place(operation, {o.id: o for o in changes.operations})
         if changes.machines or changes.removed_machines:
             self._see_fleet(changes)
         for scope in changes.scopes:
@@ -72,7 +75,9 @@ class Judge:
         ):
             self.starts += 1
             self._see_start(old, new, now)
-        elif old is None and new.status is EventStatus.SCHEDULED:
+        elif new.status is EventStatus.SCHEDULED and (
+            old is None or old.status is EventStatus.QUEUED
+        ):
             due = self._counted() + (new.not_before - now)
             self._notices[new.id] = due
         elif new.status in OVER and (old is None or old.status not in OVER):
@@ -83,12 +88,27 @@ class Judge:
         why = self._clocks.forbidden()
         if why and new.start_cause is not StartCause.NO_NOTICE:
             raise Wrong(f"{new.id} started while {why}")
-        if old is None:
+        if old is None or old.status is EventStatus.QUEUED:
             return  # it struck: the rules refuse that where notice is due
         missing = [e.id for e in new.events if not e.silent and e.approval is None]
         short = self._notices[new.id] - (self._counted() + ROUNDING)
         if missing and short > timedelta(0):
             raise Wrong(f"{new.id} started {short} before its guests had their notice")
+
+    def _see_place(self, new: Operation, changed: dict[str, Operation]) -> None:
+        """Nobody hears of maintenance while another domain of the scope is down or announced."""
+        old = self._memory.all_operations.get(new.id)
+        announced = new.status is EventStatus.SCHEDULED and (
+            old is None or old.status is EventStatus.QUEUED
+        )
+        if self._queue is Queueing.START or not announced or new.event_type in DELETIONS:
+            return
+        for event in new.events:
+            known = self._memory.live_operations([event.scope]) | changed
+            for other in known.values():
+                taken = {e.update_domain for e in other.events if e.scope == event.scope}
+                if (other.down or other.pending) and taken - {event.update_domain}:
+                    raise Wrong(f"{new.id} is announced although {other.id} is {other.status}")
 
     def _counted(self) -> timedelta:
         """The time that the service may count as readable."""
@@ -119,7 +139,9 @@ class Judge:
 
     def _see_idle(self, scope: str, name: str, ending: set[str]) -> None:
         for operation in self._memory.live_operations([scope]).values():
-            if operation.id not in ending and key(name) in map(key, operation.machines):
+            if operation.status in OVER or operation.id in ending:
+                continue
+            if key(name) in map(key, operation.machines):
                 raise Wrong(f"{name} moves or goes, and {operation.id} is {operation.status}")
 
     def see_end(self, act: Task, outcome: Outcome, hosts: dict[str, str]) -> int:

@@ -19,8 +19,15 @@ from hypothesis.stateful import (
 
 from builders import Bench
 from forewarn.maintenance import commands, decide, fleet
-from forewarn.maintenance.model import HoldKind, Operation, Refused, RollingState, StartCause
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+from forewarn.maintenance.model import (
+    HoldKind,
+    Operation,
+    Refused,
+    RollingState,
+    Sighting,
+    StartCause,
+)
+from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
 EXPECTED = frozenset(ErrorCode) - {ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE}
 """What the rules may answer to a random request; anything else is a defect."""
@@ -162,9 +169,13 @@ class Rules(RuleBasedStateMachine):
         try:
             decision = self.bench.approve(*(event.id for event in chosen), scope=scope)
         except Refused as refusal:
-            assert refusal.code is ErrorCode.NOT_FOUND
-            assert own
-            assert len({event.scope for event in chosen}) > 1
+            queued = any(not event.published and not event.silent for event in chosen)
+            if refusal.code is ErrorCode.CONFLICT:
+                assert queued
+            else:
+                assert refusal.code is ErrorCode.NOT_FOUND
+                assert own
+                assert queued or len({event.scope for event in chosen}) > 1
             assert self.bench.snapshot is before
         else:
             assert not own or {event.scope for event in chosen} == {scope}
@@ -190,7 +201,7 @@ class Rules(RuleBasedStateMachine):
             self.bench.cancel(*chosen)
         except Refused as refusal:
             assert refusal.code is ErrorCode.TOO_LATE
-            assert statuses != {EventStatus.SCHEDULED}
+            assert not statuses <= {EventStatus.QUEUED, EventStatus.SCHEDULED}
 
     def started(self) -> list[str]:
         operations = self.bench.snapshot.operations.values()
@@ -216,6 +227,29 @@ class Rules(RuleBasedStateMachine):
         else:
             raise AssertionError(note("a stale outcome was taken"))
 
+    @precondition(lambda self: self.bench.snapshot.operations)
+    @rule(data=st.data(), agent=st.none() | st.sampled_from(AgentStatus))
+    def poll(self, data: st.DataObject, agent: AgentStatus | None) -> None:
+        chosen = data.draw(st.sampled_from(sorted(self.bench.snapshot.operations)))
+        for name in self.bench.operation(chosen).machines:
+            self.bench.sightings[name.lower()] = Sighting(
+                asked_at=self.bench.now, version="2020-07-01", agent=agent
+            )
+        self.bench.decide(commands.RecordReturns((chosen,)))
+
+    def recover(self) -> None:
+        """Everybody asks and is back, and failures are acknowledged."""
+        self.bench.now += timedelta(seconds=1)
+        for operation in list(self.bench.snapshot.operations.values()):
+            for name in operation.awaited:
+                self.bench.sightings[name.lower()] = Sighting(
+                    asked_at=self.bench.now, version="2020-07-01", agent=AgentStatus.BACK
+                )
+            self.bench.decide(commands.RecordReturns((operation.id,)))
+            if self.bench.operation(operation.id).status is EventStatus.FAILED:
+                failed = commands.AcknowledgeFailures(operations=(operation.id,), by="ann")
+                self.bench.decide(failed)
+
     @precondition(lambda self: self.started())
     @rule(data=st.data())
     def claim(self, data: st.DataObject) -> None:
@@ -231,19 +265,22 @@ class Rules(RuleBasedStateMachine):
     @invariant()
     def what_has_ended_never_changes(self) -> None:
         for operation in self.bench.snapshot.operations.values():
-            if operation.status.over:
+            if not operation.live:
                 assert self.ended.setdefault(operation.id, operation) == operation
 
     @invariant()
     def what_is_ready_starts_or_waits_for_something_that_is_down(self) -> None:
         for operation in self.bench.snapshot.operations.values():
+            if operation.status is EventStatus.QUEUED:
+                ahead = self.bench.operation(operation.waits_for)
+                assert ahead.live
             if operation.status is not EventStatus.SCHEDULED:
                 continue
             if operation.held_at is not None:
                 assert not operation.waits_for
                 continue
             if operation.waits_for:
-                assert self.bench.operation(operation.waits_for).status is EventStatus.STARTED
+                assert self.bench.operation(operation.waits_for).down
                 continue
             assert not operation.approved
             due = decide.wakeup_at(operation)
@@ -266,11 +303,11 @@ class Rules(RuleBasedStateMachine):
                 steps = [
                     o for o in operations if (o.maintenance, o.rolling_update) == (number, index)
                 ]
-                live = [o for o in steps if o.status.visible]
+                live = [o for o in steps if not o.status.over]
                 assert len(live) <= 1
                 if walk.state is RollingState.RUNNING and not live:
                     assert steps
-                    assert any(o.status.visible for o in operations)
+                    assert any(o.live for o in operations)
                 if walk.state is RollingState.PAUSED:
                     assert walk.reason
 
@@ -285,7 +322,8 @@ class Rules(RuleBasedStateMachine):
             self.bench.let_pass(timedelta(days=400))
             for operation_id in self.started():
                 self.bench.finish(operation_id)
-        live = [o.id for o in self.bench.snapshot.operations.values() if o.status.visible]
+            self.recover()
+        live = [o.id for o in self.bench.snapshot.operations.values() if o.live]
         assert not live, live
         going = [n for n, m in self.bench.snapshot.maintenances.items() if m.open]
         assert not going, going

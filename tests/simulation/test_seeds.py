@@ -66,7 +66,7 @@ def test_the_seeds_reach_every_corner() -> None:
     wanted += ["clock forward", "clock back", "clock set right", "clock trusted", "stood still"]
     wanted += ["clock step while away", "clock astray at the end", "owed", "owed: crashed"]
     wanted += ["doubt", "doubt: stale", "resolve succeeded", "resolve failed", "resolve repeat"]
-    wanted += ["resolve: conflict", "new host"]
+    wanted += ["resolve: conflict", "new host", "returns"]
     kinds = ["add", "move", "domain", "host"]
     wanted += [f"{kind} changed{large}" for kind in kinds for large in ("", ", large")]
     wanted += ["fleet move: conflict", "fleet domain: conflict", "remove, large"]

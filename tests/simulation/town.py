@@ -18,18 +18,20 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.control import service_clock
 from forewarn.control.executor import UNKNOWN, Executor, OnUnknown
 from forewarn.control.plane import ADVANCE_BATCH, Plane
-from forewarn.maintenance import alerts, planner
+from forewarn.maintenance import alerts, decide, planner
 from forewarn.maintenance.model import (
     Enablement,
     Operation,
     Policy,
+    Queueing,
     Refused,
     RollingState,
+    Sighting,
     Verdict,
     key,
 )
 from forewarn.store.memory import MemoryStore
-from forewarn.vocabulary import ErrorCode, EventStatus
+from forewarn.vocabulary import AgentStatus, ErrorCode, EventStatus
 from simulation.clocks import Clocks
 from simulation.connector import Connector, at_once
 from simulation.fleets import Fleets
@@ -68,7 +70,9 @@ class Town:
         self.chance = chance
         self.clocks = Clocks(START)
         self.memory = MemoryStore()
-        self.judge = Judge(self.memory, self.clocks)
+        queue = chance.choice([Queueing.ANNOUNCEMENT, Queueing.ANNOUNCEMENT, Queueing.START])
+        self.judge = Judge(self.memory, self.clocks, queue)
+        self.sightings: dict[str, Sighting] = {}
         self.writer = writer(self.memory, self.clocks.now, self.judge.see)
         numbers = itertools.count(1)
         mint = mint or (lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000")
@@ -77,8 +81,16 @@ class Town:
                 [Enablement.ALWAYS, Enablement.ALWAYS, Enablement.FIRST_REQUEST]
             ),
             user_initiated_limit=chance.choice([0, 0, 10]),
+            queue=queue,
+            settle=timedelta(seconds=chance.choice([0, 0, 20])),
         )
-        self.plane = Plane(self.writer, mint, policy, may_start=self.clocks.may_start)
+        self.plane = Plane(
+            self.writer,
+            mint,
+            policy,
+            may_start=self.clocks.may_start,
+            sighting=self.sightings.get,
+        )
         self.counts: Counter[str] = Counter()
         self.steps = 0
         self.fleets = Fleets(chance, size)
@@ -130,6 +142,7 @@ class Town:
         """Start from what was committed: nobody holds a claim, and connectors run on."""
         chance = self.chance
         self.writer.dying = False
+        self.sightings.clear()
         away = step = timedelta(0)
         if chance.random() < 0.3:
             away = timedelta(seconds=chance.randint(6, 7200))
@@ -165,6 +178,7 @@ class Town:
             (1, self.operators.note),
             (1, self.operators.approve_for_guests),
             (2, self.ask_for_events),
+            (12, self.poll),
             (1, self.die_soon),
         ]
         return [move for weight, move in table for _ in range(weight)]
@@ -326,6 +340,25 @@ class Town:
     def ask_for_events(self) -> None:
         self.ask("asked", self.plane.record_requests, [self.some(self.memory.all_scopes)])
 
+    def poll(self) -> None:
+        """Machines of an operation ask, and perhaps their agents say how they fare."""
+        operation = self.some_operation()
+        if operation is not None:
+            for name in operation.machines:
+                if self.chance.random() < 0.7:
+                    self.saw(name, self.chance.choice([None, None, *AgentStatus]))
+            self.look(operation)
+
+    def saw(self, name: str, agent: AgentStatus | None) -> None:
+        known = self.sightings.get(key(name))
+        word = agent or (known.agent if known else None)
+        second = self.now.replace(microsecond=0)
+        self.sightings[key(name)] = Sighting(asked_at=second, version="2020-07-01", agent=word)
+
+    def look(self, operation: Operation) -> None:
+        if operation.awaited and decide.has_returned(operation, self.sightings.get):
+            self.ask("returns", self.plane.record_returns, [operation.id])
+
     # Choosing.
 
     def some(self, known: dict[Any, Any]) -> Any:
@@ -384,6 +417,12 @@ class Town:
                     self.judge_claim(act)
                     done = Outcome(succeeded=True)
                     self.ask("finish", self.plane.finish, act.operation, act.attempt, done)
+            for operation in [memory.all_operations[i] for i in memory.live]:
+                for name in operation.awaited:
+                    self.saw(name, AgentStatus.BACK)
+                self.look(operation)
+                if operation.status is EventStatus.FAILED:
+                    self.ask("note", self.plane.acknowledge, [operation.id], "anna")
             # A clock that was ahead leaves leases behind that end hours from now.
             leases = [o.lease_until for i in memory.live if (o := memory.all_operations[i])]
             leased = any(until is not None and until > self.now for until in leases)
@@ -413,7 +452,7 @@ class Town:
             if operation.id not in about
             and (
                 (operation.status is EventStatus.FAILED and not operation.acknowledged_by)
-                or (operation.status.visible and operation.waits_for not in about)
+                or (not operation.status.over and operation.waits_for not in about)
             )
         ]
         if silent:

@@ -115,12 +115,8 @@ def _request(working: WorkingSet, command: commands.RequestMaintenance) -> list[
     maintenance, steps = planner.plan(
         working.snapshot, request, number=command.number, now=working.now
     )
-    # A cancelled operation may let a rolling update go on with a machine of an earlier step.
-    while any(
+    for ordinal, step in enumerate(steps, 1):
         _make_way(working, step, request, f"{command.number}.{ordinal}")
-        for ordinal, step in enumerate(steps, 1)
-    ):
-        pass
     _check_policy(working, steps, request)
     working.maintenances[maintenance.number] = working.answered = maintenance
     return [
@@ -152,10 +148,9 @@ def _check_policy(
 
 def _make_way(
     working: WorkingSet, step: planner.PlannedOperation, request: planner.Request, successor: str
-) -> bool:
-    """Cancel what has not started for the same machines; tell if any was, or refuse the request."""
+) -> None:
+    """Cancel what has not started for the same machines, or refuse the request."""
     supersedes = request.no_notice or request.event_type in planner.ALL_DOMAINS_AT_ONCE
-    cancelled = False
     while (found := working.conflicting(step)) is not None:
         other, event, name = found
         if not (supersedes and other.unstarted):
@@ -168,8 +163,6 @@ def _make_way(
                 ErrorCode.CONFLICT, message, machine=name, event_id=event.id, operation=other.id
             )
         working.end(other, Trigger.CANCEL, f"superseded by {successor}")
-        cancelled = True
-    return cancelled
 
 
 def _resume(working: WorkingSet, command: commands.ResumeRolling) -> list[str]:

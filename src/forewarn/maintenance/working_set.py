@@ -98,6 +98,8 @@ class WorkingSet:
         self.tombstones: list[Tombstone] = []
         self.answered: Maintenance | None = None
         """The maintenance that was requested or resumed."""
+        self._ended: list[str] = []
+        """Operations that ended, or whose domains came up."""
         self._by_scope: dict[str, dict[str, None]] | None = None
         """Ids of operations by scope; None until somebody looks, which many commands never do."""
 
@@ -301,25 +303,30 @@ class WorkingSet:
         """Set an operation that is over, and the machines that keep its domains down."""
         up_at = None
         if operation.status is EventStatus.COMPLETED and not awaited:
+            scopes = [self.scopes.get(event.scope) for event in operation.events]
             settle = max(
-                self.policy.settle_of(self.scopes[event.scope]) for event in operation.events
+                (self.policy.settle_of(scope) for scope in scopes if scope is not None),
+                default=timedelta(0),
             )
             up_at = self.now + settle if settle else None
         self.settle(replace(operation, awaited=awaited, up_at=up_at))
 
     def settle(self, operation: Operation) -> None:
-        """Set an operation that is over; if its domains are up, let go on what waited for it."""
+        """Set an operation that is over; what waited for it goes on when the command is done."""
         self.put(operation)
-        if not operation.down:
-            waiting = [o for o in self.operations.values() if o.waits_for == operation.id]
-            ready = [other for other in waiting if other.pending]
-            queued = [other for other in waiting if not other.pending]
-            for other in sorted(ready, key=start_order):
-                # A clock that was set back may have put its NotBefore ahead again.
-                self.start_if_ready(replace(other, waits_for=""))
-            for other in sorted(queued, key=queue_order):
-                self._announce_or_queue(replace(other, waits_for=""))
-        self.continue_rolling_updates()
+        self._ended.append(operation.id)
+
+    def _go_on(self) -> None:
+        """Start and announce what waited for operations whose domains are up."""
+        up = {name for name in self._ended if not self.operations[name].down}
+        waiting = [o for o in self.operations.values() if o.waits_for in up] if up else []
+        for other in sorted((o for o in waiting if o.pending), key=start_order):
+            # A clock that was set back may have put its NotBefore ahead again.
+            self.start_if_ready(replace(other, waits_for=""))
+        for other in sorted((o for o in waiting if not o.pending), key=queue_order):
+            self._announce_or_queue(replace(other, waits_for=""))
+        if self._ended:
+            self.continue_rolling_updates()
 
     def look_for_returns(self, operation: Operation) -> None:
         """Stop waiting for the machines of an operation that are back, or left the fleet."""
@@ -407,7 +414,11 @@ class WorkingSet:
             or (
                 o.status is EventStatus.COMPLETED
                 and o.down
-                and any(self.policy.queues(self.scopes[event.scope]) for event in o.events)
+                and any(
+                    self.policy.queues(scope)
+                    for event in o.events
+                    if (scope := self.scopes.get(event.scope)) is not None
+                )
             )
         }
         for number in sorted(self.maintenances):
@@ -439,6 +450,7 @@ class WorkingSet:
 
     def decision(self, about: Iterable[str]) -> Decision:
         """Return the result, the answer being the operations `about` (ids)."""
+        self._go_on()
         self._publish()
         before = self.snapshot
         return Decision(
