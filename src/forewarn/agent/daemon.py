@@ -105,6 +105,7 @@ class Daemon:
         self._shorten_at = self._heard_at = clock.monotonic()
         self._told: MappingProxyType[str, Any] = MappingProxyType({})
         self._counted = b""
+        self._word = ("", "")
         self._ready = True
         self._server: StatusServer | None = None
 
@@ -328,6 +329,10 @@ class Daemon:
         now = clock.monotonic()
         self._told = MappingProxyType(status.report(self._decider, now, dry=self._dry))
         self._counted = self._metrics.page(self._decider, now, dry=self._dry)
+        word = status.word(self._decider)
+        if word != self._word and not self._dry:
+            self._word = word
+            self._poller.report(word)
         self._publish_ready()
 
     def _publish_ready(self) -> None:

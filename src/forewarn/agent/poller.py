@@ -44,6 +44,9 @@ class Poller:
         self._client = Client(endpoint, name=machine)
         self._tell = tell
         self._documents = self._client.documents(on_trouble=self._note)
+        self._word: tuple[str, str] = ("", "")
+        self._said = self._word
+        self._saying = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._look, name="poller", daemon=True)
 
@@ -73,6 +76,21 @@ class Poller:
         except RuntimeError as error:  # the system gives no more threads
             LOGGER.warning("approving %s: %s", output.event.event_id, error)
             self._tell(messages.ApprovalAnswered(output.request, None))
+
+    def report(self, word: tuple[str, str]) -> None:
+        """Tell Forewarn how the machine fares, in a thread of its own; the latest word counts."""
+        self._word = word
+        try:
+            threading.Thread(target=self._say, daemon=True).start()
+        except RuntimeError as error:  # the system gives no more threads
+            LOGGER.warning("telling how the machine fares: %s", error)
+
+    def _say(self) -> None:
+        with self._saying:
+            if (word := self._word) != self._said and not self._closed.is_set():
+                self._said = word
+                with contextlib.suppress(ClientError, OSError):  # the next look says it too
+                    self._client.report(*word)
 
     def close(self) -> None:
         """End at once."""

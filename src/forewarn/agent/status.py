@@ -25,6 +25,7 @@ from forewarn.agent import action_settings, approval, messages, state
 from forewarn.agent.decider import Decider
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.state import Case, Effect
+from forewarn.vocabulary import AgentStatus
 
 MAX_ANSWER: Final = 1024 * 1024
 """The longest status of a peer that is read."""
@@ -45,6 +46,31 @@ def is_ready(decider: Decider) -> bool:
     """Tell whether the balancer may send requests to this machine."""
     effects = decider.state.effects.values()
     return not any(effect.action.ready is not None and not effect.undoing for effect in effects)
+
+
+def word(decider: Decider) -> tuple[str, str]:
+    """Return how this machine fares, and why (protocol.md section 10).
+
+    Of several events the one that keeps the machine furthest from its work counts.
+    """
+    state_, cases = decider.state, decider.state.cases.values()
+    held = [case for case in cases if case.phase is state.Phase.HELD]
+    if held:
+        rule = held[0].rule
+        why = (_reason(held[0], index, decider) for index in range(len(rule.prepare)))
+        return AgentStatus.HELD, f"{rule.name}: {next(filter(None, why), '')}".rstrip(": ")
+    if any(case.phase is state.Phase.PREPARING for case in cases):
+        return AgentStatus.PREPARING, ""
+    left = [effect for effect in state_.effects.values() if not state_.needed(effect)]
+    if left:
+        stuck = [
+            f"{effect.action.kind}: {_one_line(effect.text)}" for effect in left if effect.stuck
+        ]
+        return AgentStatus.RECOVERING, "".join(stuck[:1])
+    prepared = {state.Phase.PREPARED, state.Phase.APPROVED}
+    if any(case.phase in prepared for case in cases):
+        return AgentStatus.READY, ""
+    return AgentStatus.BACK, ""
 
 
 def report(decider: Decider, now: float, *, dry: bool = False) -> dict[str, Any]:

@@ -46,6 +46,10 @@ class AsyncClient(AnyClient["StreamConnection"]):
         at = transport.clock_reading()
         await self._run(session.approval(self._session, events, within_seconds, at))
 
+    async def report(self, status: str, reason: str = "") -> None:
+        """Tell Forewarn how this machine fares, as `Client.report`."""
+        await self._run(self._report(status, reason))
+
     async def machine(self) -> event.Machine:
         """Return what this machine is called, as `Client.machine`."""
         return await self._run(session.machine(self._session, transport.clock_reading()))

@@ -53,6 +53,9 @@ TRIES: Final = 4
 LEAST_ANSWER_SECONDS: Final = 0.1
 """The least time for an answer, however little is left: one try is made in any case."""
 
+FOREWARN: Final = b"Forewarn/"
+"""What the Server header of Forewarn contains (protocol.md section 9)."""
+
 SECOND_LOOK_GAP_SECONDS: Final = 0.05
 """Between a document that no longer lists an event and the one that confirms its end."""
 
@@ -133,6 +136,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """How long the whole answer may take, from the question on."""
     method: bytes = b"GET"
     body: bytes = b""
+    report: str = ""
+    """How the machine fares, as the header's value; `""` to say nothing."""
     held: tuple[tuple[bytes, bytes], ...] = ()
     """Headers that hold only on the connection that the answer before came on. On another they are
     left out: the server there may be another, with the same number for another document."""
@@ -176,6 +181,10 @@ class Session:
         self.pace = pace
         self.name = name
         self.version = versions.NEWEST.name
+        self.report = ""
+        """How this machine fares, as `Question.report`."""
+        self.takes_reports = False
+        """Whether the server is Forewarn: no other is told how the machine fares."""
         self.settled = False
         """Whether the server has accepted this version."""
         self._candidates = tuple(candidates)
@@ -197,6 +206,7 @@ class Session:
             endpoint=self.endpoint,
             target=f"/metadata/scheduledevents?api-version={self.version}",
             version=self.version,
+            report=self.report if self.takes_reports else "",
             answer_seconds=pace.answer_seconds if self._proven else pace.first_answer_seconds,
         )
         if tag is None:
@@ -207,7 +217,7 @@ class Session:
     def approval(self, event_ids: Sequence[str]) -> Question:
         """Return the question that approves."""
         body = codec.encode_start_requests(event_ids)
-        return msgspec.structs.replace(self.question(), method=b"POST", body=body)
+        return msgspec.structs.replace(self.question(), method=b"POST", body=body, report="")
 
     def instance_question(self, leaf: str = "", form: str = "json") -> Question:
         """Return the question for what this machine is called, or for a leaf of that."""
@@ -220,8 +230,9 @@ class Session:
             answer_seconds=self.pace.answer_seconds,
         )
 
-    def accepted(self, question: Question) -> None:
+    def accepted(self, question: Question, reply: Reply) -> None:
         """Record that the server has given a document for this question."""
+        self.takes_reports = FOREWARN in (responses.header(reply, b"server") or b"")
         self._proven, self.version, self.settled = question.endpoint, question.version, True
         self._refusals = 0
 
@@ -292,12 +303,22 @@ def document(session: Session, at: ClockReading) -> Dialogue[event.Document]:
     if isinstance(found, FailedAnswer):
         raise found.error()
     assert isinstance(attempt.outcome, Reply)  # the listing was read from it
-    session.accepted(question)
+    session.accepted(question, attempt.outcome)
     if session.wants_name(attempt.at):
         yield from learn_name(session, attempt.at)
     sent = responses.server_time(attempt.outcome)
     seen = (responses.seen(each, session.name, attempt.at, sent) for each in found.events)
     return event.Document(incarnation=found.incarnation, events=tuple(seen))
+
+
+def report(session: Session, value: str) -> Dialogue[None]:
+    """Tell a server that is Forewarn how this machine fares, now and with each later question.
+
+    It is asked once: if that fails, the next question for the document says it too.
+    """
+    session.report = value
+    if session.takes_reports and value:
+        yield session.question()
 
 
 def learn_name(session: Session, at: ClockReading) -> Dialogue[FailedAnswer | None]:
@@ -415,7 +436,8 @@ def approval(
         if found is None:
             return
         if isinstance(found, Listing):
-            session.accepted(question)
+            assert isinstance(attempt.outcome, Reply)  # the listing was read from it
+            session.accepted(question, attempt.outcome)
             listed = {each.key for each in found.events}
             left = tuple(each for each in ids if last is None or text.upper(each) in listed)
             if last is not None and missing and not left:

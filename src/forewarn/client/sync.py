@@ -86,6 +86,22 @@ class Client(AnyClient["SocketConnection"]):
         at = transport.clock_reading()
         self._run(session.approval(self._session, events, within_seconds, at))
 
+    def report(self, status: str, reason: str = "") -> None:
+        """Tell Forewarn how this machine fares, now and with each later look.
+
+        Operators see it, and Forewarn takes no other update domain down until a machine that was
+        stopped has said `back`. Other servers are told nothing. If no answer comes, the next look
+        tells it.
+
+        Args:
+            status: `preparing`, `ready`, `held`, `recovering` or `back` (protocol.md section 10).
+            reason: Why, for operators; cut after 200 bytes.
+
+        Raises:
+            Misuse: The status is none of these, or the client is closed.
+        """
+        self._run(self._report(status, reason))
+
     def machine(self) -> event.Machine:
         """Return what this machine is called.
 

@@ -20,15 +20,18 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, Type
 import h11
 
 from forewarn import clock
-from forewarn.client import discovery
+from forewarn.client import discovery, session
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.errors import Misuse
 from forewarn.client.event import Change, Document, Trouble
 from forewarn.client.responses import ClockReading, FailedAnswer
-from forewarn.client.session import Attempt, Pace, Pause, Question, Session
+from forewarn.client.session import Attempt, Dialogue, Pace, Pause, Question, Session
 from forewarn.client.watch import Watcher
+from forewarn.protocol import agent_status
+from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.message import Reply
 from forewarn.version import __version__
+from forewarn.vocabulary import AgentStatus
 
 if TYPE_CHECKING:
     import ssl
@@ -117,6 +120,8 @@ class HttpExchange:
         The connection must be reusable, and the response before be taken.
         """
         headers = [(b"Metadata", b"true"), *(() if self.fresh else question.held)]
+        if question.report:
+            headers.append((b"Forewarn-Agent", question.report.encode()))
         body = question.body if question.method == b"POST" else None
         if body is not None:
             headers.append((b"Content-Type", b"application/json"))
@@ -277,6 +282,14 @@ class AnyClient(Generic[C]):
     def name(self) -> str | None:
         """This machine's name, given or learnt; None while it is not known."""
         return self._session.name
+
+    def _report(self, status: str, reason: str) -> Dialogue[None]:
+        try:
+            said = AgentReport(AgentStatus(status), reason)
+        except ValueError:
+            known = ", ".join(each.value for each in AgentStatus)
+            raise Misuse(f"invalid status {status!r}: expected one of {known}") from None
+        return session.report(self._session, agent_status.write(said))
 
     @abstractmethod
     def _connect(self) -> C: ...

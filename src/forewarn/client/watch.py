@@ -263,7 +263,7 @@ class Watcher:
             if isinstance(found, FailedAnswer):
                 self._failed(question, found, attempt)
             else:
-                self._session.accepted(question)
+                self._session.accepted(question, outcome)
                 self._document(found, outcome, attempt)
 
     def _heard_name(self, naming: Dialogue[FailedAnswer | None], attempt: Attempt) -> None:
