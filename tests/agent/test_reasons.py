@@ -38,6 +38,52 @@ def test_a_held_event_says_what_its_action_said() -> None:
     assert told(bench)["standing"][-1]["reason"] == "no route to the balancer"
 
 
+def test_the_word_to_forewarn_follows_what_the_agent_does() -> None:
+    bench = Bench(rule(service(), command("drain")))
+    said = []
+
+    def say() -> None:
+        said.append(status.word(bench.decider))
+
+    say()
+    bench.see(event())
+    say()
+    bench.end("web")
+    bench.end("drain")
+    say()
+    bench.see()
+    say()
+    for which in ("drain", "web"):
+        bench.end(which)
+    say()
+    assert said == [
+        ("back", ""),
+        ("preparing", ""),
+        ("ready", ""),
+        ("recovering", ""),
+        ("back", ""),
+    ]
+
+
+def test_the_word_to_forewarn_says_why_an_event_is_held() -> None:
+    bench = Bench(rule(service()))
+    bench.see(event())
+    fail(bench, "web")
+    word, reason = status.word(bench.decider)
+    assert word == "held"
+    assert reason.endswith("no route to the balancer")
+
+
+def test_the_word_to_forewarn_says_what_cannot_be_undone() -> None:
+    bench = Bench(rule(service(undo_retries=1, retry_seconds=1)))
+    bench.see(event())
+    bench.end("web")
+    bench.see()
+    fail(bench, "web", "Job for web failed.")
+    bench.wait(1)
+    assert status.word(bench.decider) == ("recovering", "service: Job for web failed.")
+
+
 def test_an_action_that_is_passed_over_says_it_too() -> None:
     bench = Bench(rule(service(on_failure="continue"), command("drain")))
     bench.see(event())

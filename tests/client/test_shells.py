@@ -76,6 +76,53 @@ def test_every_request_says_who_asks_and_for_whom(connect: Connect) -> None:
     assert msgspec.json.decode(post.body) == {"StartRequests": [{"EventId": EVENT_ID}]}
 
 
+@pytest.mark.parametrize(
+    ("server_header", "said"),
+    [
+        (
+            "IMDS/1.0 Forewarn/0.1",
+            ["", "preparing", 'held; reason="no \\"disk\\""', 'held; reason="no \\"disk\\""'],
+        ),
+        ("IMDS/150.870.65", ["", ""]),
+    ],
+)
+def test_only_forewarn_is_told_how_the_machine_fares_at_once_and_with_each_look(
+    connect: Connect, server_header: str, said: list[str]
+) -> None:
+    asked: list[Asked] = []
+
+    def answers(request: Asked, _: int) -> bytes:
+        asked.append(request)
+        return message(200, document(), Server=server_header)
+
+    with serving(answers) as server:
+        client = connect(server.url, name="web-0")
+        client.document()
+        client.report("preparing")
+        client.report("held", 'no "disk"')
+        client.document()
+        with pytest.raises(Misuse):
+            client.report("asleep")
+    assert [each.headers.get("forewarn-agent", "") for each in asked] == said
+
+
+def test_a_report_that_nobody_answers_comes_with_the_next_look(connect: Connect) -> None:
+    asked: list[Asked] = []
+
+    def answers(request: Asked, number: int) -> bytes:
+        asked.append(request)
+        if number == 2:
+            return message(503)
+        return message(200, document(), Server="IMDS/1.0 Forewarn/0.1")
+
+    with serving(answers) as server:
+        client = connect(server.url, name="web-0")
+        client.document()
+        client.report("back")
+        client.document()
+    assert [each.headers.get("forewarn-agent") for each in asked] == [None, "back", "back"]
+
+
 def test_a_watch_tells_what_happens_and_approves_on_the_way(connect: Connect) -> None:
     approved = threading.Event()
     gone = threading.Event()

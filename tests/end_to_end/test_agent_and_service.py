@@ -170,6 +170,28 @@ def test_a_service_killed_in_the_middle_of_the_act_ends_it_and_agents_undo_once(
     assert cloud.service.posts() == 0
 
 
+def test_the_service_waits_until_the_agents_say_that_they_are_back(cloud: Cloud) -> None:
+    pair = cloud.pair(0, 1)
+    cloud.reboot()
+
+    def words() -> set[str]:
+        events = cloud.service.operator.get("/v1/events")["events"]
+        return {word["status"] for event in events for word in event["agents"]}
+
+    until(lambda: words() == {"preparing"}, words)
+    cloud.let_go()
+    until(lambda: words() == {"ready"}, words)
+    for agent in pair:
+        agent.until(lambda agent=agent: agent.done == DONE)
+        (agent.folder / "hold").touch()  # undoing takes its time
+    operation = cloud.ended()
+    assert set(operation["awaited"]) == {"web-0", "web-1"}
+    cloud.let_go()
+    until(lambda: cloud.service.operation()["awaited"] == [], cloud.service.operation)
+    for agent in pair:
+        agent.expect(*DONE, *UNDONE)
+
+
 # What is cancelled
 
 

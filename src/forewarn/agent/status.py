@@ -63,10 +63,8 @@ def word(decider: Decider) -> tuple[str, str]:
         return AgentStatus.PREPARING, ""
     left = [effect for effect in state_.effects.values() if not state_.needed(effect)]
     if left:
-        stuck = [
-            f"{effect.action.kind}: {_one_line(effect.text)}" for effect in left if effect.stuck
-        ]
-        return AgentStatus.RECOVERING, "".join(stuck[:1])
+        said = [f"{effect.action.kind}: {_one_line(effect.text)}" for effect in left if effect.text]
+        return AgentStatus.RECOVERING, "".join(said[:1])
     prepared = {state.Phase.PREPARED, state.Phase.APPROVED}
     if any(case.phase in prepared for case in cases):
         return AgentStatus.READY, ""

@@ -9,6 +9,7 @@
     service_clock  the service's time, whether anything may start in it, and what guests are owed
     timekeeping    whether the time of day can be trusted, and how long guests could not read
     ticker         waits for the next wake-up, and has the plane start what is due
+    returns        has operations looked at again when machines that they await have asked
     executor       claims started operations and runs the connector
 
 Three threads share state here, each piece with one owner (docs/architecture.md). Knows no HTTP.
