@@ -24,6 +24,9 @@ NAMED = {
     "clock_jumps_a_day_ahead",
     "clock_jumps_an_hour_back",
     "approval_in_the_same_instant",
+    "reboot_that_comes_back",
+    "reboot_that_does_not_come_back",
+    "agent_says_back",
 }
 FLEET = 'fleet\n  [[machine]]\n  name = "web"\n'
 
@@ -63,6 +66,8 @@ def test_each_line_that_says_what_a_guest_sees_breaks_when_it_says_something_els
         ("expect web sees Freeze Scheduled of web", "web sees Reboot"),
         ("expect 1.1 is Started", "1.1 is Scheduled not before 0:15:00"),
         ("expect 1.1 is Scheduled held", "1.1 is Scheduled not before"),
+        ("expect 1.1 is Queued behind 2.1", "1.1 is Scheduled not before"),
+        ("expect 1.1 is Scheduled awaiting web", "1.1 is Scheduled not before"),
         ("expect no operation 1.1", "1.1 is Scheduled"),
         ("expect 2.1 is Scheduled", "no operation 2.1"),
         ("expect incarnation of web is 2", "is 1"),

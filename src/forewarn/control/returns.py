@@ -99,7 +99,7 @@ class ReturnWatch:
                 await self._wake.wait()
                 continue
             try:
-                await self._look()
+                await self.look()
                 nap = LOOK_EVERY
             except StoreUnavailable as error:
                 _log.warning("machines that are back wait for the store", reason=error)
@@ -109,7 +109,12 @@ class ReturnWatch:
                 nap = AFTER_TROUBLE
             await self._clock.wait(nap, never)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Look once.
+
+        Raises:
+            StoreUnavailable: The next look finds the same.
+        """
         news = self._news & self._awaiting.keys()
         news.update(
             operation.id

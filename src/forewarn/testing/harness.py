@@ -13,17 +13,21 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Final, TypeVar
 
+import msgspec
+
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
+from forewarn.control.returns import ReturnWatch
 from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import alerts, model
 from forewarn.maintenance.fleet import Fleet
 from forewarn.maintenance.invariants import InvariantBroken
-from forewarn.maintenance.model import Changes, Machine, Operation, Policy, Scope
+from forewarn.maintenance.model import Changes, Machine, Operation, Policy, Scope, Sighting, key
 from forewarn.protocol import codec, tolerant, versions
+from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.tolerant import Listing
 from forewarn.protocol.versions import Version
 from forewarn.server.guest.documents import Documents
@@ -84,6 +88,8 @@ class Harness:
         self.clock = ManualClock(BEGINNING)
         self.elapsed = timedelta()
         self._tasks: dict[str, Task] = {}
+        self._sightings: dict[str, Sighting] = {}
+        """What the machines' requests told last, by key: in the server's memory alone."""
         self._policy = policy
         self._trace = Trace()
         self._store = _MortalStore(memory.MemoryStore())
@@ -110,7 +116,14 @@ class Harness:
         loop_time = ManualClock(BEGINNING)  # it stands still: the event loop is never held up
         self._watch = ServiceClock(self.clock, loop_time)
         writer = InlineWriter(self._store, self._watch, feed)
-        plane = Plane(writer, self._mint, self._policy, may_start=self._watch.may_start)
+        plane = Plane(
+            writer,
+            self._mint,
+            self._policy,
+            may_start=self._watch.may_start,
+            sighting=self._sightings.get,
+        )
+        self._returns = ReturnWatch(plane, self._watch, self._sightings.get, lambda _: None)
         self._heartbeat = Heartbeat(plane, self._watch, loop_time)
         asyncio.run(self._heartbeat.begin())
         plane.release_claims().result()
@@ -118,8 +131,10 @@ class Harness:
         with self._store.read() as reading:
             self._documents.fill(reading.scopes().values(), reading.live_operations().values())
             self._operations = dict(reading.live_operations())
+        self._returns.fill(self._operations.values())
         feed.subscribe(self._documents.learn)
         feed.subscribe(self._judge)
+        feed.subscribe(self._returns.learn)
         self._watch.open()
         self._plane = plane
         self._down_since = None
@@ -144,6 +159,7 @@ class Harness:
         if self._down_since is not None:
             raise ServerDown("the server is down already")
         self._doomed = self._store.doomed = False
+        self._sightings.clear()
         self._heartbeat.stop()
         asyncio.run(self._heartbeat.run())
         self._down_since = self.elapsed
@@ -153,7 +169,7 @@ class Harness:
         self._doomed = True
 
     def ask(self, question: Callable[[Plane], "Future[Answer]"]) -> Answer:
-        """Ask the plane, then let the connector claim what has started."""
+        """Ask the plane, look for machines that are back, and let the connector claim tasks."""
         self._need_server()
         self._store.doomed = self._doomed
         try:
@@ -164,12 +180,26 @@ class Harness:
         finally:
             self._store.doomed = False
         self._claim()
+        asyncio.run(self._returns.look())
+        self._claim()
         self._check_trace()
         return answer
 
-    def record_request(self, machine: str) -> None:
-        """Let a guest ask for its events, which turns its scope on."""
+    def record_request(self, machine: str, report: AgentReport | None = None) -> None:
+        """Let a guest ask for its events, which turns its scope on.
+
+        Args:
+            machine: Who asks.
+            report: What its agent says with it; None leaves its last word as it is.
+        """
         scope = self._scope_of(machine)
+        self._need_server()
+        now = self._watch.now().replace(microsecond=0)
+        known = self._sightings.get(key(machine))
+        seen = known or Sighting(asked_at=now, version=versions.NEWEST.name)
+        if report is not None:
+            seen = msgspec.structs.replace(seen, agent=report.status, reason=report.reason)
+        self._sightings[key(machine)] = msgspec.structs.replace(seen, asked_at=now)
         self.ask(lambda plane: plane.record_requests([scope]))
 
     def approve(self, machine: str, operations: Sequence[str]) -> None:

@@ -17,9 +17,17 @@ import msgspec
 from forewarn.connectors.port import Outcome
 from forewarn.maintenance import fleet, planner
 from forewarn.maintenance.alerts import CLOCK, AlertKind
-from forewarn.maintenance.model import Enablement, HoldKind, Policy, RollingState, StartCause
+from forewarn.maintenance.model import (
+    Enablement,
+    HoldKind,
+    Policy,
+    Queueing,
+    RollingState,
+    StartCause,
+)
 from forewarn.protocol import versions
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+from forewarn.protocol.agent_status import AgentReport
+from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -43,7 +51,7 @@ A_MAINTENANCE: Final = "a maintenance, such as 1"
 
 SUBJECTS: Final = (
     "an operator ('operator schedules ...'), the connector, the server, the clock, 'expect', "
-    "a failure ('Reboot strikes web-0'), or a machine that approves or asks"
+    "a failure ('Reboot strikes web-0'), or a machine that approves, asks or says"
 )
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -86,6 +94,8 @@ class ExpectOperation(msgspec.Struct, frozen=True, kw_only=True):
     """None: there is no such operation."""
     because: StartCause | None = None
     waits_for: str = ""
+    awaited: tuple[str, ...] | None = None
+    """The machines that it awaits; None for any."""
     held: bool = False
     since: timedelta | None = None
     not_before: timedelta | None = None
@@ -151,6 +161,9 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     enablement: Enablement = Enablement.ALWAYS
     disable_after_seconds: Annotated[int, msgspec.Meta(ge=1)] = 24 * 3600
     user_initiated_limit: Annotated[int, msgspec.Meta(ge=0)] = 0
+    queue: Queueing = Queueing.ANNOUNCEMENT
+    settle_seconds: Annotated[int, msgspec.Meta(ge=0)] = 0
+    back_seconds: Annotated[int, msgspec.Meta(ge=1)] = 300
 
 
 def parse(text: str, name: str) -> Scenario:
@@ -197,6 +210,9 @@ class _File:
                     enablement=settings.enablement,
                     disable_after=timedelta(seconds=settings.disable_after_seconds),
                     user_initiated_limit=settings.user_initiated_limit,
+                    queue=settings.queue,
+                    settle=timedelta(seconds=settings.settle_seconds),
+                    back=timedelta(seconds=settings.back_seconds),
                 )
             elif first is None:
                 raise words.error("'fleet', with the machines indented below it")
@@ -279,9 +295,12 @@ def _statement(words: "_Words") -> Statement | None:
     machine = words.name(SUBJECTS)
     if words.take("asks"):
         return Acts(lambda harness: harness.record_request(machine))
+    if words.take("says"):
+        report = AgentReport(words.one_of(AgentStatus, "what its agent says"), words.quoted())
+        return Acts(lambda harness: harness.record_request(machine, report))
     if not words.take("approves"):
         raise words.error(
-            f"'approves' or 'asks' after a machine; or, in place of {machine!r}, {SUBJECTS}"
+            f"'approves', 'asks' or 'says' after a machine; or, in place of {machine!r}, {SUBJECTS}"
         )
     operations: list[str] = []
     while words.at_operation():
@@ -450,7 +469,7 @@ def _expectation(words: "_Words") -> Statement:
 
 def _expected_event(words: "_Words") -> ExpectedEvent:
     event_type = words.one_of(EventType, "'nothing', or a type")
-    if words.is_one_of(status for status in EventStatus if status.over):
+    if words.is_one_of(set(EventStatus) - {EventStatus.SCHEDULED, EventStatus.STARTED}):
         raise words.error("Scheduled or Started: guests never see another status")
     status = words.one_of(EventStatus, "a status")
     words.need("of")
@@ -465,16 +484,22 @@ def _expected_operation(words: "_Words") -> Statement:
     operation = words.operation()
     words.need("is")
     status = words.one_of(EventStatus, "a status")
+    behind = "behind" if status is EventStatus.QUEUED else "waiting for"
     options = words.options(
         {
             "because": ("because", lambda: words.one_of(StartCause, "why it started")),
-            "waiting for": ("waits_for", words.operation),
+            behind: ("waits_for", words.operation),
+            "awaiting": ("awaited", lambda: _awaited(words)),
             "held": ("held", lambda: True),
             "since": ("since", lambda: words.span(A_TIME)),
             "not before": ("not_before", lambda: words.span(A_TIME)),
         }
     )
     return ExpectOperation(operation=operation, status=status, **options)
+
+
+def _awaited(words: "_Words") -> tuple[str, ...]:
+    return () if words.take("nobody") else words.names("'nobody', or the machines that it awaits")
 
 
 def _alerts(words: "_Words") -> frozenset[tuple[AlertKind, str]]:

@@ -12,6 +12,7 @@ from forewarn.protocol.tolerant import Listed
 from forewarn.testing import parser
 from forewarn.testing.harness import Harness, Impossible, ServerDown, ServerKilled
 from forewarn.testing.parser import BEGINNING
+from forewarn.vocabulary import EventStatus
 
 TIME_PASSES = "time passes"
 """The text of an entry that no line caused: the ticker did what was due."""
@@ -213,6 +214,7 @@ def _operation(harness: Harness, expected: parser.ExpectOperation) -> str:
         operation.status is expected.status
         and expected.because in {None, operation.start_cause}
         and operation.waits_for == expected.waits_for
+        and expected.awaited in {None, operation.awaited}
         and (operation.held_at is not None) == expected.held
         and expected.since in {None, since}
         and expected.not_before in {None, not_before}
@@ -225,7 +227,10 @@ def _described(operation: Operation, since: timedelta | None, not_before: timede
     if operation.start_cause is not None:
         text += f" because {operation.start_cause}"
     if operation.waits_for:
-        text += f" waiting for {operation.waits_for}"
+        queued = operation.status is EventStatus.QUEUED
+        text += f" {'behind' if queued else 'waiting for'} {operation.waits_for}"
+    if operation.awaited:
+        text += f" awaiting {', '.join(operation.awaited)}"
     if operation.held_at is not None:
         text += " held"
     if since is not None:
