@@ -57,7 +57,7 @@ class ReturnWatch:
         self._news: set[str] = set()
         """Operations that await a machine which has left the fleet."""
         self._wake = asyncio.Event()
-        self._stopping = False
+        self._stop = asyncio.Event()
         self._asked_again = 0.0
 
     def fill(self, operations: Iterable[Operation]) -> None:
@@ -87,13 +87,12 @@ class ReturnWatch:
 
     def stop(self) -> None:
         """Make `run` return after what is under way."""
-        self._stopping = True
+        self._stop.set()
         self._wake.set()
 
     async def run(self) -> None:
         """Look for machines that are back, until `stop`."""
-        never = asyncio.Event()
-        while not self._stopping:
+        while not self._stop.is_set():
             if not self._awaiting:
                 self._wake.clear()
                 await self._wake.wait()
@@ -107,7 +106,7 @@ class ReturnWatch:
             except Exception:  # noqa: BLE001 - the next look may succeed
                 _log.exception("could not record which machines are back")
                 nap = AFTER_TROUBLE
-            await self._clock.wait(nap, never)
+            await self._clock.wait(nap, self._stop)
 
     async def look(self) -> None:
         """Look once.

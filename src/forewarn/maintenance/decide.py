@@ -72,9 +72,11 @@ def wakeup_at(operation: Operation) -> datetime | None:
 
 def has_returned(operation: Operation, sighting: Sightings) -> bool:
     """Tell whether a machine that an operation awaits has asked, or said that it is back."""
+    if operation.status is EventStatus.FAILED:
+        return False
     for name in operation.awaited:
         seen = sighting(key(name))
-        if seen is None or operation.status is EventStatus.FAILED:
+        if seen is None:
             continue
         if operation.carried_out_at is not None and not operation.status.over:
             if seen.asked_at > operation.carried_out_at:
