@@ -53,6 +53,14 @@ _VISIBLE: Final = frozenset({EventStatus.SCHEDULED, EventStatus.STARTED, EventSt
 _OVER: Final = frozenset({EventStatus.COMPLETED, EventStatus.FAILED, EventStatus.CANCELED})
 
 
+class TargetKind(StrEnum):
+    """What an operator asked maintenance for."""
+
+    MACHINES = "machines"
+    SCOPE = "scope"
+    HOST = "host"
+
+
 class EventSource(StrEnum):
     """Who asked for the event (protocol.md section 4)."""
 

@@ -11,6 +11,7 @@ import pytest
 from connectors.workshop import Workshop, play, task, tell, told
 from forewarn.connectors.command import CommandConnector, CommandConnectorSettings, CommandUnusable
 from forewarn.connectors.port import Found, Outcome
+from forewarn.vocabulary import EventType, TargetKind
 
 GO_ON = Outcome(succeeded=True)
 
@@ -43,18 +44,32 @@ def test_a_program_reads_the_act_and_finds_it_in_its_variables(shop: Workshop) -
             "CLOUD_PROFILE": "prod",
         },
     )
-    assert play(connector.perform(task("web-0", attempt=2, hosts=("h1",)))) == GO_ON
+    freeze = task(
+        "web-0",
+        attempt=2,
+        event_type=EventType.FREEZE,
+        hosts=("h1",),
+        target=TargetKind.HOST,
+        live_migration=True,
+        description="Host server is undergoing maintenance.",
+    )
+    assert play(connector.perform(freeze)) == GO_ON
     assert json.loads((shop.folder / "task").read_text(encoding="utf-8")) == {
         "operation": "1.1",
         "attempt": 2,
-        "event_type": "Reboot",
+        "event_type": "Freeze",
         "source": "User",
         "machines": ["web-0"],
         "hosts": ["h1"],
+        "vm_ids": ["id-of-web-0"],
+        "target": "host",
+        "live_migration": True,
+        "description": "Host server is undergoing maintenance.",
         "duration_seconds": -1,
         "started_at": "2026-03-02T12:00:00.250000Z",
         "machine": "web-0",
         "host": "h1",
+        "vm_id": "id-of-web-0",
     }
     variables = dict(line.split("=", 1) for line in shop.lines("variables"))
     assert variables["CLOUD_PROFILE"] == "prod"
@@ -62,14 +77,19 @@ def test_a_program_reads_the_act_and_finds_it_in_its_variables(shop: Workshop) -
     assert {name: value for name, value in variables.items() if name.startswith("FOREWARN")} == {
         "FOREWARN_OPERATION": "1.1",
         "FOREWARN_ATTEMPT": "2",
-        "FOREWARN_EVENT_TYPE": "Reboot",
+        "FOREWARN_EVENT_TYPE": "Freeze",
         "FOREWARN_SOURCE": "User",
         "FOREWARN_MACHINES": "web-0",
         "FOREWARN_HOSTS": "h1",
+        "FOREWARN_VM_IDS": "id-of-web-0",
+        "FOREWARN_TARGET": "host",
+        "FOREWARN_LIVE_MIGRATION": "true",
+        "FOREWARN_DESCRIPTION": "Host server is undergoing maintenance.",
         "FOREWARN_DURATION_SECONDS": "-1",
         "FOREWARN_STARTED_AT": "2026-03-02T12:00:00.250000Z",
         "FOREWARN_MACHINE": "web-0",
         "FOREWARN_HOST": "h1",
+        "FOREWARN_VM_ID": "id-of-web-0",
     }
 
 

@@ -19,12 +19,13 @@ from datetime import datetime
 from pathlib import Path
 from forewarn.connectors.command import CommandConnector, CommandConnectorSettings
 from forewarn.connectors.port import Task
-from forewarn.vocabulary import EventSource, EventType
+from forewarn.vocabulary import EventSource, EventType, TargetKind
 
 state, program, started = sys.argv[1:]
 task = Task(
     operation="1.1", attempt=1, event_type=EventType.REBOOT, source=EventSource.USER,
-    machines=("web-0",), hosts=("h0",), duration_seconds=-1,
+    machines=("web-0",), hosts=("h0",), vm_ids=("id-of-web-0",), target=TargetKind.MACHINES,
+    live_migration=False, description="", duration_seconds=-1,
     started_at=datetime.fromisoformat(started),
 )
 connector = CommandConnector(CommandConnectorSettings(program=(program,)), Path(state), os.environ)

@@ -11,7 +11,7 @@ import msgspec
 
 from forewarn.connectors.command import CommandConnector, CommandConnectorSettings
 from forewarn.connectors.port import Task
-from forewarn.vocabulary import EventSource, EventType
+from forewarn.vocabulary import EventSource, EventType, TargetKind
 
 STARTED = datetime(2026, 3, 2, 12, 0, 0, 250_000, tzinfo=UTC)
 LIMIT_SECONDS = 60
@@ -38,6 +38,10 @@ def task(*machines: str, operation: str = "1.1", attempt: int = 1, **more: Any) 
         source=EventSource.USER,
         machines=names,
         hosts=tuple("h0" for _ in names),
+        vm_ids=tuple(f"id-of-{name}" for name in names),
+        target=TargetKind.MACHINES,
+        live_migration=False,
+        description="",
         duration_seconds=-1,
         started_at=STARTED,
     )

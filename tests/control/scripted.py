@@ -11,6 +11,7 @@ class Scripted:
     """A connector that does what the test tells it, and writes down what it was asked."""
 
     def __init__(self) -> None:
+        self.tasks: list[Task] = []
         self.asked: list[tuple[str, str, int]] = []
         self.outcomes: dict[str, asyncio.Future[Any]] = {}
         self.earlier: Outcome | Found = Found.NOT_DONE
@@ -19,6 +20,7 @@ class Scripted:
         """How many are being performed."""
 
     async def perform(self, act: Task) -> Any:
+        self.tasks.append(act)
         self.asked.append(("perform", act.operation, act.attempt))
         self.outcomes[act.operation] = asyncio.get_running_loop().create_future()
         self.at_once += 1

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from forewarn.control.executor import LEASE, MAX_REPEATS, RENEW_EVERY, Executor,
 from forewarn.control.ticker import Ticker
 from forewarn.maintenance import fleet, planner
 from forewarn.maintenance.model import Verdict
-from forewarn.vocabulary import EventSource, EventStatus, EventType
+from forewarn.vocabulary import EventSource, EventStatus, EventType, TargetKind
 
 REBOOT = EventType.REBOOT
 TURNS = 200
@@ -251,6 +252,38 @@ def test_an_outcomes_hosts_become_the_machines_own(house: House) -> None:
     play(house, story)
 
 
+@pytest.mark.parametrize(
+    ("asked", "target"),
+    [
+        ({"machines": ("web-0",)}, TargetKind.MACHINES),
+        ({"scope": "web"}, TargetKind.SCOPE),
+        ({"host": "h0"}, TargetKind.HOST),
+    ],
+)
+def test_a_task_tells_what_was_asked_for_and_how(
+    house: House, asked: dict[str, Any], target: TargetKind
+) -> None:
+    async def story(connector: Scripted) -> None:
+        request = planner.Request(
+            event_type=EventType.FREEZE, live_migration=True, no_notice=True, **asked
+        )
+        done(house.plane.request(request))
+        await settle()
+        for task in connector.tasks:
+            assert (task.target, task.live_migration) == (target, True)
+            assert task.description == planner.LIVE_MIGRATION
+            with house.store.read() as reading:
+                known = reading.machines([name.lower() for name in task.machines])
+            assert task.vm_ids == tuple(known[name.lower()].vm_id for name in task.machines)
+        assert connector.tasks
+        connector.outcomes["1.1"].set_result(Outcome(succeeded=True))
+        await settle()
+        with house.store.read() as reading:
+            assert reading.machines(["web-0"])["web-0"].host == ""
+
+    play(house, story)
+
+
 def test_what_is_left_of_acts_that_are_over_is_swept_before_any_other(house: House) -> None:
     claimed_before(house)
     house.ask(REBOOT, "web-1")
@@ -329,6 +362,10 @@ def act(event_type: EventType) -> Task:
         source=EventSource.PLATFORM,
         machines=("web-0",),
         hosts=("h0",),
+        vm_ids=("id-of-web-0",),
+        target=TargetKind.MACHINES,
+        live_migration=False,
+        description="",
         duration_seconds=-1,
         started_at=NOW,
     )

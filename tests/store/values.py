@@ -32,6 +32,7 @@ from forewarn.vocabulary import (
     EventType,
     Priority,
     ScopeKind,
+    TargetKind,
 )
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -177,6 +178,8 @@ OPERATIONS = every(
     notice_left_seconds=INT64,
     repeat_after=INT64,
     carried_out_at=st.none() | MOMENTS,
+    target=st.sampled_from(TargetKind),
+    live_migration=st.booleans(),
     awaited=st.lists(SOME, max_size=3).map(tuple),
     reporting=st.lists(SOME, max_size=3).map(tuple),
     back_by=st.none() | MOMENTS,
@@ -194,7 +197,9 @@ MAINTENANCES = every(
     number=NUMBERS,
     event_type=st.sampled_from(EventType),
     source=st.sampled_from(EventSource),
+    target=st.sampled_from(TargetKind),
     targets=st.lists(SOME, max_size=3).map(tuple),
+    live_migration=st.booleans(),
     requested_at=MOMENTS,
     duration_seconds=INT64,
     without_notice=st.booleans(),

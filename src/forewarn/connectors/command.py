@@ -279,19 +279,21 @@ def _order(task: Task, subject: str) -> dict[str, Any]:
     del order["repeat_after"]  # it is about earlier runs, which are no program's business
     if subject != WHOLE:
         order["machine"] = subject
-        order["host"] = task.hosts[task.machines.index(subject)]
+        place = task.machines.index(subject)
+        order |= {"host": task.hosts[place], "vm_id": task.vm_ids[place]}
     return order
 
 
 def _variables(order: dict[str, Any]) -> dict[str, str]:
-    texts = {
-        name: " ".join(each or "-" for each in value)
-        if isinstance(value, list | tuple)
-        else str(value)
-        for name, value in order.items()
-    }
+    texts = {name: _text_of(value) for name, value in order.items()}
     short = {name: text for name, text in texts.items() if len(text.encode()) <= MAX_VARIABLE}
     return {PREFIX + name.upper(): text for name, text in short.items()}
+
+
+def _text_of(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(each or "-" for each in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _said(out: bytes) -> tuple[_Said, str]:

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from forewarn.vocabulary import EventSource, EventType
+from forewarn.vocabulary import EventSource, EventType, TargetKind
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -21,6 +21,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     machines: tuple[str, ...]
     hosts: tuple[str, ...]
     """The machines' hosts, in the same order; `""` where unknown."""
+    vm_ids: tuple[str, ...]
+    """The machines' GUIDs, in the same order; `""` for one that has left the fleet."""
+    target: TargetKind
+    """What the operator asked for: with HOST the host itself is maintained."""
+    live_migration: bool
+    """A Freeze that moves the machines to other hosts."""
+    description: str
+    """What guests read."""
     duration_seconds: int
     """The expected interruption; -1 unknown."""
     started_at: datetime

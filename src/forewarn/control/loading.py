@@ -23,7 +23,7 @@ from forewarn.maintenance.model import (
     key,
 )
 from forewarn.maintenance.planner import Request
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus
+from forewarn.vocabulary import ErrorCode, EventSource
 
 EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
@@ -103,7 +103,7 @@ def for_request(unit: UnitOfWork, request: Request, *, limited: bool) -> Snapsho
     pending = sum(
         len(operation.events)
         for operation in unit.live_operations().values()
-        if operation.source is EventSource.USER and operation.status is EventStatus.SCHEDULED
+        if operation.source is EventSource.USER and operation.unstarted
     )
     return msgspec.structs.replace(snapshot, user_events_pending=pending)
 
@@ -155,6 +155,10 @@ def _task(operation: Operation, known: dict[str, Machine]) -> Task:
         source=operation.source,
         machines=operation.machines,
         hosts=tuple(machine.host if machine else "" for machine in machines),
+        vm_ids=tuple(machine.vm_id if machine else "" for machine in machines),
+        target=operation.target,
+        live_migration=operation.live_migration,
+        description=operation.description,
         duration_seconds=operation.duration_seconds,
         started_at=operation.started_at,
         repeat_after=operation.repeat_after,

@@ -452,12 +452,12 @@ def _record_end(
     """End an operation, and record where that left its machines.
 
     A host that is named counts even after a failure: some machines may have moved before it. After
-    a successful Redeploy, a machine whose host is not named is on an unknown one.
+    a successful Redeploy or live migration, a machine whose host is not named is on an unknown one.
     """
     event_type = operation.event_type
     succeeded = trigger is Trigger.SUCCEED
     deleted = succeeded and event_type in planner.ALL_DOMAINS_AT_ONCE
-    moved = succeeded and event_type is EventType.REDEPLOY
+    moved = succeeded and (operation.live_migration or event_type is EventType.REDEPLOY)
     named = {key(name): host for name, host in hosts.items()}
     for name in () if deleted else map(key, operation.machines):
         if (machine := working.machines.get(name)) is not None:

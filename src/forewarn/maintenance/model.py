@@ -23,6 +23,7 @@ from forewarn.vocabulary import (
     EventType,
     Priority,
     ScopeKind,
+    TargetKind,
 )
 
 
@@ -281,6 +282,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended_at: datetime | None = None
     hosts: tuple[str, ...] = ()
     """The known hosts of its machines when it was announced."""
+    target: TargetKind = TargetKind.MACHINES
+    """What its maintenance was asked for."""
+    live_migration: bool = False
+    """A Freeze that moves its machines to other hosts."""
     rolling_update: int | None = None
     """The index of its maintenance's rolling update that it belongs to; None where it has none."""
     held_at: datetime | None = None
@@ -426,6 +431,10 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     requested_at: datetime
     description: str
     duration_seconds: int
+    target: TargetKind = TargetKind.MACHINES
+    """What `targets` are."""
+    live_migration: bool = False
+    """A Freeze that moves its machines to other hosts."""
     without_notice: bool = False
     """The operator accepts that scopes which are off get no event and no notice."""
     rolling_updates: tuple[RollingUpdate, ...] = ()
@@ -475,7 +484,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     retired: dict[str, int] = {}
     """The last incarnations of scopes that were removed, by key; only where a fleet is applied."""
     user_events_pending: int = 0
-    """Scheduled events of user-initiated maintenance anywhere; only where a limit is set."""
+    """Events of users' maintenance anywhere that has not started; only where a limit is set."""
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):

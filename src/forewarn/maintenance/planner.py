@@ -29,6 +29,7 @@ from forewarn.vocabulary import (
     EventType,
     Priority,
     ScopeKind,
+    TargetKind,
 )
 
 MAX_TARGETS = 10_000
@@ -89,7 +90,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     description: str | None = None
     """None for the default of the type and source."""
     live_migration: bool = False
-    """A Freeze that moves the machine; only changes the default description."""
+    """A Freeze that moves the machines to other hosts."""
     no_notice: bool = False
     """It has happened already: an unforeseen failure."""
     without_notice: bool = False
@@ -211,6 +212,8 @@ def plan(
         requested_at=now,
         description=default if request.description is None else request.description,
         duration_seconds=request.duration_seconds,
+        target=_target_kind(request),
+        live_migration=request.live_migration,
         without_notice=request.without_notice,
         rolling_updates=tuple(rolling_updates),
     )
@@ -247,6 +250,12 @@ def natural(machine: Machine) -> tuple[tuple[int, int, str], ...]:
     """Sort key: the name, with its numbers as numbers."""
     parts = re.findall(r"\d+|\D+", machine.key)
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
+
+
+def _target_kind(request: Request) -> TargetKind:
+    if request.host:
+        return TargetKind.HOST
+    return TargetKind.SCOPE if request.scope else TargetKind.MACHINES
 
 
 def _check(request: Request) -> None:

@@ -162,6 +162,8 @@ class WorkingSet:
             source=maintenance.source,
             description=maintenance.description,
             duration_seconds=maintenance.duration_seconds,
+            target=maintenance.target,
+            live_migration=maintenance.live_migration,
             status=EventStatus.QUEUED,
             announced_at=self.now,
             not_before=self.now,

@@ -167,6 +167,7 @@ def test_a_live_migration_says_so_and_only_a_freeze_is_one() -> None:
     assert bench.operation("1.1").description == (
         "Virtual machine is being paused because of a memory-preserving Live Migration operation."
     )
+    assert bench.operation("1.1").live_migration
     refused = refusal_of(bench, EventType.REBOOT, "web-1", live_migration=True)
     assert refused.code is ErrorCode.INVALID
 

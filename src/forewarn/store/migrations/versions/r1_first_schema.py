@@ -29,10 +29,10 @@ def upgrade() -> None:
     op.create_table(
         "maintenances",
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
-        *_texts("event_type", "source", "targets", "requested_by", "description"),
+        *_texts("event_type", "source", "target", "targets", "requested_by", "description"),
         *_texts("rolling_updates", "interventions"),
         *_numbers("requested_at", "duration_seconds", "announced"),
-        *_booleans("without_notice", "open"),
+        *_booleans("live_migration", "without_notice", "open"),
     )
     _indexes("maintenances", ["open", "number"])
     op.create_table(
@@ -42,13 +42,13 @@ def upgrade() -> None:
         _reference("maintenance", sa.BigInteger, "maintenances.number"),
         *_texts("event_type", "source", "description", "status", "hosts", "waits_for", "outcome"),
         *_texts("acknowledged_by", "executor", "outcome_unknown", "interventions"),
-        *_texts("awaited", "reporting"),
+        *_texts("target", "awaited", "reporting"),
         *_texts("start_cause", null=True),
         *_numbers("duration_seconds", "announced_at", "not_before", "notice_left_seconds"),
         *_numbers("attempt", "repeat_after"),
         *_numbers("started_at", "ended_at", "rolling_update", "held_at", "lease_until", null=True),
         *_numbers("carried_out_at", "back_by", "up_at", "wakeup_at", null=True),
-        *_booleans("live"),
+        *_booleans("live_migration", "live"),
     )
     _indexes(
         "operations",
