@@ -8,7 +8,7 @@ from forewarn.cli.demo import show, story
 from forewarn.maintenance import fleet
 from forewarn.maintenance.model import StartCause
 from forewarn.server.operator import schemas
-from forewarn.vocabulary import ApproverKind, EventSource, EventStatus, EventType
+from forewarn.vocabulary import ApproverKind, EventSource, EventStatus, EventType, TargetKind
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOTICE = timedelta(minutes=15)
@@ -31,7 +31,14 @@ def operation(**changes: object) -> schemas.OperationView:
         started_at=None,
         ended_at=None,
         took_seconds=None,
+        target=TargetKind.MACHINES,
+        live_migration=False,
         waits_for="",
+        waits_for_machines=(),
+        carried_out_at=None,
+        awaited=(),
+        back_by=None,
+        up_at=None,
         held_at=None,
         hosts=(),
         rolling_update=None,

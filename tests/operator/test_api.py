@@ -273,6 +273,10 @@ def test_what_its_scope_approves_automatically_waits_for_the_not_before_that_was
     assert operation["not_before"] == "2026-03-01T12:05:00Z"
     at_once = {**redeploy, "machines": ["web-1"]}
     (operation,) = client.ask("POST", "/v1/maintenance", at_once).json["operations"]
+    assert (operation["status"], operation["waits_for"]) == ("Queued", "1.1")
+    for reference in ("1", "2"):
+        client.ask("POST", "/v1/cancellations", {"reference": reference})
+    (operation,) = client.ask("POST", "/v1/maintenance", at_once).json["operations"]
     assert operation["status"] == "Started"
 
 

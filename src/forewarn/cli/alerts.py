@@ -39,14 +39,16 @@ def alerts(*, service: OperatorClient) -> None:
 @asks
 def acknowledge(
     references: Annotated[
-        list[str], argument("REF", "Failed operations (12.1), or maintenances (12).")
+        list[str], argument("REF", "Operations that are over (12.1), or maintenances (12).")
     ],
     *,
     service: OperatorClient,
 ) -> None:
-    """Acknowledge failures and end their alerts.
+    """Acknowledge failures, and end the wait for machines.
 
-    If one is not a failure, none is acknowledged. The history records who did it.
+    The update domains then count as up, and what waited for them goes on. It takes what has failed
+    or awaits machines after its end; if one does neither, none is acknowledged. The history records
+    who did it.
     """
     answer = service.post("/v1/acknowledgements", references=references)
     answer.show(operations.states)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from forewarn.cli import guest, operations, output, times
 from forewarn.cli.operator import OperatorClient, asks
 from forewarn.cli.options import EndpointOption, ReasonOption, argument, option
+from forewarn.vocabulary import EventStatus
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
@@ -24,11 +25,11 @@ def events(
     endpoint: EndpointOption = None,
     service: OperatorClient,
 ) -> None:
-    """List the events that guests see now.
+    """List the events of what is not over.
 
-    They are in the order in which they may start. SHOWN TO counts the machines whose last request
-    used a protocol version that shows the event. With --endpoint the list is what this machine
-    sees, from any server of the protocol.
+    They are in the order in which they may start; guests do not see a Queued one yet. SHOWN TO
+    counts the machines whose last request used a protocol version that shows the event. With
+    --endpoint the list is what this machine sees, from any server of the protocol.
     """
     if endpoint is not None:
         guest.alone(scope=scope, machine=machine)
@@ -113,8 +114,10 @@ def _draw(found: "schemas.EventList") -> None:
             "SHOWN TO": lambda event: (
                 "none, off"
                 if event.silent
+                else "none yet"
+                if event.status is EventStatus.QUEUED
                 else f"{event.shown_to.showing} of {event.shown_to.machines}"
             ),
         },
-        empty="No event is Scheduled or Started.",
+        empty="There is no event.",
     )

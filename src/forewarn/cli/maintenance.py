@@ -95,8 +95,9 @@ def schedule(
 
     It is announced to the guests, and starts when they approve it or its notice is over. The
     update domains of a scope are taken one after another: the next is announced when the one
-    before has ended well. The machines of a host go down together; if they are in several update
-    domains of one scope, one domain goes after another, unless --indivisible is given.
+    before has ended well and its machines are back. The machines of a host go down together; if
+    they are in several update domains of one scope, one domain goes after another, unless
+    --indivisible is given.
     """
     if sum(map(bool, (targets, scope, host))) != 1:
         raise typer.BadParameter("expected names of machines, or --scope, or --host")

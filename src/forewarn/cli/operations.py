@@ -36,7 +36,8 @@ def history(
         option(
             "--status",
             "STATUS",
-            "Only scheduled, started, completed, failed or canceled; can be repeated.",
+            "Only queued, scheduled, started, returning, completed, failed or canceled; "
+            "can be repeated.",
             case_sensitive=False,
         ),
     ] = None,
@@ -142,7 +143,7 @@ def further(steps: Sequence["schemas.FurtherStep"]) -> None:
             ),
         },
     )
-    output.note("Each of these is announced when the one before it has ended well.")
+    output.note("Each is announced when the one before has ended well and its machines are back.")
 
 
 def happened(operations: Iterable["schemas.OperationView"], empty: str) -> None:
@@ -155,12 +156,14 @@ def happened(operations: Iterable["schemas.OperationView"], empty: str) -> None:
             "REF": lambda operation: operation.id,
             "TYPE": lambda operation: operation.event_type,
             "MACHINES": machines,
-            "ANNOUNCED": lambda operation: operation.announced_at,
+            "ANNOUNCED": lambda operation: (
+                None if operation.status is EventStatus.QUEUED else operation.announced_at
+            ),
             "NOTICE": lambda operation: times.shown_span(notice_seconds(operation)),
             "WAITED": _waited,
             "STARTED BECAUSE": _because,
             **({"STEERED BY": _steered} if steered else {}),
-            "STATUS": lambda operation: operation.status,
+            "STATUS": standing,
             "TOOK": lambda operation: times.shown_span(operation.took_seconds),
             "OUTCOME": lambda operation: operation.outcome,
         },
@@ -188,11 +191,22 @@ def notice_seconds(operation: "schemas.OperationView") -> int:
 
 
 def standing(live: "schemas.OperationView | schemas.LiveEvent") -> str:
-    """Return the status, and what blocks its start or its end."""
+    """Return the status, and what blocks its start, its end, or what comes after it."""
     if live.held_at is not None:
         return f"{live.status}, held"
     if live.waits_for:
-        return f"{live.status}, waits for {live.waits_for}"
+        queued = live.status is EventStatus.QUEUED
+        line = f"{live.status} behind" if queued else f"{live.status}, waits for"
+        line += f" {live.waits_for}"
+        if queued and live.waits_for_machines:
+            line += f": waiting for {output.listed(live.waits_for_machines)}"
+        return line
+    if live.status is EventStatus.FAILED and live.awaited:
+        return f"{live.status}, not acknowledged"
+    if live.awaited and live.status in {EventStatus.RETURNING, EventStatus.COMPLETED}:
+        return f"{live.status}, awaits {output.listed(live.awaited)}"
+    if live.up_at is not None:
+        return f"{live.status}, settles until {times.shown(live.up_at)}"
     if live.outcome_unknown:
         return f"{live.status}, outcome unknown"
     return live.status

@@ -165,8 +165,10 @@ HIDDEN_FIRST = (
 and never its first."""
 
 STYLES = {
+    "Queued": "dim yellow",
     "Scheduled": "yellow",
     "Started": "bold cyan",
+    "Returning": "cyan",
     "Completed": "green",
     "Failed": "bold red",
     "Canceled": "dim",

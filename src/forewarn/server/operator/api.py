@@ -278,7 +278,7 @@ async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.Mai
 async def list_events(
     backend: TheBackend, in_scope: InScope = "", machine: FromQuery[str] = ""
 ) -> schemas.EventList:
-    """List Scheduled and Started events by NotBefore, also those that no guest sees."""
+    """List the events of what is not over, by NotBefore, also those that no guest sees."""
     inventory = backend.inventory
     if in_scope:
         _scope(backend, in_scope)
@@ -403,7 +403,7 @@ async def list_alerts(backend: TheBackend) -> schemas.AlertList:
 async def acknowledge(
     backend: TheBackend, data: JSONBody[schemas.AcknowledgementRequest]
 ) -> schemas.OperationList:
-    """Acknowledge failures, so that their alerts end: all of them or none."""
+    """End the alerts, and the wait for machines, after operations: all of them or none."""
     noted = backend.plane.acknowledge(data.references, _who(data.by))
     return await _listed(backend, noted)
 

@@ -170,7 +170,8 @@ class _State(Collector):
         """Return the value of each metric, or its values by their labels."""
         figures, operations = self._figures, self._operations
         live = Tally(map(_labels, operations))
-        events = Tally(_labels(o) for o in operations for event in o.events if not event.silent)
+        visible = [o for o in operations if o.status.visible]
+        events = Tally(_labels(o) for o in visible for event in o.events if not event.silent)
         machines = {key(name) for operation in operations for name in operation.machines}
         words = Tally(seen.agent for seen in map(self._sighting, machines) if seen is not None)
         needs = Tally(alert.kind for alert in self._alerts or ())
@@ -193,7 +194,7 @@ class _State(Collector):
             "tasks_running": self._tasks,
             "scopes": self._scopes_by_state(),
             "operations": {**live},
-            "events": {labels: events[labels] for labels in live},
+            "events": {labels: events[labels] for labels in map(_labels, visible)},
             "agents": {(status.value,): words[status] for status in AgentStatus},
             "notice_left_min_seconds": self._least_notice(),
             "alerts": {(kind.value,): needs[kind] for kind in kinds},

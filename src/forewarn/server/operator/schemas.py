@@ -37,6 +37,7 @@ from forewarn.vocabulary import (
     EventType,
     Priority,
     ScopeKind,
+    TargetKind,
 )
 
 MAX_NAMES: Final = 100
@@ -243,6 +244,8 @@ class OperationState(Value, frozen=True, kw_only=True):
     source: EventSource
     description: str
     duration_seconds: int
+    target: TargetKind
+    live_migration: bool
     status: EventStatus
     announced_at: datetime
     not_before: datetime
@@ -252,6 +255,8 @@ class OperationState(Value, frozen=True, kw_only=True):
     started_at: datetime | None
     waits_for: str
     """The operation that must be over before this one is announced or starts; `""` for none."""
+    waits_for_machines: tuple[str, ...]
+    """The machines that are awaited after that operation; empty where it awaits none yet."""
     held_at: datetime | None
     carried_out_at: datetime | None
     awaited: tuple[str, ...]
@@ -326,6 +331,8 @@ class MaintenanceView(Value, frozen=True, kw_only=True):
     requested_at: datetime
     description: str
     duration_seconds: int
+    target: TargetKind
+    live_migration: bool
     without_notice: bool
     announced: int
     rolling_updates: tuple[RollingUpdateView, ...]
@@ -375,7 +382,7 @@ class AgentWord(Value, frozen=True, kw_only=True):
 
 
 class LiveEvent(OperationState, frozen=True, kw_only=True):
-    """A Scheduled or Started event, with the state of its operation."""
+    """An event of an operation that is not over, with the state of its operation."""
 
     id: str
     operation: str
@@ -452,10 +459,11 @@ class HoldList(Value, frozen=True, kw_only=True):
 
 
 class AcknowledgementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Acknowledges failures, so that their alerts end: all of them or none."""
+    """Ends alerts, and the wait for machines, after operations: all of them or none."""
 
     references: References
-    """Operations (`12.1`), maintenances (`12`) or events' ids; all of them Failed."""
+    """Operations (`12.1`), maintenances (`12`) or events' ids; all of them Failed, or over with
+    machines still awaited."""
 
 
 class ResolutionRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -205,6 +205,7 @@ def operations(
             schemas.OperationView,
             value,
             notice_left_seconds=_notice_left(value, now),
+            waits_for_machines=_awaited_by(value.waits_for, inventory),
             took_seconds=value.started_at
             and value.ended_at
             and round((value.ended_at - value.started_at).total_seconds(), 3),
@@ -229,6 +230,7 @@ def live_event(
         **_event(event, inventory),
         operation=of.id,
         notice_left_seconds=_notice_left(of, now),
+        waits_for_machines=_awaited_by(of.waits_for, inventory),
         shown_to=schemas.ShownTo(
             machines=len(event.machines), seen=len(seen), showing=_showing(seen, of.event_type)
         ),
@@ -275,6 +277,11 @@ def _showing(seen: Mapping[str, model.Sighting], event_type: EventType) -> int:
     """Return how many last asked by a version that shows events of this type."""
     asked_by = (versions.BY_NAME.get(each.version) for each in seen.values())
     return sum(version is not None and event_type in version.event_types for version in asked_by)
+
+
+def _awaited_by(operation: str, inventory: Inventory) -> tuple[str, ...]:
+    known = inventory.operations.get(operation)
+    return known.awaited if known is not None else ()
 
 
 def _notice_left(value: model.Operation, now: datetime) -> int | None:
