@@ -11,6 +11,7 @@ import pytest
 from agent import workplace
 from agent.workplace import Done, Site
 from forewarn.agent.action_settings import HaproxySettings
+from forewarn.agent.actions import haproxy
 from forewarn.agent.actions.action import Action, ActionFailed
 from forewarn.agent.actions.haproxy import HaproxyAction
 from ports import free_port
@@ -31,6 +32,7 @@ frontend in
 backend web
     server one 127.0.0.1:{first}
     server two 127.0.0.1:{first} disabled
+    server checked 127.0.0.1:{first} check inter 24h
 """
 
 
@@ -43,7 +45,7 @@ class Balancer:
         self.process = subprocess.Popen(["haproxy", "-db", "-q", "-f", str(folder / "cfg")])
 
     def state(self, server: str = "one") -> str:
-        return self.action(server)._state()
+        return haproxy._state(self.action(server)._row())
 
     def action(self, server: str) -> HaproxyAction:
         made = self.done(server).action
@@ -91,7 +93,7 @@ def balancer(tmp_path: Path, site: Site) -> Iterator[Balancer]:
 def test_a_server_is_drained_and_made_ready_again(balancer: Balancer) -> None:
     done = balancer.done()
     done.prepare()
-    assert done.facts == {"state": "ready"}
+    assert done.facts == {"state": "ready", "up": True}
     assert balancer.state() == "drain"
     assert done.recover() == "web/one is set to ready again"
     assert balancer.state() == "ready"
@@ -100,7 +102,7 @@ def test_a_server_is_drained_and_made_ready_again(balancer: Balancer) -> None:
 def test_a_server_that_was_in_maintenance_stays_so(balancer: Balancer) -> None:
     done = balancer.done("two")
     done.prepare()
-    assert done.facts == {"state": "maint"}
+    assert done.facts == {"state": "maint", "up": False}
     assert balancer.state("two") == "maint"
     assert done.recover() == "web/two was set to maint, and is left so"
     assert balancer.state("two") == "maint"
@@ -112,6 +114,41 @@ def test_what_an_administrator_changed_meanwhile_is_left_so(balancer: Balancer) 
     balancer.action("two")._set("ready")
     done.recover()
     assert balancer.state("two") == "ready"
+
+
+@pytest.mark.parametrize("word", ["health up", "state maint"])
+def test_a_server_is_waited_for_until_its_checks_or_an_administrator_say_otherwise(
+    word: str, balancer: Balancer
+) -> None:
+    done = balancer.done("checked")
+    done.prepare()
+    action = balancer.action("checked")
+    assert action._ask("set server web/checked health down").strip() == ""
+    begun = done.begin(undo=True)
+    while balancer.state("checked") != "ready":
+        begun.run.wait(0.01)
+    assert not haproxy._is_up(action._row())
+    assert begun.outcome == ""
+    assert action._ask(f"set server web/checked {word}").strip() == ""
+    assert begun.end() == "done web/checked is set to ready again"
+
+
+def test_waiting_for_a_server_that_is_cut_says_that_it_is_down(balancer: Balancer) -> None:
+    done = balancer.done("checked")
+    done.prepare()
+    balancer.action("checked")._ask("set server web/checked health down")
+    begun = done.begin(undo=True)
+    while balancer.state("checked") != "ready":
+        begun.run.wait(0.01)
+    assert begun.stop() == "cut HAProxy's checks still find web/checked down"
+
+
+def test_a_server_that_was_down_before_is_not_waited_for(balancer: Balancer) -> None:
+    balancer.action("checked")._ask("set server web/checked health down")
+    done = balancer.done("checked")
+    done.prepare()
+    assert done.facts == {"state": "ready", "up": False}
+    assert done.recover() == "web/checked is set to ready again"
 
 
 def test_draining_waits_for_the_last_session(balancer: Balancer, site: Site) -> None:

@@ -8,7 +8,7 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,24 +93,32 @@ class Done:
         return self.action.prepare()
 
     def recover(self) -> str:
-        return action.load(self._run_of(undo=True)).recover()
+        self._turn()
+        return self.action.recover()
 
-    def begin(self) -> "Begun":
-        return Begun(self)
+    def begin(self, *, undo: bool = False) -> "Begun":
+        if undo:
+            self._turn()
+        return Begun(self.run, self.action.recover if undo else self.action.prepare)
+
+    def _turn(self) -> None:
+        """Go on with a run that undoes it, with what was noted."""
+        self.run = self._run_of(undo=True)
+        self.action = action.load(self.run)
 
 
 class Begun:
     """An action under way in a thread of its own."""
 
-    def __init__(self, done: Done) -> None:
-        self.run = done.run
+    def __init__(self, run: ActionRun, act: Callable[[], str]) -> None:
+        self.run = run
         self.outcome = ""
-        self._thread = threading.Thread(target=self._run, args=(done,))
+        self._thread = threading.Thread(target=self._run, args=(act,))
         self._thread.start()
 
-    def _run(self, done: Done) -> None:
+    def _run(self, act: Callable[[], str]) -> None:
         try:
-            self.outcome = f"done {done.prepare()}"
+            self.outcome = f"done {act()}"
         except ActionFailed as failed:
             self.outcome = f"failed {failed}"
         except ActionStopped as cut:

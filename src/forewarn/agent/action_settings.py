@@ -203,7 +203,7 @@ class ReadySettings(ActionSettings, frozen=True, kw_only=True):
 
 
 class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
-    """Drains a server of HAProxy by its runtime API; afterwards it is as it was before."""
+    """Drains a server of HAProxy by its runtime API; afterwards it is as before, up if it was."""
 
     socket: Name
     """Where the runtime API listens: a unix socket's path, or an address such as

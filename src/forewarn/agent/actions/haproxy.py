@@ -1,4 +1,4 @@
-"""Drains a server of HAProxy by its runtime API; afterwards it is as it was.
+"""Drains a server of HAProxy by its runtime API; afterwards it is as it was, and up if it was.
 
 A server that an administrator has set to `maint` or `drain` is left so: it gets no new sessions
 already, and `drain` would let those in again that are bound to it by a cookie.
@@ -22,20 +22,24 @@ ANSWER_BYTES: Final = 16 * 1024 * 1024
 """The longest answer that is read: the statistics of ten thousand servers."""
 
 LOOK_SECONDS: Final = 0.5
-"""Between two looks at the sessions that are left."""
+"""Between two looks at the sessions that are left, or at a server that is to come up."""
 
 READY: Final = "ready"
 MAINTENANCE: Final = 0x01
 DRAINED: Final = 0x08
 """Of a server's administrative state: what an administrator forced by the API or the page."""
 
+UP: Final = frozenset({"1", "2"})
+"""Of a server's operational state: starting or running. Without checks it always is."""
+
 
 class HaproxyAction(Action[HaproxySettings]):
     """Notes how a server is, drains it, and waits for its last session."""
 
     def prepare(self) -> str:
-        state = self._state()
-        self.run.note({"state": state})
+        row = self._row()
+        state = _state(row)
+        self.run.note({"state": state, "up": _is_up(row)})
         if state == READY:
             self._set("drain")
         left: int | None = None
@@ -48,24 +52,38 @@ class HaproxyAction(Action[HaproxySettings]):
         return ""
 
     def recover(self) -> str:
-        before = (self.run.begun.facts or {}).get("state", "")
+        facts = self.run.begun.facts or {}
+        before = facts.get("state", "")
         if not before:
             return ""  # where nothing was noted nothing was changed
         if before != READY:
             return f"{self.settings.server} was set to {before}, and is left so"
         self._set(READY)
+        if facts.get("up"):
+            self._wait_until_up()
         return f"{self.settings.server} is set to {READY} again"
 
-    def _state(self) -> str:
-        """Return what the server is set to: `ready`, `drain` or `maint`."""
+    def _wait_until_up(self) -> None:
+        """Wait until the checks let the server have sessions, or an administrator takes it out.
+
+        When all is undone the agent says `back`, and another server may be drained at once.
+        """
+        try:
+            while _state(row := self._row()) == READY and not _is_up(row):
+                self.run.wait(LOOK_SECONDS)
+        except ActionStopped as cut:
+            message = f"HAProxy's checks still find {self.settings.server} down"
+            raise ActionStopped(message) from cut
+
+    def _row(self) -> dict[str, str]:
+        """Return what `show servers state` says of the server."""
         backend, _, server = self.settings.server.partition("/")
         lines = self._ask(f"show servers state {backend}").splitlines()
         names = next((line[2:].split() for line in lines if line.startswith("# ")), [])
         for line in lines:
             row = dict(zip(names, line.split(), strict=False))
             if row.get("srv_name") == server:
-                admin = int(row["srv_admin_state"])
-                return "maint" if admin & MAINTENANCE else "drain" if admin & DRAINED else READY
+                return row
         message = f"HAProxy has no server {self.settings.server}"
         raise ActionFailed(message)
 
@@ -113,3 +131,14 @@ class HaproxyAction(Action[HaproxySettings]):
             connection.close()
             raise
         return connection
+
+
+def _state(row: dict[str, str]) -> str:
+    """Return what a server is set to: `ready`, `drain` or `maint`."""
+    admin = int(row["srv_admin_state"])
+    return "maint" if admin & MAINTENANCE else "drain" if admin & DRAINED else READY
+
+
+def _is_up(row: dict[str, str]) -> bool:
+    """Tell whether a server's checks let it have sessions."""
+    return row["srv_op_state"] in UP
