@@ -1,74 +1,25 @@
 """docs/guides/draining.md as it stands: HAProxy, two web servers, an agent that drains one."""
 
-import csv
 import http.client
-import io
 import re
 import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from end_to_end.agents import Agent, Endpoint, event, started, until
-from ports import free_port
 from recipes import commands, pages
+from recipes.balancer import Balancer
 from recipes.web import Long, Web, asked
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
 
 RULES = pages.block("draining", "toml", "peers")
 DROP_IN = pages.block("draining", "toml", "when_cut")
-SETTINGS = pages.block("draining", "haproxy")
 SHORT = 18
 """A notice that is over soon, and leaves a busy machine thirteen seconds to begin."""
 LIMIT = "time_limit_seconds = 1"
-
-
-class Balancer:
-    """A HAProxy by the page's settings."""
-
-    def __init__(self, folder: Path, webs: list[Web]) -> None:
-        self.port, self.api = free_port(), free_port()
-        placed = pages.placed(
-            SETTINGS,
-            {
-                "10.0.0.5:9999": f"127.0.0.1:{self.api}",
-                "10.0.0.5:80": f"127.0.0.1:{self.port}",
-                "10.0.0.10:8080": f"127.0.0.1:{webs[0].port}",
-                "10.0.0.11:8080": f"127.0.0.1:{webs[1].port}",
-            },
-        )
-        (folder / "haproxy.cfg").write_text(placed)
-        argv = ["haproxy", "-db", "-q", "-f", str(folder / "haproxy.cfg")]
-        self._process = subprocess.Popen(argv)
-        until(lambda: {asked(self.port) for _ in webs} == {web.name for web in webs})
-
-    def ask(self, line: str) -> str:
-        with socket.create_connection(("127.0.0.1", self.api), 10) as connection:
-            connection.sendall(f"{line}\n".encode())
-            answer = b""
-            while chunk := connection.recv(65536):
-                answer += chunk
-        return answer.decode()
-
-    def sessions(self) -> int:
-        """Return how many sessions web-0 has."""
-        table = csv.DictReader(io.StringIO(self.ask("show stat").removeprefix("# ")))
-        return next(int(row["scur"]) for row in table if row["svname"] == "web-0")
-
-    def state(self) -> str:
-        """Return what web-0 was set to by the API."""
-        lines = [line.removeprefix("# ") for line in self.ask("show servers state").splitlines()]
-        table = csv.DictReader(io.StringIO("\n".join(lines[1:])), delimiter=" ")
-        state = next(row["srv_admin_state"] for row in table if row["srv_name"] == "web-0")
-        return {"0": "ready", "1": "maint", "8": "drain"}[state]
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 @pytest.fixture
