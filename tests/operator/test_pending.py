@@ -3,10 +3,13 @@
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
+from forewarn.cli import operations
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
+from forewarn.server.operator import schemas
 from forewarn.vocabulary import AgentStatus
 from server.running import Client, Running, fleet, request_reboot
 
@@ -343,3 +346,196 @@ def test_an_operation_whose_outcome_is_unknown_stays_until_an_operator_resolves_
     (resolved,) = client.ask("POST", path, {"verdict": "failed", "by": "ann"}).json["operations"]
     assert (resolved["status"], resolved["outcome_unknown"]) == ("Failed", "")
     assert "ann" in resolved["outcome"]
+
+
+def live(client: Client) -> dict[str, Any]:
+    """Return the live events by their operation."""
+    return {event["operation"]: event for event in client.get("/v1/events")["events"]}
+
+
+def status_of(client: Client, reference: str) -> str:
+    found = client.get(f"/v1/history?maintenance={reference[0]}")["operations"]
+    (status,) = [operation["status"] for operation in found if operation["id"] == reference]
+    return str(status)
+
+
+def becomes(client: Client, reference: str, status: str) -> None:
+    """Wait until an operation has a status; the service notices by itself."""
+    for _ in range(ASKS):
+        if status_of(client, reference) == status:
+            return
+    raise AssertionError(status_of(client, reference))
+
+
+def standing(event: Any) -> str:
+    """Return what the command line shows as the status of a live event."""
+    return operations.standing(msgspec.convert(event, schemas.LiveEvent))
+
+
+def standing_of(client: Client, number: int) -> str:
+    """Return what the command line shows as the status of a maintenance's operation."""
+    (operation,) = client.get(f"/v1/history?maintenance={number}")["operations"]
+    return operations.standing(msgspec.convert(operation, schemas.OperationView))
+
+
+def comes_back(
+    service: Running, clock: ManualClock, machine: str, agent: AgentStatus | None = None
+) -> None:
+    """Let a machine ask in a later second, and the service look."""
+    service.guests.saw(machine, at=clock.now() + timedelta(seconds=1), agent=agent)
+    clock.advance(timedelta(seconds=2))
+
+
+def two_domains(service: Running, client: Client, agent: AgentStatus | None = None) -> None:
+    """Ask for two machines that listen, of two update domains."""
+    service.guests.saw("web-0", agent=agent)
+    service.guests.saw("web-1")
+    request_reboot(client)
+    request_reboot(client, machines=["web-1"])
+
+
+def test_what_would_take_another_domain_is_listed_with_what_it_waits_for(
+    client: Client, service: Running
+) -> None:
+    two_domains(service, client)
+    queued = live(client)["2.1"]
+    assert (queued["status"], queued["waits_for"]) == ("Queued", "1.1")
+    assert queued["waits_for_machines"] == []
+    assert queued["notice_left_seconds"] is None
+    assert standing(queued) == "Queued behind 1.1"
+    under_way(client, "1.1")
+    queued = live(client)["2.1"]
+    assert queued["waits_for_machines"] == ["web-0"]
+    assert standing(queued) == "Queued behind 1.1: waiting for web-0"
+    (shown,) = client.get("/v1/maintenance/2")["operations"]
+    assert (shown["status"], shown["waits_for_machines"]) == ("Queued", ["web-0"])
+    body = {"event_type": "Reboot", "machines": ["web-2"]}
+    (tried,) = client.ask("POST", "/v1/maintenance?dry_run=true", body).json["operations"]
+    assert (tried["status"], tried["waits_for"]) == ("Queued", "1.1")
+    assert tried["waits_for_machines"] == ["web-0"]
+    assert set(live(client)) == {"1.1", "2.1"}
+
+
+def test_what_is_queued_can_be_cancelled_and_moved_but_not_approved(client: Client) -> None:
+    request_reboot(client)
+    request_reboot(client, machines=["web-1"])
+    early = client.ask("POST", "/v1/approvals", {"references": ["2.1"]})
+    assert (early.status, early.error["code"]) == (409, "conflict")
+    later = {"reference": "2.1", "not_before": "2026-03-01T13:00:00Z"}
+    (moved,) = client.ask("POST", "/v1/postponements", later).json["operations"]
+    assert (moved["status"], moved["not_before"]) == ("Queued", later["not_before"])
+    client.ask("POST", "/v1/cancellations", {"reference": "1"})
+    assert live(client)["2.1"]["status"] == "Scheduled"
+    assert live(client)["2.1"]["not_before"] == later["not_before"]
+    request_reboot(client, machines=["web-0"])
+    (gone,) = client.ask("POST", "/v1/cancellations", {"reference": "3"}).json["operations"]
+    assert gone["status"] == "Canceled"
+
+
+def test_an_operation_is_over_when_its_machines_have_asked_again(
+    client: Client, service: Running, clock: ManualClock
+) -> None:
+    two_domains(service, client)
+    end(service, client, "1.1", well=True)
+    returning = live(client)["1.1"]
+    assert (returning["status"], returning["awaited"]) == ("Returning", ["web-0"])
+    assert returning["carried_out_at"] == "2026-03-01T12:00:00Z"
+    assert returning["back_by"] == "2026-03-01T12:05:00Z"
+    assert standing(returning) == "Returning, awaits web-0"
+    assert status_of(client, "2.1") == "Queued"
+    early = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"]})
+    assert (early.status, early.error["code"]) == (409, "conflict")
+    comes_back(service, clock, "web-0")
+    becomes(client, "1.1", "Completed")
+    assert set(live(client)) == {"2.1"}
+    assert status_of(client, "2.1") == "Scheduled"
+    assert kinds(client) == []
+
+
+def test_a_machine_that_does_not_come_back_fails_its_operation(
+    client: Client, service: Running, clock: ManualClock
+) -> None:
+    two_domains(service, client)
+    end(service, client, "1.1", well=True)
+    clock.advance(timedelta(minutes=5))
+    becomes(client, "1.1", "Failed")
+    (item,) = client.get("/v1/alerts")["items"]
+    assert (item["kind"], item["about"]) == ("failed", "1.1")
+    assert "web-0 did not come back" in item["message"]
+    assert item["message"].endswith("; 2.1 waits")
+
+
+def test_a_failure_keeps_its_domain_down_until_it_is_acknowledged(
+    client: Client, service: Running
+) -> None:
+    request_reboot(client)
+    for name in ("web-1", "web-2"):
+        request_reboot(client, machines=[name])
+    end(service, client, "1.1", well=False)
+    (item,) = client.get("/v1/alerts")["items"]
+    assert "no such host" in item["message"]
+    assert "2.1" in item["message"]
+    assert standing_of(client, 1) == "Failed, not acknowledged"
+    assert {status_of(client, reference) for reference in ("2.1", "3.1")} == {"Queued"}
+    client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"]})
+    assert standing_of(client, 1) == "Failed"
+    assert status_of(client, "2.1") == "Scheduled"
+    assert (live(client)["3.1"]["status"], live(client)["3.1"]["waits_for"]) == ("Queued", "2.1")
+    assert kinds(client) == []
+
+
+def test_the_alert_of_an_agent_that_is_not_back_ends_with_its_acknowledgement(
+    client: Client, service: Running, clock: ManualClock
+) -> None:
+    two_domains(service, client, AgentStatus.READY)
+    end(service, client, "1.1", well=True)
+    comes_back(service, clock, "web-0", AgentStatus.RECOVERING)
+    becomes(client, "1.1", "Completed")
+    assert standing_of(client, 1) == "Completed, awaits web-0"
+    assert standing_of(client, 2) == "Queued behind 1.1: waiting for web-0"
+    assert kinds(client) == []
+    clock.advance(timedelta(minutes=5))
+    (item,) = client.get("/v1/alerts")["items"]
+    assert (item["kind"], item["about"]) == ("not-back", "1.1")
+    assert "web-0" in item["message"]
+    assert item["message"].endswith("; 2.1 waits")
+    (done,) = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"], "by": "ann"}).json[
+        "operations"
+    ]
+    assert (done["acknowledged_by"], done["awaited"]) == ("ann", [])
+    assert kinds(client) == []
+    assert live(client)["2.1"]["status"] == "Scheduled"
+    again = client.ask("POST", "/v1/acknowledgements", {"references": ["1.1"]})
+    assert (again.status, again.error["code"]) == (409, "conflict")
+
+
+def test_a_domain_settles_before_the_next_is_announced(
+    client: Client, service: Running, clock: ManualClock
+) -> None:
+    slow = fleet()
+    slow["availability_set"][0]["settle_seconds"] = 60
+    client.ask("PUT", "/v1/fleet", slow)
+    assert client.get("/v1/fleet/scopes/web")["settle_seconds"] == 60
+    request_reboot(client)
+    request_reboot(client, machines=["web-1"])
+    end(service, client, "1.1", well=True)
+    (operation,) = client.get("/v1/history?maintenance=1")["operations"]
+    assert (operation["status"], operation["up_at"]) == ("Completed", "2026-03-01T12:01:00Z")
+    assert status_of(client, "2.1") == "Queued"
+    assert standing_of(client, 1).startswith("Completed, settles until")
+    clock.advance(timedelta(minutes=1))
+    becomes(client, "2.1", "Scheduled")
+
+
+def test_a_scope_may_announce_at_once_and_wait_to_start_only(
+    client: Client, service: Running
+) -> None:
+    early = fleet()
+    early["availability_set"][0]["queue"] = "start"
+    client.ask("PUT", "/v1/fleet", early)
+    two_domains(service, client)
+    under_way(client, "1.1")
+    client.ask("POST", "/v1/approvals", {"references": ["2.1"]})
+    waiting = live(client)["2.1"]
+    assert (waiting["status"], waiting["waits_for"]) == ("Scheduled", "1.1")
+    assert standing(waiting) == "Scheduled, waits for 1.1"
