@@ -161,17 +161,49 @@ def forget_walks() -> None:
 
 
 def forget_domains() -> None:
-    """Let all update domains of a scope be down at once."""
+    """Let all update domains of a scope be announced, and be down, at once."""
     from forewarn.maintenance import invariants, working_set
 
-    def obstacle(_: working_set.WorkingSet, __: object) -> None:
+    def elsewhere(_: working_set.WorkingSet, __: object, ___: object) -> None:
         return None
 
     def unchecked(_: object) -> None:
         pass
 
-    working_set.WorkingSet._obstacle = obstacle  # type: ignore[assignment]  # the break
+    working_set.WorkingSet._first_elsewhere = elsewhere  # type: ignore[assignment]  # the break
     invariants._check_domains = unchecked
+
+
+def forget_queue() -> None:
+    """Announce what takes an update domain while another is announced."""
+    from forewarn.maintenance import working_set
+
+    def ahead(_: working_set.WorkingSet, __: object) -> None:
+        return None
+
+    working_set.WorkingSet._ahead = ahead  # type: ignore[assignment]  # the break
+
+
+def forget_failures() -> None:
+    """Let a failure leave nothing down."""
+    from forewarn.maintenance import working_set
+
+    def await_(self: working_set.WorkingSet, operation: Any, awaited: tuple[str, ...]) -> None:
+        whole(self, operation, () if operation.status == "Failed" else awaited)
+
+    whole = working_set.WorkingSet._await
+    working_set.WorkingSet._await = await_  # type: ignore[method-assign]  # the break
+
+
+def forget_returns() -> None:
+    """Count machines as back that nobody has heard of."""
+    from forewarn.maintenance import decide, model, working_set
+
+    def asked_again(self: working_set.WorkingSet, _: object, __: str) -> model.Sighting:
+        return model.Sighting(asked_at=self.now, version="2020-07-01")
+
+    working_set.WorkingSet._asked_again = asked_again  # type: ignore[assignment]  # the break
+    decide.has_returned = lambda operation, _: bool(operation.awaited)
 
 
 BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
@@ -186,5 +218,8 @@ BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
         "forget-fleet": partial(forget, "apply_fleet", only="again"),
         "forget-walk": forget_walks,
         "forget-domains": forget_domains,
+        "forget-queue": forget_queue,
+        "forget-failures": forget_failures,
+        "forget-returns": forget_returns,
     }
 )

@@ -39,11 +39,16 @@ class Guest:
         self._answered: set[str] = set()
         self._last: tuple[int, bytes] | None = None
         self._noted = 0.0
+        self._asks: list[tuple[float, float, str]] = []
+        """The machines that asked since that was noted last: from when, until it was over."""
 
     def turn(self) -> None:
         machine = self._chance.choice(self._machines)
         began = time.time()
-        status, body = self._wire.ask("read", self._head("GET", machine))
+        try:
+            status, body = self._wire.ask("read", self._head("GET", machine))
+        finally:
+            self._asks.append((began, time.time(), machine))
         if status == FORBIDDEN and machine in self._mortal:
             return  # it was preempted or deleted, or is not yet back
         if status != 200:
@@ -53,7 +58,10 @@ class Guest:
         seen = (document["DocumentIncarnation"], body)
         if seen != self._last or began - self._noted >= AGAIN_SECONDS:
             self._last, self._noted = seen, began
-            self._wire.journal.write("read", scope=self._scope, document=document, began=began)
+            self._wire.journal.write(
+                "read", scope=self._scope, document=document, began=began, asks=self._asks
+            )
+            self._asks = []
         wanted = [event["EventId"] for event in document["Events"] if self._approve(event)]
         if wanted:
             self._post(machine, wanted)

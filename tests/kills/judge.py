@@ -46,12 +46,21 @@ def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[
 def _traced(journals: Journals, runs: list[dict[str, Any]], final: Final) -> Trace:
     """Return the documents, runs and ends that the witnesses saw."""
     trace = Trace()
+    unannounced = promises.unannounced(journals)
+    taken = {
+        event_id: (operation["id"], event["update_domain"])
+        for event_id, (operation, event) in _events(final).items()
+        if operation["event_type"] not in promises.UNWALKED
+        and operation["description"] not in unannounced
+    }
     for name, entries in journals.items():
         for entry in entries:
             if entry["what"] == "read":
                 document = entry["document"]
                 number, events = document["DocumentIncarnation"], str(document["Events"])
                 trace.read(name, entry["scope"], number, events)
+                ids = {event["EventId"] for event in document["Events"]}
+                trace.shown(name, entry["scope"], [taken[one] for one in ids & taken.keys()])
             for operation, end in entry["ends"].items() if entry["what"] == "ends" else ():
                 trace.ended(operation, tuple(end))
     for scope, document in final.documents.items():
@@ -171,6 +180,8 @@ def _outcomes_are_the_program_s(runs: list[dict[str, Any]], final: Final) -> Ite
                 f"program ended for {sorted(ended)}"
             )
         failed = any(status for found in ended.values() for status in found)
+        if operation["status"] == "Failed" and operation["carried_out_at"] and not failed:
+            continue  # it was done, and a machine did not come back
         if failed != (operation["status"] == "Failed"):
             yield f"{operation['id']} is {operation['status']}, and its program ended {ended}"
 

@@ -16,6 +16,7 @@ KINDS = {
     "postpone": 3.0,
     "hold": 1.5,
     "resume": 1.0,
+    "acknowledge": 1.5,
     "fleet": 1.0,
     "history": 4.0,
 }
@@ -44,6 +45,7 @@ class Operator:
         self._chance = chance
         self._known: dict[str, dict[str, Any]] = {}
         self._stopped: set[int] = set()
+        self._failed: set[str] = set()
         self._holds: list[tuple[float, dict[str, str]]] = []
         self._number = 0
         self._mark = 0
@@ -163,6 +165,15 @@ class Operator:
         by = {"by": self._name}
         self._say("resume", f"POST /v1/maintenance/{number}/resume", by, number=number)
 
+    def _acknowledge(self) -> None:
+        if not self._failed:
+            self._history()
+            return
+        reference = self._chance.choice(sorted(self._failed))
+        self._failed.discard(reference)
+        body = {"references": [reference], "by": self._name}
+        self._say("acknowledge", "POST /v1/acknowledgements", body, references=[reference])
+
     def _fleet(self) -> None:
         """Mark its own machine anew, and bring back what was preempted or deleted."""
         self._mark += 1
@@ -179,6 +190,9 @@ class Operator:
         over = [o for o in operations if o["ended_at"]]
         ends = {o["id"]: [o["status"], o["outcome"], o["ended_at"]] for o in over}
         self._wire.journal.write("ends", ends=ends)
+        failed = [o for o in over if o["status"] == "Failed"]
+        self._failed.update(o["id"] for o in failed if not o["acknowledged_by"])
+        self._failed.difference_update(o["id"] for o in failed if o["acknowledged_by"])
         for operation in over:
             known = self._known.pop(operation["id"], None)
             if (
@@ -190,11 +204,16 @@ class Operator:
         self._learn(o for o in operations if o["status"] == "Scheduled")
 
     def _drain(self) -> None:
-        """Release whatever is held, by whomever; then only read."""
+        """Release whatever is held, by whomever, and acknowledge failures; then only read."""
         _, answer = self._wire.ask("history", "GET /v1/holds HTTP/1.1")
         held = [{"kind": one["kind"], "name": one["name"]} for one in json.loads(answer)["holds"]]
+        _, answer = self._wire.ask("history", "GET /v1/alerts HTTP/1.1")
+        alerts = json.loads(answer)["items"]
+        self._failed.update(one["about"] for one in alerts if one["kind"] == "failed")
         if held:
             self._release(held[0])
+        elif self._failed:
+            self._acknowledge()
         else:
             self._history()
 

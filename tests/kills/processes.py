@@ -79,6 +79,9 @@ class Told:
             self._process.stdout.close()
 
 
+BACK_SECONDS = 1200
+"""Two seconds of ours: a guest asks as a machine that chance chooses, on a machine that is busy."""
+
 AT_ONCE = 8
 """The programs that run at once: enough that acts of every phase meet, on two processors."""
 
@@ -269,7 +272,7 @@ def _settings(port: int, scale: float, program: list[str]) -> str:
         '[store]\npath = "forewarn.db"\n'
         f"[guest]\n{limits}sweep_seconds = {scale}\n"
         f'[[guest.listener]]\naddress = "127.0.0.1"\nport = {port}\n'
-        f"[rules]\nrate_per_second = 0\n"
+        f"[rules]\nrate_per_second = 0\nback_seconds = {BACK_SECONDS}\n"
         f'[connector]\nkind = "command"\n'
         f"[connector.command]\nprogram = {json.dumps(program)}\nat_once = {AT_ONCE}\n"
         f"[clock]\nscale = {scale}\n"

@@ -54,6 +54,8 @@ def judge(
     yield from _fleets_are_kept(journals, final)
     yield from _walks_go_in_turn(journals, final, times)
     yield from _one_domain_is_down_at_a_time(journals, runs, final)
+    yield from _a_domain_is_down_until_it_is_back(journals, runs, final, times)
+    yield from _machines_came_back(journals, final, times)
 
 
 def postponed(journals: Journals) -> Iterator[tuple[str, float, datetime]]:
@@ -205,10 +207,7 @@ def _one_domain_is_down_at_a_time(
     journals: Journals, runs: list[dict[str, Any]], final: Final
 ) -> Iterator[str]:
     struck = unannounced(journals)
-    ends: dict[str, float] = {}
-    for run in runs:
-        if run["what"] == "end":
-            ends[run["operation"]] = max(run["at"], ends.get(run["operation"], 0.0))
+    ends = _ends(runs)
     down: dict[str, list[tuple[float, float, int, str]]] = defaultdict(list)
     for name, start in _starts(runs).items():
         operation = final.operations.get(name)
@@ -228,6 +227,80 @@ def _one_domain_is_down_at_a_time(
                     yield f"{name} and {late} had domains {domain} and {other} of {scope} down"
 
 
+def _a_domain_is_down_until_it_is_back(
+    journals: Journals, runs: list[dict[str, Any]], final: Final, times: Times
+) -> Iterator[str]:
+    """Nobody goes down before another domain's machines are back, or its failure acknowledged."""
+    starts, ends, struck = _starts(runs), _ends(runs), unannounced(journals)
+    acknowledged: dict[str, float] = {}
+    for one in asked(journals, "acknowledge"):
+        for name in one.entry["references"]:
+            acknowledged[name] = min(one.sent, acknowledged.get(name, one.sent))
+    for name, operation in final.operations.items():
+        if name not in ends or not operation["ended_at"]:
+            continue
+        over = moment(operation["ended_at"])
+        for late, at in starts.items():
+            other = final.operations.get(late)
+            bound = other and other["event_type"] not in UNWALKED
+            if not other or not bound or other["description"] in struck or at < ends[name]:
+                continue
+            if not _in_two_domains(operation, other):
+                continue
+            if operation["carried_out_at"] and times.latest(at) < over:
+                yield f"{late} went down before {name} was back"
+            elif (
+                operation["status"] == "Failed"
+                and acknowledged.get(name, at) >= at
+                and not _repaired(operation, final, ends, at)
+            ):
+                yield f"{late} went down, and nobody had acknowledged the failure of {name}"
+
+
+def _in_two_domains(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    domains = {event["scope"]: event["update_domain"] for event in one["events"]}
+    return any(
+        domains.get(event["scope"], event["update_domain"]) != event["update_domain"]
+        for event in other["events"]
+    )
+
+
+def _repaired(
+    operation: Mapping[str, Any], final: Final, ends: Mapping[str, float], by: float
+) -> bool:
+    """Tell whether later operations on all machines of a failed one had completed by then."""
+    repaired = {
+        machine
+        for name, end in ends.items()
+        if ends[operation["id"]] < end <= by
+        and (other := final.operations.get(name)) is not None
+        and other["status"] == "Completed"
+        for event in other["events"]
+        for machine in event["machines"]
+    }
+    return {machine for event in operation["events"] for machine in event["machines"]} <= repaired
+
+
+def _machines_came_back(journals: Journals, final: Final, times: Times) -> Iterator[str]:
+    """What was over when its machines were back: one of them had asked by then."""
+    asks: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for entries in journals.values():
+        for entry in entries:
+            for began, ended, machine in entry["asks"] if entry["what"] == "read" else ():
+                asks[machine].append((began, ended))
+    for name, operation in final.operations.items():
+        if operation["status"] != "Completed" or not operation["carried_out_at"]:
+            continue
+        done, over = moment(operation["carried_out_at"]), moment(operation["ended_at"])
+        machines = [machine for event in operation["events"] for machine in event["machines"]]
+        if not any(
+            times.latest(ended) > done and times.earliest(began) <= over
+            for machine in machines
+            for began, ended in asks[machine]
+        ):
+            yield f"{name} was carried out at {done} and over at {over}, and no machine had asked"
+
+
 def unannounced(journals: Journals) -> set[str]:
     """Return the descriptions of what was to happen without notice."""
     return {
@@ -235,6 +308,15 @@ def unannounced(journals: Journals) -> set[str]:
         for one in asked(journals, "request")
         if one.entry["asked"].get("no_notice")
     }
+
+
+def _ends(runs: list[dict[str, Any]]) -> dict[str, float]:
+    """Return when each operation's program ended last."""
+    found: dict[str, float] = {}
+    for run in runs:
+        if run["what"] == "end":
+            found[run["operation"]] = max(run["at"], found.get(run["operation"], 0.0))
+    return found
 
 
 def _starts(runs: list[dict[str, Any]]) -> dict[str, float]:

@@ -39,6 +39,7 @@ def mark_start(path: Path) -> None:
     """Write down when each phase of a start begins; nothing else of the service changes."""
     from forewarn.control import executor, service_clock
     from forewarn.server import service
+    from forewarn.server.guest import plane
     from forewarn.store import migrations, sqlite
 
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -64,7 +65,7 @@ def mark_start(path: Path) -> None:
     before(sqlite, "open_store", Start.OPENING)
     whole_migrate, migrations.migrate = migrations.migrate, migrate
     before(service_clock.Heartbeat, "begin", Start.RECOVERING)
-    before(service.Service, "_fill", Start.FILLING)
+    before(plane.GuestPlane, "fill", Start.FILLING)
     before(service.Service, "_open_operators", Start.BINDING)
     before(executor.Executor, "run", Start.TAKING_UP)
 

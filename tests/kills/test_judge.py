@@ -19,6 +19,10 @@ REAL = 1000.0
 """The machine's time at NOW; the service's clock runs 600 times as fast."""
 
 
+BACK = (999.17, 999.19, "web-0")
+"""When the machine asked again, and was answered."""
+
+
 class Run:
     """A run in which all is well: asked for, read of, approved, carried out."""
 
@@ -42,6 +46,7 @@ class Run:
             "outcome": "",
             "not_before": "2030-01-01T12:05:00Z",
             "started_at": "2030-01-01T11:50:30Z",
+            "carried_out_at": "2030-01-01T11:51:10Z",
             "ended_at": "2030-01-01T11:52:00Z",
             "events": [event],
         }
@@ -63,7 +68,7 @@ class Run:
                 entry("read", 999.01, scope="web", document=document(1, self.shown)),
                 entry("sends", 999.045, kind="approve", events=[EVENT]),
                 answer("approve", 999.06, 200, {}, events=[EVENT]),
-                entry("read", 999.9, scope="web", document=document(3)),
+                entry("read", 999.9, scope="web", document=document(3), asks=[BACK]),
             ],
         }
         self.runs = [ran("start", 999.07), ran("end", 999.1, status=0)]
@@ -106,7 +111,8 @@ class Run:
 
 
 def entry(what: str, at: float, **facts: Any) -> dict[str, Any]:
-    return {"what": what, "at": at, **({"began": at - 0.005} if what == "read" else {}), **facts}
+    read = {"began": at - 0.005, "asks": []} if what == "read" else {}
+    return {"what": what, "at": at, **read, **facts}
 
 
 def answer(kind: str, at: float, status: int, said: Any, **facts: Any) -> dict[str, Any]:
@@ -216,6 +222,35 @@ def take_two_domains_down(run: Run) -> None:
     run.runs[1]["at"] = 999.25
 
 
+def go_down_before_the_other_is_back(run: Run) -> None:
+    run.step(2, announced_at="2030-01-01T11:53:00Z")
+    run.operation["ended_at"] = "2030-01-01T11:52:50Z"
+    run.journals["ann"][2]["ends"]["1.1"][2] = "2030-01-01T11:52:50Z"
+
+
+def go_down_after_a_failure(run: Run) -> None:
+    fail(run)
+    run.step(2, status="Completed", announced_at="2030-01-01T11:53:00Z")
+    run.ask("resume", 999.1, 200, {}, number=1)
+
+
+def fail(run: Run) -> None:
+    run.operation["status"] = "Failed"
+    run.operation["carried_out_at"] = None
+    run.runs[1]["status"] = 1
+    run.journals["ann"][2]["ends"]["1.1"][0] = "Failed"
+
+
+def end_before_a_machine_asks(run: Run) -> None:
+    run.journals["guest"][4]["asks"] = [(999.21, 999.22, "web-0")]
+
+
+def show_two_domains(run: Run) -> None:
+    run.step(2, announced_at="2030-01-01T11:53:00Z")
+    other = {**run.shown, "EventId": "2", "NotBefore": ""}
+    run.journals["guest"][1]["document"]["Events"].append(other)
+
+
 def start_early(run: Run) -> None:
     del run.journals["guest"][2:4]
 
@@ -297,6 +332,10 @@ FAULTS: dict[Callable[[Run], None], str] = {
     walk_on_before_the_end: "1.2 was announced before 1.1 had ended",
     walk_on_after_a_failure: "1.2 was announced although 1.1 is Failed, and nobody had asked",
     take_two_domains_down: "1.1 and 1.2 had domains 0 and 2 of web down",
+    go_down_before_the_other_is_back: "1.2 went down before 1.1 was back",
+    go_down_after_a_failure: "nobody had acknowledged the failure of 1.1",
+    end_before_a_machine_asks: "and no machine had asked",
+    show_two_domains: "guest read of two update domains of web",
     start_early: "before its NotBefore 2030-01-01 12:05:00+00:00",
     start_before_the_approval: "unapproved",
     repeat_the_act: "1.1 was done 2 x to web-0, by attempts [1, 2]",
@@ -385,11 +424,26 @@ def test_a_walk_goes_on_when_a_step_has_ended_well() -> None:
 
 def test_a_walk_goes_on_after_a_failure_by_an_operators_word() -> None:
     run = Run()
+    go_down_after_a_failure(run)
+    run.ask("acknowledge", 999.15, 200, {}, references=["1.1"])
+    assert run.complaints() == []
+
+
+def test_a_walk_goes_on_when_another_operation_has_brought_the_failed_machines_back() -> None:
+    run = Run()
+    go_down_after_a_failure(run)
+    run.step(3, status="Completed", rolling_update=None)
+    for one, at in zip(run.runs[-2:], (999.14, 999.16), strict=True):
+        one["at"] = at
+    run.operations["1.3"] |= {"ended_at": "2030-01-01T11:51:50Z", "carried_out_at": None}
+    run.operations["1.3"]["events"][0]["update_domain"] = 0
+    assert run.complaints() == []
+
+
+def test_a_machine_that_does_not_come_back_fails_what_its_program_completed() -> None:
+    run = Run()
     run.operation["status"] = "Failed"
-    run.runs[1]["status"] = 1
-    run.journals["ann"][-1]["ends"]["1.1"][0] = "Failed"
-    run.step(2, status="Completed", announced_at="2030-01-01T11:53:00Z")
-    run.ask("resume", 999.1, 200, {}, number=1)
+    run.journals["ann"][2]["ends"]["1.1"][0] = "Failed"
     assert run.complaints() == []
 
 

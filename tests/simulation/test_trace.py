@@ -23,6 +23,7 @@ def sound() -> Trace:
     trace.down("2.1", "web", 0, NOON + MINUTE, NOON + 3 * MINUTE)
     trace.down("3.1", "web", 1, NOON + 3 * MINUTE, NOON + 4 * MINUTE)
     trace.down("4.1", "batch", 1, NOON, NOON + MINUTE)
+    trace.shown("guest", "web", [("1.1", 0), ("2.1", 0)])
     trace.ended("1.1", "Completed")
     trace.ended("1.1", "Completed")
     trace.at_last("web", 2)
@@ -42,6 +43,7 @@ def test_a_sound_story_has_no_complaints() -> None:
         lambda trace: trace.started("3.1", NOON - MINUTE, NOON, approved=False),
         lambda trace: trace.carried_out("1.1", "web-0", 2),
         lambda trace: trace.down("5.1", "web", 2, NOON + 2 * MINUTE, NOON + 3 * MINUTE),
+        lambda trace: trace.shown("guest", "web", [("1.1", 0), ("2.1", 1)]),
         lambda trace: trace.ended("1.1", "Failed"),
     ],
 )

@@ -7,7 +7,7 @@ nothing else. A guest sees the rendered document, decoded as a client decodes it
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -22,10 +22,19 @@ from forewarn.control.plane import Plane
 from forewarn.control.returns import ReturnWatch
 from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance import alerts, model
+from forewarn.maintenance import alerts, model, planner
 from forewarn.maintenance.fleet import Fleet
 from forewarn.maintenance.invariants import InvariantBroken
-from forewarn.maintenance.model import Changes, Machine, Operation, Policy, Scope, Sighting, key
+from forewarn.maintenance.model import (
+    Changes,
+    Machine,
+    Operation,
+    Policy,
+    Scope,
+    Sighting,
+    StartCause,
+    key,
+)
 from forewarn.protocol import codec, tolerant, versions
 from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.tolerant import Listing
@@ -142,13 +151,27 @@ class Harness:
 
     def _judge(self, changes: Changes) -> None:
         """Check what the guests' documents and the operations have become by a commit."""
+        for operation in changes.operations:
+            self._trace.changed(self._operations.get(operation.id), operation)
+            self._operations[operation.id] = operation
         for scope in changes.scopes:
             page = self._documents.page(scope.key, versions.NEWEST)
             events = tolerant.listing(page.body).events
             self._trace.read("a guest", scope.key, scope.incarnation, events)
-        for operation in changes.operations:
-            self._trace.changed(self._operations.get(operation.id), operation)
-            self._operations[operation.id] = operation
+            if self._policy.queues(scope):
+                ids = {event.event_id for event in events}
+                self._trace.shown("a guest", scope.key, self._taken(ids))
+
+    def _taken(self, ids: Collection[str]) -> list[tuple[str, int]]:
+        """Return the operations of these events that wait for other domains, and their domains."""
+        return [
+            (operation.id, event.update_domain)
+            for operation in self._operations.values()
+            if operation.event_type not in planner.ALL_DOMAINS_AT_ONCE
+            and operation.start_cause is not StartCause.NO_NOTICE
+            for event in operation.events
+            if event.id in ids
+        ]
 
     def kill(self) -> None:
         """End the server at once: its memory is gone.

@@ -5,7 +5,7 @@ after it, clients of a service that is killed again and again) says what was see
 What must hold of a single state is in `maintenance.invariants`.
 """
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from datetime import datetime
 
 from forewarn.maintenance.model import Operation
@@ -22,6 +22,8 @@ class Trace:
         self._attempts: dict[tuple[str, str], list[int]] = {}
         self._ends: dict[str, Hashable] = {}
         self._down: dict[str, list[tuple[datetime, datetime, str, int]]] = {}
+        self._told: set[Hashable] = set()
+        """What was complained of and may be read again."""
 
     def read(self, reader: str, scope: str, incarnation: int, events: object) -> None:
         """A guest read its scope's document: numbers only go up, and one never has two contents.
@@ -89,6 +91,7 @@ class Trace:
     ) -> None:
         """An operation had an update domain down: no other of its scope was down meanwhile.
 
+        A domain is down from the start until its machines have recovered (protocol.md section 6).
         Preemptions, deletions and failures are not bound to this rule: leave them out.
         """
         spans = self._down.setdefault(scope, [])
@@ -96,6 +99,22 @@ class Trace:
             if domain != other_domain and began < other_ended and other_began < ended:
                 self._complain(f"{operation} and {other} had two update domains of {scope} down")
         spans.append((began, ended, operation, domain))
+
+    def shown(self, reader: str, scope: str, taken: Collection[tuple[str, int]]) -> None:
+        """A guest read of maintenance of its scope: of one update domain at a time.
+
+        Preemptions, deletions and failures are not bound to this rule, nor is a scope whose
+        maintenance is announced while another domain is down: leave them out.
+
+        Args:
+            reader: Who read it.
+            scope: Of the document.
+            taken: Operations that it shows, each with its update domain.
+        """
+        if len({domain for _, domain in taken}) > 1 and (scope, *sorted(taken)) not in self._told:
+            self._told.add((scope, *sorted(taken)))
+            told = " and ".join(f"{operation} of domain {domain}" for operation, domain in taken)
+            self._complain(f"{reader} read of two update domains of {scope}: {told}")
 
     def ended(self, operation: str, end: Hashable) -> None:
         """Somebody saw how an operation ended: it has one outcome for ever."""
