@@ -118,6 +118,11 @@ def test_what_happens_to_an_operation_is_told() -> None:
     assert late[:1] == announced
     assert len(late) == 2
     assert late[1] != begun[2]
+    (queued,) = show.facts(operation(status=EventStatus.QUEUED, waits_for="7.1"))
+    assert queued != announced[0]
+    assert "7.1" in queued
+    back = started(T0, status=EventStatus.RETURNING)
+    assert len(show.facts(back)) == 3
     done = started(T0, status=EventStatus.COMPLETED, took_seconds=180.0)
     assert len(show.facts(done)) == 3
 

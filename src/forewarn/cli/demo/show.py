@@ -128,7 +128,9 @@ class Row:
         event = status = bar = left = approver = ""
         if operation is not None:
             event = operation.event_type
-            status = "waits" if operation.waits_for else str(operation.status)
+            status = str(operation.status)
+            if operation.waits_for and operation.status is EventStatus.SCHEDULED:
+                status = "waits"
             approvals = [e.approval for e in operation.events if guest.machine in e.machines]
             approver = ", ".join(operations.approver(one) for one in approvals if one)
             if operation.status is EventStatus.SCHEDULED:
@@ -371,6 +373,9 @@ class Demo:
 def facts(operation: "schemas.OperationView") -> list[str]:
     """Return what has happened to an operation, a line each."""
     names = ", ".join(name for event in operation.events for name in event.machines)
+    if operation.status is EventStatus.QUEUED:
+        behind = f"behind {operation.waits_for}, which takes another update domain"
+        return [f"{operation.event_type} of {names} is queued {behind}"]
     at, notice = times.hour(operation.not_before), operations.notice_seconds(operation)
     found = [
         f"is announced: starts by {at} (notice {times.shown_span(notice)}), sooner if approved",
@@ -383,6 +388,7 @@ def facts(operation: "schemas.OperationView") -> list[str]:
         why = "all approved" if approved else "nobody approved, the notice is over"
         found.append(f"starts: {why}")
     ends = {
+        EventStatus.RETURNING: "is carried out: its machines have to ask again",
         EventStatus.COMPLETED: f"is completed after {times.shown_span(operation.took_seconds)}",
         EventStatus.CANCELED: f"is cancelled ({operation.outcome})",
         EventStatus.FAILED: f"has failed: {operation.outcome}",
