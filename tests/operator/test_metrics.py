@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from forewarn.clock import ManualClock
+from forewarn.connectors.port import Outcome
 from forewarn.maintenance import alerts
 from forewarn.server import settings
 from forewarn.server.guest.counters import RESOURCES, Figures
@@ -144,6 +145,31 @@ def test_approvals_and_ends_are_counted_once_each(service: Running, client: Clie
     assert told['forewarn_operations_started_total{cause="approved",type="Reboot"}'] == 2
     assert told['forewarn_operations_ended_total{status="Canceled",type="Reboot"}'] == 1
     assert told["forewarn_start_lateness_seconds_count"] == 0
+
+
+def test_what_is_queued_or_down_is_counted_as_live_but_not_as_an_event(
+    service: Running, client: Client
+) -> None:
+    for name in ("web-0", "web-1"):
+        request_reboot(client, machines=[name])
+    approved = client.ask("POST", "/v1/approvals", {"references": ["1"]})
+    assert approved.status == 200
+    for _ in range(1000):
+        (operation,) = client.get("/v1/history?maintenance=1")["operations"]
+        if operation["attempt"]:
+            break
+    service.plane.finish("1.1", operation["attempt"], Outcome(succeeded=False)).result(5)
+    told = scraped(client)
+    assert told['forewarn_operations{status="Queued",type="Reboot"}'] == 1
+    assert told['forewarn_operations{status="Failed",type="Reboot"}'] == 1
+    assert not [name for name in told if name.startswith("forewarn_events")]
+    assert told['forewarn_operations_ended_total{status="Failed",type="Reboot"}'] == 1
+    assert client.ask("POST", "/v1/acknowledgements", {"references": ["1"]}).status == 200
+    told = scraped(client)
+    assert told['forewarn_operations{status="Scheduled",type="Reboot"}'] == 1
+    assert told['forewarn_events{status="Scheduled",type="Reboot"}'] == 1
+    assert 'forewarn_operations{status="Failed",type="Reboot"}' not in told
+    assert told['forewarn_operations_ended_total{status="Failed",type="Reboot"}'] == 1
 
 
 def event_of(client: Client, scope: str) -> str:

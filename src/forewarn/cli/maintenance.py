@@ -8,7 +8,7 @@ import typer
 from forewarn.cli import operations, output, times
 from forewarn.cli.operator import OperatorClient, asks, asks_for_pages, more
 from forewarn.cli.options import argument, flag, option
-from forewarn.vocabulary import EventSource
+from forewarn.vocabulary import EventSource, EventStatus
 
 if TYPE_CHECKING:
     from forewarn.server.operator import schemas
@@ -157,6 +157,8 @@ def _draw_plan(plan: "schemas.MaintenancePlan") -> None:
     else:
         output.say(f"maintenance {plan.maintenance.number}: {plan.maintenance.event_type}")
     operations.planned(plan.operations, empty="It affects no machine.")
+    if any(operation.status is EventStatus.QUEUED for operation in plan.operations):
+        output.note("What is Queued is announced, with its full notice, when its turn has come.")
     operations.further(plan.further)
     for operation in plan.superseded:
         verb = "would cancel" if plan.dry_run else "has cancelled"
