@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ SCOPES = 4
 ROUNDS = 3
 ALL_SECONDS = 120.0
 """How long every client may take to be told something; a second or two is usual."""
+
+RETURN_SECONDS = 3
+"""How long a client that was only paused may take to ask again; its wait is a minute."""
 
 PACE = Pace(longest_backoff_seconds=1.0)
 """The defaults, but for clients that are not to be away longer than an act lasts."""
@@ -166,6 +170,29 @@ def test_a_waiting_client_is_told_at_once_and_asks_seldom(
         service.reboot("m1-0")
         assert first.result(scripted.WAIT_SECONDS).appeared
     assert service.counted("requests_total") == answered + 1, "by the answer that it waited for"
+
+
+def test_a_client_that_was_only_paused_asks_again_without_the_end_of_its_wait(
+    service: Service, connect: Callable[[str], Shell]
+) -> None:
+    client = connect(service.url("m2-0"))
+    watch = client.watch()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(next, watch)
+        service.document("schedule", "freeze", "m2-0")
+        appeared = first.result(scripted.WAIT_SECONDS)
+        service.hold()
+        client.approve(appeared.event)
+        assert next(watch).kind == "started"
+        last = pool.submit(next, watch)
+        until(lambda: service.counted("waiters") == 1)
+        service.let_go()
+        assert last.result(scripted.WAIT_SECONDS).kind == "gone"
+    operation = service.operation()
+    carried_out, ended = (
+        datetime.fromisoformat(operation[name]) for name in ("carried_out_at", "ended_at")
+    )
+    assert timedelta(0) < ended - carried_out < timedelta(seconds=RETURN_SECONDS)
 
 
 class Watching:

@@ -86,7 +86,7 @@ def check_history(operations: list[dict[str, Any]]) -> None:
         for event in operation["events"]:
             assert moment(event["approval"]["at"]) <= started
             assert event["approval"]["kind"] == "guest"
-    for before, after in pairwise(reboots):
+    for before, after in pairwise([*reboots, freeze]):
         assert before["status"] == "Completed"
         assert moment(before["ended_at"]) <= moment(after["announced_at"])
 

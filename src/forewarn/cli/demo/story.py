@@ -125,7 +125,8 @@ def play(demo: "Demo") -> list[str]:
         event_type="Reboot",
         scope="web",
     )
-    # Nobody approves the last domain: its notice has room for the rest.
+    # Nobody approves the last domain: its notice has room for the rest. The freeze is queued behind
+    # it, for it concerns another domain of the set.
     demo.until(lambda: len(demo.of(reboot)) == len(WEB_LEADERS), "the last domain")
     freeze = schedule(
         f"Freeze of the host {HOST}: one request, machines of three scopes",
@@ -171,7 +172,7 @@ def verdicts(demo: "Demo", *maintenances: "list[OperationView]") -> list[str]:
     for operation in redeploys:
         if operation.status is not EventStatus.CANCELED or operation.started_at:
             raise failed(f"the cancelled redeploy {operation.id} is {operation.status}")
-    if complaints := [*judge(demo.operations.values()), *judge_steps(reboots)]:
+    if complaints := [*judge(demo.operations.values()), *judge_steps([*reboots, *freezes])]:
         raise failed(complaints[0])
     stopped = ", ".join(sorted(demo.stopped))
     return [
@@ -203,12 +204,12 @@ def judge(operations: "Iterable[OperationView]") -> list[str]:
     return trace.complaints
 
 
-def judge_steps(reboots: "Iterable[OperationView]") -> list[str]:
-    """Return which steps of a rolling update were announced before the one before had ended."""
+def judge_steps(steps: "Iterable[OperationView]") -> list[str]:
+    """Return which of one scope's domains were announced before the one before had ended well."""
     return [
-        f"{reboot.id} was announced before {before.id} had ended well"
-        for before, reboot in pairwise(reboots)
+        f"{step.id} was announced before {before.id} had ended well"
+        for before, step in pairwise(steps)
         if before.status is not EventStatus.COMPLETED
         or before.ended_at is None
-        or reboot.announced_at < before.ended_at
+        or step.announced_at < before.ended_at
     ]
