@@ -541,7 +541,7 @@ def _domains(field: str, count: int, present: Collection[Machine], group: Group)
             raise _refused(member.where, "", message, ErrorCode.CONFLICT)
     sizes = dict.fromkeys(range(count), 0)
     of_host: dict[str, int] = {}
-    for name, domain in domains.items():
+    for name, domain in sorted(domains.items()):
         sizes[domain] = sizes.get(domain, 0) + 1
         of_host.setdefault(hosts[name], domain)
     for name in waiting:

@@ -145,6 +145,16 @@ def test_a_host_of_a_machine_that_is_left_out_still_decides() -> None:
     assert second.machines["b"].fault_domain == second.machines["a"].fault_domain == 1
 
 
+def test_where_a_host_has_machines_in_two_domains_the_stores_order_does_not_decide() -> None:
+    given = [{"name": n, "host": "h", "update_domain": d} for n, d in (("a", 2), ("b", 0))]
+    _, snapshot = apply(Snapshot(), set_of(*given))
+    turned = dict(reversed(snapshot.machines.items()))
+    for machines in (snapshot.machines, turned):
+        known = msgspec.structs.replace(snapshot, machines=machines)
+        _, after = apply(known, set_of({"name": "c", "host": "h"}))
+        assert after.machines["c"].update_domain == 2
+
+
 def test_pruning_removes_machines_and_emptied_scopes() -> None:
     _, first = apply(Snapshot(), FLEET)
     outcome, second = apply(first, read(machine=[{"name": "bastion", "address": "10.0.3.10"}]),
