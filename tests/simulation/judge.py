@@ -1,10 +1,19 @@
 """What must hold of every change, judged by a record of its own and not by the decider's words."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from forewarn.connectors.port import Outcome, Task
 from forewarn.maintenance import invariants
-from forewarn.maintenance.model import Changes, Operation, Queueing, Snapshot, StartCause, key
+from forewarn.maintenance.model import (
+    Changes,
+    Operation,
+    Queueing,
+    Sighting,
+    Snapshot,
+    StartCause,
+    key,
+)
 from forewarn.store.memory import MemoryStore
 from forewarn.testing.trace import Trace
 from forewarn.vocabulary import EventStatus, EventType
@@ -24,7 +33,14 @@ class Wrong(AssertionError):  # noqa: N818 - what happened is wrong, that is the
 class Judge:
     """Looks at each change before it is committed; `answered` keeps what guests were promised."""
 
-    def __init__(self, memory: MemoryStore, clocks: Clocks, queue: Queueing) -> None:
+    def __init__(
+        self,
+        memory: MemoryStore,
+        clocks: Clocks,
+        queue: Queueing,
+        sightings: Mapping[str, Sighting],
+    ) -> None:
+        self._sightings = sightings
         self._queue = queue
         self._memory = memory
         self._clocks = clocks
@@ -45,6 +61,7 @@ class Judge:
         for operation in changes.operations:
             self._see(self._memory.all_operations.get(operation.id), operation, now)
             self._see_place(operation, {o.id: o for o in changes.operations})
+            self._see_recovery(operation, {o.id: o for o in changes.operations})
         if changes.machines or changes.removed_machines:
             self._see_fleet(changes)
         for scope in changes.scopes:
@@ -109,6 +126,40 @@ class Judge:
                 taken = {e.update_domain for e in other.events if e.scope == event.scope}
                 if (other.down or other.pending) and taken - {event.update_domain}:
                     raise Wrong(f"{new.id} is announced although {other.id} is {other.status}")
+
+    def _see_recovery(self, new: Operation, changed: dict[str, Operation]) -> None:
+        """A failure keeps its domains down until it is acknowledged, or its machines are repaired.
+
+        A machine that is awaited no more asked again, left the fleet, or was repaired.
+        """
+        old = self._memory.all_operations.get(new.id)
+        if old is None or new.status is EventStatus.CANCELED:
+            return
+        names = set(old.awaited) if old.status is EventStatus.RETURNING else set()
+        if new.status is EventStatus.RETURNING:
+            names -= set(new.awaited)
+        elif new.status is EventStatus.FAILED:
+            if new.acknowledged_by:
+                return
+            names = set(new.machines if old.status is not new.status else old.awaited)
+            names -= set(new.awaited)
+        done = old.carried_out_at
+        asked = old.status is EventStatus.RETURNING and new.status is not EventStatus.FAILED
+        for name in names:
+            known = key(name) in self._memory.all_machines
+            seen = self._sightings.get(key(name))
+            if asked and known and not (seen and done and seen.asked_at > done):
+                raise Wrong(f"{new.id} awaits {name} no more, which has not asked again")
+            if not asked and known and not self._repaired(name, new, changed):
+                raise Wrong(f"{new.id} failed, {name} is up, and nobody has acknowledged it")
+
+    @staticmethod
+    def _repaired(name: str, failed: Operation, changed: dict[str, Operation]) -> bool:
+        return any(
+            other.status is EventStatus.COMPLETED and key(name) in map(key, other.machines)
+            for other in changed.values()
+            if other.id != failed.id
+        )
 
     def _counted(self) -> timedelta:
         """The time that the service may count as readable."""

@@ -21,9 +21,10 @@ from forewarn.control.timekeeping import Trust
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import NO_NEEDS, Job
 from forewarn.maintenance import commands, decide, fleet, notice, working_set
-from forewarn.maintenance.model import Changes, Refused
+from forewarn.maintenance.model import Changes, Refused, Sighting
 from forewarn.store import sqlite
 from forewarn.store.port import Store
+from forewarn.vocabulary import EventStatus
 from simulation import run
 from simulation.town import Town
 from simulation.writer import Answered, MemoryWriter
@@ -152,6 +153,17 @@ def never_in_the_way(self: working_set.WorkingSet, operation: Any) -> None:
     return None
 
 
+def nobody_after_failures(self: working_set.WorkingSet, operation: Any, awaited: Any) -> None:
+    await_(self, operation, () if operation.status is EventStatus.FAILED else awaited)
+
+
+await_ = working_set.WorkingSet._await
+
+
+def unasked(self: working_set.WorkingSet, operation: Any, name: str) -> Sighting:
+    return Sighting(asked_at=self.now, version="2020-07-01")
+
+
 def unjudged(asked: datetime, shown: datetime, now: datetime) -> datetime:
     return notice.whole_seconds(asked)
 
@@ -236,6 +248,9 @@ def play_all() -> None:
     ("place", "name", "other", "told"),
     [
         (working_set.WorkingSet, "_obstacle", never_in_the_way, "are down"),
+        (working_set.WorkingSet, "_ahead", never_in_the_way, "is announced although"),
+        (working_set.WorkingSet, "_await", nobody_after_failures, "nobody has acknowledged"),
+        (working_set.WorkingSet, "_asked_again", unasked, "has not asked again"),
         (
             working_set.WorkingSet,
             "continue_rolling_updates",
@@ -263,6 +278,9 @@ def play_all() -> None:
     ],
     ids=[
         "domains",
+        "queue",
+        "failures",
+        "returns",
         "rolling_updates",
         "snapshots",
         "postponing",

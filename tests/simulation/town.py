@@ -71,8 +71,8 @@ class Town:
         self.clocks = Clocks(START)
         self.memory = MemoryStore()
         queue = chance.choice([Queueing.ANNOUNCEMENT, Queueing.ANNOUNCEMENT, Queueing.START])
-        self.judge = Judge(self.memory, self.clocks, queue)
         self.sightings: dict[str, Sighting] = {}
+        self.judge = Judge(self.memory, self.clocks, queue, self.sightings)
         self.writer = writer(self.memory, self.clocks.now, self.judge.see)
         numbers = itertools.count(1)
         mint = mint or (lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000")
@@ -452,11 +452,21 @@ class Town:
             if operation.id not in about
             and (
                 (operation.status is EventStatus.FAILED and not operation.acknowledged_by)
-                or (not operation.status.over and operation.waits_for not in about)
+                or (not operation.status.over and not self.cause(operation) & about)
             )
         ]
         if silent:
             raise Wrong(f"open, and not on the attention list: {', '.join(silent[:10])}")
+
+    def cause(self, operation: Operation) -> set[str]:
+        """Return what an operation waits for, what that waits for, and so on: never itself."""
+        found: set[str] = set()
+        while operation.waits_for:
+            if operation.waits_for in found:
+                raise Wrong(f"operations wait for each other: {', '.join(sorted(found))}")
+            found.add(operation.waits_for)
+            operation = self.memory.all_operations[operation.waits_for]
+        return found
 
     def under_way(self, number: int) -> bool:
         """Whether a walk has a step that is live, or a live event in the way of its next."""
