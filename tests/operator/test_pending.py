@@ -484,6 +484,33 @@ def test_a_failure_keeps_its_domain_down_until_it_is_acknowledged(
     assert kinds(client) == []
 
 
+def test_a_failure_lets_go_when_its_machines_are_removed(
+    client: Client, clock: ManualClock, service: Running
+) -> None:
+    request_reboot(client)
+    request_reboot(client, machines=["web-1"])
+    end(service, client, "1.1", well=False)
+    assert status_of(client, "2.1") == "Queued"
+    assert client.ask("DELETE", "/v1/fleet/machines?name=web-0").status == 200
+    clock.advance(timedelta(seconds=1))
+    becomes(client, "2.1", "Scheduled")
+    assert standing_of(client, 1) == "Failed"
+    assert kinds(client) == [("failed", "1.1")]
+
+
+def test_a_failure_lets_go_when_the_same_machines_are_maintained_well(
+    client: Client, service: Running
+) -> None:
+    request_reboot(client)
+    request_reboot(client, machines=["web-1"])
+    end(service, client, "1.1", well=False)
+    request_reboot(client)
+    assert live(client)["3.1"]["status"] == "Scheduled"
+    assert live(client)["2.1"]["waits_for"] == "1.1"
+    end(service, client, "3.1", well=True)
+    assert status_of(client, "2.1") == "Scheduled"
+
+
 def test_the_alert_of_an_agent_that_is_not_back_ends_with_its_acknowledgement(
     client: Client, service: Running, clock: ManualClock
 ) -> None:

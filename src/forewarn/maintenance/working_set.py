@@ -558,16 +558,33 @@ class WorkingSet:
         """Return an operation that must be over before this one is announced.
 
         It takes another update domain of one of its scopes, and is down, announced, or queued
-        earlier.
+        earlier. But what is queued cannot go on while an earlier failure keeps a domain down, so
+        maintenance that may repair the failure goes ahead of it.
         """
         turn = queue_order(operation)
+        repaired = self._repaired_by(operation)
         return self._first_elsewhere(
             operation,
             lambda other, scope: (
                 self.policy.queues(scope)
-                and (other.down or other.pending or queue_order(other) < turn)
+                and (
+                    other.down
+                    or other.pending
+                    or (scope.key not in repaired and queue_order(other) < turn)
+                )
             ),
         )
+
+    def _repaired_by(self, operation: Operation) -> set[str]:
+        """Return the scopes where it takes machines of a failure that keeps their domain down."""
+        names = {key(name) for name in operation.machines}
+        return {
+            event.scope
+            for event in operation.events
+            for other in self.live_in(event.scope)
+            if other.status is EventStatus.FAILED
+            and not names.isdisjoint(key(name) for name in other.awaited)
+        }
 
     def _first_elsewhere(
         self, operation: Operation, matters: Callable[[Operation, Scope], bool]

@@ -317,6 +317,24 @@ def test_a_failure_leaves_its_domain_down_until_a_later_operation_completes_ther
     assert status(bench, "2.1") is EventStatus.SCHEDULED
 
 
+def test_what_may_repair_a_failure_goes_ahead_of_what_is_queued_behind_it() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, "web-1")
+    bench.approve(bench.event("1.1").id)
+    bench.finish("1.1", succeeded=False)
+    bench.ask(REBOOT, "web-3")  # of the same domain, and not what has failed
+    assert bench.operation("3.1").waits_for == "2.1"
+    bench.ask(REBOOT, "WEB-0")
+    assert status(bench, "4.1") is EventStatus.SCHEDULED
+    acknowledge(bench, "1.1")
+    assert bench.operation("2.1").waits_for == "4.1"
+    bench.approve(bench.event("4.1").id)
+    bench.finish("4.1")
+    assert status(bench, "2.1") is EventStatus.SCHEDULED
+    assert status(bench, "3.1") is EventStatus.QUEUED
+
+
 def test_a_failure_leaves_its_domain_down_until_its_machines_are_removed() -> None:
     bench = listened()
     bench.ask(REBOOT, "web-1")
