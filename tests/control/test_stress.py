@@ -2,7 +2,8 @@
 
 A fleet is kept busy by operators and guests on threads of their own, on a clock that runs 300 times
 as fast, over a database file. The store stalls, is away for longer than a lease, and commits late;
-connectors fail and lose results. What must hold is judged at each change and at the end, when the
+connectors fail and lose results; machines ask, or stay away, and agents say how they fare. What
+must hold is judged at each change and at the end, when the
 store, what memory has of it, and what was answered must agree. A failure tells its seed, which
 chooses the stalls and the requests; the machine chooses the order.
 """
@@ -26,6 +27,7 @@ from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.plane import Plane
+from forewarn.control.returns import ReturnWatch
 from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
@@ -37,15 +39,18 @@ from forewarn.maintenance.model import (
     HoldKind,
     Machine,
     Operation,
+    Policy,
     Refused,
+    Sighting,
     Snapshot,
     Verdict,
+    key,
 )
 from forewarn.maintenance.planner import Request
 from forewarn.server.operator.inventory import Inventory
 from forewarn.store import sqlite
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
-from forewarn.vocabulary import EventStatus, EventType
+from forewarn.vocabulary import AgentStatus, EventStatus, EventType
 
 SCALE = 300.0
 """Fifteen minutes' notice is three seconds, and a lease is a fifth of a second."""
@@ -195,6 +200,10 @@ class Stress:
         self.counts: Counter[str] = Counter()
         self.approvals: dict[str, Approval] = {}
         """What was answered, by event."""
+        self.sightings: dict[str, Sighting] = {}
+        """What the machines' requests told last; replaced on the loop, read by the writer."""
+        self.waited: set[str] = set()
+        """Operations whose machines were to ask again."""
         real = SystemClock()
         self.clock = ScaledClock(SCALE, real.now(), real.now())
         self.watch = ServiceClock(self.clock, real, SCALE)
@@ -205,7 +214,15 @@ class Stress:
         self.plane = Plane(
             self.writer,
             lambda: f"{next(numbers):08X}-0000-4000-8000-000000000000",
+            Policy(settle=timedelta(seconds=20)),
             may_start=self.watch.may_start,
+            sighting=self.sightings.get,
+        )
+        self.returns = ReturnWatch(
+            self.plane,
+            self.watch,
+            self.sightings.get,
+            lambda operation: self.waited.add(operation.id),
         )
         self.heartbeat = Heartbeat(self.plane, self.watch, real)
         self.ticker = Ticker(self.plane, self.watch, timedelta(days=90), self.watch.may_start)
@@ -220,14 +237,15 @@ class Stress:
     async def play(self, seconds: float) -> None:
         """Keep everybody busy for this long; then let all of it end."""
         loop = asyncio.get_running_loop()
-        memory = (self.mirror, self.inventory, self.ticker, self.executor)
+        memory = (self.mirror, self.inventory, self.ticker, self.executor, self.returns)
         for listener in memory:
             self.feed.subscribe(listener.learn)
         self.feed.deliver_on(loop)
         self.watch.open()
         await self._asked(lambda: self.plane.apply_fleet(FLEET))
-        parts = (self.heartbeat, self.ticker, self.executor)
+        parts = (self.heartbeat, self.ticker, self.executor, self.returns)
         tasks = [asyncio.create_task(part.run()) for part in parts]
+        polls = asyncio.create_task(self._poll(Chance(self.seed, "polls").random))
         actors = [self._guest] * 3 + [self._operator] * 2
         threads = [
             threading.Thread(target=actor, args=(Chance(self.seed, f"{actor.__name__} {n}"), loop))
@@ -244,6 +262,7 @@ class Stress:
             await asyncio.to_thread(thread.join, 30)
             assert not thread.is_alive()
         await self._settle()
+        polls.cancel()
         for part in parts:
             part.stop()
         await asyncio.gather(*tasks)
@@ -254,6 +273,22 @@ class Stress:
         """Be a handler, between any two callbacks of the loop."""
         if self.mirror.live.keys() != self.inventory.operations.keys():
             self.wrong.append("a handler met half of a change")
+
+    async def _poll(self, chance: random.Random) -> None:
+        """Let machines ask, one after another; some are away for a while, and some agents speak."""
+        words = [None, None, *AgentStatus]
+        while True:
+            for machine in list(self.mirror.machines.values()):
+                if chance.random() < 0.5 or self.stop.is_set():
+                    known = self.sightings.get(machine.key)
+                    agent = chance.choice(words) or (known and known.agent)
+                    if self.stop.is_set():
+                        agent = agent and AgentStatus.BACK
+                    second = self.watch.now().replace(microsecond=0)
+                    self.sightings[machine.key] = Sighting(
+                        asked_at=second, version="2020-07-01", agent=agent
+                    )
+            await self.clock.wait(chance.uniform(1, 30), asyncio.Event())
 
     async def _settle(self) -> None:
         self.store.calm = True
@@ -387,8 +422,13 @@ class Stress:
         assert self.mirror.machines == machines
         assert self.inventory.operations == {}
         assert self.executor.running == 0
+        returning = {o.id for o in operations.values() if o.carried_out_at is not None}
+        self.counts["returning"] = len(returning)
+        assert self.waited <= returning
         for operation in operations.values():
             assert operation.status.over, operation
+            assert not operation.down, operation
+            assert {key(name) for name in operation.reporting} <= self.sightings.keys()
             started = operation.status is not EventStatus.CANCELED
             assert (operation.attempt > 0) == started, operation
         self.counts["operations"] = len(operations)
@@ -411,6 +451,7 @@ def stress(seed: int, path: Path, seconds: float) -> Stress:
 def test_threads_the_loop_and_the_disk_agree_after_random_stalls(tmp_path: Path) -> None:
     counts = stress(1, tmp_path / "forewarn.db", 2.0).counts
     assert min(counts["approve"], counts["request"], counts["operations"]) > 0
+    assert counts["returning"] > 0
 
 
 @pytest.mark.soak

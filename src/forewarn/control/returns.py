@@ -120,9 +120,13 @@ class ReturnWatch:
             for operation in self._awaiting.values()
             if decide.has_returned(operation, self._sighting)
         )
+        self._news = set()  # what comes while the plane decides is for the next look
         if news:
-            await asyncio.wrap_future(self._plane.record_returns(sorted(news)))
-        self._news -= news
+            try:
+                await asyncio.wrap_future(self._plane.record_returns(sorted(news)))
+            except BaseException:
+                self._news |= news
+                raise
         now = self._clock.monotonic()
         if now - self._asked_again >= ASK_AGAIN_EVERY:
             self._asked_again = now
