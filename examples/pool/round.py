@@ -210,6 +210,8 @@ def news(before: dict[str, Any] | None, after: dict[str, Any]) -> list[str]:
     if before is None or before["status"] != after["status"]:
         if after["status"] == "Started":
             lines.append(f"{what} starts")
+        elif after["status"] == "Returning":
+            lines.append(f"{what} is carried out: its machines have to ask again")
         elif after["status"] != "Scheduled":
             lines.append(f"{what} is {after['status']} after {after['took_seconds'] or 0:.0f} s")
     return lines

@@ -25,7 +25,7 @@ FLEET = """
 [[availability_set]]
 name = "web"
 update_domains = 2
-machines = [{ name = "web-0", update_domain = 0 }, { name = "web-1", update_domain = 1 }]
+machines = [{ name = "web-0", update_domain = 0 }, { name = "web-1", update_domain = 0 }]
 [[machine]]
 name = "bastion"
 [[machine]]
