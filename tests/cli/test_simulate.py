@@ -1,11 +1,12 @@
 """`forewarn simulate`: a timeline, a status, and the line that does not hold."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import structlog
 
 from forewarn.cli import main
 from forewarn.cli.exits import ExitStatus
@@ -30,11 +31,12 @@ Simulate = Callable[..., Done]
 
 
 @pytest.fixture
-def simulate(capsys: pytest.CaptureFixture[str]) -> Simulate:
+def simulate(capsys: pytest.CaptureFixture[str]) -> Iterator[Simulate]:
     def run(file: Path, *more: str) -> Done:
         return Done(main.execute(["simulate", str(file), *more]), *capsys.readouterr())
 
-    return run
+    yield run
+    structlog.reset_defaults()  # it silences the log, which later tests of this process read
 
 
 @pytest.fixture
