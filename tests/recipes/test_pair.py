@@ -6,6 +6,7 @@ is up, as `virsh reset` is. The web server comes up last.
 """
 
 import contextlib
+import functools
 import shutil
 import threading
 import time
@@ -33,6 +34,9 @@ LOAD_SECONDS = 4.0
 
 CHECKS = " check inter 500ms"
 """A quarter of HAProxy's usual interval, so that seconds of a boot are as many as in production."""
+
+PATIENCE_SECONDS = 90.0
+"""Both reboots take a quarter of it, on a machine that does nothing else."""
 
 CLIENTS, PAUSE_SECONDS = 2, 0.03
 FLEET = """
@@ -181,6 +185,7 @@ def test_the_pair_loses_no_request(pair: Pair, requests: list[dict[str, object]]
                 "POST", "/v1/maintenance", {"event_type": "Reboot", **request}
             )
             assert answer.status == 201, answer.body
-        until(pair.rebooted, lambda: pair.service.operator.get("/v1/history"))
+        history = functools.partial(pair.service.operator.get, "/v1/history")
+        until(pair.rebooted, history, seconds=PATIENCE_SECONDS)
     assert (witness.failed, witness.nobody) == ([], [])
     assert min(witness.answered[name] for name in NAMES) > 100
