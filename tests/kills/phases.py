@@ -21,6 +21,7 @@ class Phase(StrEnum):
     BEGUN = "claimed and begun"
     RUNNING = "program running"
     UNRECORDED = "finished, not recorded"
+    RETURNING = "recorded, machines not back"
     RECORDED = "recorded"
 
 
@@ -102,6 +103,8 @@ def of_kill(
         if status in {"Completed", "Failed"}:
             if name not in known:
                 found[Phase.RECORDED] += 1
+        elif status == "Returning":
+            found[Phase.RETURNING] += 1
         elif status == "Started":
             if ends[name] >= machines:
                 found[Phase.UNRECORDED] += 1

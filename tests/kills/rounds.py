@@ -318,6 +318,8 @@ class Rounds:
                 delay += self._chance.uniform(0.0, 0.03)
             case Phase.UNRECORDED:
                 self._until(self._runs, b'"what": "end"')
+            case Phase.RETURNING:
+                self._until(self._service.log, b'"status": "Returning"')
             case Phase.RECORDED:
                 self._until(self._service.log, b'"status": "Completed"')
         if delay:

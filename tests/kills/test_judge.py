@@ -457,6 +457,8 @@ def test_a_kill_is_counted_once_in_each_phase_of_its_acts() -> None:
         "6.1": Left("Failed", claimed=False, machines=1),
         "7.1": Left("Scheduled", claimed=False, machines=1),
         "8.1": Left("Canceled", claimed=False, machines=1),
+        "9.1": Left("Returning", claimed=False, machines=1),
+        "10.1": Left("Queued", claimed=False, machines=1),
     }
     runs = [
         {"what": what, "operation": operation}
