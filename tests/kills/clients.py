@@ -79,13 +79,21 @@ class Guest:
 
     def _post(self, machine: str, events: list[str]) -> None:
         body = {"StartRequests": [{"EventId": event} for event in events]}
-        status, said = self._wire.ask(
-            "approve", self._head("POST", machine), body, events=events, machine=machine
-        )
+        began = time.time()
+        try:
+            status, said = self._wire.ask(
+                "approve", self._head("POST", machine), body, events=events, machine=machine
+            )
+        finally:  # a machine that approves has asked, whether or not it was answered
+            self._asks.append((began, time.time(), machine))
         if status == 200:
             self._answered.update(events)
         elif status != FORBIDDEN or machine not in self._mortal:
             self._odd(status, said, machine)
+
+    def close(self) -> None:
+        """Note who asked last."""
+        self._wire.journal.write("asked", asks=self._asks)
 
     def _odd(self, status: int, said: bytes, machine: str) -> None:
         self._wire.journal.write("odd", status=status, said=said.decode(), machine=machine)
@@ -113,6 +121,8 @@ def main(cast: dict[str, Any]) -> None:
             wire.pause(0.004)
         else:
             wire.pause(chance.uniform(*cast["pause"]))
+    if isinstance(client, Guest):
+        client.close()
     wire.say(ended=True)
 
 

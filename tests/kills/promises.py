@@ -282,18 +282,28 @@ def _repaired(
 
 
 def _machines_came_back(journals: Journals, final: Final, times: Times) -> Iterator[str]:
-    """What was over when its machines were back: one of them had asked by then."""
+    """What was over when its machines were back: one of them had asked by then.
+
+    A machine that was deleted meanwhile need not ask.
+    """
     asks: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for entries in journals.values():
         for entry in entries:
-            for began, ended, machine in entry["asks"] if entry["what"] == "read" else ():
+            for began, ended, machine in entry.get("asks", ()):
                 asks[machine].append((began, ended))
+    deleted = {
+        machine
+        for operation in final.operations.values()
+        if operation["event_type"] in UNWALKED and operation["status"] == "Completed"
+        for event in operation["events"]
+        for machine in event["machines"]
+    }
     for name, operation in final.operations.items():
         if operation["status"] != "Completed" or not operation["carried_out_at"]:
             continue
         done, over = moment(operation["carried_out_at"]), moment(operation["ended_at"])
         machines = [machine for event in operation["events"] for machine in event["machines"]]
-        if not any(
+        if deleted.isdisjoint(machines) and not any(
             times.latest(ended) > done and times.earliest(began) <= over
             for machine in machines
             for began, ended in asks[machine]
