@@ -170,7 +170,7 @@ def approvals(service: Service, rounds: int) -> list[float]:
                 assert time.monotonic() - answered < LOOK_SECONDS, "nobody approved"
                 time.sleep(BETWEEN_SECONDS)
             found.append(time.monotonic() - answered)
-            while _status(service, number) == "Started":
+            while _status(service, number) in {"Started", "Returning"}:
                 time.sleep(BETWEEN_SECONDS)
     return found
 
