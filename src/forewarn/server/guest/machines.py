@@ -37,7 +37,7 @@ class Proxies:
         """Any of them is right; replaced when they are changed, also under open connections."""
 
     def trusts(self, address: str) -> bool:
-        """Return whether a peer is one of them; a zone is no part of where a proxy is."""
+        """Return whether a peer is one of them, whatever zone its address has."""
         try:
             peer = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
