@@ -189,7 +189,9 @@ class Rounds:
         self._served += 1
         self.kills.append(self._last)
         while chance.random() < OF_STARTS:
-            self._kill_start(fresh=fresh, phase=chance.choice(_AGAIN))
+            met = {kill.start for kill in self.kills}
+            unmet = [phase for phase in _AGAIN if phase not in met]
+            self._kill_start(fresh=fresh, phase=chance.choice(unmet or _AGAIN))
         self._start(fresh=fresh)
 
     def settle(self) -> LastWord:

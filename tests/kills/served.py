@@ -39,7 +39,7 @@ def mark_start(path: Path) -> None:
     """Write down when each phase of a start begins; nothing else of the service changes."""
     from forewarn.control import executor, service_clock
     from forewarn.server import service
-    from forewarn.server.guest import plane
+    from forewarn.server.operator import requests
     from forewarn.store import migrations, sqlite
 
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -48,11 +48,15 @@ def mark_start(path: Path) -> None:
         entry = {"pid": os.getpid(), "phase": phase, "at": time.time()}
         os.write(file, json.dumps(entry).encode() + b"\n")
 
+    begun: set[Start] = set()
+
     def before(owner: Any, name: str, phase: Start) -> None:
         whole: Callable[..., Any] = getattr(owner, name)
 
         def marked(*args: Any, **kwargs: Any) -> Any:
-            note(phase)
+            if phase not in begun:  # operators read too, once the service is up
+                begun.add(phase)
+                note(phase)
             return whole(*args, **kwargs)
 
         setattr(owner, name, marked)
@@ -65,7 +69,7 @@ def mark_start(path: Path) -> None:
     before(sqlite, "open_store", Start.OPENING)
     whole_migrate, migrations.migrate = migrations.migrate, migrate
     before(service_clock.Heartbeat, "begin", Start.RECOVERING)
-    before(plane.GuestPlane, "fill", Start.FILLING)
+    before(requests.Backend, "read", Start.FILLING)
     before(service.Service, "_open_operators", Start.BINDING)
     before(executor.Executor, "run", Start.TAKING_UP)
 

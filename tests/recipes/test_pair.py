@@ -174,8 +174,14 @@ def pair(folder: Path, service: Running, switch: Power) -> Iterator[Pair]:
 
 @pytest.mark.parametrize(
     "requests",
-    [[{"scope": "pair"}], [{"machines": [name]} for name in NAMES]],
-    ids=["one rolling update", "two requests at once"],
+    [
+        pytest.param([{"scope": "pair"}], id="one rolling update"),
+        pytest.param(
+            [{"machines": [name]} for name in NAMES],
+            id="two requests at once",
+            marks=pytest.mark.soak,
+        ),
+    ],
 )
 def test_the_pair_loses_no_request(pair: Pair, requests: list[dict[str, object]]) -> None:
     witness = Witness(pair)
