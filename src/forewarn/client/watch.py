@@ -31,9 +31,6 @@ documents a second, and no server is asked for more, but to confirm that an even
 SECOND_LOOK_SECONDS: Final = 2.0
 """For the answer that confirms an end: the rest of the document before waits for it."""
 
-EARLY: Final = 0.5
-"""A 304 that comes before this part of the wait is over shows that the server does not wait."""
-
 TRY_WAITING_SECONDS: Final = 60.0
 """How long a server that did not wait is polled before it is asked to wait again: it may have had
 as many waiting clients as it takes."""
@@ -282,9 +279,8 @@ class Watcher:
 
     def _nothing_new(self, reply: Reply, attempt: Attempt) -> None:
         self._fine(attempt.at)
-        waited = attempt.at.monotonic - self._asked_at
-        waits = waited >= EARLY * applied_seconds(reply, float("inf"))
-        self._found_waiting(attempt, waits=waits)
+        # Forewarn ends a wait early for a machine that has to ask again (protocol.md section 10).
+        self._found_waiting(attempt, waits=applied_seconds(reply, 0.0) > 0)
         self._ask_next(attempt, changes=())
 
     def _document(self, listing: Listing, reply: Reply, attempt: Attempt) -> None:
