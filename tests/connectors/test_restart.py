@@ -72,9 +72,12 @@ def test_what_ended_while_no_service_was_there_is_found(shop: Workshop) -> None:
         await told(began)
         service.kill()
         await asyncio.to_thread(service.wait)
-        gone = asyncio.create_task(told(shop.run_folder() / "alive"))
+        # Opened while the runner still holds it: afterwards opening would wait for ever.
+        alive = os.open(shop.run_folder() / "alive", os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(alive, True)
         await tell(go)
-        await gone  # the runner has ended
+        assert await asyncio.to_thread(os.read, alive, 1) == b""  # the runner has ended
+        os.close(alive)
         connector = shop.connector("echo again >> log")
         assert await connector.check(task(attempt=2)) == Outcome(succeeded=True, message="fine")
         assert await connector.perform(task(attempt=3)) == Outcome(succeeded=True, message="fine")
