@@ -13,7 +13,7 @@ from pathlib import Path
 from awkward.conversation import Conversation, Over, Request, as_json, rendered
 from awkward.story import DAYS, MACHINE, OURS, Story, http_date
 
-MAX_ENDLESS = 64 * 1024 * 1024
+MAX_ENDLESS = 160 * 1024 * 1024
 """Where even an endless answer ends: whoever has read so much has no limit."""
 
 DOWN_SECONDS = 0.4
