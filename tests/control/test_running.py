@@ -63,6 +63,7 @@ def test_an_operation_starts_at_its_not_before_and_ends_with_its_outcome(house: 
         await passes(house, SECOND)
         assert house.operation("1.1").started_at == NOW + 15 * MINUTE
         assert connector.asked == [("perform", "1.1", 1)]
+        assert not connector.tasks[0].unforeseen
         connector.outcomes["1.1"].set_result(Outcome(succeeded=True, message="fine"))
         await settle()
         assert house.operation("1.1").status is EventStatus.COMPLETED
@@ -272,6 +273,7 @@ def test_a_task_tells_what_was_asked_for_and_how(
         for task in connector.tasks:
             assert (task.target, task.live_migration) == (target, True)
             assert task.description == planner.LIVE_MIGRATION
+            assert task.unforeseen
             with house.store.read() as reading:
                 known = reading.machines([name.lower() for name in task.machines])
             assert task.vm_ids == tuple(known[name.lower()].vm_id for name in task.machines)

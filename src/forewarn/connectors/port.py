@@ -32,6 +32,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     duration_seconds: int
     """The expected interruption; -1 unknown."""
     started_at: datetime
+    unforeseen: bool = False
+    """The machines failed without notice: a Reboot starts one that is off, and leaves one that came
+    up again by itself as it is."""
     repeat_after: int = 0
     """Up to this attempt an operator has resolved all doubt: what cannot be told is done again."""
 

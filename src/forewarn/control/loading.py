@@ -20,6 +20,7 @@ from forewarn.maintenance.model import (
     RollingState,
     RollingUpdate,
     Snapshot,
+    StartCause,
     key,
 )
 from forewarn.maintenance.planner import Request
@@ -161,6 +162,7 @@ def _task(operation: Operation, known: dict[str, Machine]) -> Task:
         description=operation.description,
         duration_seconds=operation.duration_seconds,
         started_at=operation.started_at,
+        unforeseen=operation.start_cause is StartCause.NO_NOTICE,
         repeat_after=operation.repeat_after,
     )
 
