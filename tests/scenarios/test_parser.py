@@ -68,6 +68,7 @@ def test_an_instant_that_time_has_passed_cannot_come_before_the_ticker() -> None
         ("fleet\n  name =\n", "here.txt:1: "),
         ('fleet\n  [[machin]]\n  name = "a"\n', "here.txt:1: "),
         (f"settings\n  limit = 1\n{FLEET}", "here.txt:1: "),
+        (f'settings\n  preset = "azure"\n{FLEET}', "here.txt:1: "),
     ],
 )
 def test_a_file_without_a_fleet_or_with_a_broken_block_is_refused(text: str, said: str) -> None:

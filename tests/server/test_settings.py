@@ -14,7 +14,6 @@ from forewarn.maintenance.model import Enablement, Policy
 from forewarn.server import settings
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import networks
-from forewarn.server.service import policy_of
 from forewarn.settings import SettingsError
 from house.documented import each_setting
 
@@ -305,11 +304,11 @@ def test_the_preset_sets_the_originals_values_and_what_is_given_beside_it_counts
 
 
 def test_the_rules_make_the_policy() -> None:
-    assert policy_of(settings.RulesSettings()) == Policy()
+    assert settings.RulesSettings().policy == Policy()
     given = settings.RulesSettings(
         enablement="first-request", disable_after_seconds=600.0, user_initiated_limit=3
     )
-    assert policy_of(given) == Policy(
+    assert given.policy == Policy(
         enablement=Enablement.FIRST_REQUEST,
         disable_after=timedelta(minutes=10),
         user_initiated_limit=3,

@@ -35,7 +35,7 @@ from forewarn.server import logs
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import connections
 from forewarn.server.secret_files import SecretUnusable
-from forewarn.server.service import Crashed, Service, clock_of, policy_of
+from forewarn.server.service import Crashed, Service, clock_of
 from forewarn.server.settings import GuestSettings, Settings
 from forewarn.server.sockets import SocketUnusable
 from forewarn.settings import state_folder
@@ -141,7 +141,7 @@ async def _run(settings: Settings, store: Store) -> int:
             store=store,
             clock=clock_of(store, settings.clock.scale, SystemClock()),
             guests=lambda plane, watch: GuestPlane(
-                settings, plane, watch, policy_of(settings.rules), _mint
+                settings, plane, watch, settings.rules.policy, _mint
             ),
             mint=_mint,
         )

@@ -30,7 +30,7 @@ from forewarn.control.returns import ReturnWatch
 from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
-from forewarn.maintenance.model import Changes, Enablement, Policy, Queueing
+from forewarn.maintenance.model import Changes
 from forewarn.server import secret_files, sockets
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import api, auth, connections
@@ -38,7 +38,7 @@ from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.requests import Backend, ServiceState
 from forewarn.server.secret_files import SecretUnusable
-from forewarn.server.settings import OFF, RulesSettings, Settings
+from forewarn.server.settings import OFF, Settings
 from forewarn.settings import split_address
 from forewarn.store.port import Store, StoreError, StoreUnusable
 from forewarn.vocabulary import EventType
@@ -99,7 +99,7 @@ class Service:
         self._plane = Plane(
             self._writer,
             mint,
-            policy_of(settings.rules),
+            settings.rules.policy,
             may_start=watch.may_start,
             sighting=lambda machine: self._guests.seen(machine),  # noqa: PLW0108 - made below
         )
@@ -128,7 +128,7 @@ class Service:
             scale=settings.clock.scale,
             readiness=self.readiness,
             heartbeat=self._heartbeat,
-            policy=policy_of(settings.rules),
+            policy=settings.rules.policy,
             collectors=(*counted.collectors, *self._writer.collectors, self._reached.counter),
             figures=self._guests.figures,
             tasks=lambda: self._executor.running,
@@ -287,18 +287,6 @@ class Service:
 
 async def _until(ended: "Future[None]") -> None:
     await asyncio.wrap_future(ended)
-
-
-def policy_of(rules: RulesSettings) -> Policy:
-    """Return what the settings decide about the rules."""
-    return Policy(
-        enablement=Enablement(rules.enablement),
-        disable_after=timedelta(seconds=rules.disable_after_seconds),
-        user_initiated_limit=rules.user_initiated_limit,
-        queue=Queueing(rules.queue),
-        settle=timedelta(seconds=rules.settle_seconds),
-        back=timedelta(seconds=rules.back_seconds),
-    )
 
 
 def connector_of(settings: Settings, clock: Clock, environment: Mapping[str, str]) -> Connector:

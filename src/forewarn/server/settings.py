@@ -5,6 +5,7 @@ docs/reference/settings.md. This module loads quickly: the command line finds th
 """
 
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
@@ -13,6 +14,7 @@ import msgspec
 
 from forewarn import settings
 from forewarn.connectors.command_settings import CommandConnectorSettings
+from forewarn.maintenance.model import Enablement, Policy, Queueing
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
 from forewarn.settings import FieldError, Log
@@ -139,6 +141,18 @@ class RulesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rate_burst: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
     """Requests that a machine may make at once after a pause: two seconds' worth, for programs that
     start together."""
+
+    @property
+    def policy(self) -> Policy:
+        """What they are to the deciders."""
+        return Policy(
+            enablement=Enablement(self.enablement),
+            disable_after=timedelta(seconds=self.disable_after_seconds),
+            user_initiated_limit=self.user_initiated_limit,
+            queue=Queueing(self.queue),
+            settle=timedelta(seconds=self.settle_seconds),
+            back=timedelta(seconds=self.back_seconds),
+        )
 
 
 class SimulatedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

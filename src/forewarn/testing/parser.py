@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,15 +18,17 @@ from forewarn.connectors.port import Outcome
 from forewarn.maintenance import fleet, planner
 from forewarn.maintenance.alerts import CLOCK, AlertKind
 from forewarn.maintenance.model import (
-    Enablement,
     HoldKind,
+    Operation,
     Policy,
-    Queueing,
     RollingState,
     StartCause,
 )
-from forewarn.protocol import versions
+from forewarn.protocol import codec, versions
 from forewarn.protocol.agent_status import AgentReport
+from forewarn.protocol.tolerant import Listed
+from forewarn.protocol.versions import Version
+from forewarn.server.settings import RulesSettings
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
 if TYPE_CHECKING:
@@ -62,76 +64,8 @@ class ScriptError(Exception):
     """A scenario file breaks the rules of the language; the message names file and line."""
 
 
-class Acts(msgspec.Struct, frozen=True):
-    """Something happens: an operator, a guest, the connector, the server or the clock acts."""
-
-    act: Callable[["Harness"], object]
-
-
-class ExpectedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event in the document of a guest."""
-
-    event_type: EventType
-    status: EventStatus
-    machines: tuple[str, ...]
-    not_before: timedelta | None
-    """From the beginning; None for any."""
-
-
-class ExpectDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of a guest has these events and no others."""
-
-    machine: str
-    version: str
-    events: tuple[ExpectedEvent, ...]
-
-
-class ExpectOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation has this state. Times count from the beginning."""
-
-    operation: str
-    status: EventStatus | None
-    """None: there is no such operation."""
-    because: StartCause | None = None
-    waits_for: str = ""
-    awaited: tuple[str, ...] | None = None
-    """The machines that it awaits; None for any."""
-    held: bool = False
-    since: timedelta | None = None
-    not_before: timedelta | None = None
-
-
-class ExpectIncarnation(msgspec.Struct, frozen=True):
-    """The document of a scope has this incarnation."""
-
-    scope: str
-    number: int
-
-
-class ExpectRolling(msgspec.Struct, frozen=True):
-    """All rolling updates of a maintenance have this state."""
-
-    maintenance: int
-    state: RollingState
-
-
-class ExpectAlerts(msgspec.Struct, frozen=True):
-    """The alerts are these, in any order."""
-
-    alerts: frozenset[tuple[AlertKind, str]]
-
-
-class ExpectHost(msgspec.Struct, frozen=True):
-    """A machine is on this host; None: the fleet does not have the machine."""
-
-    machine: str
-    host: str | None
-
-
-Expectation = (
-    ExpectDocument | ExpectOperation | ExpectIncarnation | ExpectRolling | ExpectAlerts | ExpectHost
-)
-Statement = Acts | Expectation
+Statement = Callable[["Harness"], str]
+"""Does what a sentence says; returns what is so instead of what it expects, `""` if that holds."""
 
 
 class ScenarioLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,15 +89,6 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     fleet: fleet.Fleet
     policy: Policy
     lines: tuple[ScenarioLine, ...]
-
-
-class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    enablement: Enablement = Enablement.ALWAYS
-    disable_after_seconds: Annotated[int, msgspec.Meta(ge=1)] = 24 * 3600
-    user_initiated_limit: Annotated[int, msgspec.Meta(ge=0)] = 0
-    queue: Queueing = Queueing.ANNOUNCEMENT
-    settle_seconds: Annotated[int, msgspec.Meta(ge=0)] = 0
-    back_seconds: Annotated[int, msgspec.Meta(ge=1)] = 300
 
 
 def parse(text: str, name: str) -> Scenario:
@@ -205,15 +130,10 @@ class _File:
                 first = self._block(fleet.Fleet, number)
             elif not lines and words.take("settings"):
                 words.end()
-                settings = self._block(_Settings, number)
-                policy = Policy(
-                    enablement=settings.enablement,
-                    disable_after=timedelta(seconds=settings.disable_after_seconds),
-                    user_initiated_limit=settings.user_initiated_limit,
-                    queue=settings.queue,
-                    settle=timedelta(seconds=settings.settle_seconds),
-                    back=timedelta(seconds=settings.back_seconds),
-                )
+                rules = self._block(RulesSettings, number)
+                if rules.preset:
+                    raise ScriptError(f"{words.where}: no preset here: write its settings out")
+                policy = rules.policy
             elif first is None:
                 raise words.error("'fleet', with the machines indented below it")
             else:
@@ -294,10 +214,10 @@ def _statement(words: "_Words") -> Statement | None:
         )
     machine = words.name(SUBJECTS)
     if words.take("asks"):
-        return Acts(lambda harness: harness.record_request(machine))
+        return _acts(lambda harness: harness.record_request(machine))
     if words.take("says"):
         report = AgentReport(words.one_of(AgentStatus, "what its agent says"), words.quoted())
-        return Acts(lambda harness: harness.record_request(machine, report))
+        return _acts(lambda harness: harness.record_request(machine, report))
     if not words.take("approves"):
         raise words.error(
             f"'approves', 'asks' or 'says' after a machine; or, in place of {machine!r}, {SUBJECTS}"
@@ -306,7 +226,15 @@ def _statement(words: "_Words") -> Statement | None:
     while words.at_operation():
         operations.append(words.operation())
         words.take(",")
-    return Acts(lambda harness: harness.approve(machine, operations))
+    return _acts(lambda harness: harness.approve(machine, operations))
+
+
+def _acts(act: Callable[["Harness"], object]) -> Statement:
+    def statement(harness: "Harness") -> str:
+        act(harness)
+        return ""
+
+    return statement
 
 
 def _operator(words: "_Words") -> Statement | None:
@@ -345,7 +273,7 @@ def _asks_for(request: planner.Request) -> Statement:
 
 
 def _operates(request: Callable[["Plane"], "Future[Any]"]) -> Statement:
-    return Acts(lambda harness: harness.ask(request))
+    return _acts(lambda harness: harness.ask(request))
 
 
 def _steers(words: "_Words", by: str, verb: str) -> Statement:
@@ -388,7 +316,7 @@ def _applies(words: "_Words", _: str, __: str) -> None:
 
 def _trusts(words: "_Words", _: str, __: str) -> Statement:
     words.need("the", "clock")
-    return Acts(lambda harness: harness.trust_clock())
+    return _acts(lambda harness: harness.trust_clock())
 
 
 _VERBS: Final[dict[str, Callable[["_Words", str, str], Statement | None]]] = {
@@ -414,41 +342,46 @@ def _connector(words: "_Words") -> Statement:
     operation = words.operation()
     outcome = Outcome(succeeded=not failed, message=words.quoted())
     attempt = words.number("an attempt's number") if words.take("as", "attempt") else None
-    return Acts(lambda harness: harness.report(operation, outcome, attempt))
+    return _acts(lambda harness: harness.report(operation, outcome, attempt))
 
 
 def _server(words: "_Words") -> Statement:
     if words.take("starts"):
-        return Acts(lambda harness: harness.start())
+        return _acts(lambda harness: harness.start())
     words.need("is", "killed")
     if words.take("in", "the", "next", "commit"):
-        return Acts(lambda harness: harness.doom())
-    return Acts(lambda harness: harness.kill())
+        return _acts(lambda harness: harness.doom())
+    return _acts(lambda harness: harness.kill())
 
 
 def _clock(words: "_Words") -> Statement:
     words.need("jumps")
     by = words.signed_span()
-    return Acts(lambda harness: harness.jump(by))
+    return _acts(lambda harness: harness.jump(by))
 
 
 def _expectation(words: "_Words") -> Statement:
     if words.take("incarnation", "of"):
         scope = words.name("the name of the scope")
         words.need("is")
-        return ExpectIncarnation(scope, words.number("the incarnation"))
+        incarnation = words.number("the incarnation")
+        return lambda harness: _incarnation(harness, scope, incarnation)
     if words.take("rolling", "update", "of"):
         number = words.number(A_MAINTENANCE)
         words.need("is")
-        return ExpectRolling(number, words.one_of(RollingState, "the state of its rolling updates"))
+        state = words.one_of(RollingState, "the state of its rolling updates")
+        return lambda harness: _rolling(harness, number, state)
     if words.take("alerts"):
-        return ExpectAlerts(_alerts(words))
+        expected = _expected_alerts(words)
+        return lambda harness: _alerts(harness, expected)
     if words.take("no", "alerts"):
-        return ExpectAlerts(frozenset())
+        return lambda harness: _alerts(harness, set())
     if words.take("no", "machine"):
-        return ExpectHost(words.name("the name of the machine"), None)
+        absent = words.name("the name of the machine")
+        return lambda harness: _host(harness, absent, None)
     if words.take("no", "operation"):
-        return ExpectOperation(operation=words.operation(), status=None)
+        unknown = words.operation()
+        return lambda harness: _operation(harness, unknown, {"status": None})
     if words.at_operation():
         return _expected_operation(words)
     machine = words.name(
@@ -456,7 +389,8 @@ def _expectation(words: "_Words") -> Statement:
         "'no alerts', 'no machine' or 'no operation'"
     )
     if words.take("is", "on", "host"):
-        return ExpectHost(machine, words.name("the name of the host"))
+        host = words.name("the name of the host")
+        return lambda harness: _host(harness, machine, host)
     version = versions.NEWEST.name
     if words.take("by"):
         version = words.one_of_these(versions.BY_NAME, "an api-version")
@@ -464,10 +398,50 @@ def _expectation(words: "_Words") -> Statement:
     events = [] if words.take("nothing") else [_expected_event(words)]
     while events and words.take("and"):
         events.append(_expected_event(words))
-    return ExpectDocument(machine=machine, version=version, events=tuple(events))
+    return lambda harness: _document(harness, machine, versions.BY_NAME[version], events)
 
 
-def _expected_event(words: "_Words") -> ExpectedEvent:
+def _incarnation(harness: "Harness", name: str, number: int) -> str:
+    scope = harness.scopes().get(name.lower())
+    if scope is None:
+        return f"there is no scope {name}"
+    return "" if scope.incarnation == number else f"the incarnation is {scope.incarnation}"
+
+
+def _rolling(harness: "Harness", number: int, state: RollingState) -> str:
+    maintenance = harness.maintenance(number)
+    if maintenance is None:
+        return f"there is no maintenance {number}"
+    states = {rolling.state for rolling in maintenance.rolling_updates}
+    return "" if states == {state} else f"it is: {_listed(states)}"
+
+
+def _alerts(harness: "Harness", expected: set[tuple[AlertKind, str]]) -> str:
+    found = {(alert.kind, alert.about) for alert in harness.current_alerts()}
+    told = _listed(f"{kind} {about}" for kind, about in found)
+    return "" if found == expected else f"the alerts are: {told}"
+
+
+def _host(harness: "Harness", name: str, host: str | None) -> str:
+    machine = harness.machine(name)
+    if machine is None:
+        return "" if host is None else f"there is no machine {name}"
+    if machine.host and machine.host == host:
+        return ""
+    return f"{machine.name} is on host {machine.host or 'unknown'}"
+
+
+class _Seen(NamedTuple):
+    """An event in the document of a guest."""
+
+    event_type: str
+    status: str
+    machines: tuple[str, ...]
+    not_before: timedelta | None
+    """From the beginning; in an expectation None is any."""
+
+
+def _expected_event(words: "_Words") -> _Seen:
     event_type = words.one_of(EventType, "'nothing', or a type")
     if words.is_one_of(set(EventStatus) - {EventStatus.SCHEDULED, EventStatus.STARTED}):
         raise words.error("Scheduled or Started: guests never see another status")
@@ -475,34 +449,94 @@ def _expected_event(words: "_Words") -> ExpectedEvent:
     words.need("of")
     machines = words.names("the machines of the event")
     not_before = words.span(A_TIME) if words.take("at") else None
-    return ExpectedEvent(
-        event_type=event_type, status=status, machines=machines, not_before=not_before
-    )
+    return _Seen(event_type, status, machines, not_before)
+
+
+def _document(harness: "Harness", name: str, version: Version, expected: list[_Seen]) -> str:
+    machine = harness.machine(name)
+    if machine is None:
+        return f"there is no machine {name}"
+    seen = [_seen(event) for event in harness.reads(machine.scope, version).events]
+    if len(seen) == len(expected) and all(
+        event[:3] == wanted[:3] and wanted.not_before in {None, event.not_before}
+        for event, wanted in zip(seen, expected, strict=True)
+    ):
+        return ""
+    told = [
+        f"{event.event_type} {event.status} of {', '.join(event.machines)}"
+        + ("" if event.not_before is None else f" at {clock_face(event.not_before)}")
+        for event in seen
+    ]
+    return f"{machine.name} sees {' and '.join(told) or 'nothing'}"
+
+
+def _seen(event: Listed) -> _Seen:
+    machines = tuple(name.removeprefix(codec.PREVIEW_PREFIX) for name in event.resources)
+    at = None if event.not_before is None else event.not_before - BEGINNING
+    return _Seen(event.event_type, event.status, machines, at)
 
 
 def _expected_operation(words: "_Words") -> Statement:
-    operation = words.operation()
+    name = words.operation()
     words.need("is")
     status = words.one_of(EventStatus, "a status")
     behind = "behind" if status is EventStatus.QUEUED else "waiting for"
     options = words.options(
         {
-            "because": ("because", lambda: words.one_of(StartCause, "why it started")),
+            "because": ("start_cause", lambda: words.one_of(StartCause, "why it started")),
             behind: ("waits_for", words.operation),
             "awaiting": ("awaited", lambda: _awaited(words)),
             "held": ("held", lambda: True),
-            "since": ("since", lambda: words.span(A_TIME)),
-            "not before": ("not_before", lambda: words.span(A_TIME)),
+            "since": ("started_at", lambda: BEGINNING + words.span(A_TIME)),
+            "not before": ("not_before", lambda: BEGINNING + words.span(A_TIME)),
         }
     )
-    return ExpectOperation(operation=operation, status=status, **options)
+    expected = {"status": status, "waits_for": "", "held": False, **options}
+    return lambda harness: _operation(harness, name, expected)
+
+
+def _operation(harness: "Harness", name: str, expected: dict[str, object]) -> str:
+    """Compare an operation's attributes; a status of None: there is no such operation."""
+    operation = harness.operation(name)
+    if operation is None:
+        return "" if expected["status"] is None else f"there is no operation {name}"
+    found = {"held": operation.held_at is not None, **msgspec.structs.asdict(operation)}
+    return "" if found.items() >= expected.items() else _described(operation)
+
+
+def _described(operation: Operation) -> str:
+    text = f"{operation.id} is {operation.status}"
+    if operation.start_cause is not None:
+        text += f" because {operation.start_cause}"
+    if operation.waits_for:
+        queued = operation.status is EventStatus.QUEUED
+        text += f" {'behind' if queued else 'waiting for'} {operation.waits_for}"
+    if operation.awaited:
+        text += f" awaiting {', '.join(operation.awaited)}"
+    if operation.held_at is not None:
+        text += " held"
+    if operation.started_at is not None:
+        text += f" since {clock_face(operation.started_at - BEGINNING)}"
+    text += f" not before {clock_face(operation.not_before - BEGINNING)}"
+    return text + (f' "{operation.outcome}"' if operation.outcome else "")
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words)) or "nothing"
+
+
+def clock_face(span: timedelta) -> str:
+    """Return a span as hours, minutes and seconds, such as `0:15:00`."""
+    minutes, seconds = divmod(round(span.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
 
 
 def _awaited(words: "_Words") -> tuple[str, ...]:
     return () if words.take("nobody") else words.names("'nobody', or the machines that it awaits")
 
 
-def _alerts(words: "_Words") -> frozenset[tuple[AlertKind, str]]:
+def _expected_alerts(words: "_Words") -> set[tuple[AlertKind, str]]:
     alerts: set[tuple[AlertKind, str]] = set()
     while not alerts or words.take(","):
         kind = words.one_of(AlertKind, "the kind of an alert")
@@ -515,7 +549,7 @@ def _alerts(words: "_Words") -> frozenset[tuple[AlertKind, str]]:
         else:
             about = words.reference()
         alerts.add((kind, about))
-    return frozenset(alerts)
+    return alerts
 
 
 _SUBJECTS: Final[dict[str, Callable[["_Words"], Statement | None]]] = {
