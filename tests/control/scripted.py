@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
-from forewarn.connectors.port import Found, Outcome, Task
+from forewarn.connectors.port import Found, HostFacts, Outcome, Task
 
 
 class Scripted:
@@ -38,3 +38,9 @@ class Scripted:
 
     async def sweep(self, live: Collection[str]) -> None:
         self.swept.append(live)
+
+    async def survey(self) -> dict[str, HostFacts]:
+        return {}
+
+    async def reboot_host(self, host: str) -> Outcome:
+        raise NotImplementedError

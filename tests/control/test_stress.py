@@ -23,7 +23,7 @@ import msgspec
 import pytest
 
 from forewarn.clock import ScaledClock, SystemClock
-from forewarn.connectors.port import Found, Outcome, Task
+from forewarn.connectors.port import Found, HostFacts, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.plane import Plane
@@ -154,6 +154,12 @@ class Connector:
 
     async def sweep(self, live: Collection[str]) -> None:
         await asyncio.sleep(0)
+
+    async def survey(self) -> dict[str, HostFacts]:
+        return {}
+
+    async def reboot_host(self, host: str) -> Outcome:
+        raise NotImplementedError
 
     @contextmanager
     def _alone(self, task: Task) -> Iterator[None]:

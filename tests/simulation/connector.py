@@ -8,7 +8,7 @@ from collections.abc import Collection, Coroutine
 from random import Random
 from typing import Any, Literal, TypeVar
 
-from forewarn.connectors.port import Found, Outcome, Task
+from forewarn.connectors.port import Found, HostFacts, Outcome, Task
 from forewarn.control.executor import OnUnknown
 from forewarn.vocabulary import EventType
 from simulation.judge import Wrong
@@ -59,6 +59,12 @@ class Connector:
 
     async def sweep(self, live: Collection[str]) -> None:
         self._outcomes = {o: outcome for o, outcome in self._outcomes.items() if o in live}
+
+    async def survey(self) -> dict[str, HostFacts]:
+        return {}
+
+    async def reboot_host(self, host: str) -> Outcome:
+        raise NotImplementedError
 
     def _end(self, act: Task) -> Outcome:
         chance = self._chance

@@ -17,7 +17,7 @@ import structlog
 
 from forewarn.connectors import task_process
 from forewarn.connectors.command_settings import CommandConnectorSettings
-from forewarn.connectors.port import Found, Outcome, Task
+from forewarn.connectors.port import Found, HostFacts, Outcome, Task
 from forewarn.connectors.task_process import (
     WHOLE,
     RunLimits,
@@ -128,6 +128,14 @@ class CommandConnector:
     async def sweep(self, live: Collection[str]) -> None:
         """Remove the files of operations that are over."""
         await asyncio.to_thread(self._runs.sweep, live)
+
+    async def survey(self) -> dict[str, HostFacts]:
+        """Return nothing: a program for machines knows no hosts."""
+        return {}
+
+    async def reboot_host(self, host: str) -> Outcome:
+        """Refuse: there is no program for hosts."""
+        return Outcome(succeeded=False, message=f"no command reboots host {host}")
 
     async def _earlier(self, task: Task) -> dict[str, list[TaskRun]]:
         """Return the runs that there are of each subject, the latest first.

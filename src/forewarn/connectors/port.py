@@ -35,6 +35,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unforeseen: bool = False
     """The machines failed without notice: a Reboot starts one that is off, and leaves one that came
     up again by itself as it is."""
+    to_host: str = ""
+    """The host that the machines are to move to; `""`: the connector chooses."""
+    closed_hosts: tuple[str, ...] = ()
+    """Hosts that no machine may move to, because they are drained."""
+    host_boot_id: str = ""
+    """Set for a Reboot that lasts as long as its host's own: shut the machine down, and start it
+    when its host has another boot id than this. It is over too when somebody has started it."""
     repeat_after: int = 0
     """Up to this attempt an operator has resolved all doubt: what cannot be told is done again."""
 
@@ -47,6 +54,37 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """For the operator: what went wrong, or what is worth knowing."""
     hosts: dict[str, str] = {}
     """The new hosts of machines, by the machine's name; only those that are known."""
+
+
+class GuestFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A virtual machine that a host has, in the fleet or not."""
+
+    vm_id: str
+    """Its GUID, lower case, as in the fleet."""
+    name: str
+    """What the host calls it."""
+    running: bool
+    """Whether it has memory on this host: it runs, or is paused."""
+    memory_mib: int
+    obstacles: tuple[str, ...] = ()
+    """Why it cannot be moved while it runs; empty where it can."""
+
+
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a connector found out about a host."""
+
+    answers: bool
+    why: str = ""
+    """Why it does not answer; `""` where it does."""
+    boot_id: str = ""
+    """Another one after each boot; `""` where unknown."""
+    free_memory_mib: int = 0
+    """What further machines may take."""
+    target: bool = True
+    """Whether the settings let machines move there."""
+    can_reboot: bool = False
+    """Whether `reboot_host` can reboot it."""
+    guests: tuple[GuestFacts, ...] = ()
 
 
 class Found(StrEnum):
@@ -88,4 +126,17 @@ class Connector(Protocol):
 
         Args:
             live: The ids of the operations that are Started.
+        """
+
+    async def survey(self) -> dict[str, HostFacts]:
+        """Ask all hosts for their state, and return it by their names.
+
+        A host that does not answer is in it and says why. Empty for a connector without hosts.
+        """
+
+    async def reboot_host(self, host: str) -> Outcome:
+        """Run the host's own reboot command.
+
+        Only a new boot id in a later survey proves that it has rebooted: the command may be cut off
+        by what it does.
         """

@@ -1,11 +1,22 @@
-"""A connector that touches nothing: a task lasts as long as the settings say, and succeeds."""
+"""A connector that touches nothing: a task lasts as long as the settings say, and succeeds.
+
+Its hosts are those of the fleet's machines. Every machine runs and can be moved; one that moves
+goes where the task says, or to the host with the fewest machines.
+"""
 
 import asyncio
-from collections.abc import Collection, Mapping
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import msgspec
 
 from forewarn.clock import Clock
-from forewarn.connectors.port import Found, Outcome, Task
+from forewarn.connectors.port import Found, GuestFacts, HostFacts, Outcome, Task
+from forewarn.maintenance.model import Machine
 from forewarn.vocabulary import EventType
 
 DURATIONS: Mapping[EventType, timedelta] = {
@@ -17,28 +28,76 @@ DURATIONS: Mapping[EventType, timedelta] = {
 }
 """How long a task of each type takes by default: about as long as a real one."""
 
+HOST_REBOOT: Final = timedelta(minutes=3)
+"""How long a host's reboot takes by default: servers test their memory first."""
+
+MEMORY_MIB: Final = 1024
+"""The memory of every machine."""
+
+HOST_MEMORY_MIB: Final = 1024 * 1024
+"""The memory of every host: enough for any fleet."""
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks at whether a host has rebooted."""
+
+
+class _Host(msgspec.Struct, frozen=True):
+    """How often a host was rebooted, and when it is up again after the last time."""
+
+    reboots: int = 0
+    up_at: datetime | None = None
+
 
 class SimulatedConnector:
     """Waits out a task's duration from its start: DURATIONS for the types that are left out.
 
-    It keeps nothing: how far a task is follows from when it started, so a restart goes on where
-    the process before would be.
+    Of tasks it keeps nothing: how far one is follows from when it started, so a restart goes on
+    where the process before would be. Of hosts it keeps that they exist, and when they were
+    rebooted.
+
+    Args:
+        clock: Whose time it is.
+        durations: How long tasks take, where not as DURATIONS says.
+        machines: Returns the machines of the fleet.
+        hosts: The file that remembers the hosts; None to forget them at a restart.
+        host_reboot: How long a host's reboot takes.
     """
 
-    def __init__(self, clock: Clock, durations: Mapping[EventType, timedelta]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        durations: Mapping[EventType, timedelta],
+        machines: Callable[[], Iterable[Machine]] = tuple,
+        hosts: Path | None = None,
+        host_reboot: timedelta = HOST_REBOOT,
+    ) -> None:
         self._clock = clock
         self._durations = {**DURATIONS, **durations}
+        self._machines = machines
+        self._file = hosts
+        self._host_reboot = host_reboot
+        self._hosts: dict[str, _Host] = {}
+        if hosts is not None:
+            with suppress(FileNotFoundError):
+                self._hosts = msgspec.json.decode(hosts.read_bytes(), type=dict[str, _Host])
+        self._off: set[str] = set()
+        """The GUIDs of machines that are shut down until their hosts have rebooted."""
 
     async def perform(self, task: Task) -> Outcome:
         """Return when the task's duration since its start is over."""
-        never = asyncio.Event()
-        while (left := self._left(task)) > timedelta(0):
-            await self._clock.wait(left.total_seconds(), never)
-        return Outcome(succeeded=True)
+        self._off.update(task.vm_ids if task.host_boot_id else ())
+        try:
+            while (left := self._left(task)) > timedelta(0) or self._awaits_boot(task):
+                seconds = max(left.total_seconds(), LOOK_EVERY)
+                await self._clock.wait(seconds, asyncio.Event())
+        finally:
+            self._off.difference_update(task.vm_ids)
+        return self._done(task)
 
     async def check(self, task: Task) -> Outcome | Found:
         """Tell that it is done if its duration is over."""
-        return Outcome(succeeded=True) if self._left(task) <= timedelta(0) else Found.NOT_DONE
+        over = self._left(task) <= timedelta(0) and not self._awaits_boot(task)
+        return self._done(task) if over else Found.NOT_DONE
 
     async def forget(self, task: Task) -> None:
         """Do nothing: nothing is kept."""
@@ -46,6 +105,82 @@ class SimulatedConnector:
     async def sweep(self, live: Collection[str]) -> None:
         """Do nothing: nothing is kept."""
 
+    async def survey(self) -> dict[str, HostFacts]:
+        """Return every host that a machine of the fleet is or was on."""
+        guests: dict[str, list[GuestFacts]] = {host: [] for host in self._hosts}
+        for machine in self._machines():
+            if machine.host:
+                guest = GuestFacts(
+                    vm_id=machine.vm_id,
+                    name=machine.name,
+                    running=machine.vm_id not in self._off,
+                    memory_mib=MEMORY_MIB,
+                )
+                guests.setdefault(machine.host, []).append(guest)
+        if new := guests.keys() - self._hosts.keys():
+            await self._keep({host: _Host() for host in new})
+        return {host: self._facts(host, there) for host, there in sorted(guests.items())}
+
+    async def reboot_host(self, host: str) -> Outcome:
+        """Let the host be away for as long as its reboot takes."""
+        up_at = self._clock.now() + self._host_reboot
+        await self._keep({host: _Host(self._host(host).reboots + 1, up_at)})
+        return Outcome(succeeded=True)
+
+    async def _keep(self, hosts: dict[str, _Host]) -> None:
+        self._hosts |= hosts
+        if self._file is not None:
+            await asyncio.to_thread(_replace, self._file, msgspec.json.encode(self._hosts))
+
+    def _facts(self, host: str, guests: list[GuestFacts]) -> HostFacts:
+        if self._is_away(host):
+            return HostFacts(answers=False, why="it is booting", can_reboot=True)
+        used = sum(guest.memory_mib for guest in guests if guest.running)
+        return HostFacts(
+            answers=True,
+            boot_id=self._boot_id(host),
+            free_memory_mib=max(0, HOST_MEMORY_MIB - used),
+            can_reboot=True,
+            guests=tuple(guests),
+        )
+
+    def _host(self, host: str) -> _Host:
+        return self._hosts.get(host, _Host())
+
+    def _is_away(self, host: str) -> bool:
+        up_at = self._host(host).up_at
+        return up_at is not None and up_at > self._clock.now()
+
+    def _boot_id(self, host: str) -> str:
+        return f"{host}-{self._host(host).reboots}"
+
+    def _awaits_boot(self, task: Task) -> bool:
+        return bool(task.host_boot_id) and any(
+            self._is_away(host) or self._boot_id(host) == task.host_boot_id for host in task.hosts
+        )
+
+    def _done(self, task: Task) -> Outcome:
+        """Return success, with the new hosts of machines that moved."""
+        if not (task.live_migration or task.event_type is EventType.REDEPLOY):
+            return Outcome(succeeded=True)
+        if task.to_host:
+            return Outcome(succeeded=True, hosts=dict.fromkeys(task.machines, task.to_host))
+        there = Counter(machine.host for machine in self._machines() if machine.host)
+        known = {*there, *self._hosts}.difference(task.closed_hosts)
+        hosts: dict[str, str] = {}
+        for name, host in zip(task.machines, task.hosts, strict=True):
+            if choice := known - {host}:
+                hosts[name] = min(choice, key=lambda h: (there[h], h))
+                there[hosts[name]] += 1
+        return Outcome(succeeded=True, hosts=hosts)
+
     def _left(self, task: Task) -> timedelta:
         over = task.started_at + self._durations[task.event_type]
         return over - self._clock.now()
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Write a file so that a kill leaves the old content or the new."""
+    unfinished = file.with_name(f".{file.name}.unfinished")
+    unfinished.write_bytes(content)
+    unfinished.replace(file)

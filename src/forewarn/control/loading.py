@@ -163,6 +163,8 @@ def _task(operation: Operation, known: dict[str, Machine]) -> Task:
         duration_seconds=operation.duration_seconds,
         started_at=operation.started_at,
         unforeseen=operation.start_cause is StartCause.NO_NOTICE,
+        to_host=operation.to_host,
+        host_boot_id=operation.host_boot_id,
         repeat_after=operation.repeat_after,
     )
 

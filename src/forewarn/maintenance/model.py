@@ -286,6 +286,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What its maintenance was asked for."""
     live_migration: bool = False
     """A Freeze that moves its machines to other hosts."""
+    to_host: str = ""
+    """Where its machines move to; `""`: the connector chooses."""
+    host_boot_id: str = ""
+    """Set for a Reboot that lasts as long as its host's own: the host's boot id before it."""
     rolling_update: int | None = None
     """The index of its maintenance's rolling update that it belongs to; None where it has none."""
     held_at: datetime | None = None
@@ -435,6 +439,10 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What `targets` are."""
     live_migration: bool = False
     """A Freeze that moves its machines to other hosts."""
+    to_host: str = ""
+    """Where its machines move to; `""`: the connector chooses."""
+    host_boot_id: str = ""
+    """Set for a Reboot that lasts as long as its host's own: the host's boot id before it."""
     without_notice: bool = False
     """The operator accepts that scopes which are off get no event and no notice."""
     rolling_updates: tuple[RollingUpdate, ...] = ()

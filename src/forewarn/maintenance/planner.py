@@ -91,6 +91,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """None for the default of the type and source."""
     live_migration: bool = False
     """A Freeze that moves the machines to other hosts."""
+    to_host: str = ""
+    """Where a move goes; `""`: the connector chooses."""
+    host_boot_id: str = ""
+    """Set for a Reboot that lasts as long as its host's own: the host's boot id before it."""
     no_notice: bool = False
     """It has happened already: an unforeseen failure."""
     without_notice: bool = False
@@ -214,6 +218,8 @@ def plan(
         duration_seconds=request.duration_seconds,
         target=_target_kind(request),
         live_migration=request.live_migration,
+        to_host=request.to_host,
+        host_boot_id=request.host_boot_id,
         without_notice=request.without_notice,
         rolling_updates=tuple(rolling_updates),
     )
@@ -274,6 +280,10 @@ def _check(request: Request) -> None:
         raise Refused(ErrorCode.INVALID, message, length=len(text))
     if request.live_migration and request.event_type is not EventType.FREEZE:
         raise Refused(ErrorCode.INVALID, "only a Freeze can be a live migration")
+    moves = request.live_migration or request.event_type is EventType.REDEPLOY
+    if request.to_host and not moves:
+        message = "only a Redeploy or a live migration moves machines to another host"
+        raise Refused(ErrorCode.INVALID, message)
     if request.not_before is not None and request.not_before.tzinfo is None:
         message = f"NotBefore {request.not_before.isoformat()} has no time zone: add one, such as Z"
         raise Refused(ErrorCode.INVALID, message)

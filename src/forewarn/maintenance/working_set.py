@@ -164,6 +164,8 @@ class WorkingSet:
             duration_seconds=maintenance.duration_seconds,
             target=maintenance.target,
             live_migration=maintenance.live_migration,
+            to_host=maintenance.to_host,
+            host_boot_id=maintenance.host_boot_id,
             status=EventStatus.QUEUED,
             announced_at=self.now,
             not_before=self.now,

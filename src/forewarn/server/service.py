@@ -10,7 +10,7 @@ import asyncio
 import os
 import shutil
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -30,7 +30,7 @@ from forewarn.control.returns import ReturnWatch
 from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
-from forewarn.maintenance.model import Changes
+from forewarn.maintenance.model import Changes, Machine
 from forewarn.server import secret_files, sockets
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import api, auth, connections
@@ -38,7 +38,7 @@ from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.metrics import OperationMetrics
 from forewarn.server.operator.requests import Backend, ServiceState
 from forewarn.server.secret_files import SecretUnusable
-from forewarn.server.settings import OFF, Settings
+from forewarn.server.settings import OFF, SIMULATED_HOSTS_NAME, Settings
 from forewarn.settings import split_address
 from forewarn.store.port import Store, StoreError, StoreUnusable
 from forewarn.vocabulary import EventType
@@ -111,7 +111,7 @@ class Service:
         self._returns = ReturnWatch(self._plane, watch, self._guests.seen, self._guests.ask_again)
         self._executor = Executor(
             self._plane,
-            connector_of(settings, watch, os.environ),
+            connector_of(settings, watch, os.environ, self._guests.machines.values),
             watch,
             settings.connector.kind,
             on_unknown=settings.connector.on_unknown,
@@ -289,8 +289,13 @@ async def _until(ended: "Future[None]") -> None:
     await asyncio.wrap_future(ended)
 
 
-def connector_of(settings: Settings, clock: Clock, environment: Mapping[str, str]) -> Connector:
-    """Return the connector that carries maintenance out.
+def connector_of(
+    settings: Settings,
+    clock: Clock,
+    environment: Mapping[str, str],
+    machines: Callable[[], Iterable[Machine]],
+) -> Connector:
+    """Return the connector that carries maintenance out; `machines` returns those of the fleet.
 
     Raises:
         CommandUnusable: The operator's program cannot be used; one line says why.
@@ -310,7 +315,13 @@ def connector_of(settings: Settings, clock: Clock, environment: Mapping[str, str
         kind: timedelta(seconds=getattr(connector.simulated, f"{kind.lower()}_seconds"))
         for kind in EventType
     }
-    return SimulatedConnector(clock, durations)
+    return SimulatedConnector(
+        clock,
+        durations,
+        machines,
+        Path(settings.store.path).with_name(SIMULATED_HOSTS_NAME),
+        timedelta(seconds=connector.simulated.host_reboot_seconds),
+    )
 
 
 def clock_of(store: Store, scale: float, real: Clock) -> Clock:

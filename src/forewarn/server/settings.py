@@ -30,6 +30,7 @@ DATABASE_NAME: Final = "forewarn.db"
 SOCKET_NAME: Final = "operator.sock"
 TOKEN_NAME: Final = "operator.token"  # noqa: S105 - a file's name
 STATE_NAME: Final = "commands"
+SIMULATED_HOSTS_NAME: Final = "simulated-hosts.json"
 
 MAX_LIMIT: Final = 2**31
 """The largest limit of the guest plane: a larger one would not limit anything."""
@@ -163,6 +164,8 @@ class SimulatedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     redeploy_seconds: Seconds = 180.0
     preempt_seconds: Seconds = 30.0
     terminate_seconds: Seconds = 30.0
+    host_reboot_seconds: Seconds = 180.0
+    """How long the reboot of a host takes: servers test their memory first."""
 
 
 class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

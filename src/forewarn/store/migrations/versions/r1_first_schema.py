@@ -30,7 +30,7 @@ def upgrade() -> None:
         "maintenances",
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
         *_texts("event_type", "source", "target", "targets", "requested_by", "description"),
-        *_texts("rolling_updates", "interventions"),
+        *_texts("rolling_updates", "interventions", "to_host", "host_boot_id"),
         *_numbers("requested_at", "duration_seconds", "announced"),
         *_booleans("live_migration", "without_notice", "open"),
     )
@@ -42,7 +42,7 @@ def upgrade() -> None:
         _reference("maintenance", sa.BigInteger, "maintenances.number"),
         *_texts("event_type", "source", "description", "status", "hosts", "waits_for", "outcome"),
         *_texts("acknowledged_by", "executor", "outcome_unknown", "interventions"),
-        *_texts("target", "awaited", "reporting"),
+        *_texts("target", "awaited", "reporting", "to_host", "host_boot_id"),
         *_texts("start_cause", null=True),
         *_numbers("duration_seconds", "announced_at", "not_before", "notice_left_seconds"),
         *_numbers("attempt", "repeat_after"),

@@ -1,0 +1,107 @@
+"""The simulated connector's hosts: who is where, what moves there, and what a reboot changes."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from connectors.workshop import STARTED, play, task
+from forewarn.clock import ManualClock
+from forewarn.connectors.port import Found, Outcome
+from forewarn.connectors.simulated import HOST_REBOOT, SimulatedConnector
+from forewarn.maintenance.model import Machine
+from forewarn.vocabulary import EventType
+
+SECOND = timedelta(seconds=1)
+
+
+def machine(name: str, host: str) -> Machine:
+    return Machine(
+        name=name, scope="web", update_domain=0, fault_domain=0, vm_id=f"id-of-{name}", host=host
+    )
+
+
+class Room:
+    def __init__(self, file: Path) -> None:
+        self.clock = ManualClock(STARTED)
+        self.machines = [machine("web-0", "h1"), machine("web-1", "h1"), machine("db", "h2")]
+        self.file = file
+
+    def connector(self) -> SimulatedConnector:
+        return SimulatedConnector(self.clock, {}, lambda: self.machines, self.file)
+
+    async def done(self, work: "asyncio.Task[Outcome]") -> bool:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return work.done()
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    return Room(tmp_path / "hosts.json")
+
+
+def test_the_hosts_are_those_of_the_fleets_machines(room: Room) -> None:
+    hosts = play(room.connector().survey())
+    assert [*hosts] == ["h1", "h2"]
+    assert [guest.name for guest in hosts["h1"].guests] == ["web-0", "web-1"]
+    assert all(guest.running and not guest.obstacles for guest in hosts["h1"].guests)
+    assert hosts["h1"].answers
+    assert hosts["h1"].free_memory_mib < hosts["h2"].free_memory_mib
+
+
+def test_a_host_that_lost_its_last_machine_is_still_there_after_a_restart(room: Room) -> None:
+    play(room.connector().survey())
+    room.machines = [machine("db", "h2")]
+    assert play(room.connector().survey())["h1"].guests == ()
+
+
+def test_a_reboot_takes_its_time_and_gives_the_host_a_new_boot_id(room: Room) -> None:
+    connector = room.connector()
+    before = play(connector.survey())["h1"].boot_id
+    assert play(connector.reboot_host("h1")).succeeded
+    assert not play(connector.survey())["h1"].answers
+    room.clock.advance(HOST_REBOOT)
+    after = play(room.connector().survey())["h1"]  # a restart forgets no reboot
+    assert after.answers
+    assert after.boot_id != before
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_move_goes_where_the_task_says_and_else_to_the_emptiest_open_host(
+    room: Room, cold: bool
+) -> None:
+    connector = room.connector()
+    room.machines.append(machine("x", "h3"))
+    play(connector.survey())
+    room.machines.pop()
+    room.clock.advance(timedelta(hours=1))
+    move = {"event_type": EventType.FREEZE, "live_migration": True, "hosts": ("h1",)}
+    if cold:
+        move = {"event_type": EventType.REDEPLOY, "hosts": ("h1",)}
+    assert play(connector.perform(task(**move, to_host="h2"))).hosts == {"web-0": "h2"}
+    assert play(connector.perform(task(**move))).hosts == {"web-0": "h3"}
+    closed = task(**move, closed_hosts=("h3",))
+    assert play(connector.check(closed)) == Outcome(succeeded=True, hosts={"web-0": "h2"})
+
+
+def test_a_reboot_with_its_host_lasts_until_the_host_has_rebooted(room: Room) -> None:
+    async def story() -> None:
+        connector = room.connector()
+        facts = (await connector.survey())["h1"]
+        stop = task(hosts=("h1",), host_boot_id=facts.boot_id)
+        work = asyncio.create_task(connector.perform(stop))
+        room.clock.advance(timedelta(hours=1))
+        assert not await room.done(work)
+        off = (await connector.survey())["h1"].guests[0]
+        assert (off.name, off.running) == ("web-0", False)
+        assert await connector.check(stop) is Found.NOT_DONE
+        await connector.reboot_host("h1")
+        room.clock.advance(HOST_REBOOT - SECOND)
+        assert not await room.done(work)
+        room.clock.advance(2 * SECOND)
+        assert await room.done(work)
+        assert (await connector.survey())["h1"].guests[0].running
+
+    play(story())
