@@ -172,6 +172,14 @@ def test_a_live_migration_says_so_and_only_a_freeze_is_one() -> None:
     assert refused.code is ErrorCode.INVALID
 
 
+def test_an_operation_that_moves_says_where_to_and_no_other_may() -> None:
+    bench = Bench()
+    bench.ask(EventType.REDEPLOY, "web-0", to_host="h9")
+    bench.ask(EventType.FREEZE, "web-3", live_migration=True, to_host="h8")
+    assert [bench.operation(f"{n}.1").to_host for n in (1, 2)] == ["h9", "h8"]
+    assert refusal_of(bench, EventType.FREEZE, "db", to_host="h9").code is ErrorCode.INVALID
+
+
 def test_an_empty_description_is_a_description() -> None:
     bench = Bench()
     bench.ask(EventType.REBOOT, "web-0", description="")
