@@ -5,6 +5,7 @@
     command       the operator's program, once a machine or once an operation
     command_settings  its settings, which load without the server extra
     task_process  one program's run as files: begun, alive, result
+    libvirt_domains  the program that reads libvirt's domains and writes their tags
     runner        the program around one run, which outlives the service; imports nothing of ours
 
 A connector does what it is told and reports; it knows neither the rules nor the store. Driven by
