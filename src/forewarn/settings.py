@@ -42,7 +42,7 @@ class SettingsError(Exception):
 
 
 class FieldError(ValueError):
-    """A field breaks a rule that no type expresses; `message` is what was expected."""
+    """A field, or the whole struct for `""`, breaks a rule that no type expresses."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -146,8 +146,7 @@ def explain(error: msgspec.ValidationError, shape: type) -> Mistake:
         what, path = path, ""
     where = path.rpartition("$")[2].removesuffix("`").removeprefix(".")
     if isinstance(error.__cause__, FieldError):
-        field = error.__cause__.field
-        return Mistake(f"{where}.{field}" if where else field, what)
+        return Mistake(".".join(filter(None, (where, error.__cause__.field))), what)
     hint = _type_at(shape, re.findall(r"\[[^]]*\]|[^.[]+", where))
     if what.startswith(_UNKNOWN_KEY):
         name = what.removeprefix(_UNKNOWN_KEY).removesuffix("`")

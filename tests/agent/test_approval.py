@@ -147,9 +147,11 @@ def test_a_name_that_is_learnt_late_makes_the_first_machine_the_first() -> None:
     bench = Bench(rule(approve="at-once", match={"machine": "any"}), me=None)
     assert bench.see(event(concerns_me=None)) == []
     assert bench.wait(NAME_SECONDS) == ["approve E1"]
-    bench = Bench(rule(match={"machine": "any"}), me=None)
+    bench = prepared(*OURS)
+    assert bench.end("web") == ["ask web-1 web-2"]
+    bench.me = None
+    bench.start()
     assert bench.see(event(concerns_me=None, resources=OURS)) == []
-    assert bench.wait(NAME_SECONDS) == []
     bench.me = ME
     assert bench.see(event(resources=OURS)) == ["ask web-1 web-2"]
 

@@ -500,7 +500,7 @@ def test_what_nobody_began_changes_nothing() -> None:
 
 
 # events that come before the machine knows its own name
-ANYBODYS = rule(service(), name="anybody's", match={"machine": "any"})
+ANYBODYS = rule(service(), name="anybody's", match={"machine": "any"}, approve="never")
 
 
 def test_no_rule_takes_an_event_while_its_machines_name_may_still_come() -> None:

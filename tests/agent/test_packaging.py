@@ -35,17 +35,10 @@ def test_the_agents_unit_is_taken_by_systemd(tmp_path: Path) -> None:
 def test_stopping_waits_longer_than_any_action_of_the_defaults_takes() -> None:
     (seconds,) = re.findall(r"(?m)^TimeoutStopSec=(\d+)$", UNIT.read_text(encoding="utf-8"))
     longest = max(
-        terms(**required).time_limit_seconds
-        for terms, required in (
-            (action_settings.CommandSettings, {"run": ("x",)}),
-            (action_settings.ServiceSettings, {}),
-            (action_settings.SignalSettings, {}),
-            (action_settings.ReadySettings, {}),
-            (action_settings.HaproxySettings, {"socket": "x", "server": "x"}),
-            (action_settings.HttpSettings, {"url": "x"}),
-            (action_settings.NotifySettings, {"urls_file": "x"}),
-            (action_settings.LogSettings, {}),
-        )
+        field.default
+        for kind in action_settings.ActionSettings.__subclasses__()
+        for field in msgspec.structs.fields(kind)
+        if field.name == "time_limit_seconds"
     )
     assert int(seconds) > longest + GRACE_SECONDS
 

@@ -93,32 +93,48 @@ EMPTY = "[[rule]]\nname = 'r'\nmatch = { min_notice_seconds = 9, max_notice_seco
             "'Reboot'",
         ),
         (step("service = { sotp = 'web' }"), "rule[0].prepare[0].service", "'stop'"),
-        (step("service = { stop = 'a', start = 'b' }"), "prepare[0].service", "stop and start"),
-        (step("service = { stop = '--now' }"), "prepare[0].service.stop", "'--now'"),
-        (step("service = { stop = 'a' }, ready = {}"), "prepare[0]", "service and ready"),
-        (step(""), "prepare[0]", "haproxy"),
-        (step("command = { run = [] }"), "prepare[0].command.run", "program"),
-        (step("ready = { wait_seconds = 60 }"), "prepare[0].ready.wait_seconds", "60"),
+        (
+            step("service = { stop = 'a', start = 'b' }"),
+            "rule[0].prepare[0].service",
+            "stop and start",
+        ),
+        (step("service = { stop = '--now' }"), "rule[0].prepare[0].service.stop", "'--now'"),
+        (step("service = { stop = 'a' }, ready = {}"), "rule[0].prepare[0]", "service and ready"),
+        (step(""), "rule[0].prepare[0]", "haproxy"),
+        (step("command = { run = [] }"), "rule[0].prepare[0].command.run", "program"),
+        (step("ready = { wait_seconds = 60 }"), "rule[0].prepare[0].ready.wait_seconds", "60"),
         (step("ready = { wait_seconds = -1 }"), "rule[0].prepare[0].ready.wait_seconds", ">= 0"),
-        (step("signal = { signal = 'SIGTERM' }"), "prepare[0].signal", "unit and pid_file"),
-        (step("signal = { unit = 'a', signal = 'term' }"), "prepare[0].signal.signal", "'SIGTERM'"),
-        (step("signal = { unit = 'a', wait = 'file' }"), "prepare[0].signal.file", "wait"),
+        (step("signal = { signal = 'SIGTERM' }"), "rule[0].prepare[0].signal", "unit and pid_file"),
+        (
+            step("signal = { unit = 'a', signal = 'term' }"),
+            "rule[0].prepare[0].signal.signal",
+            "'SIGTERM'",
+        ),
+        (step("signal = { unit = 'a', wait = 'file' }"), "rule[0].prepare[0].signal.file", "wait"),
         (
             step("haproxy = { socket = '/run/h', server = 'web' }"),
-            "prepare[0].haproxy.server",
+            "rule[0].prepare[0].haproxy.server",
             "'backend/server'",
         ),
         (
             step("haproxy = { socket = '/run/h', server = 'a/b; shutdown' }"),
-            "prepare[0].haproxy.server",
+            "rule[0].prepare[0].haproxy.server",
             "'backend/server'",
         ),
-        (step("http = { url = 'ftp://x' }"), "prepare[0].http.url", "'ftp://x'"),
-        (step("http = { url = 'http://x', body = '$event' }"), "prepare[0].http.body", "event_id"),
-        (step("log = { message = '5 $' }"), "prepare[0].log.message", "$$"),
-        (step("service = { stop = 'a' }", approve="at-once"), "prepare[0]", "'when-prepared'"),
-        (OTHERS, "approve", "'at-once'"),
-        (EMPTY, "match", "min_notice_seconds"),
+        (step("http = { url = 'ftp://x' }"), "rule[0].prepare[0].http.url", "'ftp://x'"),
+        (
+            step("http = { url = 'http://x', body = '$event' }"),
+            "rule[0].prepare[0].http.body",
+            "event_id",
+        ),
+        (step("log = { message = '5 $' }"), "rule[0].prepare[0].log.message", "$$"),
+        (
+            step("service = { stop = 'a' }", approve="at-once"),
+            "rule[0].prepare[0]",
+            "'when-prepared'",
+        ),
+        (OTHERS, "rule[0].approve", "'at-once'"),
+        (EMPTY, "rule[0].match.max_notice_seconds", "min_notice_seconds"),
         ("[[rule]]\nname = 'r'\n[[rule]]\nname = 'r'\n", "", "'r'"),
         ("peers = 'http://peer:8171'\n", "peers", "{machine}"),
         ("peers = ['http://a:1', 'b:2']\n", "peers", "'b:2'"),
@@ -137,7 +153,7 @@ def test_what_is_wrong_is_refused_by_file_and_place(
 
 def test_what_is_wrong_in_a_drop_in_is_blamed_on_the_drop_in(tmp_path: Path) -> None:
     said = refusal(tmp_path, EXAMPLE, "[[rule]]\nname = 'x'\n", step("service = {}"))
-    assert said.startswith("/agent.d/1.toml: rule 'r': prepare[0].service: ")
+    assert said.startswith("/agent.d/1.toml: rule[0].prepare[0].service: ")
     said = refusal(tmp_path, EXAMPLE, "[[rule]]\nname = 'x'\n", step("service = 3"))
     assert said.startswith("/agent.d/1.toml: rule[0].prepare[0].service: ")
 

@@ -14,6 +14,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
+from forewarn.settings import FieldError
+
 MAX_TEXT: Final = 64 * 1024
 """The longest message or body, in characters: what a webhook takes is a tenth of it."""
 
@@ -32,8 +34,6 @@ TOKEN: Final = frozenset("!#$%&'*+-.^_`|~" + string.ascii_letters + string.digit
 COMMAND_LENGTH: Final = 60
 """How much of a program's command line is shown, in characters."""
 
-WINDOWS: Final = "win32"
-
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=7 * 24 * 3600)]
 Limit = Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 3600)]
 Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
@@ -41,6 +41,7 @@ Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 Body: TypeAlias = Text | dict[str, Any]
 Argv = Annotated[tuple[Name, ...], msgspec.Meta(max_length=1000)]
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,11 +84,15 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """The key of what it does to the machine: actions with equal keys are done once."""
         return ""
 
-    def fault(self, platform: str) -> str:
-        """Return what is wrong with it beyond its types, after the path within it; or `""`."""
-        del platform
-        faults = (_template_fault(name, getattr(self, name)) for name in self.templates)
-        return next(filter(None, faults), "")
+    @property
+    def needs_posix(self) -> str:
+        """Why Windows cannot do it; `""` if it can."""
+        return ""
+
+    def __post_init__(self) -> None:
+        """Refuse what no type expresses."""
+        for name in self.templates:
+            _check_template(name, getattr(self, name))
 
 
 class CommandSettings(ActionSettings, frozen=True, kw_only=True):
@@ -106,9 +111,9 @@ class CommandSettings(ActionSettings, frozen=True, kw_only=True):
     def effect(self) -> str:
         return f"command {json.dumps([self.run, self.undo])}" if self.shared else ""
 
-    def fault(self, platform: str) -> str:
-        del platform
-        return "" if self.run else "run: give the program and its arguments"
+    def __post_init__(self) -> None:
+        if not self.run:
+            raise FieldError("run", "give the program and its arguments")
 
 
 class ServiceSettings(ActionSettings, frozen=True, kw_only=True):
@@ -132,14 +137,15 @@ class ServiceSettings(ActionSettings, frozen=True, kw_only=True):
     def effect(self) -> str:
         return f"service {'stop' if self.stop else 'start'} {self.unit}"
 
-    def fault(self, platform: str) -> str:
-        if platform == WINDOWS:
-            return "needs systemd, which Windows lacks: use command"
+    @property
+    def needs_posix(self) -> str:
+        return "needs systemd, which Windows lacks: use command"
+
+    def __post_init__(self) -> None:
         if bool(self.stop) == bool(self.start):
-            return "give one of stop and start"
+            raise FieldError("", "give one of stop and start")
         if self.unit.startswith("-"):
-            return f"{'stop' if self.stop else 'start'}: invalid unit {self.unit!r}"
-        return ""
+            raise FieldError("stop" if self.stop else "start", f"invalid unit {self.unit!r}")
 
 
 class SignalSettings(ActionSettings, frozen=True, kw_only=True):
@@ -165,18 +171,19 @@ class SignalSettings(ActionSettings, frozen=True, kw_only=True):
     def effect(self) -> str:
         return f"signal {self.signal} {self.unit or self.pid_file}"
 
-    def fault(self, platform: str) -> str:
-        if platform == WINDOWS:
-            return "needs signals, which Windows lacks: use command"
+    @property
+    def needs_posix(self) -> str:
+        return "needs signals, which Windows lacks: use command"
+
+    def __post_init__(self) -> None:
         if bool(self.unit) == bool(self.pid_file):
-            return "give one of unit and pid_file"
+            raise FieldError("", "give one of unit and pid_file")
         if (self.wait == "file") != bool(self.file):
-            return 'file: it goes with wait = "file", and that with it'
+            raise FieldError("file", 'give file and wait = "file" together')
         for name in ("signal", "undo_signal"):
             value = getattr(self, name)
             if value and not (value.startswith("SIG") and value[3:].isalnum() and value.isupper()):
-                return f"{name}: invalid signal {value!r}: expected such as 'SIGTERM'"
-        return ""
+                raise FieldError(name, f"invalid signal {value!r}: expected such as 'SIGTERM'")
 
 
 class ReadySettings(ActionSettings, frozen=True, kw_only=True):
@@ -192,14 +199,10 @@ class ReadySettings(ActionSettings, frozen=True, kw_only=True):
     def effect(self) -> str:
         return "ready"
 
-    def fault(self, platform: str) -> str:
-        del platform
+    def __post_init__(self) -> None:
         if self.wait_seconds >= self.time_limit_seconds:
-            return (
-                f"wait_seconds: {self.wait_seconds:g} is not below time_limit_seconds, "
-                f"{self.time_limit_seconds:g}"
-            )
-        return ""
+            limit = f"must be less than time_limit_seconds, {self.time_limit_seconds:g}"
+            raise FieldError("wait_seconds", f"{self.wait_seconds:g} {limit}")
 
 
 class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
@@ -229,14 +232,18 @@ class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
     def effect(self) -> str:
         return f"haproxy {self.socket} {self.server}"
 
-    def fault(self, platform: str) -> str:
-        if platform == WINDOWS and self.address is None:
-            return "socket: Windows has no unix sockets: expected such as '10.0.0.5:9999'"
+    @property
+    def needs_posix(self) -> str:
+        if self.address is not None:
+            return ""
+        return "Windows has no unix sockets: give an address such as '10.0.0.5:9999' as socket"
+
+    def __post_init__(self) -> None:
         backend, slash, server = self.server.partition("/")
         unsafe = any(letter.isspace() or letter in ";\\" for letter in self.server)
         if unsafe or not (backend and slash and server):
-            return f"server: invalid server {self.server!r}: expected 'backend/server'"
-        return ""
+            expected = "expected 'backend/server'"
+            raise FieldError("server", f"invalid server {self.server!r}: {expected}")
 
 
 class HttpSettings(ActionSettings, frozen=True, kw_only=True):
@@ -244,7 +251,7 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
 
     url: Name
     """What is asked, `http://` or `https://`; any answer of 2xx is a success."""
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
+    method: Method = "POST"
     """By default POST, as most webhooks want it."""
     headers: dict[str, Text] = {}
     """Sent as they are. A JSON body has `Content-Type: application/json` without them."""
@@ -256,7 +263,7 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
     as JSON: there an event's values are escaped as JSON strings must be."""
     undo_url: str = ""
     """What is asked when the event is over, with the same headers. `""`, the default, is none."""
-    undo_method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
+    undo_method: Method = "POST"
     """How `undo_url` is asked."""
     undo_body: Body = ""
     """As `body`."""
@@ -271,17 +278,21 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
             return ""
         return f"http {json.dumps([self.method, self.url, self.body, self.undo_url])}"
 
-    def fault(self, platform: str) -> str:
-        del platform
-        urls = {"url": self.url, "undo_url": self.undo_url}
-        for name, value in urls.items():
+    def __post_init__(self) -> None:
+        for name, value in {"url": self.url, "undo_url": self.undo_url}.items():
             if value and not _is_url(value):
-                return f"{name}: invalid URL {value!r}: expected such as 'https://example.org/x'"
+                expected = "expected such as 'https://example.org/x'"
+                raise FieldError(name, f"invalid URL {value!r}: {expected}")
         for name in (*self.headers, *self.header_files):
             value = self.headers.get(name, "")
             if not name or not TOKEN.issuperset(name) or not is_header_value(value):
-                return f"{'headers' if name in self.headers else 'header_files'}: invalid {name!r}"
-        return self._body_fault("body", self.body) or self._body_fault("undo_body", self.undo_body)
+                field = "headers" if name in self.headers else "header_files"
+                raise FieldError(field, f"invalid header {name!r}")
+        for name, body in {"body": self.body, "undo_body": self.undo_body}.items():
+            for text in _texts(body):
+                _check_template(name, text)
+            if body and self.is_json(body) and (fault := _json_fault(body)):
+                raise FieldError(name, f"invalid JSON when it is filled in ({fault})")
 
     def is_json(self, body: Body) -> bool:
         """Tell whether a body is JSON: it is a table, its Content-Type says so, or it reads so."""
@@ -289,19 +300,9 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
             return True
         kinds = [text for name, text in self.headers.items() if name.lower() == "content-type"]
         if not kinds:
-            return body.lstrip()[:1] in {"{", "["} and not _json_fault(
-                filled(body, SAMPLE, json=True)
-            )
+            return body.lstrip()[:1] in {"{", "["} and not _json_fault(body)
         kind = kinds[0].partition(";")[0].strip().lower()
         return kind == "application/json" or kind.endswith("+json")
-
-    def _body_fault(self, name: str, body: Body) -> str:
-        for text in _texts(body):
-            if fault := _template_fault(name, text):
-                return fault
-        if body and self.is_json(body):
-            return _json_fault(filled(body, SAMPLE, json=True), name)
-        return ""
 
 
 class NotifySettings(ActionSettings, frozen=True, kw_only=True):
@@ -367,26 +368,15 @@ class RuleAction(
         assert isinstance(settings, ActionSettings)
         return settings
 
+    def __post_init__(self) -> None:
+        """Refuse an action of no kind or of several."""
+        given = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(given) != 1:
+            said = " and ".join(given) or "none"
+            raise FieldError("", f"expected one kind of {', '.join(KINDS)}; this has {said}")
+
 
 KINDS: Final = RuleAction.__struct_fields__
-
-
-def fault(action: RuleAction, platform: str) -> str:
-    """Return what is wrong with an action beyond its types, as `path: what`; or `""`.
-
-    `platform` is as `sys.platform` names it.
-    """
-    given = [kind for kind in KINDS if getattr(action, kind) is not None]
-    if len(given) != 1:
-        said = " and ".join(given) or "nothing"
-        kinds = ", ".join(KINDS)
-        return f": an action has exactly one kind, this one has {said}: expected one of {kinds}"
-    problem = action.settings.fault(platform)
-    if not problem:
-        return ""
-    name, colon, rest = problem.partition(": ")
-    named = colon and name in type(action.settings).__struct_fields__
-    return f".{given[0]}.{name}: {rest}" if named else f".{given[0]}: {problem}"
 
 
 def action_name(action: RuleAction) -> str:
@@ -451,19 +441,19 @@ def _is_url(text: str) -> bool:
     return plain and parts.scheme in {"http", "https"} and bool(parts.hostname) and port != 0
 
 
-def _json_fault(text: str, name: str = "body") -> str:
+def _json_fault(body: Body) -> str:
+    """Return why a body is not JSON once it is filled in; `""` if it is."""
     try:
-        msgspec.json.decode(text)
+        msgspec.json.decode(filled(body, SAMPLE, json=True))
     except msgspec.DecodeError as error:
-        return f"{name}: invalid JSON when it is filled in ({error}): quote each $name"
+        return str(error)
     return ""
 
 
-def _template_fault(name: str, text: str) -> str:
+def _check_template(field: str, text: str) -> None:
     template = string.Template(text)
     if not template.is_valid():
-        return f"{name}: a single dollar sign; write $$ for the sign itself"
-    unknown = [n for n in template.get_identifiers() if n not in VARIABLES]
-    if unknown:
-        return f"{name}: unknown variable ${unknown[0]}: expected one of {', '.join(VARIABLES)}"
-    return ""
+        raise FieldError(field, "a single dollar sign: write $$ for the sign itself")
+    if unknown := [name for name in template.get_identifiers() if name not in VARIABLES]:
+        expected = ", ".join(VARIABLES)
+        raise FieldError(field, f"unknown variable ${unknown[0]}: expected one of {expected}")

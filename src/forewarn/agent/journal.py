@@ -70,8 +70,7 @@ class Journal:
                 _create(self._path)
             size = self._path.stat().st_size
         except OSError as error:
-            message = f"cannot use the journal in {folder}: {error.strerror}"
-            raise JournalError(message) from error
+            raise JournalError(f"cannot use the journal in {folder}: {error.strerror}") from error
         if size > MAX_BYTES:
             message = f"{self._path} is over {MAX_BYTES} bytes: it is not an agent's journal"
             raise JournalError(message)
@@ -120,8 +119,7 @@ class Journal:
                     self._database.execute("DELETE FROM records")
                 self._database.execute("INSERT INTO records VALUES (?, ?, ?)", row)
         except sqlite3.Error as error:
-            message = f"cannot write {self._path}: {error}"
-            raise JournalError(message) from error
+            raise JournalError(f"cannot write {self._path}: {error}") from error
         self._last = number
 
     def _open(self) -> tuple[AnyRecord, ...]:
@@ -143,8 +141,7 @@ class Journal:
         except sqlite3.Error as error:
             raise self._unusable(error) from error
         if version not in {0, FORMAT}:
-            message = f"{self._path} has format {version}: run the release that wrote it"
-            raise JournalError(message)
+            raise JournalError(f"{self._path} has format {version}: run the release that wrote it")
         if verdict != "ok":
             raise self._damaged(verdict)
         if rows and not isinstance(rows[-1][0], int):  # the table itself was changed

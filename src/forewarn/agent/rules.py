@@ -18,6 +18,7 @@ import msgspec
 
 from forewarn.agent.action_settings import ActionSettings, LogSettings, RuleAction, Seconds
 from forewarn.client.event import UNKNOWN_DURATION, Event
+from forewarn.settings import FieldError
 from forewarn.vocabulary import EventSource, EventType
 
 MAX_STEPS: Final = 100
@@ -51,6 +52,12 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """At most this much notice is left; the event is left to later rules until then. An event that
     has started has none left. Left out: any."""
 
+    def __post_init__(self) -> None:
+        """Refuse bounds between which no notice is."""
+        least, most = self.min_notice_seconds, self.max_notice_seconds
+        if least is not None and most is not None and least >= most:
+            raise FieldError("max_notice_seconds", "must be more than min_notice_seconds")
+
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to do for the events that match."""
@@ -78,6 +85,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def acts(self) -> bool:
         """Whether it prepares or approves; one that only tells leaves the event to others."""
         return self.approve != "never" or not all(action.settings.tells for action in self.prepare)
+
+    def __post_init__(self) -> None:
+        """Refuse an approval that does not go with the rest."""
+        for number, action in enumerate(self.prepare):
+            if self.approve == "at-once" and not action.settings.tells:
+                allowed = "only log and notify go with approve = 'at-once', which waits for nothing"
+                raise FieldError(f"prepare[{number}]", f"{allowed}; 'when-prepared' waits")
+        whose = self.match.machine
+        if whose != "mine" and self.approve in {"when-prepared", "when-all-ready"}:
+            use = f"for events of {whose} machines use 'never' or 'at-once'"
+            raise FieldError("approve", f"{self.approve!r} needs match.machine = 'mine'; {use}")
 
 
 BUILT_IN: Final = Rule(

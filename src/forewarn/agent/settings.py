@@ -18,7 +18,6 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from forewarn import settings
-from forewarn.agent import action_settings
 from forewarn.agent.rules import Rule
 from forewarn.settings import FieldError, Log, SettingsError
 
@@ -141,8 +140,7 @@ def load(
     for file, (_, own) in zip(files, sources, strict=True):
         names = list(filter(None, map(_name, _rules(own))))
         if twice := [name for name in names if names.count(name) > 1]:
-            message = f"{file}: two rules are named {twice[0]!r}: give each its own name"
-            raise SettingsError(message)
+            raise SettingsError(f"{file}: two rules are named {twice[0]!r}: give each its own name")
         origins |= dict.fromkeys(names, file)
         tree = settings.merged(tree, own) | _joined(own, tree)
     for variable, own in settings.overrides(environment, ENVIRONMENT_PREFIX, AgentSettings):
@@ -150,9 +148,11 @@ def load(
         tree = settings.merged(tree, own)
     loaded = settings.convert(tree, AgentSettings, sources)
     for rule in loaded.rule:
-        if mistake := _mistake(rule, platform):
-            message = f"{origins.get(rule.name, 'the environment')}: rule {rule.name!r}: {mistake}"
-            raise SettingsError(message)
+        for number, action in enumerate(rule.prepare):
+            if platform == "win32" and (reason := action.settings.needs_posix):
+                place = f"rule {rule.name!r}: prepare[{number}].{action.kind}"
+                file = origins.get(rule.name) or "the environment"
+                raise SettingsError(f"{file}: {place}: {reason}")
     folder = settings.state_folder(environment) / STATE_NAME
     if loaded.state.folder:
         base = chosen.resolve().parent if chosen else Path.cwd()
@@ -195,24 +195,3 @@ def _rules(tree: Mapping[str, Any]) -> list[Any]:
 def _name(rule: object) -> str | None:
     name = rule.get("name") if isinstance(rule, dict) else None
     return name if isinstance(name, str) else None
-
-
-def _mistake(rule: Rule, platform: str) -> str:
-    """Return what is wrong with a rule that no type expresses; `""` if nothing is."""
-    for number, action in enumerate(rule.prepare):
-        if fault := action_settings.fault(action, platform):
-            return f"prepare[{number}]{fault}"
-        if rule.approve == "at-once" and not action.settings.tells:
-            return (
-                f"prepare[{number}]: with approve = 'at-once' only log and notify are allowed, as "
-                "nothing waits for them; 'when-prepared' waits"
-            )
-    least, most = rule.match.min_notice_seconds, rule.match.max_notice_seconds
-    if least is not None and most is not None and least >= most:
-        return "match: max_notice_seconds must be more than min_notice_seconds"
-    if rule.match.machine != "mine" and rule.approve in {"when-prepared", "when-all-ready"}:
-        return (
-            f"approve: {rule.approve!r} needs match.machine = 'mine'; for events of "
-            f"{rule.match.machine} machines use 'never' or 'at-once'"
-        )
-    return ""

@@ -95,8 +95,7 @@ def next_phase(event_id: str, phase: Phase | None, trigger: PhaseTrigger) -> Pha
     """
     following = TRANSITIONS.get((phase, trigger))
     if following is None:
-        message = f"event {event_id} is {phase or 'new'} and cannot {trigger.value}"
-        raise ImpossibleStep(message)
+        raise ImpossibleStep(f"event {event_id} is {phase or 'new'} and cannot {trigger.value}")
     return following
 
 

@@ -424,8 +424,7 @@ def _ask(listen: str) -> "dict[str, Any]":
         reply = transport.request("GET", url, seconds=ANSWER_SECONDS, max_body=MAX_ANSWER)
         tree = json.loads(reply.body)
     except (transport.RequestFailed, ValueError) as error:
-        message = f"no agent answers at {listen}: {error}"
-        raise Failed(ExitStatus.UNREACHABLE, message) from error
+        raise Failed(ExitStatus.UNREACHABLE, f"no agent answers at {listen}: {error}") from error
     if not isinstance(tree, dict) or "standing" not in tree:
         raise Failed(ExitStatus.UNREACHABLE, f"the server at {listen} is not an agent")
     return tree

@@ -72,8 +72,7 @@ class HaproxyAction(Action[HaproxySettings]):
             while _state(row := self._row()) == READY and not _is_up(row):
                 self.run.wait(LOOK_SECONDS)
         except ActionStopped as cut:
-            message = f"HAProxy's checks still find {self.settings.server} down"
-            raise ActionStopped(message) from cut
+            raise ActionStopped(f"HAProxy's checks still find {self.settings.server} down") from cut
 
     def _row(self) -> dict[str, str]:
         """Return what `show servers state` says of the server."""
@@ -84,16 +83,14 @@ class HaproxyAction(Action[HaproxySettings]):
             row = dict(zip(names, line.split(), strict=False))
             if row.get("srv_name") == server:
                 return row
-        message = f"HAProxy has no server {self.settings.server}"
-        raise ActionFailed(message)
+        raise ActionFailed(f"HAProxy has no server {self.settings.server}")
 
     def _sessions(self) -> int:
         table = self._ask("show stat").removeprefix("# ")
         for row in csv.DictReader(io.StringIO(table)):
             if f"{row['pxname']}/{row['svname']}" == self.settings.server:
                 return int(row["scur"])
-        message = f"HAProxy has no server {self.settings.server} any more"
-        raise ActionFailed(message)
+        raise ActionFailed(f"HAProxy has no server {self.settings.server} any more")
 
     def _set(self, state: str) -> None:
         if answer := self._ask(f"set server {self.settings.server} state {state}").strip():
@@ -121,8 +118,7 @@ class HaproxyAction(Action[HaproxySettings]):
             return socket.create_connection(self.settings.address, ANSWER_SECONDS)
         family = getattr(socket, "AF_UNIX", None)
         if family is None:
-            message = f"this platform has no unix sockets for {self.settings.socket}"
-            raise ActionFailed(message)
+            raise ActionFailed(f"this platform has no unix sockets for {self.settings.socket}")
         connection = socket.socket(family)
         connection.settimeout(ANSWER_SECONDS)
         try:

@@ -56,12 +56,10 @@ class HttpAction(Action[HttpSettings]):
         except RequestFailed as failed:
             if self.run.stopped:
                 raise ActionStopped from failed
-            message = f"{method} {url} failed: {failed}"
-            raise ActionFailed(message) from failed
+            raise ActionFailed(f"{method} {url} failed: {failed}") from failed
         if not 200 <= reply.status < 300:
             said = reply.body[: 4 * SHOWN].decode("utf-8", "replace").strip()
-            message = f"{method} {url} was answered {reply.status}: {said[:SHOWN]}"
-            raise ActionFailed(message)
+            raise ActionFailed(f"{method} {url} was answered {reply.status}: {said[:SHOWN]}")
         return f"answered {reply.status}"
 
     def _headers(self) -> dict[str, str]:
@@ -74,12 +72,10 @@ class HttpAction(Action[HttpSettings]):
                 message = f"cannot read the value of {name} in {file}: {error.strerror}"
                 raise ActionFailed(message) from error
             if not action_settings.is_header_value(headers[name]):
-                message = f"the value of {name} in {file} is not one line of text"
-                raise ActionFailed(message)
+                raise ActionFailed(f"the value of {name} in {file} is not one line of text")
         return headers
 
     def _opened(self, made: socket.socket) -> None:
         self._socket = made
         if self.run.stopped:
-            message = "it was told to stop"
-            raise OSError(message)
+            raise OSError("it was told to stop")

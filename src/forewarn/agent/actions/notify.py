@@ -39,8 +39,7 @@ class NotifyAction(Action[NotifySettings]):
             with Path(file).open("rb") as opened:
                 lines = opened.read(FILE_BYTES).decode("utf-8", "replace").splitlines()
         except OSError as error:
-            message = f"cannot read {file}: {error.strerror}"
-            raise ActionFailed(message) from error
+            raise ActionFailed(f"cannot read {file}: {error.strerror}") from error
         addresses = [s for s in map(str.strip, lines) if s and not s.startswith("#")]
         content = {
             "addresses": addresses,
@@ -51,8 +50,7 @@ class NotifyAction(Action[NotifySettings]):
             [sys.executable, "-m", MODULE], self.run, stdin=msgspec.json.encode(content)
         )
         if status:
-            failure = f"the message was not delivered: {said}"
-            raise ActionFailed(failure)
+            raise ActionFailed(f"the message was not delivered: {said}")
         return f"told {len(addresses)}"
 
 

@@ -54,8 +54,7 @@ class CommandAction(Action[CommandSettings]):
         status, said = execute(argv, run, stdin=run.document(), environment=run.environment())
         if status:
             how = f"ended with {status}" if status > 0 else f"was ended by signal {-status}"
-            message = f"{argv[0]} {how}{': ' if said else ''}{said}"
-            raise ActionFailed(message)
+            raise ActionFailed(f"{argv[0]} {how}{': ' if said else ''}{said}")
         return said
 
 
@@ -76,8 +75,7 @@ def execute(
     """
     program = shutil.which(argv[0])
     if program is None:
-        message = f"no executable program {argv[0]!r}"
-        raise ActionFailed(message)
+        raise ActionFailed(f"no executable program {argv[0]!r}")
     try:
         process = subprocess.Popen(  # noqa: S603 - running what the settings name is the point
             [program, *argv[1:]],
@@ -88,8 +86,7 @@ def execute(
             start_new_session=sys.platform != "win32",
         )
     except OSError as error:
-        message = f"cannot run {program}: {error.strerror}"
-        raise ActionFailed(message) from error
+        raise ActionFailed(f"cannot run {program}: {error.strerror}") from error
     group = _Group(process)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -189,8 +186,7 @@ class ServiceAction(Action[ServiceSettings]):
         unit = self.settings.unit
         status, said = execute([SYSTEMCTL, verb, "--", unit], self.run)
         if status:
-            message = f"systemctl {verb} {unit} ended with {status}: {said}"
-            raise ActionFailed(message)
+            raise ActionFailed(f"systemctl {verb} {unit} ended with {status}: {said}")
         return ""
 
 
@@ -206,8 +202,7 @@ class SignalAction(Action[SignalSettings]):
                 self.run.wait(LOOK_SECONDS)
             while settings.wait == "file" and _stamp(settings.file) in {before, None}:
                 if _ended(descriptor) and _stamp(settings.file) in {before, None}:
-                    message = f"process {pid} ended and has not written {settings.file}"
-                    raise ActionFailed(message)
+                    raise ActionFailed(f"process {pid} ended and has not written {settings.file}")
                 self.run.wait(LOOK_SECONDS)
         return f"{settings.signal} to process {pid}"
 
@@ -226,8 +221,7 @@ class SignalAction(Action[SignalSettings]):
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError as error:
             where = self.settings.unit or self.settings.pid_file
-            message = f"process {pid} of {where} does not run"
-            raise ActionFailed(message) from error
+            raise ActionFailed(f"process {pid} of {where} does not run") from error
         except (OSError, AttributeError) as error:
             message = f"cannot get hold of process {pid} on this platform: {error}"
             raise ActionFailed(message) from error
@@ -240,18 +234,15 @@ class SignalAction(Action[SignalSettings]):
         if self.settings.unit:
             pid = int(_unit(self.settings.unit, self.run).get("MainPID", "0"))
             if pid == 0:
-                message = f"{self.settings.unit} has no main process"
-                raise ActionFailed(message)
+                raise ActionFailed(f"{self.settings.unit} has no main process")
             return pid
         file = self.settings.pid_file
         try:
             text = Path(file).read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
-            message = f"cannot read {file}: {error}"
-            raise ActionFailed(message) from error
+            raise ActionFailed(f"cannot read {file}: {error}") from error
         if not text.isdigit() or int(text) < 2:
-            message = f"{file} holds {text[:20]!r}: expected a process's number"
-            raise ActionFailed(message)
+            raise ActionFailed(f"{file} holds {text[:20]!r}: expected a process's number")
         return int(text)
 
 
@@ -262,24 +253,20 @@ def _unit(unit: str, run: ActionRun) -> dict[str, str]:
     )
     known = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
     if status or "ActiveState" not in known:
-        message = f"systemctl show {unit} ended with {status}: {said}"
-        raise ActionFailed(message)
+        raise ActionFailed(f"systemctl show {unit} ended with {status}: {said}")
     if known.get("LoadState") == "not-found":
-        message = f"systemd has no unit {unit}"
-        raise ActionFailed(message)
+        raise ActionFailed(f"systemd has no unit {unit}")
     return known
 
 
 def _send(descriptor: int, name: str) -> None:
     number = getattr(signal, name, None)
     if not isinstance(number, signal.Signals):
-        message = f"this platform has no signal {name}"
-        raise ActionFailed(message)
+        raise ActionFailed(f"this platform has no signal {name}")
     try:
         signal.pidfd_send_signal(descriptor, number)
     except OSError as error:
-        message = f"cannot send {name}: {error.strerror}"
-        raise ActionFailed(message) from error
+        raise ActionFailed(f"cannot send {name}: {error.strerror}") from error
 
 
 def _ended(descriptor: int) -> bool:
