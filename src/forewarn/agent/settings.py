@@ -151,8 +151,8 @@ def load(
         for number, action in enumerate(rule.prepare):
             if platform == "win32" and (reason := action.settings.needs_posix):
                 place = f"rule {rule.name!r}: prepare[{number}].{action.kind}"
-                file = origins.get(rule.name) or "the environment"
-                raise SettingsError(f"{file}: {place}: {reason}")
+                blamed = origins.get(rule.name) or "the environment"
+                raise SettingsError(f"{blamed}: {place}: {reason}")
     folder = settings.state_folder(environment) / STATE_NAME
     if loaded.state.folder:
         base = chosen.resolve().parent if chosen else Path.cwd()
