@@ -219,10 +219,10 @@ def _approve(working: WorkingSet, command: commands.ApproveEvents) -> list[str]:
 
 
 def _cancel(working: WorkingSet, command: commands.CancelOperations) -> tuple[str, ...]:
-    cancelled = 0
+    anything_left = False
     number = command.maintenance
     if number is not None and (maintenance := working.maintenances.get(number)) is not None:
-        cancelled += maintenance.open
+        anything_left = maintenance.open
         finished = {"state": RollingState.FINISHED, "reason": command.reason}
         rolling_updates = tuple(replace(one, **finished) for one in maintenance.rolling_updates)
         working.maintenances[number] = replace(maintenance, rolling_updates=rolling_updates)
@@ -230,8 +230,8 @@ def _cancel(working: WorkingSet, command: commands.CancelOperations) -> tuple[st
         operation = working.named(operation_id)
         if command.maintenance is None or operation.unstarted:
             working.end(operation, Trigger.CANCEL, command.reason)
-            cancelled += 1
-    if not cancelled:
+            anything_left = True
+    if not anything_left:
         message = "nothing left to cancel: everything has started or finished"
         raise Refused(ErrorCode.TOO_LATE, message)
     return command.operations
@@ -272,7 +272,7 @@ def _give_up(working: WorkingSet, operation: Operation) -> None:
 def _record_returns(working: WorkingSet, command: commands.RecordReturns) -> tuple[str, ...]:
     for operation_id in command.operations:
         operation = working.named(operation_id)
-        if operation.awaited and not operation.unstarted:
+        if operation.awaited:
             working.look_for_returns(operation)
     return command.operations
 

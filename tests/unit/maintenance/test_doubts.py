@@ -55,6 +55,8 @@ def test_what_is_in_doubt_stays_started_and_nobody_claims_it() -> None:
     with pytest.raises(Refused, match="Started") as refused:
         bench.claim("1.1")
     assert refused.value.code is ErrorCode.CONFLICT
+    assert "outcome is unknown" in refused.value.message
+    assert "leased" not in refused.value.message
 
 
 def test_a_doubt_without_a_reason_is_one_all_the_same_and_a_long_one_keeps_its_end() -> None:

@@ -276,11 +276,12 @@ def test_what_is_approved_started_or_over_can_not_be_postponed() -> None:
     bench.approve(bench.event("1.1").id)
     bench.approve(bench.event("2.1").id)
     bench.cancel("3.1")
-    for operation_id in ("1.1", "2.1", "3.1"):  # Started, approved, Canceled
+    for operation_id, state in (("1.1", "Started"), ("2.1", "approved"), ("3.1", "Canceled")):
         with pytest.raises(Refused) as refusal:
             bench.postpone(operation_id, to=NOW + timedelta(hours=1))
         assert refusal.value.code is ErrorCode.TOO_LATE
         assert refusal.value.facts == {"operation": operation_id}
+        assert f"is {state}:" in refusal.value.message
 
 
 def test_what_is_held_and_postponed_has_the_longer_notice() -> None:

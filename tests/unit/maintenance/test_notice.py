@@ -74,6 +74,23 @@ def test_an_earlier_not_before_is_refused_with_the_earliest(least: timedelta, sp
         notice.not_before(early, least, NOW)
     assert refusal.value.code is ErrorCode.NOTICE_TOO_SHORT
     assert refusal.value.facts == {"earliest": (NOW + least).isoformat()}
+    assert f"notice of {spoken}:" in refusal.value.message
+
+
+def test_a_refusal_says_times_in_utc() -> None:
+    early = (NOW + MINUTE).astimezone(timezone(timedelta(hours=5)))
+    with pytest.raises(Refused) as refusal:
+        notice.not_before(early, 15 * MINUTE, NOW)
+    assert f"{NOW + MINUTE:%H:%M:%SZ}" in refusal.value.message
+    assert f"{NOW + 15 * MINUTE:%H:%M:%SZ}" in refusal.value.message
+
+
+def test_a_time_that_is_past_is_refused_where_no_notice_is_due() -> None:
+    with pytest.raises(Refused) as refusal:
+        notice.not_before(NOW - SECOND, timedelta(0), NOW)
+    assert refusal.value.code is ErrorCode.NOTICE_TOO_SHORT
+    assert refusal.value.facts == {"earliest": NOW.isoformat()}
+    assert "past" in refusal.value.message
 
 
 def test_a_time_in_another_zone_is_compared_as_the_instant_it_is() -> None:

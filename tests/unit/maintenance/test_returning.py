@@ -112,6 +112,7 @@ def test_a_machine_that_does_not_come_back_fails_its_operation() -> None:
     bench.let_pass(SECOND)
     assert status(bench, "1.1") is EventStatus.FAILED
     assert "web-0 did not come back" in bench.operation("1.1").outcome
+    assert "300 s" in bench.operation("1.1").outcome
     assert "web-3" not in bench.operation("1.1").outcome
 
 
@@ -204,6 +205,7 @@ def test_nobody_approves_what_is_not_announced() -> None:
     with pytest.raises(Refused) as early:
         bench.approve(bench.event("2.1").id)
     assert early.value.code is ErrorCode.CONFLICT
+    assert early.value.facts == {"operation": "2.1"}
 
 
 def test_what_is_queued_can_be_cancelled_postponed_and_superseded() -> None:
@@ -289,6 +291,61 @@ def test_a_domain_settles_before_it_is_up() -> None:
     assert status(bench, "2.1") is EventStatus.QUEUED
     bench.let_pass(SECOND)
     assert status(bench, "2.1") is EventStatus.SCHEDULED
+
+
+def test_a_domain_that_settles_is_up_when_somebody_acknowledges_it() -> None:
+    bench = Bench()
+    bench.policy = replace(bench.policy, settle=MINUTE)
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    bench.ask(REBOOT, "web-1")
+    bench.finish("1.1")
+    acknowledge(bench, "1.1")
+    assert status(bench, "2.1") is EventStatus.SCHEDULED
+    assert decide.wakeup_at(bench.operation("1.1")) is None
+
+
+def returned(bench: Bench) -> bool:
+    return decide.has_returned(bench.operation("1.1"), bench.sightings.get)
+
+
+def test_a_machine_has_returned_when_it_asks_after_it_was_carried_out() -> None:
+    bench = listened()
+    bench.finish("1.1")
+    bench.sightings.clear()
+    assert not returned(bench)
+    saw(bench, "web-3")
+    assert not returned(bench)
+    bench.now += SECOND
+    saw(bench, "web-3")
+    assert returned(bench)
+    look(bench, "1.1")
+    assert not returned(bench)
+
+
+def test_a_machine_whose_agent_is_awaited_has_returned_when_the_agent_says_so() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    carried_out(bench, "1.1", agent=AgentStatus.READY)
+    bench.now += SECOND
+    saw(bench, "web-0", agent=AgentStatus.RECOVERING)
+    look(bench, "1.1")
+    assert status(bench, "1.1") is EventStatus.COMPLETED
+    bench.now += SECOND
+    saw(bench, "web-0", agent=AgentStatus.RECOVERING)
+    assert not returned(bench)
+    saw(bench, "web-0", agent=AgentStatus.BACK)
+    assert returned(bench)
+    look(bench, "1.1")
+    assert not returned(bench)
+
+
+def test_no_machine_returns_from_a_failure_by_its_agents_word() -> None:
+    bench = listened()
+    bench.finish("1.1", succeeded=False)
+    saw(bench, "web-0", agent=AgentStatus.BACK)
+    assert not returned(bench)
+    look(bench, "1.1")
+    assert bench.operation("1.1").awaited == ("web-0", "web-3")
 
 
 def test_a_failure_leaves_its_domain_down_until_it_is_acknowledged() -> None:

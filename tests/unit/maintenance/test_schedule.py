@@ -220,9 +220,11 @@ def test_a_machine_has_one_live_event_at_a_time() -> None:
         bench.ask(EventType.FREEZE, "web-3", "web-1")
     assert refusal.value.code is ErrorCode.CONFLICT
     assert refusal.value.facts == {"machine": "web-3", "event_id": event_id, "operation": "1.1"}
+    assert "cancel" in refusal.value.message
     bench.let_pass(15 * MINUTE)
     with pytest.raises(Refused) as refusal:
         bench.ask(REBOOT, "web-3", no_notice=True)
+    assert "cancel" not in refusal.value.message
     bench.finish("1.1")
     assert bench.ask(EventType.FREEZE, "web-3").operations
 
@@ -314,6 +316,7 @@ def test_a_claim_is_a_lease_with_a_fencing_number() -> None:
         bench.claim("1.1")
     assert refusal.value.code is ErrorCode.CONFLICT
     assert refusal.value.facts == {"operation": "1.1"}
+    assert "leased to here" in refusal.value.message
     bench.now += MINUTE
     (again,) = bench.claim("1.1").operations
     assert again.attempt == 2
@@ -326,6 +329,7 @@ def test_only_what_has_started_can_be_claimed() -> None:
     with pytest.raises(Refused) as refusal:
         bench.claim("1.1")
     assert refusal.value.code is ErrorCode.CONFLICT
+    assert refusal.value.message.endswith("it is Scheduled")
 
 
 def test_a_renewal_lengthens_the_lease_and_a_release_ends_it() -> None:

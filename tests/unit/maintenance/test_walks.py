@@ -154,6 +154,23 @@ def test_a_stopped_walk_is_resumed_with_the_next_domain() -> None:
         assert refusal.value.facts == {"maintenance": nothing}
 
 
+def test_resuming_leaves_a_rolling_update_finished_that_was() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", "web-1", "batch_0", "batch_1")
+    everybody = bench.snapshot
+    gone = {name: m for name, m in everybody.machines.items() if name != "batch_1"}
+    bench.snapshot = msgspec.structs.replace(everybody, machines=gone)
+    carry_out(bench, "1.1")
+    carry_out(bench, "1.2", succeeded=False)
+    bench.snapshot = msgspec.structs.replace(bench.snapshot, machines=everybody.machines)
+    decision = bench.decide(commands.ResumeRolling(1))
+    assert [o.machines for o in decision.operations] == [("web-1",)]
+    assert [rolling.state for rolling in bench.snapshot.maintenances[1].rolling_updates] == [
+        RollingState.FINISHED,
+        RollingState.RUNNING,
+    ]
+
+
 def test_who_resumed_a_walk_and_why_it_had_stopped_is_written_down() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
