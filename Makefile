@@ -57,8 +57,8 @@ simulate: $(VENV)/.dev ## Play fleets from seeds against the rules (SEEDS=1000, 
 format: $(VENV)/.dev ## Format, and mend what the linter can mend
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
 
-mutants: $(VENV)/.dev ## Break the deciders in every way and count what the tests notice
-	@$(BIN)/mutmut run $(ARGS); $(BIN)/mutmut results
+mutants: $(VENV)/.dev ## Break the deciders in every way and show what no test notices (MODULES=maintenance.decide SAMPLE=25)
+	@PYTHONPATH=tests $(BIN)/python -m mutation $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE)) $(ARGS)
 
 bench: $(VENV)/.dev ## Measure it, beside nginx and Go too (ARGS="polling --quick"; benchmarks/README.md names the cases)
 	@$(BIN)/python benchmarks $(ARGS)

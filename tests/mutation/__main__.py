@@ -1,0 +1,269 @@
+"""Breaks the deciders in every way and counts what the tests notice: `make mutants`.
+
+mutmut makes the mutants; the tests of a room run here, once whole to see which test reaches which
+function, and then for each mutant in a fork of that process, the likeliest test first and only
+until one fails. So nothing is imported or collected again for a mutant, and a module of 500 lines
+takes minutes. A mutant that only rewords a sentence is left out, for tests assert codes and facts;
+of those that live mypy is asked too, for `make check` would not let them pass either.
+"""
+
+import argparse
+import ast
+import collections
+import contextlib
+import fnmatch
+import gc
+import io
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from _pytest import runner
+from mutmut import __main__ as maker
+from mutmut import configuration
+from mutmut import state as state_of_mutmut
+from mutmut.mutation import data, diff_apply, trampoline
+from mutmut.utils import file_utils, format_utils
+
+# Which tests judge which room: those that know its rules, and none that wait or start processes.
+TESTS = {
+    "maintenance": ["tests/unit/maintenance", "tests/scenarios/test_scenarios.py"],
+    "protocol": ["tests/protocol", "tests/client/test_properties.py"],
+    "client": [
+        "tests/client/test_watch.py",
+        "tests/client/test_name.py",
+        "tests/client/test_asking.py",
+        "tests/client/test_properties.py",
+    ],
+    "control": ["tests/control/test_returns.py"],
+    "agent": [
+        "tests/agent/test_decider.py",
+        "tests/agent/test_approval.py",
+        "tests/agent/test_coming_back.py",
+        "tests/agent/test_two_events.py",
+        "tests/agent/test_rules.py",
+        "tests/agent/test_state.py",
+        "tests/agent/test_retry.py",
+        "tests/agent/test_closing.py",
+        "tests/agent/test_forecast.py",
+        "tests/agent/test_reasons.py",
+    ],
+}
+# What is mutated where nothing is named.
+DECIDERS = [
+    "agent.approval", "agent.decider", "agent.rules", "agent.state",
+    "client.watch", "maintenance.*", "protocol.*",
+]  # fmt: skip
+# What a mutant's tests may take of the processor: so many times what they took unbroken, and more.
+TIMES = 10
+MORE_SECONDS = 5
+# A mutant that eats memory dies before the machine does.
+MEMORY = 4 * 2**30
+# What mypy finds in a mutant counts where it is about types, and not about style.
+STYLE = {"comparison-overlap", "redundant-expr", "truthy-bool", "unreachable", "unused-ignore"}
+
+
+class Killing:
+    """A run of pytest whose loop kills mutants."""
+
+    def __init__(self, names: list[str], jobs: int) -> None:
+        self.names = names
+        self.jobs = jobs
+        self.fates: dict[str, str] = {}
+        self._reaching: dict[str, list[pytest.Item]] = collections.defaultdict(list)
+        self._seconds: dict[pytest.Item, float] = {}
+        self._kills: collections.Counter[tuple[str, pytest.Item]] = collections.Counter()
+        self._running: dict[int, tuple[str, int, list[pytest.Item]]] = {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:
+            raise session.Interrupted("a test cannot be collected")
+        self._see_what_reaches_what(session.items)
+        gc.freeze()
+        for name in self.names:
+            if len(self._running) >= self.jobs:
+                self._reap()
+            self._start(name)
+        while self._running:
+            self._reap()
+        return True
+
+    def _see_what_reaches_what(self, items: list[pytest.Item]) -> None:
+        trampoline.set_mutant_under_test("stats")
+        reached = state_of_mutmut()._stats
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            reached.clear()
+            start = time.monotonic()
+            if not _passes(item, following):
+                raise pytest.UsageError(f"{item.nodeid} fails with nothing broken")
+            self._seconds[item] = time.monotonic() - start
+            for function in reached:
+                self._reaching[function].append(item)
+        print(f"{len(items)} tests take {sum(self._seconds.values()):.0f} s", flush=True)
+
+    def _start(self, name: str) -> None:
+        function = format_utils.mangled_name_from_mutant_name(name)
+        # What killed another mutant of the function is likely to kill this one too.
+        items = sorted(
+            self._reaching[function], key=lambda i: (-self._kills[function, i], self._seconds[i])
+        )
+        if not items:
+            self.fates[name] = "no test"
+            return
+        reading, writing = os.pipe()
+        process = os.fork()
+        if process == 0:
+            self._live(name, items, writing)
+        os.close(writing)
+        self._running[process] = (name, reading, items)
+
+    def _live(self, name: str, items: list[pytest.Item], writing: int) -> None:
+        whole = TIMES * sum(self._seconds[item] for item in items)
+        limit = int(time.process_time() + whole) + MORE_SECONDS
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        trampoline.set_mutant_under_test(name)
+        for number, item in enumerate(items):
+            following = items[number + 1] if number + 1 < len(items) else None
+            if not _passes(item, following):
+                os.write(writing, number.to_bytes(4))
+                os._exit(1)
+        os._exit(0)
+
+    def _reap(self) -> None:
+        process, status = os.wait()
+        name, reading, items = self._running.pop(process)
+        with os.fdopen(reading, "rb") as pipe:
+            told = pipe.read()
+        if told:
+            function = format_utils.mangled_name_from_mutant_name(name)
+            self._kills[function, items[int.from_bytes(told)]] += 1
+        fates = {0: "survived", 1: "killed"}
+        self.fates[name] = fates.get(os.waitstatus_to_exitcode(status), "timeout")
+
+
+def _passes(item: pytest.Item, following: pytest.Item | None) -> bool:
+    try:
+        reports = runner.runtestprotocol(item, log=False, nextitem=following)
+    except BaseException:  # noqa: BLE001 - whatever ends the run has noticed the mutant
+        return False
+    return not any(report.failed for report in reports)
+
+
+def _generate(patterns: list[str]) -> dict[str, Path]:
+    """Write the mutants of the modules that the patterns name; return their names and files."""
+    shutil.rmtree("mutants", ignore_errors=True)
+    Path("mutants").mkdir()
+    configuration.config().only_mutate = [
+        str(path)
+        for path in file_utils.walk_source_files()
+        if any(fnmatch.fnmatch(".".join(path.with_suffix("").parts[2:]), p) for p in patterns)
+    ]
+    with contextlib.redirect_stdout(io.StringIO()):
+        file_utils.copy_src_dir()
+        file_utils.copy_also_copy_files()
+        file_utils.setup_source_paths()
+        maker.create_mutants(os.cpu_count() or 1)
+    names = {}
+    for path in file_utils.walk_mutatable_files():
+        of_file = data.SourceFileMutationData(path=path)
+        of_file.load()
+        sources = data.MutantLineSpans.load(path)
+        names |= {name: path for name in of_file.exit_code_by_key if not _rewords(name, sources)}
+    return names
+
+
+def _rewords(name: str, sources: data.MutantLineSpans) -> bool:
+    mutant = name.rpartition(".")[2]
+    original = format_utils.mangled_name_from_mutant_name(mutant) + "__mutmut_orig"
+    functions = [original, mutant]
+    first, second = (
+        ast.dump(_Reworded().visit(ast.parse(textwrap.dedent(source)))).replace(function, "")
+        for source, function in zip(
+            sources.read_function_sources(functions), functions, strict=True
+        )
+    )
+    return first == second
+
+
+class _Reworded(ast.NodeTransformer):
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        is_sentence = isinstance(node.value, str) and " " in node.value
+        return ast.Constant("a sentence") if is_sentence else node
+
+
+def _wrong_types(names: dict[str, Path]) -> set[str]:
+    """Return which of these mutants mypy refuses."""
+    mutated = sorted({str(path) for path in names.values()})
+    command = [sys.executable, "-m", "mypy", "--output=json", *mutated]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd="mutants")
+    lines = collections.defaultdict(list)
+    for line in found.stdout.splitlines():
+        if line.startswith("{"):
+            error = json.loads(line)
+            if error["severity"] == "error" and error["code"] not in STYLE:
+                lines[error["file"]].append(error["line"])
+    wrong = set()
+    for name, path in names.items():
+        sources = data.MutantLineSpans.load(path)
+        span = sources.span_by_function_name[name.rpartition(".")[2]]
+        if any(span.start <= line <= span.end for line in lines[str(path)]):
+            wrong.add(name)
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="mutation", description=__doc__)
+    parser.add_argument(
+        "modules", nargs="*", default=DECIDERS, help="such as maintenance.decide or protocol.*"
+    )
+    parser.add_argument("--sample", type=int, default=100, help="per cent of the mutants")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--functions", default="*", help="only these, such as x_step")
+    parser.add_argument("--tests", nargs="*", help="instead of the room's")
+    chosen = parser.parse_args()
+    files = _generate(chosen.modules)
+    names = [
+        name
+        for name in files
+        if fnmatch.fnmatch(name.rpartition(".")[2].partition("__mutmut_")[0], chosen.functions)
+        and random.Random(f"{chosen.seed} {name}").random() * 100 < chosen.sample
+    ]
+    print(f"{len(names)} mutants of {len(files)}", flush=True)
+    rooms = sorted({name.split(".")[1] for name in names})
+    killing = Killing(names, chosen.jobs)
+    with file_utils.change_cwd("mutants"):
+        code = pytest.main(
+            ["--rootdir=.", "-q", "-p", "no:cacheprovider", "--capture=sys", "--timeout=20"]
+            + (chosen.tests or [test for room in rooms for test in TESTS[room]]),
+            plugins=[killing],
+        )
+    fates = killing.fates
+    if len(fates) < len(names):
+        return int(code) or 1
+    living = {name: files[name] for name in names if fates[name] in {"survived", "no test"}}
+    fates |= dict.fromkeys(_wrong_types(living), "wrong type")
+    counts = collections.defaultdict(collections.Counter)
+    for name in sorted(names):
+        counts[name.partition(".x")[0]][fates[name]] += 1
+        if fates[name] in {"survived", "no test"}:
+            print(f"{fates[name]}: {name}")
+            print(diff_apply.get_diff_for_mutant(name, path=files[name]))
+    for module, of_module in counts.items():
+        whole = of_module.total()
+        dead = whole - of_module["survived"] - of_module["no test"]
+        print(f"{module}: {whole} mutants, {dead / whole:.1%} dead {dict(of_module)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
