@@ -9,7 +9,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool serve test soak kill storm vm check simulate format mutants bench lock clean
+.PHONY: help demo demo-pool serve test soak kill storm vm hosts check simulate format mutants bench lock clean
 
 help: ## Show what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ storm: $(VENV)/.dev ## Attack the service in all ways at random, and judge what 
 
 vm: $(VENV)/.dev ## Reboot a virtual machine, cut its power, judge agent and units in it (needs QEMU; CUTS=N SEED=N)
 	@$(if $(CUTS),VM_CUTS=$(CUTS)) $(if $(SEED),VM_SEED=$(SEED)) $(BIN)/python -m pytest tests/machines $(ARGS)
+
+hosts: $(VENV)/.dev ## Maintain real libvirt hosts and guests without root (needs libvirt and QEMU; ARGS="-k drain")
+	@PYTHONPATH=tests $(BIN)/python -m hosts $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import contracts and the house's rules
 	@$(BIN)/ruff format --check --quiet . || { echo "Run 'make format' and look at what it changes."; exit 1; }

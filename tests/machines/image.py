@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -96,8 +97,8 @@ def make(folder: Path, files: dict[str, str]) -> tuple[Path, Path, Path]:
     return kernel, packed(tree, folder / "initramfs.cpio"), formatted(folder / "disk.ext4")
 
 
-def copy_modules(of: Path, to: Path) -> list[str]:
-    """Copy the modules and what they depend on; return their names, each after its own."""
+def copy_modules(of: Path, to: Path, names: Iterable[str] = MODULES) -> list[str]:
+    """Copy modules and what they depend on; return their names, each after its own."""
     files = {path.stem.replace("-", "_"): path for path in of.rglob("*.ko")}
     order: list[str] = []
 
@@ -110,7 +111,7 @@ def copy_modules(of: Path, to: Path) -> list[str]:
         shutil.copy(files[name], to / f"{name}.ko")
         order.append(name)
 
-    for name in MODULES:
+    for name in names:
         add(name)
     return order
 

@@ -1,0 +1,47 @@
+"""Real hosts and guests without root: two libvirtds, guests of QEMU, and the service beside them.
+
+`make hosts` runs it (ARGS="-k drain"), and nothing else does. pytest itself runs in namespaces of
+its own (`__main__`, `namespace`), in which all that a test leaves running ends.
+
+    lab       The network, the hosts h1 and h2 (and more by `lab.host("h3")`), the service at
+              169.254.169.254 port 80, the fleet, the command line.
+    host      A host: virsh against it, its power, its libvirtd, its cable, its boot id.
+    guest     A guest: where it runs, and all of its polls, by which a test judges.
+    image     The kernel and the initramfs of the guests; init.sh is their only program.
+    reaper    The first process of a namespace, which reaps.
+
+How a test is written:
+
+    @pytest.fixture(scope="module")
+    def guests(lab: Lab) -> list[Guest]:
+        lab.serve(lab.libvirt())                        # or any settings from [connector] on
+        made = lab.start({"web-0": "h1", "web-1": "h2"}, approve=True)
+        lab.fleet(made)                                 # one availability set, a domain each
+        for guest in made:
+            guest.wait_for_polls()
+        return made
+
+    def test_a_freeze_that_moves_fails_no_poll(lab: Lab, guests: list[Guest]) -> None:
+        start = time.monotonic()
+        lab.forewarn("schedule", "freeze", "web-0", "--live-migration")
+        (operation,) = lab.ended()
+        assert operation["status"] == "Completed", operation
+        guests[0].wait_for_polls(2)
+        assert guests[0].host() == "h2"
+        assert len(guests[0].boots) == 1                # it was never restarted
+        assert not guests[0].failed_polls(start)
+
+- `lab` is one for the whole run. After each module it is cleared: every guest, definition and the
+  service's store are gone, the hosts have rebooted. Clear it within a module by `lab.clear()`.
+- A boot takes 4 s on a quiet machine, a live move 1 to 3 s: share guests within a module, and leave
+  them as the next test expects them. All modules together have three minutes.
+- Guests take words: `approve=True`, `button=False` (ignores its power button), `memory_mib=`,
+  `devices=` (XML). `lab.guest("web-0")` makes one that no host knows yet; `define`, `start`.
+- Faults: `host.daemon()` and `host.qemu("web-0")` are process ids, to be killed or stopped;
+  `host.start_daemon()`, `host.link("down")` (its cable, over which it migrates; virsh still reaches
+  it), `host.power_off()`, `host.power_on()`, `host.reboot()`. `host.reboot_command` is what a
+  connector would run by ssh, `host.boot_id_command` prints what changes with each boot.
+- Only `guest.polls` say what a guest lived through: each has the time (`time.monotonic()`), the
+  boot's id, and the document or the error. A guest that the fleet does not have reads errors.
+- Heavy work of several people on one machine goes one after another, by `flock`.
+"""

@@ -1,0 +1,43 @@
+"""The lab is made once a run, and cleared after each module."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hosts import lab as labs
+from hosts import namespace
+
+HERE = Path(__file__).resolve().parent
+
+TEST_SECONDS = 600
+"""For a machine that does much else; alone, none takes a minute."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("timeout") is None and HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS))
+
+
+@pytest.fixture(scope="session")
+def hosts() -> Iterator[labs.Lab]:
+    why = namespace.outside() or labs.missing()
+    if why:
+        pytest.skip(why)
+    with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as folder:
+        made = labs.Lab(Path(folder))
+        try:
+            made.host("h1")
+            made.host("h2")
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.fixture(scope="module")
+def lab(hosts: labs.Lab) -> Iterator[labs.Lab]:
+    """The lab, whose guests and service are this module's."""
+    yield hosts
+    hosts.clear()

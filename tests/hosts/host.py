@@ -1,0 +1,233 @@
+"""One host: a libvirtd in a network, a PID and a UTS namespace of its own, with a bridge."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+
+from end_to_end.agents import until
+
+HERE = Path(__file__).resolve().parent
+CALL_SECONDS = 60
+START_SECONDS = 60
+IDS = uuid.UUID("6c5c5f0e-7a5c-4f0e-9d5c-3d1d4f5f7a10")
+"""The names of a host's and a guest's uuid: the same in every run."""
+BOOT_ID = Path("/proc/sys/kernel/random/uuid")
+DAEMON = "libvirtd --pid-file {folder}/libvirtd.pid"
+
+
+class Host:
+    """A host whose power can be cut, and which comes back with nothing running.
+
+    Args:
+        folder: Of the lab; the host has its own in it.
+        name: Such as h1: its host name and that of its network namespace.
+        address: Its own in the lab's network.
+    """
+
+    def __init__(self, folder: Path, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self.folder = folder / name
+        self.socket = self.folder / "run" / "libvirt" / "libvirt-sock"
+        self.uri = f"qemu+unix:///session?socket={self.socket}"
+        self.boot_id_file = self.folder / "boot_id"
+        self.reboot_file = self.folder / "reboot"
+        self.reboots = 0
+        self._changes = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._configure()
+        _network(name, address)
+
+    def _configure(self) -> None:
+        (self.folder / "run").mkdir(parents=True, mode=0o700)
+        settings = self.folder / "config" / "libvirt"
+        settings.mkdir(parents=True)
+        (settings / "libvirtd.conf").write_text(
+            f'host_uuid = "{uuid.uuid5(IDS, self.name)}"\n'  # migration refuses equal ones
+            f'log_outputs = "3:file:{self.folder}/libvirtd.log"\n'
+        )
+        (settings / "qemu.conf").write_text(
+            'stdio_handler = "file"\n'  # and no virtlogd
+            f'migration_host = "{self.address}"\nmigration_address = "{self.address}"\n'
+        )
+
+    @property
+    def boot_id(self) -> str:
+        """The id of its present boot, or of the last one."""
+        return self.boot_id_file.read_text().strip()
+
+    @property
+    def boot_id_command(self) -> list[str]:
+        """What prints the boot id, as `ssh h1 cat /proc/sys/kernel/random/boot_id` does."""
+        return ["cat", str(self.boot_id_file)]
+
+    @property
+    def reboot_command(self) -> list[str]:
+        """What reboots it, as `ssh h1 systemctl reboot` does: it returns before it is done."""
+        return ["touch", str(self.reboot_file)]
+
+    def power_on(self) -> None:
+        """Boot it, and wait until its libvirtd answers."""
+        with self._changes:
+            self._power_on()
+
+    def _power_on(self) -> None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forewarn"
+        kept = {"XDG_CACHE_HOME": str(cache / "hosts")}  # what QEMU can do takes 5 s to find out
+        own = {
+            "HOME": self.folder,
+            "XDG_RUNTIME_DIR": self.folder / "run",
+            "XDG_CONFIG_HOME": self.folder / "config",
+            "XDG_DATA_HOME": self.folder / "data",
+        }
+        environment = {**os.environ, **kept, **{name: str(path) for name, path in own.items()}}
+        self.socket.unlink(missing_ok=True)
+        (self.folder / "libvirtd.pid").unlink(missing_ok=True)
+        self.boot_id_file.write_text(BOOT_ID.read_text())
+        # A libvirtd whose user is not 0 is a session's: it needs neither cgroups nor D-Bus.
+        as_user = "exec unshare --user --map-user=1000 --map-group=1000"
+        init = f'hostname {self.name}; {as_user} "$@"'
+        reaper = [sys.executable, str(HERE / "reaper.py"), "--stay"]
+        command = [
+            *("ip", "netns", "exec", self.name),
+            *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
+            *("sh", "-c", init, "sh", *reaper, *DAEMON.format(folder=self.folder).split()),
+        ]
+        with (self.folder / "output").open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.wait_for_daemon()
+
+    def wait_for_daemon(self) -> None:
+        """Wait until its libvirtd answers."""
+        until(self._answers, self.log, seconds=START_SECONDS)
+
+    def _answers(self) -> bool:
+        return self.socket.exists() and self.call("uri").returncode == 0
+
+    def power_off(self) -> None:
+        """Cut its power: every process on it ends in this instant."""
+        with self._changes:
+            self._power_off()
+
+    def _power_off(self) -> None:
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.init(), signal.SIGKILL)
+        self._process.wait(START_SECONDS)
+        self._process = None
+
+    def reboot(self) -> None:
+        """Cut its power and boot it again: none of its guests runs then."""
+        with self._changes:
+            self._power_off()
+            self._power_on()
+            self.reboots += 1
+
+    def clear(self) -> None:
+        """Power it on with nothing defined on it, whatever it was like before."""
+        with self._changes:
+            self._power_off()
+            shutil.rmtree(self.folder / "config" / "libvirt" / "qemu", ignore_errors=True)
+            self.reboot_file.unlink(missing_ok=True)
+            self.link("up")
+            self._power_on()
+
+    def init(self) -> int:
+        """Return the id of its first process, as this process sees it."""
+        assert self._process is not None, f"{self.name} has no power"
+        pid = self._process.pid
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(child)
+
+    def daemon(self) -> int:
+        """Return the process id of its libvirtd, as this process sees it."""
+        return self._process_of("libvirtd")
+
+    def start_daemon(self) -> None:
+        """Start its libvirtd again, after it was killed, and wait until it answers."""
+        (self.folder / "libvirtd.pid").unlink(missing_ok=True)
+        os.kill(self.init(), signal.SIGUSR1)
+        self.wait_for_daemon()
+
+    def qemu(self, guest: str) -> int:
+        """Return the process id of a guest's QEMU on this host, as this process sees it."""
+        return self._process_of("qemu-system-x86_64", f"guest={guest},")
+
+    def _process_of(self, program: str, argument: str = "") -> int:
+        of = Path(f"/proc/{self.init()}/ns/pid").readlink()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ended while we looked
+                command = (folder / "cmdline").read_text().split("\0")
+                ours = command[0].rpartition("/")[2] == program
+                told = not argument or any(each.startswith(argument) for each in command)
+                if ours and told and (folder / "ns" / "pid").readlink() == of:
+                    return int(folder.name)
+        raise ProcessLookupError(f"{self.name} runs no {program} {argument}")
+
+    def call(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run virsh against it."""
+        command = ["virsh", "--quiet", "--connect", self.uri, *arguments]
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, check=False, timeout=CALL_SECONDS
+        )
+
+    def virsh(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run virsh against it, which is to succeed; return what it printed."""
+        called = self.call(*arguments, stdin=stdin)
+        assert called.returncode == 0, (self.name, arguments, called.stderr)
+        return called.stdout.strip()
+
+    def running(self) -> set[str]:
+        """Return the names of the guests that are active on it."""
+        return set(self.virsh("list", "--name").split())
+
+    def defined(self) -> set[str]:
+        """Return the names of the guests that are defined on it, active or not."""
+        return set(self.virsh("list", "--all", "--name").split())
+
+    def link(self, state: str) -> None:
+        """Set its only cable `up` or `down`; the way to its libvirtd is no part of it."""
+        _ip("link", "set", f"{self.name}-cable", state)
+
+    def add_tap(self, name: str) -> None:
+        """Make what a guest's interface is tied to; a guest has one on each host."""
+        inside = ("netns", "exec", self.name, "ip")
+        _ip(*inside, "tuntap", "add", name, "mode", "tap", "user", "0")
+        _ip(*inside, "link", "set", name, "master", "bridge", "up")
+
+    def log(self) -> str:
+        """Return the ends of what its libvirtd has logged and printed."""
+        paths = (self.folder / "libvirtd.log", self.folder / "output")
+        return json.dumps([p.read_text()[-3000:] for p in paths if p.exists()], indent=1)
+
+
+def _network(name: str, address: str) -> None:
+    inside = ("netns", "exec", name, "ip")
+    cable = f"{name}-cable"
+    _ip("netns", "add", name)
+    _ip("link", "add", "cable", "netns", name, "type", "veth", "peer", "name", cable)
+    _ip("link", "set", cable, "master", "switch", "up")
+    _ip(*inside, "link", "set", "lo", "up")
+    _ip(*inside, "link", "add", "bridge", "type", "bridge")
+    _ip(*inside, "address", "add", f"{address}/24", "dev", "bridge")
+    _ip(*inside, "link", "set", "bridge", "up")
+    _ip(*inside, "link", "set", "cable", "master", "bridge", "up")
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)

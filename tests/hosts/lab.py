@@ -1,0 +1,214 @@
+"""The lab: a network with hosts on it, guests on them, and the service beside them."""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from end_to_end.agents import until
+from end_to_end.running import Running
+from hosts import image
+from hosts.guest import ROUTER, Guest
+from hosts.host import Host
+
+ENDPOINT = "169.254.169.254"
+PROGRAMS = ("libvirtd", "virsh", "qemu-system-x86_64", "busybox", "ip", "unshare", "nsenter")
+PACKAGES = (
+    "libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 "
+    "python3-libvirt busybox-static iproute2"
+)
+PYTHON = "/usr/bin/python3"
+"""The Python that has Debian's python3-libvirt; ours need not."""
+WATCH_SECONDS = 0.02
+ENDED_SECONDS = 120
+"""Of maintenance that guests approve: one reboot takes 10 s on a quiet machine."""
+OVER = {"Completed", "Failed", "Canceled"}
+SIMULATED = "[connector.simulated]\nreboot_seconds = 0.1\nfreeze_seconds = 0.1\n"
+
+
+def missing() -> str:
+    """Say what is missing for a lab; empty if nothing is."""
+    absent = [name for name in PROGRAMS if not _found(name)]
+    if absent:
+        return f"{', '.join(absent)} not found: install {PACKAGES}"
+    if subprocess.run(
+        [PYTHON, "-c", "import libvirt"], capture_output=True, check=False
+    ).returncode:
+        return f"{PYTHON} cannot import libvirt: install python3-libvirt"
+    return image.missing()
+
+
+def _found(program: str) -> bool:
+    folders = [*os.environ.get("PATH", "").split(":"), "/usr/sbin", "/sbin"]
+    return any(os.access(Path(folder) / program, os.X_OK) for folder in folders)
+
+
+class Lab:
+    """Two hosts on one network, and beside them the service at 169.254.169.254, port 80.
+
+    Args:
+        folder: Its own; the path is short, for sockets.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hosts: dict[str, Host] = {}
+        self.guests: dict[str, Guest] = {}
+        self.service: Running | None = None
+        self._numbers: dict[str, int] = {}
+        """Of every guest that there was: its addresses and taps stay."""
+        self._ended = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="lab", daemon=True)
+        self._image = image.make(folder)
+        _network()
+        self._watcher.start()
+
+    def host(self, name: str) -> Host:
+        """Return a host by its name; make and boot it if there is none."""
+        if name not in self.hosts:
+            made = Host(self.folder, name, f"10.99.0.{101 + len(self.hosts)}")
+            for guest in self._numbers:
+                made.add_tap(guest)
+            made.power_on()
+            self.hosts[name] = made
+        return self.hosts[name]
+
+    def guest(self, name: str, **terms: Any) -> Guest:
+        """Make a guest that no host has yet; `terms` are those of `Guest`."""
+        assert name not in self.guests, f"{name} is there already"
+        if name not in self._numbers:
+            self._numbers[name] = len(self._numbers) + 1
+            for host in self.hosts.values():
+                host.add_tap(name)
+        number = self._numbers[name]
+        made = Guest(self.folder, self.hosts, name, number, self._image, **terms)
+        self.guests[name] = made
+        return made
+
+    def start(self, guests: Mapping[str, str], **terms: Any) -> list[Guest]:
+        """Start a guest for each name, on the host given with it; wait until all are up."""
+        made = [self.guest(name, **terms) for name in guests]
+        for guest in made:
+            guest.start(guests[guest.name])
+        for guest in made:
+            guest.wait_until_up()
+        return made
+
+    def serve(self, settings: str = SIMULATED) -> Running:
+        """Run the service with these settings beside its sockets and store."""
+        assert self.service is None, "it runs: stop it first"
+        folder = self.folder / "service"
+        folder.mkdir(exist_ok=True)
+        running = Running(folder)
+        running.settings.write_text(
+            f'[store]\npath = "forewarn.db"\n'
+            f'[[guest.listener]]\naddress = "{ENDPOINT}"\nport = 80\n{settings}\n'
+        )
+        running.start()
+        self.service = running
+        return running
+
+    def fleet(self, guests: Iterable[Guest], scope: str = "web", **more: Any) -> None:
+        """Tell the service of guests: one availability set, an update domain for each guest."""
+        assert self.service is not None
+        machines = [
+            {
+                "name": guest.name,
+                "host": guest.host(),
+                "address": guest.address,
+                "vm_id": guest.vm_id,
+                "update_domain": number,
+            }
+            for number, guest in enumerate(guests)
+        ]
+        told = {"name": scope, "update_domains": len(machines), "machines": machines, **more}
+        path = self.folder / "fleet.json"
+        path.write_text(json.dumps({"availability_set": [told]}))
+        applied = self.service.call("fleet", "apply", str(path))
+        assert applied.returncode == 0, applied.stderr
+
+    def forewarn(self, *arguments: str) -> str:
+        """Run one command line against the service, which is to succeed; return its output."""
+        assert self.service is not None
+        called = self.service.call(*arguments)
+        assert called.returncode == 0, (arguments, called.stdout, called.stderr)
+        return called.stdout
+
+    def libvirt(self, more: str = "", **hosts: str) -> str:
+        """Return the settings of the libvirt connector with every host of the lab.
+
+        Args:
+            more: More lines of `[connector.libvirt]`.
+            hosts: More lines of a host's table, by its name.
+        """
+        lines = [f'[connector]\nkind = "libvirt"\n[connector.libvirt]\npython = "{PYTHON}"', more]
+        for host in self.hosts.values():
+            lines += [
+                "[[connector.libvirt.host]]",
+                f'name = "{host.name}"\nuri = "{host.uri}"',
+                f'migrate_uri = "tcp://{host.address}"',
+                f"reboot = {json.dumps(host.reboot_command)}",
+                hosts.get(host.name, ""),
+            ]
+        return "\n".join(lines)
+
+    def operations(self) -> list[dict[str, Any]]:
+        """Return all operations that the service knows, the oldest first."""
+        assert self.service is not None
+        found: list[dict[str, Any]] = self.service.operator.get("/v1/history")["operations"]
+        return found[::-1]
+
+    def ended(self, seconds: float = ENDED_SECONDS) -> list[dict[str, Any]]:
+        """Wait until no operation is queued, announced or under way; return all of them."""
+        until(
+            lambda: all(each["status"] in OVER for each in self.operations()),
+            lambda: (self.operations(), self.forewarn("alerts")),
+            seconds=seconds,
+        )
+        return self.operations()
+
+    def clear(self) -> None:
+        """End the service with all that it knows, and every guest; every host has power then."""
+        if self.service is not None:
+            self.service.stop()
+            self.service = None
+        shutil.rmtree(self.folder / "service", ignore_errors=True)
+        for host in self.hosts.values():
+            host.clear()
+        self.guests.clear()
+
+    def close(self) -> None:
+        """End everything."""
+        if self.service is not None:
+            self.service.stop()
+        self._ended.set()
+        self._watcher.join()
+        for host in self.hosts.values():
+            host.power_off()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(WATCH_SECONDS):
+            for guest in list(self.guests.values()):
+                guest.read()
+            for host in list(self.hosts.values()):
+                if host.reboot_file.exists():
+                    host.reboot_file.unlink()
+                    threading.Thread(target=host.reboot, daemon=True).start()
+
+
+def _network() -> None:
+    """Make the network between the hosts; its router is this process's namespace."""
+    for line in (
+        "mount -t tmpfs tmpfs /run",
+        "mkdir /run/netns",
+        "ip link set lo up",
+        f"ip address add {ENDPOINT}/32 dev lo",
+        "ip link add switch type bridge",
+        f"ip address add {ROUTER}/24 dev switch",
+        "ip link set switch up",
+    ):
+        subprocess.run(line.split(), check=True)
