@@ -43,9 +43,35 @@ def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[
     ]
 
 
+class ServiceTrace(Trace):
+    """What was seen of a service from outside: what its program did, and how it looks at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._attempts: dict[tuple[str, str], list[int]] = {}
+
+    def at_last(self, scope: str, incarnation: int) -> None:
+        """Take a document at the end: nobody has read a higher number."""
+        for (reader, other), number in self.latest.items():
+            if other == scope and incarnation < number:
+                self.complain(
+                    f"{reader} had read incarnation {number} of {scope}, and at the end it is "
+                    f"{incarnation}"
+                )
+
+    def carried_out(self, operation: str, machine: str, attempt: int) -> None:
+        """Take the beginning of a task on a machine: one for each operation."""
+        attempts = self._attempts.setdefault((operation, machine), [])
+        attempts.append(attempt)
+        if len(attempts) > 1:
+            self.complain(
+                f"{operation} was done {len(attempts)} x to {machine}, by attempts {attempts}"
+            )
+
+
 def _traced(journals: Journals, runs: list[dict[str, Any]], final: Final) -> Trace:
     """Return the documents, runs and ends that the witnesses saw."""
-    trace = Trace()
+    trace = ServiceTrace()
     unannounced = promises.unannounced(journals)
     taken = {
         event_id: (operation["id"], event["update_domain"])

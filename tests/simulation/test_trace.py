@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.testing.trace import Trace
+from kills.judge import ServiceTrace
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-def sound() -> Trace:
-    trace = Trace()
+def sound() -> ServiceTrace:
+    trace = ServiceTrace()
     trace.read("guest", "web", 0, ())
     trace.read("guest", "web", 1, ("reboot",))
     trace.read("other", "web", 1, ("reboot",))
@@ -47,7 +47,7 @@ def test_a_sound_story_has_no_complaints() -> None:
         lambda trace: trace.ended("1.1", "Failed"),
     ],
 )
-def test_each_fault_is_a_complaint(fault: Callable[[Trace], None]) -> None:
+def test_each_fault_is_a_complaint(fault: Callable[[ServiceTrace], None]) -> None:
     trace = sound()
     fault(trace)
     assert trace.complaints

@@ -172,7 +172,7 @@ def _date(value: bytes | None) -> datetime | None:
         return None
     try:
         return codec.any_date(value.decode("ascii", "replace"))
-    except (ValueError, OverflowError):
+    except ValueError:
         return None
 
 

@@ -23,6 +23,7 @@ from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
 from forewarn.protocol import codec, text, tolerant
 from forewarn.protocol.message import Reply
 from forewarn.protocol.tolerant import Listed, Listing
+from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 LEAST_GAP_SECONDS: Final = session.SECOND_LOOK_GAP_SECONDS
 """Between two questions, however often the document changes: a handler gets at most twenty
@@ -528,9 +529,9 @@ def read_state(written: str, at: ClockReading) -> WatchState:
     def found(seen: event.Event) -> event.Event:
         return msgspec.structs.replace(
             seen,
-            status=tolerant.status(seen.status),  # JSON has the words as mere text
-            event_type=tolerant.event_type(seen.event_type),
-            source=tolerant.source(seen.source),
+            status=tolerant.known(EventStatus, seen.status),  # JSON has the words as mere text
+            event_type=tolerant.known(EventType, seen.event_type),
+            source=seen.source and tolerant.known(EventSource, seen.source),
             starts_by=responses.starts_by(seen.not_before, at),
         )
 

@@ -234,35 +234,23 @@ def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidReques
     return GetVersions(machine=hint)
 
 
-class _ReadHeaders:
+class _ReadHeaders(msgspec.Struct):
     """The values of the headers that the protocol reads."""
 
-    __slots__ = (
-        "agent",
-        "forwarded",
-        "host",
-        "identity",
-        "metadata",
-        "origin",
-        "preferences",
-        "tags",
-    )
-
-    def __init__(self) -> None:
-        self.metadata = False
-        """Whether Metadata is true."""
-        self.forwarded = False
-        self.origin = False
-        self.host: bytes | None = None
-        """The Host, of which the transport lets at most one through; HTTP/1.0 needs none."""
-        self.agent: AgentReport | None = None
-        """The last Forewarn-Agent that is not malformed."""
-        self.tags: list[bytes] = []
-        """Every If-None-Match."""
-        self.preferences: list[bytes] = []
-        """Every Prefer."""
-        self.identity: list[tuple[bytes, bytes]] = []
-        """Every header that names the machine a proxy speaks for, its name in lower case."""
+    metadata: bool = False
+    """Whether Metadata is true."""
+    forwarded: bool = False
+    origin: bool = False
+    host: bytes | None = None
+    """The Host, of which the transport lets at most one through; HTTP/1.0 needs none."""
+    agent: AgentReport | None = None
+    """The last Forewarn-Agent that is not malformed."""
+    tags: list[bytes] = []
+    """Every If-None-Match."""
+    preferences: list[bytes] = []
+    """Every Prefer."""
+    identity: list[tuple[bytes, bytes]] = []
+    """Every header that names the machine a proxy speaks for, its name in lower case."""
 
 
 def _read_headers(headers: Headers) -> _ReadHeaders:
@@ -305,13 +293,11 @@ def _is_address(host: bytes | None) -> bool:
     if found is None:
         return False
     name = (found[1] or found[2]).decode("ascii", "replace")
-    if found[1] is None and text.lower(name) == "localhost":
-        return True
     try:
-        address = ipaddress.ip_address(name)
+        version = ipaddress.ip_address(name).version
     except ValueError:
-        return False
-    return (address.version == 6) is (found[1] is not None)
+        return found[1] is None and text.lower(name) == "localhost"
+    return (version == 6) is (found[1] is not None)
 
 
 def _needs_no_header(method: bytes, asked: Target, rules: Rules) -> bool:
@@ -414,8 +400,8 @@ def instance_reply(wanted: GetInstance, tree: Tree) -> Reply:
     return Reply(200, codec.encode_tree(found), (_JSON,))
 
 
-VERSIONS_REPLY: Final = Reply(200, codec.encode_versions(refusals.VERSIONS_LISTED), (_JSON,))
-"""The answer to /metadata/versions."""
+VERSIONS_REPLY: Final = Reply(200, codec.encode_versions(versions.INSTANCE_VERSIONS), (_JSON,))
+"""The answer to /metadata/versions: the instance service's versions [O]."""
 
 APPROVED: Final = Reply(200)
 """The answer to a stored approval: an empty body, since clients parse any other as JSON."""

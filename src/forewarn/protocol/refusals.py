@@ -11,8 +11,6 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from forewarn.protocol import text, versions
-
 Standing: TypeAlias = Literal["D", "C", "K", "O"]
 
 
@@ -42,12 +40,6 @@ MAX_CHUNKS: Final = 1000
 
 NEWEST_NAMED: Final = 3
 """How many of the newest versions an error names [C]."""
-
-VERSIONS_LISTED: Final = versions.INSTANCE_VERSIONS
-"""What /metadata/versions lists: the instance service's versions [O]."""
-
-parameter_key = text.lower
-"""Query parameters compare in any case [O]."""
 
 NO_HEADER: Final = Refusal(400, "Bad request: . Required metadata header not specified", "C")
 VERSION: Final = Refusal(

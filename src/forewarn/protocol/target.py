@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from forewarn.protocol import refusals, text
+from forewarn.protocol import text
 
 
 class Resource(Enum):
@@ -113,7 +113,7 @@ def _parameters(query: bytes) -> tuple[dict[str, str], str | None]:
     for piece in query.split(b"&"):
         if piece:
             raw_name, _, raw_value = piece.replace(b"+", b" ").partition(b"=")
-            name = refusals.parameter_key(_decoded(raw_name))
+            name = text.lower(_decoded(raw_name))  # in any case [O]
             if name not in parameters:
                 parameters[name] = _decoded(raw_value)
             elif doubled is None:

@@ -9,7 +9,8 @@ since reading it as "no such event" would tell a machine that its maintenance is
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from enum import StrEnum
+from typing import Any, Final
 
 import msgspec
 
@@ -63,9 +64,10 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 _WHOLE_NUMBER: Final = r"(?a)-?\d{1,19}"
 """A number written as text; a 64-bit counter has no more digits."""
 
-_STATUSES: Final[dict[str, str]] = {text.lower(each): each for each in EventStatus}
-_TYPES: Final[dict[str, str]] = {text.lower(each): each for each in EventType}
-_SOURCES: Final[dict[str, str]] = {text.lower(each): each for each in EventSource}
+_WORDS: Final[dict[type[StrEnum], dict[str, str]]] = {
+    kind: {text.lower(each): each for each in kind}
+    for kind in (EventStatus, EventType, EventSource)
+}
 
 
 def listing(body: bytes) -> Listing:
@@ -75,8 +77,6 @@ def listing(body: bytes) -> Listing:
         codec.Malformed: It is not a document; the message says why.
     """
     content = _content(body)
-    if not isinstance(content, dict):
-        raise codec.Malformed("is JSON, but not an object")
     entries = content.get(codec.EVENTS)
     if not isinstance(entries, list):
         raise codec.Malformed("has no list of Events")
@@ -92,10 +92,8 @@ def listing(body: bytes) -> Listing:
     )
 
 
-def _content(body: bytes) -> object:
-    stripped = body.removeprefix(
-        b"\xef\xbb\xbf"
-    ).strip()  # some writers begin with a byte-order mark
+def _content(body: bytes) -> dict[str, Any]:
+    stripped = body.removeprefix(b"\xef\xbb\xbf").strip()  # a byte-order mark, of some writers
     if not stripped:
         raise codec.Malformed("is empty")
     if stripped.startswith(b"<"):
@@ -106,6 +104,8 @@ def _content(body: bytes) -> object:
         raise codec.Malformed("is nested too deeply") from error
     except ValueError as error:  # msgspec's own errors are ValueErrors
         raise codec.Malformed(f"is not JSON: {text.shown(str(error))}") from error
+    if not isinstance(content, dict):
+        raise codec.Malformed("is JSON, but not an object")
     return content
 
 
@@ -113,37 +113,27 @@ def _listed(entry: object, number: int) -> Listed:
     if not isinstance(entry, dict):
         raise codec.Malformed(f"has no object as event {number}")
     values = {name: entry.get(written) for name, written in codec.EVENT_NAMES.items()}
-    event_id = values["event_id"]
+    event_id, source = values["event_id"], _text(values["source"])
     if not isinstance(event_id, str) or not 0 < len(event_id) <= MAX_ID_LENGTH:
         raise codec.Malformed(
             f"has no EventId of 1 to {MAX_ID_LENGTH} characters in event {number}"
         )
     return Listed(
         event_id=event_id,
-        status=status(_text(values["status"]) or ""),
-        event_type=event_type(_text(values["event_type"]) or ""),
+        status=known(EventStatus, _text(values["status"]) or ""),
+        event_type=known(EventType, _text(values["event_type"]) or ""),
         resource_type=_text(values["resource_type"]) or RESOURCE_TYPE,
         resources=_names(values["resources"]),
         not_before=_not_before(values["not_before"], event_id),
         description=_text(values["description"]),
-        source=source(_text(values["source"])),
+        source=source and known(EventSource, source),
         duration_seconds=_whole(values["duration_seconds"]),
     )
 
 
-def status(written: str) -> str:
-    """Return the EventStatus that a text names in any case, else the text."""
-    return _STATUSES.get(text.lower(written), written)
-
-
-def event_type(written: str) -> str:
-    """Return the EventType that a text names in any case, else the text."""
-    return _TYPES.get(text.lower(written), written)
-
-
-def source(written: str | None) -> str | None:
-    """Return the EventSource that a text names in any case, else the text; None for None."""
-    return None if written is None else _SOURCES.get(text.lower(written), written)
+def known(kind: type[StrEnum], written: str) -> str:
+    """Return the word of an event's enum that a text names in any case, else the text."""
+    return _WORDS[kind].get(text.lower(written), written)
 
 
 def _text(value: object) -> str | None:
@@ -168,16 +158,15 @@ def _whole(value: object) -> int | None:
 
 
 def _not_before(value: object, event_id: str) -> datetime | None:
+    where = f"in event {text.shown(event_id)}"
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
-    if isinstance(value, str):
-        try:
-            return codec.any_date(value)
-        except (ValueError, OverflowError) as error:
-            raise codec.Malformed(
-                f"has an invalid NotBefore in event {text.shown(event_id)}: {error}"
-            ) from error
-    raise codec.Malformed(f"has a NotBefore that is not a string in event {text.shown(event_id)}")
+    if not isinstance(value, str):
+        raise codec.Malformed(f"has a NotBefore that is not a string {where}")
+    try:
+        return codec.any_date(value)
+    except ValueError as error:
+        raise codec.Malformed(f"has an invalid NotBefore {where}: {error}") from error
 
 
 def machine_name(body: bytes) -> str:
@@ -199,8 +188,6 @@ def compute(body: bytes) -> dict[str, str]:
         codec.Malformed: It is not a JSON object, or has no name.
     """
     content = _content(body)
-    if not isinstance(content, dict):
-        raise codec.Malformed("is JSON, but not an object")
     found = {attribute: content.get(name) for attribute, name in codec.MACHINE_NAMES.items()}
     values = {attribute: value for attribute, value in found.items() if isinstance(value, str)}
     if not values.get("name"):

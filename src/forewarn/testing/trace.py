@@ -18,8 +18,8 @@ class Trace:
     def __init__(self) -> None:
         self.complaints: list[str] = []
         self._contents: dict[tuple[str, int], tuple[str, object]] = {}
-        self._latest: dict[tuple[str, str], int] = {}
-        self._attempts: dict[tuple[str, str], list[int]] = {}
+        self.latest: dict[tuple[str, str], int] = {}
+        """The highest incarnation that each reader has read of each scope."""
         self._ends: dict[str, Hashable] = {}
         self._down: dict[str, list[tuple[datetime, datetime, str, int]]] = {}
         self._told: set[Hashable] = set()
@@ -34,25 +34,16 @@ class Trace:
             incarnation: Its number.
             events: Its content, in a form that can be compared.
         """
-        before = self._latest.get((reader, scope), 0)
+        before = self.latest.get((reader, scope), 0)
         if incarnation < before:
-            self._complain(f"{reader} read incarnation {incarnation} of {scope} after {before}")
-        self._latest[reader, scope] = incarnation
+            self.complain(f"{reader} read incarnation {incarnation} of {scope} after {before}")
+        self.latest[reader, scope] = incarnation
         other, content = self._contents.setdefault((scope, incarnation), (reader, events))
         if content != events:
-            self._complain(
+            self.complain(
                 f"{reader} read incarnation {incarnation} of {scope} with {events}, and {other} "
                 f"read it before with {content}"
             )
-
-    def at_last(self, scope: str, incarnation: int) -> None:
-        """A document at the end: nobody has read a higher number."""
-        for (reader, other), number in self._latest.items():
-            if other == scope and incarnation < number:
-                self._complain(
-                    f"{reader} had read incarnation {number} of {scope}, and at the end it is "
-                    f"{incarnation}"
-                )
 
     def changed(self, before: Operation | None, after: Operation) -> None:
         """An operation is now so: it started or ended, perhaps, and what is over stays so."""
@@ -63,7 +54,7 @@ class Trace:
         if after.status.over:
             self.ended(after.id, (after.status.value, after.outcome, after.ended_at))
         elif after.id in self._ends:
-            self._complain(f"{after.id} has ended and is {after.status}")
+            self.complain(f"{after.id} has ended and is {after.status}")
 
     def started(self, what: str, at: datetime, not_before: datetime, *, approved: bool) -> None:
         """An operation started, or a program for it: never early (protocol.md section 6).
@@ -75,16 +66,7 @@ class Trace:
             approved: Whether everybody who had to approve it had done so by then.
         """
         if not approved and at < not_before:
-            self._complain(f"{what} started at {at}, before its NotBefore {not_before}, unapproved")
-
-    def carried_out(self, operation: str, machine: str, attempt: int) -> None:
-        """A task began on a machine: once for each operation."""
-        attempts = self._attempts.setdefault((operation, machine), [])
-        attempts.append(attempt)
-        if len(attempts) > 1:
-            self._complain(
-                f"{operation} was done {len(attempts)} x to {machine}, by attempts {attempts}"
-            )
+            self.complain(f"{what} started at {at}, before its NotBefore {not_before}, unapproved")
 
     def down(
         self, operation: str, scope: str, domain: int, began: datetime, ended: datetime
@@ -97,7 +79,7 @@ class Trace:
         spans = self._down.setdefault(scope, [])
         for other_began, other_ended, other, other_domain in spans:
             if domain != other_domain and began < other_ended and other_began < ended:
-                self._complain(f"{operation} and {other} had two update domains of {scope} down")
+                self.complain(f"{operation} and {other} had two update domains of {scope} down")
         spans.append((began, ended, operation, domain))
 
     def shown(self, reader: str, scope: str, taken: Collection[tuple[str, int]]) -> None:
@@ -114,13 +96,14 @@ class Trace:
         if len({domain for _, domain in taken}) > 1 and (scope, *sorted(taken)) not in self._told:
             self._told.add((scope, *sorted(taken)))
             told = " and ".join(f"{operation} of domain {domain}" for operation, domain in taken)
-            self._complain(f"{reader} read of two update domains of {scope}: {told}")
+            self.complain(f"{reader} read of two update domains of {scope}: {told}")
 
     def ended(self, operation: str, end: Hashable) -> None:
         """Somebody saw how an operation ended: it has one outcome for ever."""
         known = self._ends.setdefault(operation, end)
         if known != end:
-            self._complain(f"{operation} has 2 outcomes: {known} and {end}")
+            self.complain(f"{operation} has 2 outcomes: {known} and {end}")
 
-    def _complain(self, sentence: str) -> None:
+    def complain(self, sentence: str) -> None:
+        """Record what was wrong."""
         self.complaints.append(sentence)
