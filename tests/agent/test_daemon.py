@@ -106,16 +106,10 @@ class Full(Journal):
     shortens = True
 
     def append(self, record: AnyRecord) -> None:
-        if self.full:
+        if self.full or (isinstance(record, Checkpoint) and not self.shortens):
             message = "no space"
             raise JournalError(message)
         super().append(record)
-
-    def shorten(self, checkpoint: Checkpoint) -> None:
-        if not self.shortens:
-            message = "no space"
-            raise JournalError(message)
-        super().shorten(checkpoint)
 
 
 @pytest.mark.parametrize("line", range(1, 60))

@@ -28,7 +28,7 @@ number = len(journal.records) and int(journal.records[-1].boot)
 while True:
     number += 1
     if number % 7 == 0:
-        journal.shorten(Checkpoint(boot=str(number), cases=[], effects=[]))
+        journal.append(Checkpoint(boot=str(number), cases=[], effects=[]))
     else:
         journal.append(MachineBooted(boot=str(number)))
     print(number, flush=True)
@@ -158,7 +158,7 @@ def test_a_journal_made_short_goes_on(tmp_path: Path) -> None:
     for record in lived()[:6]:
         journal.append(record)
     checkpoint = Checkpoint(boot="b", cases=[], effects=[])
-    journal.shorten(checkpoint)
+    journal.append(checkpoint)
     assert journal.length == 1
     journal.append(MachineBooted(boot="c"))
     journal.close()
@@ -190,7 +190,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     for write_ in (
         lambda: journal.append(MachineBooted(boot="b")),
-        lambda: journal.shorten(Checkpoint(boot="b", cases=[], effects=[])),
+        lambda: journal.append(Checkpoint(boot="b", cases=[], effects=[])),
     ):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
         try:

@@ -108,7 +108,8 @@ class Run:
         outcome = self.answers(wanted, held)
         self._connected = isinstance(outcome, Reply)
         self.watcher.heard(Attempt(outcome, at(self.seconds, self.slept), self.chance, held))
-        while (trouble := self.watcher.next_trouble()) is not None:
+        while self.watcher.troubles:
+            trouble = self.watcher.troubles.popleft()
             self.troubles.append(trouble.reason)
             self.messages.append(trouble.message)
 

@@ -44,7 +44,7 @@ def judge(journals: Journals, runs: list[dict[str, Any]], final: Final) -> list[
 
 
 class ServiceTrace(Trace):
-    """What was seen of a service from outside: what its program did, and how it looks at the end."""
+    """What was seen of a service: also what its program did, and how it looks at the end."""
 
     def __init__(self) -> None:
         super().__init__()

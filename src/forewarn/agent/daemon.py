@@ -254,7 +254,7 @@ class Daemon:
         if not long or clock.monotonic() < self._shorten_at:
             return
         try:
-            journal.shorten(self._decider.state.checkpoint())
+            journal.append(self._decider.state.checkpoint())
         except JournalError as error:
             LOGGER.warning("%s; it goes on as it is", error)
             self._shorten_at = clock.monotonic() + SHORTEN_SECONDS

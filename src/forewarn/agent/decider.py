@@ -173,7 +173,11 @@ class Decider:
             if run.stopped is not None and now >= run.stopped + GRACE_SECONDS:
                 self._conclude(run, ActionOutcome.CUT, NO_END, now)
         if not self._closing:
-            for case in sorted(self.state.cases.values(), key=self._urgency):
+            mine_first = sorted(
+                self.state.cases.values(),
+                key=lambda case: (not self.events[case.event_id].concerns_me, self._deadline(case)),
+            )
+            for case in mine_first:
                 self._advance(case, now)
         for run in self._runs.values():
             self._oversee(run, now)
@@ -242,13 +246,12 @@ class Decider:
             return
         rule, notice = self._rule(event, now)
         if case is None or case.rule != rule:
-            self._write(state.RuleMatched(event=state.without_times(event), rule=rule))
+            self._write(
+                state.RuleMatched(event=msgspec.structs.replace(event, starts_by=None), rule=rule)
+            )
         seconds = rules.next_change_seconds(self._rules, notice)
         if not rule.acts and seconds is not None:
             self._wakes.append(now + seconds)
-
-    def _urgency(self, case: state.Case) -> tuple[bool, float]:
-        return not self.events[case.event_id].concerns_me, self._deadline(case)
 
     def _deadline(self, case: state.Case) -> float:
         """Return when everything must be prepared for an event; `inf` if nothing limits it.

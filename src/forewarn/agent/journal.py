@@ -88,39 +88,27 @@ class Journal:
         """How many records it holds now."""
 
     def append(self, record: AnyRecord) -> None:
-        """Write a record, and return when it is on the disk.
+        """Write a record, and return when it is on the disk. A checkpoint replaces all before it.
 
         Raises:
             JournalError: It is not; the journal is as before, and it may be tried again.
         """
-        self._write(record)
-        self.length += 1
-
-    def shorten(self, checkpoint: Checkpoint) -> None:
-        """Put one record in the place of all.
-
-        Raises:
-            JournalError: It could not be done; the journal is as before.
-        """
-        self._write(checkpoint, clear=True)
-        self.length = 1
-
-    def close(self) -> None:
-        """Let go of it."""
-        self._database.close()
-
-    def _write(self, record: AnyRecord, *, clear: bool = False) -> None:
         number, body = self._last + 1, msgspec.json.encode(record)
         row = (number, _checksum(number, body), body)
         try:
             with self._database:  # commits at its end, or rolls back
                 self._database.execute("BEGIN IMMEDIATE")
-                if clear:
+                if isinstance(record, Checkpoint):
                     self._database.execute("DELETE FROM records")
                 self._database.execute("INSERT INTO records VALUES (?, ?, ?)", row)
         except sqlite3.Error as error:
             raise JournalError(f"cannot write {self._path}: {error}") from error
         self._last = number
+        self.length = 1 if isinstance(record, Checkpoint) else self.length + 1
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._database.close()
 
     def _open(self) -> tuple[AnyRecord, ...]:
         """Lock it, check it and read it."""

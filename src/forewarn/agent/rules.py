@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from forewarn.agent.action_settings import ActionSettings, LogSettings, RuleAction, Seconds
-from forewarn.client.event import UNKNOWN_DURATION, Event
+from forewarn.client.event import Event
 from forewarn.settings import FieldError
 from forewarn.vocabulary import EventSource, EventType
 
@@ -118,14 +118,15 @@ def matches(rule: Rule, event: Event, notice_seconds: float | None) -> bool:
     """Tell whether a rule takes an event."""
     match = rule.match
     least, most = match.min_notice_seconds, match.max_notice_seconds
+    longest = match.max_duration_seconds
     return (
         rule.enabled
         and (match.machine == "any" or event.concerns_me is (match.machine == "mine"))
         and (not match.types or event.event_type in match.types)
         and (not match.sources or event.source in match.sources)
         and (not match.status or event.status in match.status)
-        and _short(match.max_duration_seconds, event.duration_seconds)
-        and _described(match.description, event.description)
+        and (longest is None or 0 <= event.duration_seconds <= longest)  # -1 is unknown
+        and fnmatch.fnmatchcase(event.description.casefold(), match.description.casefold() or "*")
         and (least is None or (notice_seconds is not None and notice_seconds > least))
         and (most is None or (notice_seconds is not None and notice_seconds <= most))
     )
@@ -142,14 +143,6 @@ def next_change_seconds(rules: Iterable[Rule], notice_seconds: float | None) -> 
         if rule.enabled and border is not None and border < notice_seconds
     ]
     return notice_seconds - max(borders) if borders else None
-
-
-def _short(most: int | None, duration: int) -> bool:
-    return most is None or (duration != UNKNOWN_DURATION and 0 <= duration <= most)
-
-
-def _described(pattern: str, description: str) -> bool:
-    return not pattern or fnmatch.fnmatchcase(description.casefold(), pattern.casefold())
 
 
 class ActionOutcome(StrEnum):

@@ -504,8 +504,3 @@ def _holds(case: Case, index: int) -> bool:
     if result.cut:
         return case.rule.when_cut == "hold"
     return case.rule.prepare[index].settings.on_failure == "hold"
-
-
-def without_times(event: Event) -> Event:
-    """Return an event without what only this boot's monotonic clock understands."""
-    return msgspec.structs.replace(event, starts_by=None)

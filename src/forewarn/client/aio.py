@@ -9,22 +9,13 @@ from forewarn.client import event, session, transport, watch
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.errors import Misuse
 from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
-from forewarn.client.transport import (
-    AnyAnswers,
-    AnyClient,
-    AnyDocuments,
-    AnyWatch,
-    ConnectionClosed,
-    HttpExchange,
-    OnTrouble,
-    RequestFailed,
-)
+from forewarn.client.transport import OnTrouble
 from forewarn.client.watch import Watcher
 
 T = TypeVar("T")
 
 
-class AsyncClient(AnyClient["StreamConnection"]):
+class AsyncClient(transport.AnyClient["StreamConnection"]):
     """`Client` for asyncio: the same arguments, and the same methods, awaited.
 
     It belongs to one event loop.
@@ -65,12 +56,12 @@ class AsyncClient(AnyClient["StreamConnection"]):
         """Return the changes of the events as they happen, as `Client.watch`."""
         wanted = watch.event_filter(types, mine=mine)
         watcher = Watcher(self._session, wanted, since, transport.clock_reading())
-        return AsyncWatch(self._connection(), watcher, on_trouble)
+        return AsyncWatch(self._connection(), watcher, watcher.take, on_trouble)
 
     def documents(self, *, on_trouble: OnTrouble | None = None) -> "AsyncDocuments":
         """Return each new document, whole, as `Client.documents`."""
         watcher = Watcher(self._session, None, None, transport.clock_reading())
-        return AsyncDocuments(self._connection(), watcher, on_trouble)
+        return AsyncDocuments(self._connection(), watcher, watcher.take_document, on_trouble)
 
     async def close(self) -> None:
         """End every watch and every question at once, and give back every socket."""
@@ -99,13 +90,13 @@ class AsyncClient(AnyClient["StreamConnection"]):
                 return result
 
 
-class _Answers(AnyAnswers["StreamConnection", T], AsyncIterator[T]):
+class _Answers(transport.AnyAnswers["StreamConnection", T], AsyncIterator[T]):
     async def __anext__(self) -> T:
         """Return the next one, however long it takes; stop once closed."""
         while isinstance(found := self._next(), Question | Pause):
             try:
                 self._watcher.heard(await self._connection.do(found))
-            except ConnectionClosed as closed:
+            except transport.ConnectionClosed as closed:
                 raise StopAsyncIteration from closed
         return found
 
@@ -123,11 +114,11 @@ class _Answers(AnyAnswers["StreamConnection", T], AsyncIterator[T]):
         await asyncio.sleep(0)  # in the loop's next turn the transport closes its socket
 
 
-class AsyncWatch(AnyWatch["StreamConnection"], _Answers[event.Change]):
+class AsyncWatch(transport.AnyWatch["StreamConnection"], _Answers[event.Change]):
     """Changes as they happen; made by `AsyncClient.watch`."""
 
 
-class AsyncDocuments(AnyDocuments["StreamConnection"], _Answers[event.Document]):
+class AsyncDocuments(transport.AnyDocuments["StreamConnection"], _Answers[event.Document]):
     """Documents as they change; made by `AsyncClient.documents`."""
 
 
@@ -137,7 +128,7 @@ class StreamConnection:
     def __init__(self, known: Session) -> None:
         self._session = known
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._exchange = HttpExchange(known.endpoint)
+        self._exchange = transport.HttpExchange(known.endpoint)
         self._doing: asyncio.Task[Attempt] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
@@ -153,7 +144,7 @@ class StreamConnection:
             self._hang_up()
             task = asyncio.current_task()
             if self._closing and (task is None or not task.cancelling()):
-                raise ConnectionClosed from None
+                raise transport.ConnectionClosed from None
             raise
         finally:
             self._doing = None
@@ -167,14 +158,14 @@ class StreamConnection:
 
     async def _do(self, wanted: Question | Pause) -> Attempt:
         if self._closing:
-            raise ConnectionClosed
+            raise transport.ConnectionClosed
         if isinstance(wanted, Pause):
             await asyncio.sleep(wanted.seconds)
             return transport.attempt(None)
         while True:
             try:
                 return await self._ask_once(wanted)
-            except RequestFailed as broken:
+            except transport.RequestFailed as broken:
                 self._hang_up()
                 if not broken.stale:  # and a fresh connection never is
                     return transport.attempt(broken.failure)
@@ -213,7 +204,7 @@ class StreamConnection:
             transport.tune(streams[1].get_extra_info("socket"))
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
             raise transport.no_connection(endpoint, error) from error
-        self._exchange = HttpExchange(endpoint)
+        self._exchange = transport.HttpExchange(endpoint)
         return streams
 
     def _hang_up(self) -> None:

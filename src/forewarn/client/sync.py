@@ -13,22 +13,13 @@ from forewarn.client import event, session, transport, watch
 from forewarn.client.discovery import EndpointAddress
 from forewarn.client.errors import Misuse
 from forewarn.client.session import Attempt, Dialogue, Pause, Question, Session
-from forewarn.client.transport import (
-    AnyAnswers,
-    AnyClient,
-    AnyDocuments,
-    AnyWatch,
-    ConnectionClosed,
-    HttpExchange,
-    OnTrouble,
-    RequestFailed,
-)
+from forewarn.client.transport import OnTrouble
 from forewarn.client.watch import Watcher
 
 T = TypeVar("T")
 
 
-class Client(AnyClient["SocketConnection"]):
+class Client(transport.AnyClient["SocketConnection"]):
     """Reads and approves a machine's scheduled events, on Azure and on Forewarn alike.
 
     Any thread may use it. It opens nothing before it is asked for something.
@@ -133,7 +124,7 @@ class Client(AnyClient["SocketConnection"]):
         """
         wanted = watch.event_filter(types, mine=mine)
         watcher = Watcher(self._session, wanted, since, transport.clock_reading())
-        return Watch(self._connection(), watcher, on_trouble)
+        return Watch(self._connection(), watcher, watcher.take, on_trouble)
 
     def documents(self, *, on_trouble: OnTrouble | None = None) -> "Documents":
         """Return each new document, whole, until the iterator or the client closes.
@@ -148,7 +139,7 @@ class Client(AnyClient["SocketConnection"]):
             Misuse: The client is closed.
         """
         watcher = Watcher(self._session, None, None, transport.clock_reading())
-        return Documents(self._connection(), watcher, on_trouble)
+        return Documents(self._connection(), watcher, watcher.take_document, on_trouble)
 
     def close(self) -> None:
         """End every watch and every question at once. Any thread may, and a signal's handler."""
@@ -176,13 +167,13 @@ class Client(AnyClient["SocketConnection"]):
                 return result
 
 
-class _Answers(AnyAnswers["SocketConnection", T], Iterator[T]):
+class _Answers(transport.AnyAnswers["SocketConnection", T], Iterator[T]):
     def __next__(self) -> T:
         """Return the next one, however long it takes; stop once closed."""
         while isinstance(found := self._next(), Question | Pause):
             try:
                 self._watcher.heard(self._connection.do(found))
-            except ConnectionClosed as closed:
+            except transport.ConnectionClosed as closed:
                 raise StopIteration from closed
         return found
 
@@ -199,11 +190,11 @@ class _Answers(AnyAnswers["SocketConnection", T], Iterator[T]):
         self.close()
 
 
-class Watch(AnyWatch["SocketConnection"], _Answers[event.Change]):
+class Watch(transport.AnyWatch["SocketConnection"], _Answers[event.Change]):
     """Changes as they happen; made by `Client.watch`."""
 
 
-class Documents(AnyDocuments["SocketConnection"], _Answers[event.Document]):
+class Documents(transport.AnyDocuments["SocketConnection"], _Answers[event.Document]):
     """Documents as they change; made by `Client.documents`."""
 
 
@@ -220,7 +211,7 @@ class SocketConnection:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._socket: socket.socket | None = None
-        self._exchange = HttpExchange(session.endpoint)
+        self._exchange = transport.HttpExchange(session.endpoint)
         self._busy = threading.Lock()
         self._closing = False
         self._bell, self._rope = socket.socketpair()
@@ -240,14 +231,14 @@ class SocketConnection:
 
     def _do(self, wanted: Question | Pause) -> Attempt:
         if self._closing:
-            raise ConnectionClosed
+            raise transport.ConnectionClosed
         if isinstance(wanted, Pause):
             self._wait(None, clock.monotonic() + wanted.seconds)
             return transport.attempt(None)
         while True:
             try:
                 return self._ask_once(wanted)
-            except RequestFailed as broken:
+            except transport.RequestFailed as broken:
                 self._hang_up()
                 if not broken.stale:  # and a fresh connection never is
                     return transport.attempt(broken.failure)
@@ -318,7 +309,7 @@ class SocketConnection:
                     failed = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                     if not failed:
                         transport.tune(made)
-                        self._exchange = HttpExchange(endpoint)
+                        self._exchange = transport.HttpExchange(endpoint)
                         return made
                     error = OSError(failed, os.strerror(failed))
             except OSError as refused:
@@ -338,7 +329,7 @@ class SocketConnection:
             seconds = 0.0 if self._closing else max(0.0, deadline - clock.monotonic())
             ready = selector.select(seconds)
             if self._closing or any(key is bell for key, _ in ready):
-                raise ConnectionClosed
+                raise transport.ConnectionClosed
             return bool(ready)
 
     def _hang_up(self) -> None:

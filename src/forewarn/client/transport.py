@@ -331,18 +331,22 @@ class AnyClient(Generic[C]):
 class AnyAnswers(Generic[C, T]):
     """What a watcher takes from one answer after another."""
 
-    def __init__(self, connection: C, watcher: Watcher, on_trouble: OnTrouble | None) -> None:
+    def __init__(
+        self,
+        connection: C,
+        watcher: Watcher,
+        take: Callable[[], T | None],
+        on_trouble: OnTrouble | None,
+    ) -> None:
         self._connection = connection
         self._watcher = watcher
+        self._take = take
         self._on_trouble = on_trouble
-
-    @abstractmethod
-    def _take(self) -> T | None: ...
 
     def _next(self) -> T | Question | Pause:
         """Return the next one, or what to do to get it."""
-        while (trouble := self._watcher.next_trouble()) is not None:
-            self._report(trouble)
+        while self._watcher.troubles:
+            self._report(self._watcher.troubles.popleft())
         taken = self._take()
         return self._watcher.step(clock_reading()) if taken is None else taken
 
@@ -367,9 +371,6 @@ class AnyWatch(AnyAnswers[C, Change]):
         """
         return self._watcher.since
 
-    def _take(self) -> Change | None:
-        return self._watcher.take()
-
 
 class AnyDocuments(AnyAnswers[C, Document]):
     """What `Documents` and `AsyncDocuments` share."""
@@ -383,9 +384,6 @@ class AnyDocuments(AnyAnswers[C, Document]):
     def looks(self) -> int:
         """How many good answers came, those without anything new included."""
         return self._watcher.looks
-
-    def _take(self) -> Document | None:
-        return self._watcher.take_document()
 
 
 def request(  # noqa: PLR0913 - all but the first two by name

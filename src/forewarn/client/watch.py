@@ -145,7 +145,8 @@ class Watcher:
         self._filter = wanted or EventFilter()
         self._whole = not wanted
         self._state = WatchState() if since is None else read_state(since, at)
-        self._troubles: deque[event.Trouble] = deque()
+        self.troubles: deque[event.Trouble] = deque()
+        """Reports of trouble, to be taken from the left."""
         self._reason = event.OVER
         self._held_back: ReadDocument | None = None
         """A document that lists less than the one before, until a second one confirms it."""
@@ -212,10 +213,6 @@ class Watcher:
         self._shown = listed
         return event.Document(incarnation=self._incarnation, events=listed)
 
-    def next_trouble(self) -> event.Trouble | None:
-        """Return the next report of trouble; None if there is none."""
-        return self._troubles.popleft() if self._troubles else None
-
     def step(self, at: ClockReading) -> Question | Pause:
         """Return what to do now, once every change is taken."""
         assert not self._state.pending  # the next document is compared with what was told
@@ -281,7 +278,7 @@ class Watcher:
     def _nothing_new(self, reply: Reply, attempt: Attempt) -> None:
         self._fine(attempt.at)
         # Forewarn ends a wait early for a machine that has to ask again (protocol.md section 10).
-        self._found_waiting(attempt, waits=applied_seconds(reply, 0.0) > 0)
+        self._found_waiting(attempt, waits=applied_seconds(reply) > 0)
         self._ask_next(attempt, changes=())
 
     def _document(self, listing: Listing, reply: Reply, attempt: Attempt) -> None:
@@ -291,7 +288,7 @@ class Watcher:
         tag = responses.header(reply, b"etag")
         if tag is None and listing.incarnation is not None:
             tag = b"%d" % listing.incarnation
-        if attempt.held and applied_seconds(reply, 0.0) > 0:
+        if attempt.held and applied_seconds(reply) > 0:
             self._found_waiting(attempt, waits=True)
         elif attempt.held and tag == self._tag:
             self._found_waiting(attempt, waits=False)
@@ -335,9 +332,6 @@ class Watcher:
             self._read([self._held_back])
             self._held_back = None
         self._looks_again = False
-        self._back_off(failure, attempt)
-
-    def _back_off(self, failure: FailedAnswer, attempt: Attempt) -> None:
         self._failures += 1
         pause = self._session.pause(self._failures, failure, attempt.chance)
         self._next_at = attempt.at.monotonic + pause.seconds
@@ -352,7 +346,7 @@ class Watcher:
             self._say(event.OVER, "the endpoint answers again")
 
     def _say(self, reason: str, message: str) -> None:
-        self._troubles.append(event.Trouble(reason=reason, message=message))
+        self.troubles.append(event.Trouble(reason=reason, message=message))
 
     def _ask_next(self, attempt: Attempt, *, changes: Sequence[PendingChange]) -> None:
         """Set the time of the next question: at the pace of polls, counted from the last one.
@@ -471,10 +465,10 @@ def _bare(name: str) -> str:
     return text.lower(name.removeprefix(codec.PREVIEW_PREFIX))
 
 
-def applied_seconds(reply: Reply, otherwise: float) -> float:
-    """Return how long a server says that it would wait (RFC 7240, section 3), if it says so."""
+def applied_seconds(reply: Reply) -> float:
+    """Return how long a server says that it would wait (RFC 7240, section 3); 0 if it does not."""
     match = re.search(_WAIT, responses.header(reply, b"preference-applied") or b"")
-    return float(match[1]) if match else otherwise
+    return float(match[1]) if match else 0.0
 
 
 _WAIT: Final = rb"(?i)\bwait *= *\"?(\d{1,6})\b"

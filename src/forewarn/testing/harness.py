@@ -30,7 +30,6 @@ from forewarn.maintenance.model import (
     Machine,
     Operation,
     Policy,
-    Scope,
     Sighting,
     StartCause,
     key,
@@ -287,29 +286,18 @@ class Harness:
         self._need_server()
         return tolerant.listing(self._documents.page(scope, version).body)
 
-    def scopes(self) -> dict[str, Scope]:
-        """Return all scopes as they were committed."""
+    def look(self, question: Callable[[Reading], Answer]) -> Answer:
+        """Return what the store answers, as it was committed."""
         with self._store.read() as reading:
-            return reading.scopes()
-
-    def machines(self) -> dict[str, Machine]:
-        """Return all machines as they were committed."""
-        with self._store.read() as reading:
-            return reading.machines()
+            return question(reading)
 
     def machine(self, name: str) -> Machine | None:
         """Return a machine by its name, None if there is none."""
-        return self.machines().get(model.key(name))
+        return self.look(lambda reading: reading.machines().get(model.key(name)))
 
     def operation(self, operation_id: str) -> Operation | None:
-        """Return an operation as it was committed, None if there is none."""
-        with self._store.read() as reading:
-            return reading.operations([operation_id]).get(operation_id)
-
-    def maintenance(self, number: int) -> model.Maintenance | None:
-        """Return a maintenance, None if there is none."""
-        with self._store.read() as reading:
-            return reading.maintenances([number]).get(number)
+        """Return an operation, None if there is none."""
+        return self.look(lambda reading: reading.operations([operation_id]).get(operation_id))
 
     def current_alerts(self) -> list[alerts.Alert]:
         """Return the alerts."""

@@ -276,7 +276,20 @@ def _operates(request: Callable[["Plane"], "Future[Any]"]) -> Statement:
     return _acts(lambda harness: harness.ask(request))
 
 
-def _steers(words: "_Words", by: str, verb: str) -> Statement:
+def _commands(words: "_Words", by: str, verb: str) -> Statement | None:
+    match verb:
+        case "applies":
+            words.need("fleet")
+            return None
+        case "trusts":
+            words.need("the", "clock")
+            return _acts(lambda harness: harness.trust_clock())
+        case "removes":
+            machines = words.names("the machines to remove")
+            return _operates(lambda plane: plane.remove_machines(machines))
+        case "resumes":
+            number = words.number(A_MAINTENANCE)
+            return _operates(lambda plane: plane.resume(number, by=by))
     reference = words.reference()
     match verb:
         case "cancels":
@@ -291,11 +304,6 @@ def _steers(words: "_Words", by: str, verb: str) -> Statement:
     return _operates(lambda plane: plane.postpone(reference, to, by=by))
 
 
-def _resumes(words: "_Words", by: str, _: str) -> Statement:
-    number = words.number(A_MAINTENANCE)
-    return _operates(lambda plane: plane.resume(number, by=by))
-
-
 def _holds(words: "_Words", by: str, verb: str) -> Statement:
     kind = words.one_of(HoldKind, "what it concerns")
     name = "" if kind is HoldKind.EVERYTHING else words.name(f"the name of the {kind}")
@@ -305,32 +313,18 @@ def _holds(words: "_Words", by: str, verb: str) -> Statement:
     return _operates(lambda plane: plane.hold(kind, name, reason=reason, by=by))
 
 
-def _removes(words: "_Words", _: str, __: str) -> Statement:
-    machines = words.names("the machines to remove")
-    return _operates(lambda plane: plane.remove_machines(machines))
-
-
-def _applies(words: "_Words", _: str, __: str) -> None:
-    words.need("fleet")
-
-
-def _trusts(words: "_Words", _: str, __: str) -> Statement:
-    words.need("the", "clock")
-    return _acts(lambda harness: harness.trust_clock())
-
-
 _VERBS: Final[dict[str, Callable[["_Words", str, str], Statement | None]]] = {
     "schedules": _schedules,
-    "cancels": _steers,
-    "approves": _steers,
-    "acknowledges": _steers,
-    "resumes": _resumes,
-    "postpones": _steers,
+    "cancels": _commands,
+    "approves": _commands,
+    "acknowledges": _commands,
+    "resumes": _commands,
+    "postpones": _commands,
     "holds": _holds,
     "releases": _holds,
-    "removes": _removes,
-    "applies": _applies,
-    "trusts": _trusts,
+    "removes": _commands,
+    "applies": _commands,
+    "trusts": _commands,
 }
 """What an operator does."""
 
@@ -402,14 +396,14 @@ def _expectation(words: "_Words") -> Statement:
 
 
 def _incarnation(harness: "Harness", name: str, number: int) -> str:
-    scope = harness.scopes().get(name.lower())
+    scope = harness.look(lambda reading: reading.scopes()).get(name.lower())
     if scope is None:
         return f"there is no scope {name}"
     return "" if scope.incarnation == number else f"the incarnation is {scope.incarnation}"
 
 
 def _rolling(harness: "Harness", number: int, state: RollingState) -> str:
-    maintenance = harness.maintenance(number)
+    maintenance = harness.look(lambda reading: reading.maintenances([number])).get(number)
     if maintenance is None:
         return f"there is no maintenance {number}"
     states = {rolling.state for rolling in maintenance.rolling_updates}

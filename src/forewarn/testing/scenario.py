@@ -115,10 +115,10 @@ class _Play:
         if not self._harness.up:
             return []
         members: dict[str, list[str]] = {}
-        for machine in self._harness.machines().values():
+        for machine in self._harness.look(lambda reading: reading.machines()).values():
             members.setdefault(machine.scope, []).append(machine.name)
         changes = []
-        for key, scope in self._harness.scopes().items():
+        for key, scope in self._harness.look(lambda reading: reading.scopes()).items():
             listing = self._harness.reads(key, versions.NEWEST)
             read = msgspec.convert(listing, document.Document, from_attributes=True)
             before = self._seen.get(key, document.Document(incarnation=0))

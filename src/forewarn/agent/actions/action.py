@@ -11,6 +11,7 @@ import socket
 import string
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -28,6 +29,9 @@ VARIABLE_PREFIX: Final = "FOREWARN_"
 MAX_VARIABLE: Final = 64 * 1024
 """The longest variable of a program, in bytes: the kernel refuses 128 KiB. A longer value is in
 the JSON on standard input only."""
+
+MAX_FILE: Final = 64 * 1024
+"""The most that is read of a file, in bytes."""
 
 S = TypeVar("S", bound=ActionSettings)
 
@@ -208,26 +212,30 @@ class LogAction(Action[LogSettings]):
         return ""
 
 
-CLASSES: Final = {
-    "command": ("program", "CommandAction"),
-    "service": ("program", "ServiceAction"),
-    "signal": ("program", "SignalAction"),
-    "ready": ("action", "ReadyAction"),
-    "haproxy": ("haproxy", "HaproxyAction"),
-    "http": ("http", "HttpAction"),
-    "notify": ("notify", "NotifyAction"),
-    "log": ("action", "LogAction"),
+MODULES: Final = {
+    **dict.fromkeys(("command", "service", "signal"), "program"),
+    **dict.fromkeys(("ready", "log"), "action"),
 }
-"""The module and class of each kind."""
+"""The module of a kind that is not in the module of its own name."""
 
 
 def load(run: ActionRun) -> Action[Any]:
     """Return the implementation of a run's action."""
-    action = run.begun.action
-    module, name = CLASSES[action.kind]
-    loaded = importlib.import_module(f"forewarn.agent.actions.{module}")
-    made: Action[Any] = getattr(loaded, name)(run, action.settings)
+    kind = run.begun.action.kind
+    module = importlib.import_module(f"forewarn.agent.actions.{MODULES.get(kind, kind)}")
+    made: Action[Any] = getattr(module, f"{kind.capitalize()}Action")(
+        run, run.begun.action.settings
+    )
     return made
+
+
+def contents(file: str) -> bytes:
+    """Return what a file of the settings holds, 64 KiB at most: a secret, addresses, a number."""
+    try:
+        with Path(file).open("rb") as opened:
+            return opened.read(MAX_FILE)
+    except OSError as error:
+        raise ActionFailed(f"cannot read {file}: {error.strerror}") from error
 
 
 def hang_up(connection: socket.socket | None) -> None:

@@ -1,12 +1,11 @@
 """Sends an HTTP request: a method, headers, a body made from a template. No proxy, no redirect."""
 
 import socket
-from pathlib import Path
 from typing import Final
 
 from forewarn.agent import action_settings
 from forewarn.agent.action_settings import Body, HttpSettings
-from forewarn.agent.actions.action import Action, ActionFailed, ActionStopped, hang_up
+from forewarn.agent.actions.action import Action, ActionFailed, ActionStopped, contents, hang_up
 from forewarn.client import transport
 from forewarn.client.transport import RequestFailed
 
@@ -15,9 +14,6 @@ ANSWER_SECONDS: Final = 30.0
 
 SHOWN: Final = 200
 """How much of an answer is shown, in characters."""
-
-SECRET_BYTES: Final = 64 * 1024
-"""The largest file that a header's value is read from."""
 
 
 class HttpAction(Action[HttpSettings]):
@@ -65,12 +61,7 @@ class HttpAction(Action[HttpSettings]):
     def _headers(self) -> dict[str, str]:
         headers = dict(self.settings.headers)
         for name, file in self.settings.header_files.items():
-            try:
-                with Path(file).open("rb") as opened:
-                    headers[name] = opened.read(SECRET_BYTES).decode("latin-1").strip()
-            except OSError as error:
-                message = f"cannot read the value of {name} in {file}: {error.strerror}"
-                raise ActionFailed(message) from error
+            headers[name] = contents(file).decode("latin-1").strip()
             if not action_settings.is_header_value(headers[name]):
                 raise ActionFailed(f"the value of {name} in {file} is not one line of text")
         return headers

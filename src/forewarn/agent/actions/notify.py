@@ -2,19 +2,16 @@
 
 import importlib.util
 import sys
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from forewarn.agent.action_settings import NotifySettings
 from forewarn.agent.actions import program
-from forewarn.agent.actions.action import Action, ActionFailed
+from forewarn.agent.actions.action import Action, ActionFailed, contents
 
 MODULE: Final = "forewarn.agent.actions.notify"
 MISSING: Final = "notify needs apprise: pip install 'forewarn[notify]'"
-FILE_BYTES: Final = 64 * 1024
-"""The largest file of addresses."""
 
 
 def installed() -> bool:
@@ -34,12 +31,7 @@ class NotifyAction(Action[NotifySettings]):
     def _send(self, template: str) -> str:
         if not installed():
             raise ActionFailed(MISSING)
-        file = self.settings.urls_file
-        try:
-            with Path(file).open("rb") as opened:
-                lines = opened.read(FILE_BYTES).decode("utf-8", "replace").splitlines()
-        except OSError as error:
-            raise ActionFailed(f"cannot read {file}: {error.strerror}") from error
+        lines = contents(self.settings.urls_file).decode("utf-8", "replace").splitlines()
         addresses = [s for s in map(str.strip, lines) if s and not s.startswith("#")]
         content = {
             "addresses": addresses,

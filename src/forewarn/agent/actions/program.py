@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from forewarn.agent.action_settings import CommandSettings, ServiceSettings, SignalSettings
-from forewarn.agent.actions.action import Action, ActionFailed, ActionRun, ActionStopped
+from forewarn.agent.actions.action import Action, ActionFailed, ActionRun, ActionStopped, contents
 
 GRACE_SECONDS: Final = 10.0
 """Between SIGTERM and SIGKILL: a program's time to put things in order."""
@@ -237,10 +237,7 @@ class SignalAction(Action[SignalSettings]):
                 raise ActionFailed(f"{self.settings.unit} has no main process")
             return pid
         file = self.settings.pid_file
-        try:
-            text = Path(file).read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ActionFailed(f"cannot read {file}: {error}") from error
+        text = contents(file).decode("ascii", "replace").strip()
         if not text.isdigit() or int(text) < 2:
             raise ActionFailed(f"{file} holds {text[:20]!r}: expected a process's number")
         return int(text)
