@@ -3,7 +3,8 @@
     main         all commands, and how their errors are printed
     serve        `forewarn serve` and `restore-check`
     fleet        `forewarn fleet`
-    fleet_file   reads a fleet file, and names its entries in errors
+    fleet_file   reads and writes fleet files, and names their entries in errors
+    fleet_libvirt  `forewarn fleet import` and `tag`
     maintenance  `forewarn schedule` and `forewarn maintenance`
     events       `forewarn events`, `approve`, `cancel` and `postpone`
     holds        `forewarn hold` and `release`

@@ -43,7 +43,7 @@ def apply(
         answer = service.put("/v1/fleet", fleet.body, **options)
     except Failed as failed:
         raise fleet.blamed(failed) from failed
-    _show_change(answer)
+    show_change(answer)
 
 
 @app.command("list")
@@ -113,7 +113,7 @@ def remove(
 
     If one is unknown, or has a live event, none is removed.
     """
-    _show_change(service.delete("/v1/fleet/machines", name=names))
+    show_change(service.delete("/v1/fleet/machines", name=names))
 
 
 def _suggestion(service: OperatorClient, name: str) -> str:
@@ -129,7 +129,8 @@ def _suggestion(service: OperatorClient, name: str) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ": see 'forewarn fleet list'"
 
 
-def _show_change(answer: Answer) -> None:
+def show_change(answer: Answer) -> None:
+    """Print what applying a fleet changed, with warnings on stderr."""
     answer.show(_draw_change)
     for warning in answer.tree()["warnings"]:
         output.note(f"warning: {warning}")

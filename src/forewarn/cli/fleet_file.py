@@ -1,4 +1,4 @@
-"""Reads a fleet file, and adds the names of file and entry to the errors of the service.
+"""Reads and writes fleet files, and adds the names of file and entry to the service's errors.
 
 The service checks the fleet, so that only one release decides. Its error has the place in the file.
 """
@@ -7,9 +7,12 @@ import json
 import re
 import tomllib
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from forewarn.cli.exits import ExitStatus, Failed, read_text
+
+if TYPE_CHECKING:
+    from forewarn.maintenance.fleet import Fleet
 
 MAX_FILE: Final = 256 * 1024 * 1024
 """The most bytes of a fleet file: more than the largest fleet needs."""
@@ -90,3 +93,44 @@ def read(file: str) -> FleetFile:
     except ValueError as error:
         message = f"{shown} has nan or inf: expected a number"
         raise Failed(ExitStatus.USAGE, message) from error
+
+
+def written(fleet: "Fleet") -> str:
+    """Return a fleet as TOML, with one machine a line and nothing that is the default."""
+    lines = []
+    for table in fleet.__struct_fields__:
+        for entry in getattr(fleet, table):
+            given = _given(entry)
+            machines = given.pop("machines", ())
+            lines += ["", f"[[{table}]]", *(f"{name} = {_toml(v)}" for name, v in given.items())]
+            if machines:
+                lines += ["machines = [", *(f"  {_toml(_given(one))}," for one in machines), "]"]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _given(entry: Any) -> dict[str, Any]:  # noqa: ANN401 - an entry of any table
+    """Return the fields of an entry that are not the default's."""
+    import msgspec
+
+    found = {}
+    for field in msgspec.structs.fields(entry):
+        value = getattr(entry, field.name)
+        factory = field.default_factory
+        default = field.default if factory is msgspec.NODEFAULT else factory()
+        if value != default:
+            found[field.name] = value
+    return {name: found[name] for name in sorted(found, key=lambda name: name != "name")}
+
+
+def _toml(value: object) -> str:
+    """Return a value as TOML has it; its strings are JSON's."""
+    if isinstance(value, dict):
+        pairs = (f"{_key(name)} = {_toml(each)}" for name, each in value.items())
+        return "{ " + ", ".join(pairs) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return str(value).lower() if isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)

@@ -14,7 +14,7 @@ from forewarn.cli import (
     agent,
     alerts,
     events,
-    fleet,
+    fleet_libvirt,
     holds,
     maintenance,
     operations,
@@ -33,7 +33,7 @@ TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 
 COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "serve": serve.serve,
-    "fleet": fleet.app,
+    "fleet": fleet_libvirt.app,
     "schedule": maintenance.schedule,
     "maintenance": maintenance.app,
     "events": events.events,

@@ -184,10 +184,7 @@ class OperatorClient:
     @functools.cached_property
     def _settings(self) -> "settings.Settings":
         """The settings of the service: its addresses and its token file."""
-        from forewarn.server import settings
-
-        with settings_are_usable():
-            return settings.load(None, os.environ)
+        return settings_in_use()
 
     def _token(self) -> str:
         """Return the token that the service wrote for TCP; `""` if there is none."""
@@ -244,6 +241,14 @@ class OperatorClient:
             )
             return Failed(ExitStatus.UNREACHABLE, message)
         return Failed(OF_CODE[code], message, facts)
+
+
+def settings_in_use() -> "settings.Settings":
+    """Return the settings that the service has if no option names a file."""
+    from forewarn.server import settings
+
+    with settings_are_usable():
+        return settings.load(None, os.environ)
 
 
 def who() -> str:

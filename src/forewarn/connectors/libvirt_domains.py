@@ -141,7 +141,11 @@ def tag_xml(tag: dict[str, str]) -> str:
 
 
 class Unanswered(Exception):  # noqa: N818 - what a host did
-    """A question has no answer; the message is for the operator."""
+    """A question has no answer; the message is for the operator, `code` for its caller."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class HostConnection:
@@ -352,10 +356,11 @@ def write_tag(library: Untyped) -> None:
     found = [(host, domain) for host in hosts for domain in host.matching(name)]
     uuids = sorted({domain.UUIDString() for _, domain in found})
     if not found:
-        asked_hosts = ", ".join(host.name for host in hosts)
-        raise Unanswered(f"no domain with the name or UUID {name!r} on {asked_hosts}")
+        where = ", ".join(host.name for host in hosts)
+        raise Unanswered(f"no domain with the name or UUID {name!r} on {where}", "not-found")
     if len(uuids) > 1:
-        raise Unanswered(f"several domains are named {name!r}: give one UUID of {', '.join(uuids)}")
+        message = f"several domains are named {name!r}: give one UUID of {', '.join(uuids)}"
+        raise Unanswered(message, "ambiguous")
     # Where it runs first: a definition elsewhere may be older.
     found.sort(key=lambda pair: not pair[1].isActive())
     tag = found[0][0].read_tag(found[0][1]) or {}
@@ -390,7 +395,7 @@ def main(arguments: list[str]) -> int:
         else:
             list_hosts(library, arguments[1:])
     except (Unanswered, library.libvirtError) as error:
-        say({"error": str(error)})
+        say({"error": str(error), "code": getattr(error, "code", "")})
         return 1
     return 0
 

@@ -12,6 +12,7 @@ transaction's body may run twice. Imports only `vocabulary`.
     working_set  the values that one decision reads and replaces
     planner      what a request becomes
     fleet        the fleet file, and what applying one changes
+    domains      the fleet that libvirt's domains are
     alerts       what needs an operator
     invariants   what must hold of every snapshot
 """

@@ -32,6 +32,12 @@ TOKEN_NAME: Final = "operator.token"  # noqa: S105 - a file's name
 STATE_NAME: Final = "commands"
 SIMULATED_HOSTS_NAME: Final = "simulated-hosts.json"
 
+MAX_HOSTS: Final = 100
+"""The most libvirt hosts that one service watches: each is a process of 8 MB."""
+
+MAX_TEXT: Final = 256
+"""The most characters of a host's name, as in the fleet file."""
+
 MAX_LIMIT: Final = 2**31
 """The largest limit of the guest plane: a larger one would not limit anything."""
 
@@ -181,6 +187,36 @@ class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     command: CommandConnectorSettings = CommandConnectorSettings()
 
 
+class FleetLibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The libvirt hosts that the fleet is on."""
+
+    sync: bool = False
+    """Whether the service watches the hosts: a machine that moves has its new host in the fleet,
+    and one that crashes has an unforeseen Reboot. By default it connects to no host."""
+    python: str = ""
+    """The Python with the module `libvirt` that reads the hosts: `"/usr/bin/python3"` with Debian's
+    `python3-libvirt`. `""` is the service's own."""
+    uris: dict[str, str] = {}
+    """The hosts' libvirt URIs, each by the name that the fleet has for the host."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no host."""
+        if len(self.uris) > MAX_HOSTS:
+            raise FieldError("uris", f"{len(self.uris)} hosts, at most {MAX_HOSTS} allowed")
+        for name, uri in self.uris.items():
+            if not name or len(name) > MAX_TEXT or not name.isprintable():
+                raise FieldError("uris", f"invalid host name {name[:MAX_TEXT]!r}")
+            if ":" not in uri or not uri.isprintable():
+                message = f"invalid URI {uri!r} of {name}: expected one as 'qemu+ssh://h1/system'"
+                raise FieldError("uris", message)
+
+
+class FleetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the fleet is."""
+
+    libvirt: FleetLibvirtSettings = FleetLibvirtSettings()
+
+
 class ClockSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The service's time."""
 
@@ -198,8 +234,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     guest: GuestSettings = GuestSettings()
     rules: RulesSettings = RulesSettings()
     connector: ConnectorSettings = ConnectorSettings()
+    fleet: FleetSettings = FleetSettings()
     clock: ClockSettings = ClockSettings()
     log: Log = Log()
+
+    @property
+    def hypervisors(self) -> dict[str, str]:
+        """The URIs of the fleet's libvirt hosts, by name."""
+        return self.fleet.libvirt.uris
+
+    @property
+    def libvirt_python(self) -> str:
+        """The Python that has the module `libvirt`; `""` is this process's."""
+        return self.fleet.libvirt.python
 
 
 def load(path: Path | None, environment: Mapping[str, str]) -> Settings:

@@ -162,6 +162,7 @@ class MachineView(Value, frozen=True, kw_only=True):
     last_seen: LastSeen | None
     """Null for a machine that has not asked since the service started."""
     events: tuple[str, ...]
+    vm_id: str
 
 
 class MachinePage(ListPage, frozen=True, kw_only=True):
@@ -173,7 +174,6 @@ class MachinePage(ListPage, frozen=True, kw_only=True):
 class MachineDetail(MachineView, frozen=True, kw_only=True):
     """A machine with all that is known of it."""
 
-    vm_id: str
     role: str
     tags: dict[str, str]
     profile: dict[str, str]

@@ -1,0 +1,285 @@
+"""What hypervisors tell of their domains, and the fleet that these are.
+
+A domain's UUID is its machine's vm_id. Its scope, update domain and name are those of its tag, else
+those that the fleet has, else it is a standalone machine with the domain's name. Whoever controls a
+machine's address controls its approvals, so the address comes only from what the guest cannot
+choose: the filter that lets it send from one address only, the network's reservation for its MAC
+address, the tag. Never from what the guest says or sends.
+"""
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from forewarn.maintenance import fleet
+from forewarn.maintenance.model import Scope, key
+from forewarn.vocabulary import ScopeKind
+
+PRESENCE = ("running", "paused", "handover")
+"""The states of a domain that has memory on its host, the clearest first."""
+
+IMPORTED = frozenset({ScopeKind.MACHINE, ScopeKind.AVAILABILITY_SET})
+"""The kinds of scopes that an import writes: in others a machine's name follows from its place."""
+
+
+class Tag(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What `forewarn fleet tag` wrote into a domain's metadata."""
+
+    scope: str = ""
+    update_domain: str = msgspec.field(name="update-domain", default="")
+    name: str = ""
+    address: str = ""
+
+
+class NetworkInterface(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One network interface of a domain."""
+
+    mac: str = ""
+    ip: str = ""
+    """The parameter IP of its filter."""
+    enforced: bool = False
+    """Whether that filter lets the guest send from this address only."""
+    reserved: str = ""
+    """The address that the network reserves for its MAC address."""
+
+
+class Domain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A domain as its host tells of it; some fields are only in a full list."""
+
+    uuid: str
+    name: str
+    state: str
+    """`running`, `paused`, `handover` (paused by its own migration), `off`, `crashed`, `gone`."""
+    reason: str = ""
+    """Why it is off."""
+    tagged: bool = False
+    migrating: bool = False
+    """Whether a migration of it is under way, where that was asked."""
+    tag: Tag | None = None
+    interfaces: tuple[NetworkInterface, ...] = ()
+
+    @property
+    def present(self) -> bool:
+        """Whether it has memory on its host."""
+        return self.state in PRESENCE
+
+
+class KnownMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine that the fleet has already."""
+
+    scope: str
+    """Its scope's name."""
+    kind: ScopeKind
+    entry: fleet.NamedMachine
+
+
+class KnownFleet(msgspec.Struct, frozen=True, kw_only=True):
+    """What the fleet has already, which an import keeps where domains say nothing else."""
+
+    machines: dict[str, KnownMachine] = {}
+    """By vm_id."""
+    scopes: dict[str, Scope] = {}
+    """By key, those that the domains may be in."""
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """The fleet that domains are."""
+
+    fleet: fleet.Fleet
+    warnings: tuple[str, ...]
+    """What was left out, or is not enforced, for people."""
+
+
+def fleet_of(
+    hosts: Mapping[str, Sequence[Domain]],
+    known: KnownFleet = KnownFleet(),  # noqa: B008 - frozen
+) -> Imported:
+    """Return the domains of these hosts as a fleet file.
+
+    Args:
+        hosts: Each host's domains, by the name that the fleet has for it.
+        known: The fleet as it is, for a file that is applied to it.
+    """
+    build = _Import(known)
+    for host, domain in _one_a_machine(hosts, build.warnings):
+        build.add(host, domain)
+    return build.imported()
+
+
+def _one_a_machine(
+    hosts: Mapping[str, Sequence[Domain]], warnings: list[str]
+) -> Iterator[tuple[str, Domain]]:
+    """Yield each domain once: where it runs, if several hosts have it."""
+    places: dict[str, list[tuple[str, Domain]]] = {}
+    for host, domains in hosts.items():
+        for domain in domains:
+            places.setdefault(domain.uuid, []).append((host, domain))
+
+    def rank(place: tuple[str, Domain]) -> int:
+        state = place[1].state
+        return PRESENCE.index(state) if state in PRESENCE else len(PRESENCE)
+
+    for found in places.values():
+        found.sort(key=rank)
+        running = [host for host, domain in found if domain.state == "running"]
+        host, domain = found[0]
+        if len(running) > 1:
+            warnings.append(f"{domain.name} runs on {' and '.join(running)}: stop one of them")
+        elif len(found) > 1 and not domain.present:
+            others = ", ".join(each for each, _ in found)
+            warnings.append(f"{domain.name} is off and defined on {others}: {host} was taken")
+        yield host, domain
+
+
+class _Import:
+    """A fleet file that is being made."""
+
+    def __init__(self, known: KnownFleet) -> None:
+        self.warnings: list[str] = []
+        self._known = known
+        self._names = {key(each.entry.name): uuid for uuid, each in known.machines.items()}
+        self._addresses: dict[str, str] = {}
+        self._alone: list[fleet.StandaloneMachine] = []
+        self._sets: dict[str, tuple[str, list[fleet.NamedMachine]]] = {}
+
+    def add(self, host: str, domain: Domain) -> None:
+        """Add a domain's machine, or warn why it is left out."""
+        known = self._known.machines.get(domain.uuid)
+        tag = domain.tag or Tag()
+        name = self._name(host, domain, known)
+        if not name:
+            return
+        if known and known.kind not in IMPORTED:
+            self._warn(name, f"is left as it is, for {known.scope} is a {known.kind}")
+            return
+        scope, kind = tag.scope, ScopeKind.AVAILABILITY_SET
+        if not scope and known:
+            scope, kind = known.scope, known.kind
+        present = self._known.scopes.get(key(scope)) if scope else None
+        if present and present.kind not in IMPORTED:
+            self._warn(name, f"is left out, for {scope} is a {present.kind}: apply a file with it")
+            return
+        if scope and not fleet.NAME.fullmatch(scope):
+            self._warn(name, f"is left out, for its tag has the invalid scope {scope[:80]!r}")
+            return
+        entry = known.entry if known else fleet.NamedMachine(name=name, vm_id=domain.uuid)
+        alone = not scope or kind is ScopeKind.MACHINE
+        domain_number = None if alone else self._update_domain(name, tag)
+        if domain_number is None and known and key(known.scope) == key(scope) and not alone:
+            domain_number = entry.update_domain
+        entry = fleet.replace(
+            entry,
+            host=host,
+            address=self._address(name, domain, entry.address),
+            update_domain=domain_number,
+        )
+        if alone:
+            own = self._scope(entry.name, ScopeKind.MACHINE)
+            standalone = fleet.StandaloneMachine(
+                **msgspec.structs.asdict(entry),
+                priority=own.priority,
+                automatically_approve=own.automatically_approve,
+            )
+            self._alone.append(standalone)
+        else:
+            self._sets.setdefault(key(scope), (scope, []))[1].append(entry)
+
+    def imported(self) -> Imported:
+        """Return the fleet file and what there is to say about it."""
+        sets = []
+        for scope, machines in self._sets.values():
+            own = self._scope(scope, ScopeKind.AVAILABILITY_SET)
+            highest = max((machine.update_domain or 0) for machine in machines)
+            sets.append(
+                fleet.AvailabilitySet(
+                    name=own.name,
+                    update_domains=max(own.update_domains, highest + 1),
+                    automatically_approve=own.automatically_approve,
+                    queue=own.queue,
+                    settle_seconds=own.settle_seconds,
+                    machines=tuple(machines),
+                )
+            )
+        return Imported(
+            fleet=fleet.Fleet(availability_set=tuple(sets), machine=tuple(self._alone)),
+            warnings=tuple(self.warnings),
+        )
+
+    def _scope(self, name: str, kind: ScopeKind) -> Scope:
+        """Return a scope as the fleet has it, or a new one with the defaults of a fleet file."""
+        domains = fleet.AvailabilitySet(name=name).update_domains
+        new = Scope(name=name, kind=kind, update_domains=domains)
+        return self._known.scopes.get(key(name), new)
+
+    def _warn(self, name: str, what: str) -> None:
+        self.warnings.append(f"{name} {what}")
+
+    def _name(self, host: str, domain: Domain, known: KnownMachine | None) -> str:
+        """Return a machine's name; `""` where it is left out."""
+        asked = domain.tag.name if domain.tag else ""
+        if known:
+            if asked and key(asked) != key(known.entry.name):
+                self._warn(
+                    known.entry.name,
+                    f"keeps its name, although its tag says {asked!r}: to rename it, remove it "
+                    "from the fleet first",
+                )
+            return known.entry.name
+        name = asked or domain.name
+        if not fleet.NAME.fullmatch(name):
+            self._warn(
+                f"{name[:80]!r} on {host}",
+                "is left out, for no machine can have this name: "
+                f"'forewarn fleet tag {domain.uuid} --name NAME' gives it one",
+            )
+            return ""
+        if self._names.setdefault(key(name), domain.uuid) != domain.uuid:
+            self._warn(
+                f"{name} on {host}",
+                "is left out, for another machine has its name: "
+                f"'forewarn fleet tag {domain.uuid} --name NAME' gives it one",
+            )
+            return ""
+        return name
+
+    def _update_domain(self, name: str, tag: Tag) -> int | None:
+        text = tag.update_domain
+        if not text:
+            return None
+        if not (text.isascii() and text.isdigit()) or int(text) >= fleet.MAX_UPDATE_DOMAINS:
+            self._warn(name, f"gets an update domain, for its tag has the invalid {text[:80]!r}")
+            return None
+        return int(text)
+
+    def _address(self, name: str, domain: Domain, known: str) -> str:
+        """Return a machine's address, in the order of who vouches for it."""
+        interfaces = domain.interfaces
+        sources = [
+            *((each.ip, each.enforced, "its filter's") for each in interfaces if each.enforced),
+            *((each.reserved, False, "its network's") for each in interfaces),
+            *((each.ip, False, "its filter's") for each in interfaces),
+            (domain.tag.address if domain.tag else "", False, "its tag's"),
+        ]
+        for text, enforced, whose in sources:
+            if not text:
+                continue
+            try:
+                address = str(ipaddress.ip_address(text))
+            except ValueError:
+                self._warn(name, f"has no address from {whose} {text[:80]!r}, which is not one")
+                continue
+            other = self._addresses.setdefault(address, name)
+            if other != name:
+                self._warn(name, f"has no address, for {whose} {address} is that of {other}")
+                return known
+            if not enforced:
+                self._warn(
+                    name,
+                    f"has {whose} address {address}, which nothing enforces: another guest could "
+                    "take it, and approve in its name; see nwfilter's clean-traffic",
+                )
+            return address
+        if not known:
+            self._warn(name, "has no address, so it cannot read its events: tag it with --address")
+        return known

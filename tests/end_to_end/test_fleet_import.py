@@ -1,0 +1,237 @@
+"""A fleet from libvirt's domains: the command line, a real service, and hosts that are told."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors import hypervisor
+from end_to_end.running import Running
+from forewarn.cli.exits import ExitStatus
+
+FLEET = """
+[[availability_set]]
+name = "web"
+update_domains = 7
+automatically_approve = ["Reboot"]
+machines = [
+  { name = "web-0", host = "h1", address = "10.0.0.10", vm_id = "%s", tags = { role = "x" } },
+]
+[[scale_set]]
+name = "batch"
+machines = [{ index = 0, vm_id = "%s" }]
+"""
+IDS = [f"00000000-0000-4000-8000-00000000000{n}" for n in range(10)]
+
+TOLD = """#!{python}
+import json, sys, time
+told = json.load(open({file!r}))
+with open({asked!r}, "w") as asked:
+    json.dump([sys.argv[3:], sys.stdin.read()], asked)
+time.sleep(told.pop("sleep", 0))
+print(json.dumps(told))
+sys.exit(1 if "error" in told else 0)
+"""
+
+
+class Told:
+    """A Python that reads what hosts have from a file, instead of running our program."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file, self._asked = folder / "told.json", folder / "asked.json"
+        self.python = folder / "python"
+        names = {"file": str(self._file), "asked": str(self._asked)}
+        self.python.write_text(TOLD.format(python=sys.executable, **names))
+        self.python.chmod(0o755)
+
+    def tells(self, **told: Any) -> None:
+        self._file.write_text(json.dumps(told))
+
+    def has(self, **hosts: list[dict[str, Any]]) -> None:
+        self.tells(hosts=[{"hostname": name, "domains": found} for name, found in hosts.items()])
+
+    @property
+    def asked(self) -> tuple[list[str], str]:
+        arguments, given = json.loads(self._asked.read_text())
+        return arguments, given
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Told:
+    return Told(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def service(shared_folder: Path) -> Generator[Running]:
+    running = Running(shared_folder)
+    running.start()
+    try:
+        yield running
+    finally:
+        assert running.stop() == 0
+
+
+def domain(n: int, **more: Any) -> dict[str, Any]:
+    interface = {"mac": "", "ip": f"10.0.0.{10 + n}", "enforced": True, "reserved": ""}
+    found = {"uuid": IDS[n], "name": f"web-{n}", "state": "running", "interfaces": [interface]}
+    return found | more
+
+
+def tag(scope: str, update_domain: str = "") -> dict[str, str]:
+    return {"scope": scope, "update-domain": update_domain, "name": "", "address": ""}
+
+
+def call(service: Running, told: Told, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return service.call("fleet", *arguments, "--python", str(told.python))
+
+
+def test_an_imported_file_is_a_fleet_file(service: Running, told: Told, tmp_path: Path) -> None:
+    told.has(
+        h1=[domain(0, tag=tag("web", "1")), domain(1, tag=tag("web"))], lab=[domain(2, name="x")]
+    )
+    hosts = ("--libvirt", "qemu+ssh://h1/system", "--libvirt", "h2=qemu:///system?socket=/a=b")
+    printed = call(service, told, "import", *hosts)
+    assert printed.returncode == 0, printed.stderr
+    assert told.asked[0] == ["list", "qemu+ssh://h1/system", "qemu:///system?socket=/a=b"]
+    machine = {"host": "h1", "vm_id": IDS[0], "address": "10.0.0.10", "update_domain": 1}
+    assert tomllib.loads(printed.stdout) == {
+        "availability_set": [
+            {
+                "name": "web",
+                "machines": [
+                    {"name": "web-0", **machine},
+                    {"name": "web-1", "host": "h1", "vm_id": IDS[1], "address": "10.0.0.11"},
+                ],
+            }
+        ],
+        "machine": [{"name": "x", "host": "h2", "vm_id": IDS[2], "address": "10.0.0.12"}],
+    }
+    file = tmp_path / "fleet.toml"
+    written = call(service, told, "import", *hosts, "--out", str(file))
+    assert (written.returncode, written.stdout) == (0, "")
+    assert file.read_text() == printed.stdout
+    changed = service.document("fleet", "apply", str(file), "--dry-run")
+    assert changed["added"]["count"] == 3
+
+
+def test_an_applied_import_keeps_what_domains_do_not_say(service: Running, told: Told) -> None:
+    assert service.call("fleet", "apply", "-", stdin=FLEET % (IDS[0], IDS[3])).returncode == 0
+    moved = domain(0, interfaces=[], name="renamed")
+    told.has(h2=[moved, domain(1, tag=tag("web")), domain(3)])
+    tried = call(service, told, "import", "--libvirt", "x:///", "--dry-run", "--json")
+    change = json.loads(tried.stdout)
+    assert (change["dry_run"], change["added"]["names"]) == (True, ["web-1"])
+    assert change["changed"]["names"] == ["web-0"]
+    assert change["missing"]["names"] == ["batch_0"]
+    assert "batch_0" in tried.stderr
+    assert service.document("fleet", "show", "web-0")["host"] == "h1"
+    applied = call(service, told, "import", "--libvirt", "x:///", "--apply")
+    assert applied.returncode == 0, applied.stderr
+    found = service.document("fleet", "show", "web-0")
+    assert (found["host"], found["address"], found["tags"]) == ("h2", "10.0.0.10", {"role": "x"})
+    scope = service.document("fleet", "show", "web")
+    assert (scope["update_domains"], scope["automatically_approve"]) == (7, ["Reboot"])
+    again = call(service, told, "import", "--libvirt", "x:///", "--apply", "--json")
+    assert json.loads(again.stdout)["changed"]["count"] == 0
+
+
+def test_hosts_and_python_are_those_of_the_settings(folder: Path, told: Told) -> None:
+    told.has(whatever=[domain(0)])
+    service = Running(folder)
+    with service.settings.open("a") as settings:
+        settings.write(f'[fleet.libvirt]\npython = "{told.python}"\nuris = {{ h7 = "x:///" }}\n')
+    printed = service.call("fleet", "import")
+    assert tomllib.loads(printed.stdout)["machine"][0]["host"] == "h7"
+    assert told.asked[0] == ["list", "x:///"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("import",), ExitStatus.USAGE),
+        (("import", "--libvirt", "h1"), ExitStatus.USAGE),
+        (("import", "--libvirt", "x:///", "--out", "f", "--apply"), ExitStatus.USAGE),
+        (("import", "--libvirt", "x:///", "--libvirt", "y:///"), ExitStatus.USAGE),
+        (("tag", "web-0", "--libvirt", "x:///"), ExitStatus.USAGE),
+        (("tag", "web-0", "--scope", "a b", "--libvirt", "x:///"), ExitStatus.USAGE),
+        (("tag", "web-0", "--name", "_", "--libvirt", "x:///"), ExitStatus.USAGE),
+        (("tag", "web-0", "--address", "10.0.0", "--libvirt", "x:///"), ExitStatus.USAGE),
+        (("tag", "web-0", "--domain", "20", "--libvirt", "x:///"), ExitStatus.USAGE),
+        (("tag", "web-0", "--scope", "web"), ExitStatus.USAGE),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    service: Running, told: Told, arguments: tuple[str, ...], status: ExitStatus
+) -> None:
+    told.tells(hosts=[{"hostname": "same", "domains": []}] * 2)
+    refused = call(service, told, *arguments)
+    assert (refused.returncode, refused.stdout) == (status, "")
+    assert refused.stderr.startswith(("forewarn: ", "Usage: "))
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("", ExitStatus.UNREACHABLE),
+        ("no-library", ExitStatus.MISSING_EXTRA),
+        ("not-found", ExitStatus.NOT_FOUND),
+        ("ambiguous", ExitStatus.REFUSED),
+    ],
+)
+def test_what_a_host_refuses_is_told(
+    service: Running, told: Told, code: str, status: ExitStatus
+) -> None:
+    told.tells(error="the reason", code=code)
+    for arguments in (("import",), ("tag", "web-0", "--scope", "web")):
+        refused = call(service, told, *arguments, "--libvirt", "x:///")
+        assert refused.returncode == status
+        assert "the reason" in refused.stderr
+
+
+def test_a_host_that_hangs_is_given_up(service: Running, told: Told) -> None:
+    told.tells(hosts=[], sleep=60)
+    given_up = call(service, told, "import", "--libvirt", "x:///", "--limit-seconds", "1")
+    assert given_up.returncode == ExitStatus.UNREACHABLE
+
+
+def test_a_python_that_is_none_is_told(service: Running, tmp_path: Path) -> None:
+    for python in (tmp_path / "none", Path("/bin/true")):
+        failed = service.call("fleet", "import", "--libvirt", "x:///", "--python", str(python))
+        assert failed.returncode in {ExitStatus.USAGE, ExitStatus.INTERNAL}
+        assert len(failed.stderr.splitlines()) == 1
+
+
+def test_a_tag_sends_what_was_given_and_nothing_else(service: Running, told: Told) -> None:
+    written = tag("web", "1") | {"address": "::1"}
+    told.tells(uuid=IDS[0], name="web-0", hosts=["h1", "h2"], tag=written)
+    hosts = ("--libvirt", "h1=x:///", "--libvirt", "y:///")
+    given = ("--domain", "1", "--address", "0::1", "--name", "")
+    done = call(service, told, "tag", "web-0", *given, *hosts)
+    assert done.returncode == 0, done.stderr
+    assert all(word in done.stdout for word in ("web-0", "h1, h2", "scope=web", "address=::1"))
+    arguments, asked = told.asked
+    assert arguments == ["tag"]
+    assert json.loads(asked) == {
+        "uris": ["x:///", "y:///"],
+        "domain": "web-0",
+        "tag": {"scope": None, "update-domain": "1", "name": "", "address": "::1"},
+    }
+
+
+@pytest.mark.skipif(
+    not hypervisor.has_libvirt(), reason=f"{hypervisor.PYTHON} has no libvirt module"
+)
+def test_libvirts_own_test_driver_is_imported_and_tagged(service: Running) -> None:
+    hosts = ("--libvirt", "lab=test:///default", "--python", hypervisor.PYTHON)
+    printed = service.call("fleet", "import", *hosts)
+    (machine,) = tomllib.loads(printed.stdout)["machine"]
+    assert (machine["name"], machine["host"]) == ("test", "lab")
+    tagged = service.call("fleet", "tag", "test", "--scope", "web", "--domain", "0", *hosts)
+    assert tagged.returncode == 0, tagged.stderr
+    missing = service.call("fleet", "tag", "none", "--scope", "web", *hosts)
+    assert missing.returncode == ExitStatus.NOT_FOUND
