@@ -1,10 +1,11 @@
 """What the demo checks at its end can fail, and what it tells is what happened."""
 
+import tomllib
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from forewarn.cli.demo import show, story
+from forewarn.cli import demo
 from forewarn.maintenance import fleet
 from forewarn.maintenance.model import StartCause
 from forewarn.server.operator import schemas
@@ -75,61 +76,69 @@ def started(at: datetime, **changes: object) -> schemas.OperationView:
 END = T0 + timedelta(minutes=40)
 
 
+def completed(at: datetime, **changes: object) -> schemas.OperationView:
+    return started(at, **{"status": EventStatus.COMPLETED, "ended_at": END, **changes})
+
+
 def test_a_start_before_its_time_without_approval_is_found() -> None:
     early = T0 + NOTICE / 2
-    assert not story.judge([operation(), started(T0 + NOTICE, ended_at=END)])
-    assert not story.judge([started(early, ended_at=END, events=approved(early))])
-    assert story.judge([started(T0 + NOTICE - timedelta(seconds=1), ended_at=END)])
-    assert story.judge([started(T0 + NOTICE / 3, ended_at=END, events=approved(early))])
+    assert not demo.judge([completed(T0 + NOTICE)])
+    assert not demo.judge([completed(early, events=approved(early))])
+    assert demo.judge([completed(T0 + NOTICE - timedelta(seconds=1))])
+    assert demo.judge([completed(T0 + NOTICE / 3, events=approved(early))])
 
 
 def test_two_domains_down_at_once_are_found_unless_one_is_preempted() -> None:
-    one = started(T0 + NOTICE, ended_at=END)
-    (event,) = one.events
-    other = (msgspec.structs.replace(event, update_domain=1),)
-    within = started(END - timedelta(minutes=1), id="2.1", ended_at=END, events=other)
-    after = started(END, id="2.1", ended_at=END + NOTICE, events=other)
-    beside = started(END - timedelta(minutes=1), id="2.1", ended_at=END)
+    (event,) = operation().events
+    batch = (msgspec.structs.replace(event, scope="batch"),)
+    other = (msgspec.structs.replace(event, scope="batch", update_domain=1),)
+    one = completed(T0 + NOTICE, events=batch)
+    within = completed(END - timedelta(minutes=1), id="2.1", events=other)
+    after = completed(END, id="2.1", ended_at=END + NOTICE, events=other)
+    beside = completed(END - timedelta(minutes=1), id="2.1", events=batch)
     preempted = msgspec.structs.replace(within, event_type=EventType.PREEMPT)
-    assert not story.judge([after, one])
-    assert not story.judge([one, beside])
-    assert not story.judge([one, preempted])
-    assert story.judge([within, one])
+    assert not demo.judge([after, one])
+    assert not demo.judge([one, beside])
+    assert not demo.judge([one, preempted])
+    assert demo.judge([within, one])
 
 
 def test_a_step_that_is_announced_too_soon_is_found() -> None:
-    end = T0 + timedelta(minutes=3)
-    first = started(T0, status=EventStatus.COMPLETED, ended_at=end)
-    following = operation(id="1.2", announced_at=end)
-    assert not story.judge_steps([first, following])
-    soon = operation(id="1.2", announced_at=end - timedelta(seconds=1))
-    assert story.judge_steps([first, soon])
-    failed = started(T0, status=EventStatus.FAILED, ended_at=end)
-    assert story.judge_steps([failed, following])
+    first = completed(T0 + NOTICE)
+    times = {"not_before": END + NOTICE, "ended_at": END + 2 * NOTICE, "announced_at": END}
+    following = completed(END + NOTICE, id="1.2", **times)
+    assert not demo.judge([following, first])
+    soon = msgspec.structs.replace(following, announced_at=END - timedelta(seconds=1))
+    assert demo.judge([soon, first])
+
+
+def test_an_end_that_the_story_does_not_have_is_found() -> None:
+    canceled = operation(event_type=EventType.REDEPLOY, status=EventStatus.CANCELED, ended_at=END)
+    assert not demo.judge([canceled])
+    assert demo.judge([msgspec.structs.replace(canceled, event_type=EventType.FREEZE)])
+    assert demo.judge([completed(T0 + NOTICE, status=EventStatus.FAILED)])
 
 
 def test_what_happens_to_an_operation_is_told() -> None:
-    announced = show.facts(operation())
+    announced = demo.facts(operation())
     assert len(announced) == 1
-    begun = show.facts(started(T0, events=approved(T0), start_cause=StartCause.APPROVED))
+    begun = demo.facts(started(T0, events=approved(T0), start_cause=StartCause.APPROVED))
     assert begun[:1] == announced
     assert begun[1].endswith("approved by web-0")
-    late = show.facts(started(T0 + NOTICE, start_cause=StartCause.NOTICE_OVER))
+    late = demo.facts(started(T0 + NOTICE, start_cause=StartCause.NOTICE_OVER))
     assert late[:1] == announced
     assert len(late) == 2
     assert late[1] != begun[2]
-    (queued,) = show.facts(operation(status=EventStatus.QUEUED, waits_for="7.1"))
+    (queued,) = demo.facts(operation(status=EventStatus.QUEUED, waits_for="7.1"))
     assert queued != announced[0]
     assert "7.1" in queued
     back = started(T0, status=EventStatus.RETURNING)
-    assert len(show.facts(back)) == 3
+    assert len(demo.facts(back)) == 3
     done = started(T0, status=EventStatus.COMPLETED, took_seconds=180.0)
-    assert len(show.facts(done)) == 3
+    assert len(demo.facts(done)) == 3
 
 
 def test_every_machine_of_the_fleet_has_a_guest() -> None:
-    wanted = fleet.flatten(msgspec.convert(story.fleet(), fleet.Fleet))
+    wanted = fleet.flatten(msgspec.convert(tomllib.loads(demo.FLEET), fleet.Fleet))
     named = [member.name for group in wanted for member in group.members]
-    assert sorted(named) == sorted(guest.machine for guest in story.GUESTS)
-    on_host = {m.name for group in wanted for m in group.members if m.entry.host == story.HOST}
-    assert on_host == story.HOST_LEADERS
+    assert sorted(named) == sorted(guest.machine for guest in demo.GUESTS)

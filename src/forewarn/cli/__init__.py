@@ -13,6 +13,7 @@
     agent        `forewarn agent`
     simulate     `forewarn simulate`
     demo         `forewarn demo`
+    demo_guest   the program in each machine of the demo; imports nothing of Forewarn
     operator     the operator plane, as the commands ask it
     guest        the metadata endpoint, as the commands ask it
     operations   `forewarn history`, and operations as tables

@@ -13,6 +13,7 @@ from typer.main import get_command
 from forewarn.cli import (
     agent,
     alerts,
+    demo,
     events,
     fleet_libvirt,
     holds,
@@ -23,7 +24,6 @@ from forewarn.cli import (
     simulate,
     watch,
 )
-from forewarn.cli.demo import show
 from forewarn.cli.exits import ExitStatus, Failed
 
 NAME: Final = "forewarn"
@@ -51,7 +51,7 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "restore-check": serve.restore_check,
     "agent": agent.app,
     "simulate": simulate.simulate,
-    "demo": show.demo,
+    "demo": demo.demo,
 }
 """The commands and groups in the order of --help."""
 

@@ -1,11 +1,9 @@
 """A guest of the demo: a small program in a machine, as its owner might write it.
 
-It imports nothing of Forewarn: it asks the metadata endpoint, as any program in a virtual machine
-can. It prints what it does, a line each. It ends when its stdin does, so that no guest outlives the
-demo.
-
-The role says how it answers an event whose first resource it is. By custom the first resource
-leads, and the other machines of the event leave the approval to it:
+It imports nothing of Forewarn, and asks the metadata endpoint as any program in a virtual machine
+can. It prints a line for each thing that it does, and ends with its stdin, so that no guest
+outlives the demo. By custom the first resource of an event leads, and the other machines leave the
+approval to it. The role says how a leader answers:
 
     approves    at once
     drains      when its connections are drained
@@ -28,6 +26,7 @@ ANSWER_SECONDS = 5.0
 
 NAME_PATH = "/instance/compute/name?api-version=2017-08-01&format=text"
 PREVIEW = "2017-03-01"
+NEVER = -1
 
 DURING = {
     "Freeze": "paused",
@@ -37,9 +36,6 @@ DURING = {
 }
 """What happens to a machine while an event of this type is Started."""
 
-Events = dict[str, dict[str, Any]]
-"""The events of this machine by their ids."""
-
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -47,61 +43,59 @@ class GuestProgram:
     """The program in one machine."""
 
     def __init__(self, given: argparse.Namespace) -> None:
-        self._base = f"{given.url}/metadata"
-        self._preview = given.api_version == PREVIEW
-        self._path = f"/scheduledevents?api-version={given.api_version}"
-        self._role = given.role
-        self._drain_polls = round(given.drain / POLL_SECONDS)
+        self._given = given
         self._name = ""
-        self._known: Events = {}
-        self._approve_in: dict[str, int] = {}
-        """Polls until an event is approved, by its id."""
+        self._events: dict[str, dict[str, Any]] = {}
+        """The events of this machine by their ids."""
+        self._polls_left: dict[str, int] = {}
+        """Until an event is approved, by its id."""
         self.deleted = False
         """Whether the machine goes away: then nobody answers its program any more."""
 
     def step(self) -> None:
         """Read the events, and do what follows."""
+        path = f"/scheduledevents?api-version={self._given.api_version}"
         self._name = self._name or self._ask(NAME_PATH).decode()
-        events = json.loads(self._ask(self._path))["Events"]
-        now: Events = {e["EventId"]: e for e in events if self._name in e["Resources"]}
-        before, self._known = self._known, now
-        for event_id in now.keys() - before.keys():
-            if now[event_id]["EventStatus"] == "Scheduled":
-                self._prepare(now[event_id])
-        for event_id, event in now.items():
-            was = before.get(event_id, {}).get("EventStatus")
+        listed = json.loads(self._ask(path))["Events"]
+        before, self._events = (
+            self._events,
+            {event["EventId"]: event for event in listed if self._name in event["Resources"]},
+        )
+        for event_id, event in self._events.items():
+            was = before.pop(event_id, {}).get("EventStatus")
             if event["EventStatus"] == "Started" != was:
                 say(DURING[event["EventType"]])
                 self.deleted = event["EventType"] == "Preempt"
-        for event_id in before.keys() - now.keys():
-            canceled = before[event_id]["EventStatus"] == "Scheduled"
-            say("carries on" if canceled else "was deleted" if self.deleted else "back in service")
-        for event_id in list(self._approve_in):
-            self._approve_in[event_id] -= 1
-            if now.get(event_id, {}).get("EventStatus") != "Scheduled":
-                del self._approve_in[event_id]
-            elif self._approve_in[event_id] < 0:
-                del self._approve_in[event_id]
-                self._ask(self._path, json.dumps({"StartRequests": [{"EventId": event_id}]}))
-                say("approved it")
+            elif event["EventStatus"] == "Scheduled":
+                if was is None:
+                    self._polls_left[event_id] = self._prepare(event)
+                if self._polls_left[event_id] == 0:
+                    self._ask(path, json.dumps({"StartRequests": [{"EventId": event_id}]}))
+                    say("approved it")
+                self._polls_left[event_id] -= 1
+        for event in before.values():
+            over = "was deleted" if self.deleted else "back in service"
+            say("carries on" if event["EventStatus"] == "Scheduled" else over)
 
-    def _prepare(self, event: dict[str, Any]) -> None:
+    def _prepare(self, event: dict[str, Any]) -> int:
+        """Return the number of polls after which it approves."""
         leader = event["Resources"][0]
-        if self._role == "watches":
+        if self._given.role == "watches":
             say("does nothing")
-        elif leader != self._name:
+            return NEVER
+        if leader != self._name:
             say(f"leaves it to {leader}")
-        elif self._role == "approves":
-            self._approve_in[event["EventId"]] = 0
-        else:
-            self._approve_in[event["EventId"]] = self._drain_polls
+            return NEVER
+        if self._given.role == "drains":
             say("saves its work ..." if event["EventType"] == "Preempt" else "drains ...")
+        return int(self._given.drain / POLL_SECONDS)
 
     def _ask(self, path: str, body: str | None = None) -> bytes:
         # The published clients of the preview post without the header; so does this one.
-        headers = {} if body and self._preview else {"Metadata": "true"}
+        headers = {} if body and self._given.api_version == PREVIEW else {"Metadata": "true"}
         data = None if body is None else body.encode()
-        request = urllib.request.Request(self._base + path, data, headers)  # noqa: S310 - our URL
+        url = f"{self._given.url}/metadata{path}"
+        request = urllib.request.Request(url, data, headers)  # noqa: S310 - our URL
         with opener.open(request, timeout=ANSWER_SECONDS) as answer:
             content: bytes = answer.read()
         return content

@@ -1,4 +1,8 @@
-"""`forewarn demo`: starts the service and the guests, shows what happens, and stops them."""
+"""`forewarn demo`: a fleet, its guests, and maintenance from notice to history.
+
+It starts the real service, and each guest (`demo_guest`) as a process of its own, and asks the
+operators' API, as anybody can.
+"""
 
 import contextlib
 import json
@@ -9,23 +13,24 @@ import subprocess
 import sys
 import tempfile
 import threading
+import tomllib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TextIO
 
 import typer
 
 from forewarn.cli import operations, output, times
-from forewarn.cli.demo import story
 from forewarn.cli.exits import ExitStatus, Failed, handled
 from forewarn.cli.operator import OperatorClient
 from forewarn.cli.options import JsonOption, flag
 from forewarn.clock import SystemClock
-from forewarn.vocabulary import EventStatus
+from forewarn.vocabulary import EventStatus, EventType
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -35,6 +40,9 @@ if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
 Process = subprocess.Popen[bytes]
+
+SCALE: Final = 90
+"""The service's seconds in one real second: fifteen minutes' notice last ten seconds."""
 
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks at the service."""
@@ -68,7 +76,7 @@ COLUMNS: Final = (
 )
 """Heading, width, the narrowest terminal that has room for the column, and style."""
 
-TRY = """
+TRY: Final = """
 The service is still running. Try, in another terminal:
 
   export FOREWARN_OPERATOR={socket}
@@ -80,6 +88,61 @@ The service is still running. Try, in another terminal:
 
 Ctrl-C stops it and leaves nothing behind.
 """
+
+NEWEST: Final = "2020-07-01"
+PREVIEW: Final = "2017-03-01"
+
+
+class Guest(NamedTuple):
+    """A machine and the program in it."""
+
+    machine: str
+    domain: str
+    """Its scope and update domain."""
+    role: str
+    """See `demo_guest`."""
+    shown: str
+    """The role in words."""
+    drain_seconds: float = 0.0
+    """Real seconds."""
+    version: str = NEWEST
+
+
+GUESTS: Final = (
+    Guest("web-0", "web/0", "approves", "approves at once"),
+    Guest("web-3", "web/0", "approves", "follows web-0"),
+    Guest("web-1", "web/1", "drains", "drains, approves", 3.0),
+    Guest("web-4", "web/1", "drains", "follows web-1", 3.0),
+    Guest("web-2", "web/2", "watches", "never approves"),
+    Guest("web-5", "web/2", "watches", "never approves"),
+    Guest("batch_0", "batch/0", "drains", "saves, approves", 1.5),
+    Guest("batch_1", "batch/1", "drains", "saves, approves", 1.5),
+    Guest("FrontEnd_IN_0", "shop/0", "approves", f"speaks {PREVIEW}", 0.0, PREVIEW),
+    Guest("FrontEnd_IN_1", "shop/1", "approves", f"speaks {PREVIEW}", 0.0, PREVIEW),
+    Guest("bastion", "bastion/0", "drains", "drains for long", 60.0),
+)
+"""In the order of the table."""
+
+FLEET: Final = """
+machine = [{ name = "bastion", host = "h7" }]
+[[availability_set]]
+name = "web"
+update_domains = 3
+machines = [
+  { name = "web-0", host = "h1" }, { name = "web-1", host = "h2" }, { name = "web-2", host = "h3" },
+  { name = "web-3", host = "h4" }, { name = "web-4", host = "h5" }, { name = "web-5", host = "h6" },
+]
+[[scale_set]]
+name = "batch"
+priority = "low"
+machines = [{ index = 0, host = "h1" }, { index = 1, host = "h2" }]
+[[cloud_service]]
+name = "shop"
+roles = [{ name = "FrontEnd", instances = [{ host = "h1" }, { host = "h2" }] }]
+"""
+
+PREEMPT_AHEAD: Final = timedelta(minutes=13)
+"""The least notice of a preemption is 30 s, a third of a second here: too short to see."""
 
 
 def demo(
@@ -113,7 +176,7 @@ def demo(
 class Row:
     """A machine in the table, and the program in it, which writes what it does into a log."""
 
-    guest: story.Guest
+    guest: Guest
     process: Process
     log: TextIO
     says: str = ""
@@ -124,27 +187,32 @@ class Row:
         """Return the cells of its row, in the order of COLUMNS."""
         from rich.text import Text
 
-        guest = self.guest
-        event = status = bar = left = approver = ""
-        if operation is not None:
-            event = operation.event_type
-            status = str(operation.status)
-            if operation.waits_for and operation.status is EventStatus.SCHEDULED:
-                status = "waits"
-            approvals = [e.approval for e in operation.events if guest.machine in e.machines]
-            approver = ", ".join(operations.approver(one) for one in approvals if one)
-            if operation.status is EventStatus.SCHEDULED:
-                remains = operation.notice_left_seconds or 0
-                full = round(BAR * remains / (operations.notice_seconds(operation) or 1))
-                bar = "━" * min(BAR, full) + "╌" * (BAR - min(BAR, full))
-                left = times.shown_span(remains)
+        name, domain, _, role, *_ = self.guest
+        machine = Text(name, "strike" if self.end == "deleted" else "")
+        pid = Text(self.end or str(self.process.pid), "bold red" * (self.end == "stopped"))
+        if operation is None:
+            return machine, domain, role, pid, "", "", "", "", "", self.says
+        status, bar, left = str(operation.status), "", ""
+        if operation.status is EventStatus.SCHEDULED:
+            remains = operation.notice_left_seconds or 0
+            full = round(BAR * remains / (operations.notice_seconds(operation) or 1))
+            bar = "━" * min(BAR, full) + "╌" * (BAR - min(BAR, full))
+            left = times.shown_span(remains)
+            status = "waits" if operation.waits_for else status
+        styled = Text(status, output.STYLES.get(status, ""))
+        approvals = [e.approval for e in operation.events if name in e.machines]
+        approver = ", ".join(operations.approver(one) for one in approvals if one)
         return (
-            *(Text(guest.machine, "strike" if self.end == "deleted" else ""), guest.domain),
-            *(
-                guest.shown,
-                Text(self.end or str(self.process.pid), "bold red" * (self.end == "stopped")),
-            ),
-            *(event, Text(status, output.STYLES.get(status, "")), bar, left, approver, self.says),
+            machine,
+            domain,
+            role,
+            pid,
+            operation.event_type,
+            styled,
+            bar,
+            left,
+            approver,
+            self.says,
         )
 
 
@@ -157,18 +225,18 @@ class Demo:
         self._clock = SystemClock()
         self._began = self._clock.monotonic()
         self._nap = threading.Event()  # never set: waiting for it is a pause that Ctrl-C ends
-        self._port = _free_port()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
         self._socket = folder / "operator.sock"
         self._processes: list[Process] = []
         self._rows: list[Row] = []
         self._told: deque[str] = deque([""] * TOLD_LINES, maxlen=TOLD_LINES)
         self._live: Live | None = None
         self._news: set[tuple[str, str]] = set()
-        self.operator = OperatorClient(address=str(self._socket))
-        self.now = self._clock.now()
-        self.operations: dict[str, schemas.OperationView] = {}
-        self.stopped: set[str] = set()
-        """The machines whose guest somebody else has stopped."""
+        self._operator = OperatorClient(address=str(self._socket))
+        self._now = self._clock.now()
+        self._operations: dict[str, schemas.OperationView] = {}
 
     def run(self) -> None:
         """Play the story, and show what came of it."""
@@ -181,16 +249,17 @@ class Demo:
 
                 live = Live(console=Console(highlight=False), auto_refresh=False)
                 self._live = stack.enter_context(live)
-            verdicts = story.play(self)
+            self._play()
         self._live = None
-        history = self.operator.get("/v1/history")
         if self._as_json:
-            output.document(history.tree())
+            output.document(self._operator.get("/v1/history").tree())
         else:
             output.say("\nWhat happened, the newest first ('forewarn history'):")
-            operations.happened(reversed(self.operations.values()), empty="nothing")
+            operations.happened(reversed(self._operations.values()), empty="nothing")
             output.say("")
-        for verdict in verdicts:
+        if complaints := judge(self._operations.values()):
+            raise failed(complaints[0])
+        for verdict in VERDICTS:
             typer.echo(f"ok  {verdict}", err=self._as_json)
         output.note(f"The demo took {self._clock.monotonic() - self._began:.0f} s.")
 
@@ -201,12 +270,12 @@ class Demo:
                 socket=self._socket,
                 program="forewarn" if shutil.which("forewarn") else f"{sys.executable} -m forewarn",
                 guest=f"http://127.0.0.1:{self._port}/vm/web-0/metadata",
-                version=story.NEWEST,
+                version=NEWEST,
             )
         )
         try:
             while True:
-                self.look()
+                self._look()
         except KeyboardInterrupt:
             output.note("Stopped.")
 
@@ -223,59 +292,109 @@ class Demo:
         for row in self._rows:
             row.log.close()
 
-    def tell(self, line: str) -> None:
-        """Tell a line of the story."""
-        line = f"{times.hour(self.now)} {line}"
+    def _play(self) -> None:
+        """Play it all, from the first request to the last end."""
+        reboot = self._schedule(
+            "Reboot of the availability set 'web': one request, domain after domain",
+            event_type="Reboot",
+            scope="web",
+        )
+        # Nobody approves the last domain: its notice has room for the rest. The freeze is queued
+        # behind it, for it concerns another domain of the set.
+        self._until(lambda: f"{reboot}.3" in self._operations, "the last domain")
+        self._schedule(
+            "Freeze of the host h1: one request, machines of three scopes",
+            event_type="Freeze",
+            host="h1",
+            duration_seconds=5,
+        )
+        self._schedule(
+            "Preemption of the low-priority machine batch_1",
+            event_type="Preempt",
+            machines=["batch_1"],
+            not_before=(self._now + PREEMPT_AHEAD).isoformat(),
+        )
+        redeploy = self._schedule(
+            "Redeploy of bastion, to be cancelled",
+            event_type="Redeploy",
+            machines=["bastion"],
+            source="User",
+        )
+        self._pause(5)
+        reason = "the new host is not ready"
+        self._operator.post("/v1/cancellations", reference=str(redeploy), reason=reason, by="demo")
+        self._until(lambda: all(o.status.over for o in self._operations.values()), "all to end")
+        self._pause(1)
+
+    def _pause(self, minutes: int) -> None:
+        end = self._now + timedelta(minutes=minutes)
+        self._until(lambda: self._now >= end, "the clock of the service")
+
+    def _schedule(self, what: str, **request: object) -> int:
+        self._pause(1)
+        self._tell(f"> {what}")
+        answer = self._operator.post("/v1/maintenance", **{"by": "demo", **request}).tree()
+        return int(answer["maintenance"]["number"])
+
+    def _until(self, true: Callable[[], bool], what: str) -> None:
+        """Show what happens until a condition is true."""
+        while not true():
+            self._check(what)
+            self._look()
+
+    def _tell(self, line: str) -> None:
+        line = f"{times.hour(self._now)} {line}"
         self._told.append(line)
         if self._live is None:
             typer.echo(line, err=self._as_json)
 
-    def until(self, true: Callable[[], bool], what: str) -> None:
-        """Show what happens until a condition is true."""
-        while not true():
-            self._check(what)
-            self.look()
-
-    def of(self, number: int) -> "list[schemas.OperationView]":
-        """Return the operations of a maintenance, as they were last seen."""
-        return [one for one in self.operations.values() if one.maintenance == number]
-
-    def look(self) -> None:
+    def _look(self) -> None:
         """Wait a little, learn what is new, and tell it."""
         from forewarn.server.operator import schemas
 
         self._nap.wait(LOOK_EVERY)
         try:
-            page = self.operator.get("/v1/history").read(schemas.HistoryPage)
-            self.now = self._now()
+            page = self._operator.get("/v1/history").read(schemas.HistoryPage)
+            self._now = self._time()
         except Failed:
             self._nap.wait(0.5)  # a service that hangs up may be ending: its status tells more
             self._check("an answer")
             raise
         for operation in reversed(page.operations):
-            self.operations[operation.id] = operation
+            self._operations[operation.id] = operation
             for line in facts(operation):
                 if (operation.id, line) not in self._news:
                     self._news.add((operation.id, line))
-                    self.tell(line)
+                    self._tell(line)
         for row in self._rows:
             if not row.end:
                 self._look_at(row)
         if self._live is not None:
-            self._live.update(self._table(), refresh=True)
+            self._live.update(self._table(self._live.console.width), refresh=True)
+
+    def _look_at(self, row: Row) -> None:
+        name = row.guest.machine
+        for line in row.log:
+            row.says = line.rstrip()
+            self._tell(f"  {name}: {row.says}")
+        status = row.process.poll()
+        if status is not None:
+            row.end, row.says = "stopped" if status else "deleted", ""
+            what = "was stopped: it approves nothing any more" if status else "is gone"
+            self._tell(f"  {name}: {what}")
 
     def _start(self) -> None:
         """Start the service, wait until it is ready, give it its fleet, and start the guests."""
         file = self._folder / "forewarn.toml"
-        file.write_text(story.settings(self._folder, self._port), encoding="utf-8")
+        file.write_text(settings(self._folder, self._port), encoding="utf-8")
         serve = [sys.executable, "-m", "forewarn", "serve", "--config", str(file)]
         self._run(serve, self._folder / "service.log")
         while not self._ready():
             self._check("the service to be ready")
             self._nap.wait(0.05)
-        self.operator.put("/v1/fleet", json.dumps(story.fleet()).encode())
-        script = str(Path(__file__).with_name("guest.py"))
-        for guest in story.GUESTS:
+        self._operator.put("/v1/fleet", json.dumps(tomllib.loads(FLEET)).encode())
+        script = str(Path(__file__).with_name("demo_guest.py"))
+        for guest in GUESTS:
             command = [
                 *(sys.executable, "-I", script, "--role", guest.role),
                 *("--url", f"http://127.0.0.1:{self._port}/vm/{guest.machine}"),
@@ -283,16 +402,16 @@ class Demo:
             ]
             log = self._folder / f"{guest.machine}.log"
             self._rows.append(Row(guest, self._run(command, log), log.open(encoding="utf-8")))
-        self.now = self._now()
+        self._now = self._time()
 
     def _ready(self) -> bool:
         try:
-            return self._socket.exists() and bool(self.operator.get("/readyz").tree()["ready"])
+            return self._socket.exists() and bool(self._operator.get("/readyz").tree()["ready"])
         except Failed:
             return False
 
-    def _now(self) -> datetime:
-        return datetime.fromisoformat(self.operator.get("/v1/clock").tree()["now"])
+    def _time(self) -> datetime:
+        return datetime.fromisoformat(self._operator.get("/v1/clock").tree()["now"])
 
     def _run(self, command: Sequence[str], log: Path) -> Process:
         """Start a program in a session of its own, so that Ctrl-C reaches the demo alone."""
@@ -308,51 +427,36 @@ class Demo:
         status = self._processes[0].poll()
         if status is None:
             if self._clock.monotonic() - self._began > DEMO_LIMIT:
-                raise story.failed(f"waited in vain for {awaited}")
+                raise failed(f"waited in vain for {awaited}")
             return
         log = (self._folder / "service.log").read_text(errors="replace").splitlines()[-8:]
         last = next((line for line in reversed(log) if "error" in line), (log or ["no output"])[-1])
         if status in {ExitStatus.MISSING_EXTRA, ExitStatus.USAGE}:
             raise Failed(ExitStatus(status), last.removeprefix("forewarn: "))
         output.note("\n".join(log))
-        raise story.failed(f"the service ended with status {status}: {last}")
+        raise failed(f"the service ended with status {status}: {last}")
 
-    def _look_at(self, row: Row) -> None:
-        name = row.guest.machine
-        for line in row.log:
-            row.says = line.rstrip()
-            self.tell(f"  {name}: {row.says}")
-        status = row.process.poll()
-        if status is not None:
-            row.end, row.says = "stopped" if status else "deleted", ""
-            if status:
-                self.stopped.add(name)
-                self.tell(f"  the guest of {name} was stopped: it approves nothing any more")
-            else:
-                self.tell(f"  {name}: is gone")
-
-    def _present(self, machine: str) -> "schemas.OperationView | None":
+    def _present(self, row: Row) -> "schemas.OperationView | None":
+        """Return the operation that its row shows: the latest that is not long over."""
         shown = [
             operation
-            for operation in self.operations.values()
-            if not operation.ended_at or self.now - operation.ended_at <= LINGER
-            if any(machine in event.machines for event in operation.events)
+            for operation in self._operations.values()
+            if not operation.ended_at or self._now - operation.ended_at <= LINGER
+            if any(row.guest.machine in event.machines for event in operation.events)
         ]
-        return shown[-1] if shown else None
+        return shown[-1] if shown and not row.end else None
 
-    def _table(self) -> "Table":
+    def _table(self, width: int) -> "Table":
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
         from rich.text import Text
 
-        assert self._live is not None
-        width = self._live.console.width
         shown = [number for number, (_, _, least, _) in enumerate(COLUMNS) if width >= least]
         table = Table(box=SIMPLE_HEAD, show_edge=False, header_style="bold", padding=0)
         for heading, size, _, style in (COLUMNS[number] for number in shown):
             table.add_column(heading, no_wrap=True, overflow="ellipsis", width=size, style=style)
         for row in self._rows:
-            cells = row.cells(None if row.end else self._present(row.guest.machine))
+            cells = row.cells(self._present(row))
             table.add_row(*(cells[n] for n in shown), style="dim" if row.end == "deleted" else "")
         told = Text("\n".join(self._told), no_wrap=True, overflow="ellipsis")
         told.highlight_regex(r"(?m)^\S+ >.*$", "bold")
@@ -360,14 +464,26 @@ class Demo:
         for part in (
             Text.assemble(
                 ("Forewarn", "bold"),
-                f"   {times.shown(self.now)}   ",
-                (f"15 minutes last {15 * 60 // story.SCALE} seconds here", "dim"),
+                f"   {times.shown(self._now)}   ",
+                (f"15 minutes last {15 * 60 // SCALE} seconds here", "dim"),
             ),
             *("", table, "", told),
             Text("Stop a guest (kill its pid): its event then waits for NotBefore.", "dim"),
         ):
             whole.add_row(part)
         return whole
+
+
+def settings(folder: Path, port: int) -> str:
+    """Return the settings of the service: its files' folder, and the guest plane's port."""
+    return f"""\
+store.path = {json.dumps(str(folder / "forewarn.db"))}
+operator.socket = {json.dumps(str(folder / "operator.sock"))}
+guest.listener = [{{ address = "127.0.0.1", port = {port} }}]
+connector.simulated = {{ freeze_seconds = 120, reboot_seconds = 180, preempt_seconds = 120 }}
+clock.scale = {SCALE}
+log.format = "console"
+"""
 
 
 def facts(operation: "schemas.OperationView") -> list[str]:
@@ -397,12 +513,46 @@ def facts(operation: "schemas.OperationView") -> list[str]:
     return [f"{operation.event_type} of {names} {line}" for line in found]
 
 
+VERDICTS: Final = (
+    "nothing started before its NotBefore without the approval of its guests",
+    "no two update domains of one scope were down at once",
+    "each update domain was announced when the one before it had ended well",
+    "the cancelled redeploy never started; everything else was carried out",
+)
+"""What holds where `judge` has no complaint."""
+
+
+def judge(operations: "Iterable[schemas.OperationView]") -> list[str]:
+    """Return what was wrong with the demo's operations, in the order of their announcement."""
+    from forewarn.testing.trace import Trace
+
+    trace, complaints = Trace(), []
+    in_order = sorted(operations, key=lambda operation: operation.announced_at)
+    for one in in_order:
+        redeployed = one.event_type is EventType.REDEPLOY
+        if one.status is not (EventStatus.CANCELED if redeployed else EventStatus.COMPLETED):
+            complaints.append(f"operation {one.id}, a {one.event_type}, is {one.status}")
+        if one.started_at is None or one.ended_at is None:
+            continue
+        approvals = [event.approval for event in one.events]
+        approved = all(approval and approval.at <= one.started_at for approval in approvals)
+        trace.started(one.id, one.started_at, one.not_before, approved=approved)
+        # A preemption makes room, whatever else is down.
+        for event in one.events if one.event_type is not EventType.PREEMPT else ():
+            trace.down(one.id, event.scope, event.update_domain, one.started_at, one.ended_at)
+    steps = [one for one in in_order if "web" in {event.scope for event in one.events}]
+    complaints += [
+        f"{step.id} was announced before {before.id} had ended well"
+        for before, step in pairwise(steps)
+        if before.ended_at is None or step.announced_at < before.ended_at
+    ]
+    return trace.complaints + complaints
+
+
+def failed(what: str) -> Failed:
+    """Return the demo's end: something did not happen as it should."""
+    return Failed(ExitStatus.DEMO_FAILED, f"the demo went wrong: {what}")
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
