@@ -1,13 +1,13 @@
 """Small fleets, requests and ids for tests, and a bench that plays causes one after another."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from forewarn.maintenance import commands, decide, fleet, invariants, planner
+from forewarn.maintenance import decide, fleet, invariants, planner
 from forewarn.maintenance.model import (
     Approval,
     Changes,
@@ -109,12 +109,17 @@ class Bench:
         first = fleet.apply(Snapshot(), wanted, prune=False, mint=self.mint)
         self.snapshot = applied(Snapshot(), first.changes)
 
-    def decide(self, cause: commands.Command) -> Decision:
+    def decide(self, rule: Callable[..., Iterable[str]], *given: Any, **named: Any) -> Decision:
         snapshot = msgspec.structs.replace(
             self.snapshot, user_events_pending=self.user_events_pending
         )
         decision = decide.decide(
-            snapshot, cause, self.now, self.mint, self.policy, sighting=self.sightings.get
+            snapshot,
+            lambda working: rule(working, *given, **named),
+            self.now,
+            self.mint,
+            self.policy,
+            sighting=self.sightings.get,
         )
         after = applied(self.snapshot, decision.changes)
         invariants.check(after)
@@ -124,7 +129,7 @@ class Bench:
 
     def ask(self, event_type: EventType, *machines: str, **more: Any) -> Decision:
         request = planner.Request(event_type=event_type, machines=machines, **more)
-        return self.decide(commands.RequestMaintenance(request=request, number=next(self.numbers)))
+        return self.decide(decide.request_maintenance, request=request, number=next(self.numbers))
 
     def ask_each_domain(self, event_type: EventType = EventType.REBOOT) -> None:
         """Ask for each update domain of `web` by itself: 1.1, 2.1 and 3.1, all announced."""
@@ -134,7 +139,7 @@ class Bench:
 
     def approve(self, *event_ids: str, scope: str | None = None) -> Decision:
         return self.decide(
-            commands.ApproveEvents(event_ids=event_ids, approval=self.word(), scope=scope)
+            decide.approve_events, event_ids=event_ids, approval=self.word(), scope=scope
         )
 
     def word(self, by: str = "web-0") -> Approval:
@@ -146,39 +151,39 @@ class Bench:
                 o.id for o in self.snapshot.operations.values() if o.maintenance == maintenance
             )
         return self.decide(
-            commands.CancelOperations(
-                operations=operations, reason="not now", maintenance=maintenance
-            )
+            decide.cancel_operations,
+            operations=operations,
+            reason="not now",
+            number=maintenance,
         )
 
     def hold(self, kind: HoldKind, name: str = "") -> Decision:
         hold = Hold(kind=kind, name=name, reason="storm", by="ann", at=self.now)
-        return self.decide(commands.PlaceHold(hold))
+        return self.decide(decide.place_hold, hold)
 
     def release(self, kind: HoldKind, name: str = "") -> Decision:
         hold = Hold(kind=kind, name=name, reason="", by="bob", at=self.now)
-        return self.decide(commands.ReleaseHold(hold))
+        return self.decide(decide.release_hold, hold)
 
     def postpone(self, *operations: str, to: datetime) -> Decision:
-        return self.decide(commands.PostponeOperations(operations=operations, not_before=to))
+        return self.decide(decide.postpone_operations, operations=operations, asked=to)
 
     def let_pass(self, time: timedelta) -> Decision:
         self.now += time
-        return self.decide(commands.AdvanceTime())
+        return self.decide(decide.advance_time)
 
     def claim(self, *operations: str, lease: timedelta = MINUTE) -> Decision:
-        return self.decide(commands.ClaimTasks(operations=operations, executor="here", lease=lease))
+        return self.decide(decide.claim_tasks, operations=operations, executor="here", lease=lease)
 
     def finish(self, operation: str, *, succeeded: bool = True, message: str = "") -> Decision:
         if self.operation(operation).lease_until is None:
             self.claim(operation)
         return self.decide(
-            commands.FinishTask(
-                operation=operation,
-                attempt=self.operation(operation).attempt,
-                succeeded=succeeded,
-                message=message,
-            )
+            decide.finish_task,
+            operation_id=operation,
+            attempt=self.operation(operation).attempt,
+            succeeded=succeeded,
+            message=message,
         )
 
     def operation(self, operation_id: str) -> Operation:

@@ -3,7 +3,7 @@
 Each break is what a plausible mistake would do; `make kill BREAK=NAME` runs the rounds with one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
@@ -63,7 +63,7 @@ def forget_fencing() -> None:
     import msgspec
 
     from forewarn.connectors import task_process
-    from forewarn.maintenance import commands, decide, model, working_set
+    from forewarn.maintenance import decide, model, working_set
     from forewarn.store import queries
 
     def claimable(
@@ -73,10 +73,10 @@ def forget_fencing() -> None:
         statement = queries._select_operations().where(queries._to_carry_out).limit(limit)
         return self._operations(statement)
 
-    def claim(on: working_set.WorkingSet, cause: commands.ClaimTasks) -> list[str]:
-        for name in cause.operations:
+    def claim(on: working_set.WorkingSet, operations: Iterable[str], *more: Any) -> Iterable[str]:
+        for name in operations:
             on.put(msgspec.structs.replace(on.named(name), lease_until=None))
-        return whole_claim(on, cause)
+        return whole_claim(on, operations, *more)
 
     def claimed(self: working_set.WorkingSet, operation_id: str, attempt: int) -> model.Operation:
         assert attempt
@@ -88,8 +88,7 @@ def forget_fencing() -> None:
         self._latest.clear()
         return whole_make(self, task, subject, check=check)
 
-    whole_claim = decide.RULES[commands.ClaimTasks]
-    decide.RULES = {**decide.RULES, commands.ClaimTasks: claim}  # type: ignore[misc] # the break
+    whole_claim, decide.claim_tasks = decide.claim_tasks, claim
     runs: Any = task_process.TaskRuns
     whole_make, runs._make = runs._make, make
     queries.SqlReading.claimable = claimable  # type: ignore[method-assign]
@@ -100,13 +99,13 @@ def forget_holds() -> None:
     """Let go of whatever was held, at each start: as if holds were kept in memory alone."""
     from forewarn.control import loading, plane
     from forewarn.control.unit_of_work import UnitOfWork, Work
-    from forewarn.maintenance import commands
+    from forewarn.maintenance import decide
 
     def release_claims(self: plane.Plane) -> "Future[int]":
         def job(unit: UnitOfWork) -> Work[Any]:
             for hold in unit.holds():
                 snapshot = loading.for_hold(unit, hold)
-                unit.apply(self._decide(unit, snapshot, commands.ReleaseHold(hold)).changes)
+                unit.apply(self._decide(unit, snapshot, decide.release_hold, hold).changes)
             return Work(None)
 
         self._writer.submit(job).result()

@@ -4,6 +4,7 @@ A failing run prints the steps that lead to it and a blob that replays it.
 """
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from builders import Bench
-from forewarn.maintenance import commands, decide, fleet
+from forewarn.maintenance import decide, fleet
 from forewarn.maintenance.model import (
     HoldKind,
     Operation,
@@ -148,7 +149,7 @@ class Rules(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.bench.snapshot.maintenances)))
         try:
             if resume:
-                self.bench.decide(commands.ResumeRolling(number))
+                self.bench.decide(decide.resume_rolling, number)
             else:
                 self.bench.cancel(maintenance=number)
         except Refused as refusal:
@@ -214,8 +215,9 @@ class Rules(RuleBasedStateMachine):
         if not stale:
             self.bench.finish(operation_id, succeeded=succeeded, message="done")
             return
-        report = commands.FinishTask(
-            operation=operation_id,
+        report = partial(
+            decide.finish_task,
+            operation_id=operation_id,
             attempt=self.bench.operation(operation_id).attempt + 1,
             succeeded=succeeded,
             message="",
@@ -235,7 +237,7 @@ class Rules(RuleBasedStateMachine):
             self.bench.sightings[name.lower()] = Sighting(
                 asked_at=self.bench.now, version="2020-07-01", agent=agent
             )
-        self.bench.decide(commands.RecordReturns((chosen,)))
+        self.bench.decide(decide.record_returns, (chosen,))
 
     def recover(self) -> None:
         """Everybody asks and is back, and failures are acknowledged."""
@@ -245,9 +247,9 @@ class Rules(RuleBasedStateMachine):
                 self.bench.sightings[name.lower()] = Sighting(
                     asked_at=self.bench.now, version="2020-07-01", agent=AgentStatus.BACK
                 )
-            self.bench.decide(commands.RecordReturns((operation.id,)))
+            self.bench.decide(decide.record_returns, (operation.id,))
             if self.bench.operation(operation.id).status is EventStatus.FAILED:
-                failed = commands.AcknowledgeFailures(operations=(operation.id,), by="ann")
+                failed = partial(decide.acknowledge_failures, operations=(operation.id,), by="ann")
                 self.bench.decide(failed)
 
     @precondition(lambda self: self.started())
@@ -317,7 +319,7 @@ class Rules(RuleBasedStateMachine):
             self.bench.release(hold.kind, hold.name)
         for number, maintenance in sorted(self.bench.snapshot.maintenances.items()):
             if any(walk.state is RollingState.PAUSED for walk in maintenance.rolling_updates):
-                self.bench.decide(commands.ResumeRolling(number))
+                self.bench.decide(decide.resume_rolling, number)
         for _ in range(len(self.bench.snapshot.machines) * 3 + 10):
             self.bench.let_pass(timedelta(days=400))
             for operation_id in self.started():

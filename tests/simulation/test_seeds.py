@@ -20,7 +20,7 @@ from forewarn.control.service_clock import ServiceClock
 from forewarn.control.timekeeping import Trust
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import NO_NEEDS, Job
-from forewarn.maintenance import commands, decide, fleet, notice, working_set
+from forewarn.maintenance import decide, fleet, notice, working_set
 from forewarn.maintenance.model import Changes, Refused, Sighting
 from forewarn.store import sqlite
 from forewarn.store.port import Store
@@ -205,17 +205,17 @@ def unlisted(*_: Any) -> Any:
     return None
 
 
-def as_of_now(working: working_set.WorkingSet, command: Any) -> list[str]:
-    for name in command.scopes:
+def as_of_now(working: working_set.WorkingSet, scopes: Any) -> list[str]:
+    for name in scopes:
         working.scopes[name] = msgspec.structs.replace(working.scopes[name], asked_at=working.now)
     return []
 
 
-def hosts_unheard(working: working_set.WorkingSet, command: Any) -> Any:
-    return finish(working, msgspec.structs.replace(command, hosts={}))
+def hosts_unheard(*given: Any, **named: Any) -> Any:
+    return finish(*given, **{**named, "hosts": {}})
 
 
-finish = decide.RULES[commands.FinishTask]
+finish = decide.finish_task
 
 
 async def again(self: Executor, act: Task) -> Outcome | None:
@@ -260,18 +260,13 @@ def play_all() -> None:
         (loading, "around", short_sighted, "are down|is also in operation"),
         (notice, "later", unjudged, "back to"),
         (ServiceClock, "may_start", at_any_time, "started while"),
-        (
-            decide,
-            "RULES",
-            {**decide.RULES, commands.ExtendNotices: not_given_back},
-            "before its guests had their notice",
-        ),
+        (decide, "extend_notices", not_given_back, "before its guests had their notice"),
         (timekeeping, "believe", believed_for_nothing, "before its guests had their notice"),
         (ServiceClock, "clock_doubt", unlisted, "the clock is not listed"),
-        (decide, "RULES", {**decide.RULES, commands.RecordRequests: as_of_now}, "was asked at"),
+        (decide, "record_requests", as_of_now, "was asked at"),
         (Executor, "outcome", again, "nobody said so|and is again"),
         (loading, "_task", untold, "its connector is not told"),
-        (decide, "RULES", {**decide.RULES, commands.FinishTask: hosts_unheard}, "is on"),
+        (decide, "finish_task", hosts_unheard, "is on"),
         (fleet, "_check_live", nothing, "moves or goes"),
         (fleet, "_skip_incarnations", nothing, "was at incarnation"),
         (tombstones, "record", unrecorded, "is new at"),

@@ -9,7 +9,7 @@ given, a command concerns all of them or is refused. `by` is the operator's name
 """
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -20,7 +20,7 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.control import loading, tombstones
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import Writer
-from forewarn.maintenance import commands, decide, fleet, invariants, planner
+from forewarn.maintenance import decide, fleet, invariants, planner
 from forewarn.maintenance.model import (
     Approval,
     Changes,
@@ -34,7 +34,7 @@ from forewarn.maintenance.model import (
     key,
     unseen,
 )
-from forewarn.maintenance.working_set import Decision
+from forewarn.maintenance.working_set import Decision, WorkingSet
 from forewarn.vocabulary import ApproverKind, EventStatus
 
 ADVANCE_BATCH = 1000
@@ -150,8 +150,7 @@ class Plane:
         limited = self._policy.user_initiated_limit > 0
         snapshot = loading.for_request(unit, request, limited=limited)
         number = 0 if dry_run else unit.next_maintenance_number()
-        command = commands.RequestMaintenance(request=request, number=number)
-        decision = self._decide(unit, snapshot, command)
+        decision = self._decide(unit, snapshot, decide.request_maintenance, request, number)
         assert decision.maintenance is not None
         plan = planner.Plan(
             maintenance=decision.maintenance,
@@ -196,16 +195,15 @@ class Plane:
         """Cancel an operation that is still Scheduled, or whatever of a maintenance still is."""
         named = loading.resolve(unit, reference)
         whole = loading.MAINTENANCE.fullmatch(reference) is not None
-        command = commands.CancelOperations(
-            operations=tuple(named), reason=reason, maintenance=int(reference) if whole else None
-        )
-        return self._run(unit, loading.around(unit, named, rolling=True), command)
+        snapshot = loading.around(unit, named, rolling=True)
+        number = int(reference) if whole else None
+        return self._run(unit, snapshot, decide.cancel_operations, named, reason, number)
 
     @_job
     def resume(self, unit: UnitOfWork, number: int, *, by: str) -> Work[Operations]:
         """Resume a maintenance's paused rolling updates; the answer is what was announced."""
         snapshot = loading.for_maintenance(unit, number)
-        return self._run(unit, snapshot, commands.ResumeRolling(number, by))
+        return self._run(unit, snapshot, decide.resume_rolling, number, by)
 
     @_job
     def hold(
@@ -216,13 +214,13 @@ class Plane:
         The name is `""` for everything.
         """
         hold = _hold(unit, kind, name, reason, by)
-        return self._run(unit, loading.for_hold(unit, hold), commands.PlaceHold(hold))
+        return self._run(unit, loading.for_hold(unit, hold), decide.place_hold, hold)
 
     @_job
     def release(self, unit: UnitOfWork, kind: HoldKind, name: str, *, by: str) -> Work[Operations]:
         """Release a hold; the answer is what it covered."""
         hold = _hold(unit, kind, name, "", by)
-        return self._run(unit, loading.for_hold(unit, hold), commands.ReleaseHold(hold))
+        return self._run(unit, loading.for_hold(unit, hold), decide.release_hold, hold)
 
     @_job
     def postpone(
@@ -233,8 +231,8 @@ class Plane:
         if loading.MAINTENANCE.fullmatch(reference):
             pending = {i: o for i, o in named.items() if o.status is EventStatus.SCHEDULED}
             named = pending or named
-        command = commands.PostponeOperations(operations=tuple(named), not_before=not_before, by=by)
-        return self._run(unit, loading.around(unit, named), command)
+        snapshot = loading.around(unit, named)
+        return self._run(unit, snapshot, decide.postpone_operations, named, not_before, by)
 
     @_job
     def acknowledge(self, unit: UnitOfWork, references: Sequence[str], by: str) -> Work[Operations]:
@@ -242,15 +240,15 @@ class Plane:
         named: dict[str, Operation] = {}
         for reference in references:
             named |= loading.resolve(unit, reference)
-        command = commands.AcknowledgeFailures(operations=tuple(named), by=by)
-        return self._run(unit, loading.around(unit, named, rolling=True), command)
+        snapshot = loading.around(unit, named, rolling=True)
+        return self._run(unit, snapshot, decide.acknowledge_failures, named, by)
 
     @_job
     def record_requests(self, unit: UnitOfWork, scopes: Collection[str]) -> Work[None]:
         """Record that machines of these scopes (keys) asked for their events."""
         known = unit.scopes(scopes)
-        command = commands.RecordRequests(tuple(known))
-        return Work(None, self._decide(unit, Snapshot(scopes=known), command).changes)
+        decision = self._decide(unit, Snapshot(scopes=known), decide.record_requests, known)
+        return Work(None, decision.changes)
 
     # Time.
 
@@ -264,7 +262,7 @@ class Plane:
         """
         store = unit.store
         snapshot = Snapshot(scopes=store.scopes(), operations=store.live_operations())
-        decision = self._decide(unit, snapshot, commands.ExtendNotices(length))
+        decision = self._decide(unit, snapshot, decide.extend_notices, length)
         if setting is not None:
             store.put_setting(*setting)
         return Work(len(decision.operations), decision.changes)
@@ -278,19 +276,17 @@ class Plane:
         due = unit.store.due(unit.now, ADVANCE_BATCH) if self._may_start() else {}
         if not due:
             return Work(0)
-        command = commands.AdvanceTime(tuple(due))
         if all(operation.pending for operation in due.values()):
             snapshot = loading.around(unit, due)
         else:  # some are over, or come up, and let others go on
             snapshot = loading.ending(unit, due)
-        return Work(len(due), self._decide(unit, snapshot, command).changes)
+        return Work(len(due), self._decide(unit, snapshot, decide.advance_time, due).changes)
 
     @_job
     def record_returns(self, unit: UnitOfWork, operations: Collection[str]) -> Work[Operations]:
         """Look again at the machines that these operations await."""
         known = unit.operations(operations)
-        command = commands.RecordReturns(tuple(known))
-        return self._run(unit, loading.ending(unit, known), command)
+        return self._run(unit, loading.ending(unit, known), decide.record_returns, known)
 
     @_job
     def next_wakeup(self, unit: UnitOfWork) -> Work[datetime | None]:
@@ -312,43 +308,41 @@ class Plane:
         free = unit.store.claimable(unit.now, limit)
         if not free:
             return Work(())
-        command = commands.ClaimTasks(operations=tuple(free), executor=executor, lease=lease)
-        decision = self._decide(unit, Snapshot(operations=free), command)
+        snapshot = Snapshot(operations=free)
+        decision = self._decide(unit, snapshot, decide.claim_tasks, free, executor, lease)
         tasks = loading.tasks(unit, decision.operations)
         return Work(tasks, decision.changes)
 
     def renew(self, operation: str, attempt: int, lease: timedelta) -> "Future[Operations]":
         """Lengthen a claim; a stale attempt is refused."""
-        command = commands.RenewLease(operation=operation, attempt=attempt, lease=lease)
 
         def job(unit: UnitOfWork) -> Work[Operations]:
-            return self._run(unit, Snapshot(operations=unit.operations([operation])), command)
+            snapshot = Snapshot(operations=unit.operations([operation]))
+            return self._run(unit, snapshot, decide.renew_lease, operation, attempt, lease)
 
         return self._writer.submit(job, Needs(operations=(operation,)))
 
     def finish(self, operation: str, attempt: int, outcome: Outcome) -> "Future[Operations]":
         """Record how an operation ended; a stale attempt is refused."""
-        command = commands.FinishTask(
-            operation=operation,
-            attempt=attempt,
+        return self._end(
+            decide.finish_task,
+            operation,
+            attempt,
             succeeded=outcome.succeeded,
             message=outcome.message,
             hosts=outcome.hosts,
         )
-        return self._end(command)
 
     def report_unknown(self, operation: str, attempt: int, message: str) -> "Future[Operations]":
         """Record that nobody knows how an operation ended; a stale attempt is refused.
 
         It stays Started, and nobody carries it out, until `resolve`.
         """
-        return self._end(
-            commands.ReportUnknownOutcome(operation=operation, attempt=attempt, message=message)
-        )
+        return self._end(decide.report_unknown_outcome, operation, attempt, message)
 
     def resolve(self, operation: str, verdict: Verdict, by: str) -> "Future[Operations]":
         """Record the result of an operation whose outcome is unknown, or have it repeated."""
-        return self._end(commands.ResolveOutcome(operation=operation, verdict=verdict, by=by))
+        return self._end(decide.resolve_outcome, operation, verdict, by)
 
     @_job
     def started(self, unit: UnitOfWork) -> Work[frozenset[str]]:
@@ -361,8 +355,8 @@ class Plane:
         """Void every claim. At the start that is safe: one process at a time has the store."""
         live = unit.live_operations()
         held = {i: o for i, o in live.items() if o.lease_until is not None}
-        command = commands.ReleaseLeases(operations=tuple(held))
-        return Work(len(held), self._decide(unit, Snapshot(operations=held), command).changes)
+        decision = self._decide(unit, Snapshot(operations=held), decide.release_leases, held)
+        return Work(len(held), decision.changes)
 
     # What the service keeps for itself.
 
@@ -385,32 +379,51 @@ class Plane:
 
     def _end(
         self,
-        command: commands.FinishTask | commands.ReportUnknownOutcome | commands.ResolveOutcome,
+        command: Callable[Concatenate[WorkingSet, str, P], Iterable[str]],
+        operation: str,
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> "Future[Operations]":
-        ids = (command.operation,)
-
         def job(unit: UnitOfWork) -> Work[Operations]:
-            return self._run(unit, loading.ending(unit, unit.operations(ids)), command)
+            snapshot = loading.ending(unit, unit.operations([operation]))
+            return self._run(unit, snapshot, command, operation, *args, **kwargs)
 
-        return self._writer.submit(job, Needs(operations=ids, ending=True))
+        return self._writer.submit(job, Needs(operations=(operation,), ending=True))
 
     def _approve(
         self, unit: UnitOfWork, ids: tuple[str, ...], approval: Approval, scope: str | None
     ) -> Work[Operations]:
-        command = commands.ApproveEvents(event_ids=ids, approval=approval, scope=scope)
-        return self._run(unit, loading.around(unit, unit.operations_of_events(ids)), command)
+        snapshot = loading.around(unit, unit.operations_of_events(ids))
+        return self._run(unit, snapshot, decide.approve_events, ids, approval, scope)
 
     def _run(
-        self, unit: UnitOfWork, snapshot: Snapshot, command: commands.Command
+        self,
+        unit: UnitOfWork,
+        snapshot: Snapshot,
+        command: Callable[Concatenate[WorkingSet, P], Iterable[str]],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> Work[Operations]:
-        decision = self._decide(unit, snapshot, command)
+        decision = self._decide(unit, snapshot, command, *args, **kwargs)
         return Work(decision.operations, decision.changes)
 
-    def _decide(self, unit: UnitOfWork, snapshot: Snapshot, command: commands.Command) -> Decision:
+    def _decide(
+        self,
+        unit: UnitOfWork,
+        snapshot: Snapshot,
+        command: Callable[Concatenate[WorkingSet, P], Iterable[str]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Decision:
         """Decide, and check what the decision leads to before it is saved."""
         policy = self._policy if self._may_start() else self._halted
         decision = decide.decide(
-            snapshot, command, unit.now, self._mint, policy, sighting=self._sighting
+            snapshot,
+            lambda working: command(working, *args, **kwargs),
+            unit.now,
+            self._mint,
+            policy,
+            sighting=self._sighting,
         )
         changes = decision.changes
         if changes:

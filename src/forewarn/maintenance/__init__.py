@@ -7,8 +7,7 @@ transaction's body may run twice. Imports only `vocabulary`.
     model        the frozen values: machines, scopes, operations, events, approvals, holds, policy
     lifecycle    the transitions of an operation, as one table
     notice       the least notice of each type, and when NotBefore may be
-    commands     what can be asked or reported
-    decide       decide(snapshot, command, now, mint) and wakeup_at(operation)
+    decide       the commands, decide(snapshot, command, now, mint), and wakeup_at(operation)
     working_set  the values that one decision reads and replaces
     planner      what a request becomes
     fleet        the fleet file, and what applying one changes

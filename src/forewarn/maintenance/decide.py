@@ -1,7 +1,8 @@
 """What follows from a command: `decide(snapshot, command, now, mint)`, and `wakeup_at(operation)`.
 
 Both are pure. A decision consists of new values for what changed; the snapshot stays as it was, and
-a refused command changes nothing. `RULES` at the end has the rule of each command.
+a refused command changes nothing. A command is a function from a working set to the ids of the
+operations that it was about: a call of one of the functions below `decide`, whose names are verbs.
 
 An operation is ready when each of its events is approved or its NotBefore has come. A ready one
 starts unless a hold covers it or another update domain of one of its scopes is down; then it
@@ -10,17 +11,19 @@ records which operation it waits for, and is looked at again when that one ends.
 An executor's claim is a lease with a fencing number: a report under an older number is refused.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from forewarn.maintenance import commands, notice, planner
+from forewarn.maintenance import notice, planner
 from forewarn.maintenance.lifecycle import Trigger
 from forewarn.maintenance.model import (
+    Approval,
     AuditAction,
+    Hold,
     Operation,
     Policy,
     Refused,
@@ -49,6 +52,12 @@ ahead, and it does not change too often."""
 
 NO_REASON = "nobody knows whether it was carried out"
 """Stands in `Operation.outcome_unknown`, which is never empty there, where no reason was given."""
+
+NO_HOSTS: Final[Mapping[str, str]] = MappingProxyType({})
+
+Command = Callable[[WorkingSet], Iterable[str]]
+"""Something asked or reported: decides it in a working set, and returns the ids of the operations
+that it was about."""
 
 replace = msgspec.structs.replace
 
@@ -88,7 +97,7 @@ def has_returned(operation: Operation, sighting: Sightings) -> bool:
 
 def decide(
     snapshot: Snapshot,
-    command: commands.Command,
+    command: Command,
     now: datetime,
     mint: Callable[[], str],
     policy: Policy = ALWAYS_ON,
@@ -109,16 +118,17 @@ def decide(
         Refused: The rules do not allow it; nothing changes.
     """
     working = WorkingSet(snapshot, now, mint, policy, sighting)
-    return working.decision(RULES[type(command)](working, command))
+    return working.decision(command(working))
 
 
-def _request(working: WorkingSet, command: commands.RequestMaintenance) -> list[str]:
-    request = command.request
-    maintenance, steps = planner.plan(
-        working.snapshot, request, number=command.number, now=working.now
-    )
+# The commands.
+
+
+def request_maintenance(working: WorkingSet, request: planner.Request, number: int) -> list[str]:
+    """An operator asks for maintenance; the number is unused so far."""
+    maintenance, steps = planner.plan(working.snapshot, request, number=number, now=working.now)
     for ordinal, step in enumerate(steps, 1):
-        _make_way(working, step, request, f"{command.number}.{ordinal}")
+        _make_way(working, step, request, f"{number}.{ordinal}")
     _check_policy(working, steps, request)
     working.maintenances[maintenance.number] = working.answered = maintenance
     return [
@@ -167,17 +177,16 @@ def _make_way(
         working.end(other, Trigger.CANCEL, f"superseded by {successor}")
 
 
-def _resume(working: WorkingSet, command: commands.ResumeRolling) -> list[str]:
-    maintenance = working.maintenances.get(command.maintenance)
+def resume_rolling(working: WorkingSet, number: int, by: str = "") -> list[str]:
+    """An operator resumes the paused rolling updates of a maintenance."""
+    maintenance = working.maintenances.get(number)
     updates = maintenance.rolling_updates if maintenance else ()
     paused = [rolling for rolling in updates if rolling.state is RollingState.PAUSED]
     if maintenance is None or not paused:
-        message = f"maintenance {command.maintenance} is not paused"
-        raise Refused(ErrorCode.TOO_LATE, message, maintenance=command.maintenance)
+        message = f"maintenance {number} is not paused"
+        raise Refused(ErrorCode.TOO_LATE, message, maintenance=number)
     for rolling in paused:
-        maintenance = intervened(
-            maintenance, AuditAction.RESUME, command.by, working.now, rolling.reason
-        )
+        maintenance = intervened(maintenance, AuditAction.RESUME, by, working.now, rolling.reason)
     running = tuple(
         replace(rolling, state=RollingState.RUNNING, reason="") if rolling in paused else rolling
         for rolling in updates
@@ -188,14 +197,20 @@ def _resume(working: WorkingSet, command: commands.ResumeRolling) -> list[str]:
     return [o for o in working.operations if o not in working.snapshot.operations]
 
 
-def _approve(working: WorkingSet, command: commands.ApproveEvents) -> list[str]:
-    named = dict.fromkeys(event_id.upper() for event_id in command.event_ids)
+def approve_events(
+    working: WorkingSet, event_ids: Collection[str], approval: Approval, scope: str | None
+) -> list[str]:
+    """A guest or an operator approves events: all of them or, if one is unknown, none.
+
+    Ids are taken in any case. The scope is the key of the approver's; None for an operator, who may
+    approve in every scope.
+    """
+    named = dict.fromkeys(event_id.upper() for event_id in event_ids)
     by_event = {
         event.id: operation.id
         for operation in working.operations.values()
         for event in operation.events
-        if event.id in named
-        and (command.scope is None or (event.scope == command.scope and event.published))
+        if event.id in named and (scope is None or (event.scope == scope and event.published))
     }
     for event_id in named:
         if event_id not in by_event:
@@ -208,7 +223,7 @@ def _approve(working: WorkingSet, command: commands.ApproveEvents) -> list[str]:
             message = f"operation {operation_id} is Queued: approve it once it is announced"
             raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
         events = tuple(
-            replace(event, approval=command.approval)
+            replace(event, approval=approval)
             if event.id in named and event.approval is None
             else event
             for event in operation.events
@@ -218,27 +233,34 @@ def _approve(working: WorkingSet, command: commands.ApproveEvents) -> list[str]:
     return list(about)
 
 
-def _cancel(working: WorkingSet, command: commands.CancelOperations) -> tuple[str, ...]:
+def cancel_operations(
+    working: WorkingSet, operations: Collection[str], reason: str, number: int | None = None
+) -> Collection[str]:
+    """An operator cancels operations that have not started.
+
+    With the number of a maintenance, all of that is meant: what has started or ended is left
+    alone, and its rolling updates finish.
+    """
     anything_left = False
-    number = command.maintenance
     if number is not None and (maintenance := working.maintenances.get(number)) is not None:
         anything_left = maintenance.open
-        finished = {"state": RollingState.FINISHED, "reason": command.reason}
+        finished = {"state": RollingState.FINISHED, "reason": reason}
         rolling_updates = tuple(replace(one, **finished) for one in maintenance.rolling_updates)
         working.maintenances[number] = replace(maintenance, rolling_updates=rolling_updates)
-    for operation_id in command.operations:
+    for operation_id in operations:
         operation = working.named(operation_id)
-        if command.maintenance is None or operation.unstarted:
-            working.end(operation, Trigger.CANCEL, command.reason)
+        if number is None or operation.unstarted:
+            working.end(operation, Trigger.CANCEL, reason)
             anything_left = True
     if not anything_left:
         message = "nothing left to cancel: everything has started or finished"
         raise Refused(ErrorCode.TOO_LATE, message)
-    return command.operations
+    return operations
 
 
-def _advance(working: WorkingSet, command: commands.AdvanceTime) -> list[str]:
-    ids = working.operations if command.operations is None else command.operations
+def advance_time(working: WorkingSet, ids: Iterable[str] | None = None) -> list[str]:
+    """Time has passed: start whatever is due of these operations; None for all of the snapshot."""
+    ids = working.operations if ids is None else ids
     due = [
         operation
         for operation in map(working.operations.__getitem__, ids)
@@ -269,16 +291,17 @@ def _give_up(working: WorkingSet, operation: Operation) -> None:
         working.end(operation, Trigger.FAIL, f"{operation.outcome}\n{outcome}".strip())
 
 
-def _record_returns(working: WorkingSet, command: commands.RecordReturns) -> tuple[str, ...]:
-    for operation_id in command.operations:
+def record_returns(working: WorkingSet, operations: Collection[str]) -> Collection[str]:
+    """Awaited machines of these operations may be back: they asked, or left the fleet."""
+    for operation_id in operations:
         operation = working.named(operation_id)
         if operation.awaited:
             working.look_for_returns(operation)
-    return command.operations
+    return operations
 
 
-def _place_hold(working: WorkingSet, command: commands.PlaceHold) -> list[str]:
-    hold = command.hold
+def place_hold(working: WorkingSet, hold: Hold) -> list[str]:
+    """An operator places a hold."""
     for other in working.holds:
         if (other.kind, other.name) == (hold.kind, hold.name):
             message = (
@@ -294,8 +317,8 @@ def _place_hold(working: WorkingSet, command: commands.PlaceHold) -> list[str]:
     return [operation.id for operation in covered]
 
 
-def _release_hold(working: WorkingSet, command: commands.ReleaseHold) -> list[str]:
-    hold = command.hold
+def release_hold(working: WorkingSet, hold: Hold) -> list[str]:
+    """An operator releases a hold, by its kind and name; its `by` is who releases it."""
     found = [h for h in working.holds if (h.kind, h.name) == (hold.kind, hold.name)]
     if not found:
         raise Refused(ErrorCode.NOT_FOUND, f"{hold} is not on hold: see 'forewarn hold list'")
@@ -306,8 +329,11 @@ def _release_hold(working: WorkingSet, command: commands.ReleaseHold) -> list[st
     return [operation.id for operation in covered]
 
 
-def _postpone(working: WorkingSet, command: commands.PostponeOperations) -> tuple[str, ...]:
-    for operation_id in command.operations:
+def postpone_operations(
+    working: WorkingSet, operations: Collection[str], asked: datetime, by: str = ""
+) -> Collection[str]:
+    """An operator moves operations later, all or none."""
+    for operation_id in operations:
         operation = working.named(operation_id)
         if not operation.unstarted or (operation.pending and operation.approved):
             state = "approved" if operation.pending else str(operation.status)
@@ -316,7 +342,7 @@ def _postpone(working: WorkingSet, command: commands.PostponeOperations) -> tupl
                 "nor approved can be postponed; place a hold to keep an approved one from starting"
             )
             raise Refused(ErrorCode.TOO_LATE, message, operation=operation_id)
-        not_before = notice.later(command.not_before, operation.not_before, working.now)
+        not_before = notice.later(asked, operation.not_before, working.now)
         later = replace(operation, not_before=not_before)
         if operation.pending:
             later = replace(later, waits_for="")
@@ -324,12 +350,15 @@ def _postpone(working: WorkingSet, command: commands.PostponeOperations) -> tupl
             left = -(-(not_before - working.now).total_seconds() // 1)
             later = replace(later, notice_left_seconds=int(left))
         detail = f"not before {notice.spoken(not_before)}"
-        working.put(intervened(later, AuditAction.POSTPONE, command.by, working.now, detail))
-    return command.operations
+        working.put(intervened(later, AuditAction.POSTPONE, by, working.now, detail))
+    return operations
 
 
-def _acknowledge(working: WorkingSet, command: commands.AcknowledgeFailures) -> tuple[str, ...]:
-    for operation_id in command.operations:
+def acknowledge_failures(
+    working: WorkingSet, operations: Collection[str], by: str
+) -> Collection[str]:
+    """An operator acknowledges failed operations, all or none."""
+    for operation_id in operations:
         operation = working.named(operation_id)
         if operation.status is not EventStatus.FAILED and not (
             operation.status.over and operation.down
@@ -339,38 +368,42 @@ def _acknowledge(working: WorkingSet, command: commands.AcknowledgeFailures) -> 
                 "acknowledged, or one whose machines are awaited after it"
             )
             raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
-        by = operation.acknowledged_by or command.by
-        working.settle(replace(operation, acknowledged_by=by, awaited=(), up_at=None))
-    return command.operations
+        who = operation.acknowledged_by or by
+        working.settle(replace(operation, acknowledged_by=who, awaited=(), up_at=None))
+    return operations
 
 
-def _extend_notices(working: WorkingSet, command: commands.ExtendNotices) -> list[str]:
+def extend_notices(working: WorkingSet, length: timedelta) -> list[str]:
+    """Guests could not read their documents for so long: what is Scheduled moves later by it."""
     about = [o for o in working.operations.values() if o.pending and not o.silent]
     for operation in about:
-        not_before = notice.whole_seconds(operation.not_before + command.length)
+        not_before = notice.whole_seconds(operation.not_before + length)
         later = replace(operation, not_before=not_before)
         working.put(later if later.ready(working.now) else replace(later, waits_for=""))
     for operation in working.operations.values():
         if operation.back_by is not None and not operation.status.over:
             # A machine that comes back cannot ask meanwhile.
-            working.put(replace(operation, back_by=operation.back_by + command.length))
+            working.put(replace(operation, back_by=operation.back_by + length))
     for name, scope in working.scopes.items():
         if scope.asked_at is not None:
-            working.scopes[name] = replace(scope, asked_at=scope.asked_at + command.length)
+            working.scopes[name] = replace(scope, asked_at=scope.asked_at + length)
     return [operation.id for operation in about]
 
 
-def _record_requests(working: WorkingSet, command: commands.RecordRequests) -> list[str]:
-    """Record when scopes were asked for; a clock that was set back makes it no earlier."""
-    for name in command.scopes:
+def record_requests(working: WorkingSet, scopes: Iterable[str]) -> list[str]:
+    """Machines of these scopes (keys) asked; a clock that was set back makes it no earlier."""
+    for name in scopes:
         scope = working.scopes[name]
         if scope.asked_at is None or scope.asked_at < working.now:
             working.scopes[name] = replace(scope, asked_at=working.now)
     return []
 
 
-def _claim(working: WorkingSet, command: commands.ClaimTasks) -> tuple[str, ...]:
-    for operation_id in command.operations:
+def claim_tasks(
+    working: WorkingSet, operations: Collection[str], executor: str, lease: timedelta
+) -> Collection[str]:
+    """An executor claims Started operations for the length of a lease."""
+    for operation_id in operations:
         operation = working.named(operation_id)
         leased = operation.lease_until is not None and operation.lease_until > working.now
         if operation.status is not EventStatus.STARTED or leased or operation.outcome_unknown:
@@ -384,70 +417,91 @@ def _claim(working: WorkingSet, command: commands.ClaimTasks) -> tuple[str, ...]
             replace(
                 operation,
                 attempt=operation.attempt + 1,
-                executor=command.executor,
-                lease_until=working.now + command.lease,
+                executor=executor,
+                lease_until=working.now + lease,
             )
         )
-    return command.operations
+    return operations
 
 
-def _renew(working: WorkingSet, command: commands.RenewLease) -> list[str]:
-    operation = working.claimed(command.operation, command.attempt)
-    working.put(replace(operation, lease_until=working.now + command.lease))
+def renew_lease(
+    working: WorkingSet, operation_id: str, attempt: int, lease: timedelta
+) -> list[str]:
+    """An executor is still at work on the attempt that it claimed, and extends its lease."""
+    operation = working.claimed(operation_id, attempt)
+    working.put(replace(operation, lease_until=working.now + lease))
     return [operation.id]
 
 
-def _release_leases(working: WorkingSet, command: commands.ReleaseLeases) -> tuple[str, ...]:
-    for operation_id in command.operations:
+def release_leases(working: WorkingSet, operations: Collection[str]) -> Collection[str]:
+    """The executors of these operations are known to be gone: anyone may claim them at once."""
+    for operation_id in operations:
         working.put(replace(working.named(operation_id), lease_until=None))
-    return command.operations
+    return operations
 
 
-def _finish(working: WorkingSet, command: commands.FinishTask) -> list[str]:
-    operation = working.claimed(command.operation, command.attempt)
+def finish_task(
+    working: WorkingSet,
+    operation_id: str,
+    attempt: int,
+    *,
+    succeeded: bool,
+    message: str,
+    hosts: Mapping[str, str] = NO_HOSTS,
+) -> list[str]:
+    """An executor reports how an operation ended.
+
+    `hosts` are the new hosts of its machines by name, as far as the connector knows them.
+    """
+    operation = working.claimed(operation_id, attempt)
     own = {key(name) for name in operation.machines}
-    others = [name for name in command.hosts if key(name) not in own]
-    message = command.message
+    others = [name for name in hosts if key(name) not in own]
     if others:
         ignored = f"ignored hosts of {listed(others)}: not a machine of this operation"
         message = f"{message}\n{ignored}".strip()
-    trigger = Trigger.SUCCEED if command.succeeded else Trigger.FAIL
-    _record_end(working, operation, trigger, message, command.hosts)
+    trigger = Trigger.SUCCEED if succeeded else Trigger.FAIL
+    _record_end(working, operation, trigger, message, hosts)
     return [operation.id]
 
 
-def _report_unknown_outcome(
-    working: WorkingSet, command: commands.ReportUnknownOutcome
+def report_unknown_outcome(
+    working: WorkingSet, operation_id: str, attempt: int, message: str
 ) -> list[str]:
-    operation = working.claimed(command.operation, command.attempt)
-    why = command.message[-MAX_OUTCOME:] or NO_REASON
+    """An executor reports that nobody knows whether an operation was carried out."""
+    operation = working.claimed(operation_id, attempt)
+    why = message[-MAX_OUTCOME:] or NO_REASON
     working.put(replace(operation, outcome_unknown=why, lease_until=None))
     return [operation.id]
 
 
-def _resolve(working: WorkingSet, command: commands.ResolveOutcome) -> list[str]:
-    operation = working.named(command.operation)
+def resolve_outcome(working: WorkingSet, operation_id: str, verdict: Verdict, by: str) -> list[str]:
+    """An operator records the result of an operation whose outcome is unknown."""
+    operation = working.named(operation_id)
     if not operation.outcome_unknown:
         message = (
             f"the outcome of operation {operation.id} is not unknown: it is {operation.status}"
         )
         raise Refused(ErrorCode.CONFLICT, message, operation=operation.id)
-    if command.verdict is Verdict.REPEAT:
+    if verdict is Verdict.REPEAT:
         repeated = replace(
             operation, outcome_unknown="", lease_until=None, repeat_after=operation.attempt
         )
         why = operation.outcome_unknown
-        working.put(intervened(repeated, AuditAction.REPEAT, command.by, working.now, why))
+        working.put(intervened(repeated, AuditAction.REPEAT, by, working.now, why))
         return [operation.id]
-    who = command.by or "an operator"
-    outcome = f"{command.verdict}, says {who}; before that: {operation.outcome_unknown}"
-    trigger = Trigger.SUCCEED if command.verdict is Verdict.SUCCEEDED else Trigger.FAIL
-    _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], {})
+    who = by or "an operator"
+    outcome = f"{verdict}, says {who}; before that: {operation.outcome_unknown}"
+    trigger = Trigger.SUCCEED if verdict is Verdict.SUCCEEDED else Trigger.FAIL
+    _record_end(working, operation, trigger, outcome[:MAX_OUTCOME], NO_HOSTS)
     return [operation.id]
 
 
 def _record_end(
-    working: WorkingSet, operation: Operation, trigger: Trigger, outcome: str, hosts: dict[str, str]
+    working: WorkingSet,
+    operation: Operation,
+    trigger: Trigger,
+    outcome: str,
+    hosts: Mapping[str, str],
 ) -> None:
     """End an operation, and record where that left its machines.
 
@@ -471,29 +525,3 @@ def _record_end(
         working.tombstones.append(
             Tombstone(name=name, event_type=event_type, operation=operation.id, at=working.now)
         )
-
-
-RULES: Final[Mapping[type, Callable[[WorkingSet, Any], Iterable[str]]]] = MappingProxyType(
-    {
-        commands.RequestMaintenance: _request,
-        commands.ApproveEvents: _approve,
-        commands.CancelOperations: _cancel,
-        commands.AdvanceTime: _advance,
-        commands.PlaceHold: _place_hold,
-        commands.ReleaseHold: _release_hold,
-        commands.PostponeOperations: _postpone,
-        commands.AcknowledgeFailures: _acknowledge,
-        commands.ExtendNotices: _extend_notices,
-        commands.RecordRequests: _record_requests,
-        commands.ClaimTasks: _claim,
-        commands.RenewLease: _renew,
-        commands.ReleaseLeases: _release_leases,
-        commands.FinishTask: _finish,
-        commands.ReportUnknownOutcome: _report_unknown_outcome,
-        commands.RecordReturns: _record_returns,
-        commands.ResolveOutcome: _resolve,
-        commands.ResumeRolling: _resume,
-    }
-)
-"""By the command: what it does to the working set; returns the ids of the operations that it was
-about."""

@@ -521,7 +521,7 @@ class WorkingSet:
         if obstacle is not None:
             self.put(replace(operation, waits_for=obstacle.id))
         elif not self.policy.starts:
-            self.put(operation)  # the next AdvanceTime starts it
+            self.put(operation)  # the next `advance_time` starts it
         elif operation.silent:
             self._start(operation, StartCause.SILENT)
         else:

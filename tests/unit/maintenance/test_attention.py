@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import alerts, commands
+from forewarn.maintenance import alerts, decide
 from forewarn.maintenance.alerts import AlertKind, Audience
 from forewarn.maintenance.model import HoldKind
 from forewarn.vocabulary import EventType
@@ -47,7 +47,7 @@ def test_a_failure_is_listed_until_somebody_takes_note() -> None:
     assert (first.kind, first.about, first.since) == (AlertKind.FAILED, "1.1", NOW + MINUTE)
     assert first.message == "Reboot failed: no such domain"
     assert second.message == "Reboot failed"
-    bench.decide(commands.AcknowledgeFailures(operations=("1.1", "1.2"), by="ann"))
+    bench.decide(decide.acknowledge_failures, operations=("1.1", "1.2"), by="ann")
     assert listed(bench) == []
 
 
@@ -58,7 +58,7 @@ def test_a_stopped_walk_is_listed_until_it_is_resumed_or_cancelled() -> None:
     (item,) = items(bench)
     assert (item.kind, item.about, item.since) == (AlertKind.PAUSED, "1", NOW)
     assert "1.1 is Canceled: not now" in item.message
-    bench.decide(commands.ResumeRolling(1))
+    bench.decide(decide.resume_rolling, 1)
     assert listed(bench) == []
     bench.ask(REBOOT, host="h0")
     bench.cancel(maintenance=1)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench
-from forewarn.maintenance import commands, decide
+from forewarn.maintenance import decide
 from forewarn.maintenance.model import (
     MAX_INTERVENTIONS,
     AuditAction,
@@ -134,7 +134,7 @@ def test_who_held_postponed_and_released_is_written_down() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0")
     later = NOW + 60 * MINUTE
-    bench.decide(commands.PostponeOperations(operations=("1.1",), not_before=later, by="cid"))
+    bench.decide(decide.postpone_operations, operations=("1.1",), asked=later, by="cid")
     bench.now += MINUTE
     bench.hold(HoldKind.SCOPE, "web")
     bench.now += MINUTE
@@ -154,11 +154,11 @@ def test_who_held_postponed_and_released_is_written_down() -> None:
 def test_a_hold_needs_no_reason_and_no_name() -> None:
     bench = Bench()
     bench.ask(REBOOT, "web-0")
-    unsigned = commands.PlaceHold(Hold(kind=HoldKind.SCOPE, name="web", reason="", by="", at=NOW))
-    bench.decide(unsigned)
+    unsigned = Hold(kind=HoldKind.SCOPE, name="web", reason="", by="", at=NOW)
+    bench.decide(decide.place_hold, unsigned)
     assert [said.detail for said in bench.operation("1.1").interventions] == ["scope web"]
     with pytest.raises(Refused, match=r"scope web .* by somebody since"):
-        bench.decide(unsigned)
+        bench.decide(decide.place_hold, unsigned)
 
 
 def test_what_is_announced_under_a_hold_is_held_from_the_start() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, Bench, applied
-from forewarn.maintenance import commands, decide, fleet
+from forewarn.maintenance import decide, fleet
 from forewarn.maintenance.model import Queueing, Refused, Sighting, StartCause
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
@@ -21,11 +21,11 @@ def saw(bench: Bench, *machines: str, agent: AgentStatus | None = None) -> None:
 
 
 def look(bench: Bench, *operations: str) -> None:
-    bench.decide(commands.RecordReturns(operations))
+    bench.decide(decide.record_returns, operations)
 
 
 def acknowledge(bench: Bench, operation: str) -> None:
-    bench.decide(commands.AcknowledgeFailures(operations=(operation,), by="ann"))
+    bench.decide(decide.acknowledge_failures, operations=(operation,), by="ann")
 
 
 def carried_out(bench: Bench, operation: str, *, agent: AgentStatus | None = None) -> None:
@@ -128,7 +128,7 @@ def test_a_machine_that_asked_in_time_is_seen_before_its_operation_fails() -> No
 def test_time_in_which_nobody_could_ask_is_no_time_to_come_back() -> None:
     bench = listened()
     bench.finish("1.1")
-    bench.decide(commands.ExtendNotices(10 * MINUTE))
+    bench.decide(decide.extend_notices, 10 * MINUTE)
     bench.let_pass(14 * MINUTE)
     assert status(bench, "1.1") is EventStatus.RETURNING
     bench.let_pass(MINUTE)
@@ -446,7 +446,7 @@ def test_a_rolling_update_that_is_resumed_waits_for_its_failure_to_be_acknowledg
     bench.ask(REBOOT, scope="web")
     bench.approve(bench.event("1.1").id)
     bench.finish("1.1", succeeded=False)
-    bench.decide(commands.ResumeRolling(1, by="ann"))
+    bench.decide(decide.resume_rolling, 1, by="ann")
     assert status(bench, "1.2") is EventStatus.QUEUED
     assert bench.operation("1.2").waits_for == "1.1"
     acknowledge(bench, "1.1")

@@ -1,12 +1,13 @@
 """What follows from each cause, and what never follows."""
 
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench, mint
-from forewarn.maintenance import commands, decide
+from forewarn.maintenance import decide
 from forewarn.maintenance.model import Approval, Queueing, Refused, StartCause
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
 
@@ -132,7 +133,7 @@ def test_one_update_domain_is_down_at_a_time_and_the_next_says_for_what_it_waits
     assert bench.operation("3.1").waits_for == "2.1"
     bench.finish("2.1", succeeded=False)
     assert bench.operation("3.1").status is EventStatus.SCHEDULED
-    bench.decide(commands.AcknowledgeFailures(operations=("2.1",), by="ann"))
+    bench.decide(decide.acknowledge_failures, operations=("2.1",), by="ann")
     assert bench.operation("3.1").status is EventStatus.STARTED
 
 
@@ -338,10 +339,10 @@ def test_a_renewal_lengthens_the_lease_and_a_release_ends_it() -> None:
     bench.let_pass(15 * MINUTE)
     bench.claim("1.1")
     bench.now += 30 * SECOND
-    renewed = commands.RenewLease(operation="1.1", attempt=1, lease=MINUTE)
+    renewed = partial(decide.renew_lease, operation_id="1.1", attempt=1, lease=MINUTE)
     assert bench.decide(renewed).operations == (bench.operation("1.1"),)
     assert bench.operation("1.1").lease_until == bench.now + MINUTE
-    released = bench.decide(commands.ReleaseLeases(operations=("1.1",)))
+    released = bench.decide(decide.release_leases, operations=("1.1",))
     assert released.operations[0].lease_until is None
     assert bench.claim("1.1").operations[0].attempt == 2
 
@@ -354,8 +355,8 @@ def test_a_stale_attempt_is_refused_whatever_it_wants() -> None:
     bench.now += 2 * MINUTE
     bench.claim("1.1")
     stale = [
-        commands.FinishTask(operation="1.1", attempt=1, succeeded=True, message=""),
-        commands.RenewLease(operation="1.1", attempt=1, lease=MINUTE),
+        partial(decide.finish_task, operation_id="1.1", attempt=1, succeeded=True, message=""),
+        partial(decide.renew_lease, operation_id="1.1", attempt=1, lease=MINUTE),
     ]
     for cause in stale:
         with pytest.raises(Refused) as refusal:
@@ -378,7 +379,7 @@ def test_an_operation_has_one_outcome() -> None:
     assert operation.ended_at == NOW + 17 * MINUTE
     assert operation.lease_until is None
     assert bench.scope("web").incarnation == 3
-    again = commands.FinishTask(operation="1.1", attempt=1, succeeded=False, message="")
+    again = partial(decide.finish_task, operation_id="1.1", attempt=1, succeeded=False, message="")
     with pytest.raises(Refused) as refusal:
         bench.decide(again)
     assert refusal.value.code is ErrorCode.STALE
@@ -413,7 +414,12 @@ def test_a_decision_leaves_its_snapshot_as_it_was() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
     before = msgspec.json.encode(bench.snapshot)
-    decide.decide(bench.snapshot, commands.AdvanceTime(), NOW + timedelta(hours=1), bench.mint)
+    decide.decide(
+        bench.snapshot,
+        decide.advance_time,
+        NOW + timedelta(hours=1),
+        bench.mint,
+    )
     assert msgspec.json.encode(bench.snapshot) == before
 
 

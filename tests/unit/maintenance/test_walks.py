@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, Bench, applied
-from forewarn.maintenance import commands, fleet
+from forewarn.maintenance import decide, fleet
 from forewarn.maintenance.model import (
     AuditAction,
     Intervention,
@@ -142,14 +142,14 @@ def test_a_stopped_walk_is_resumed_with_the_next_domain() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
     carry_out(bench, "1.1", succeeded=False)
-    decision = bench.decide(commands.ResumeRolling(1))
+    decision = bench.decide(decide.resume_rolling, 1)
     assert [o.machines for o in decision.operations] == [("web-1", "web-4")]
     assert decision.maintenance == bench.snapshot.maintenances[1]
     assert walk_of(bench).state is RollingState.RUNNING
     assert walk_of(bench).reason == ""
     for nothing in (1, 7):
         with pytest.raises(Refused) as refusal:
-            bench.decide(commands.ResumeRolling(nothing))
+            bench.decide(decide.resume_rolling, nothing)
         assert refusal.value.code is ErrorCode.TOO_LATE
         assert refusal.value.facts == {"maintenance": nothing}
 
@@ -163,7 +163,7 @@ def test_resuming_leaves_a_rolling_update_finished_that_was() -> None:
     carry_out(bench, "1.1")
     carry_out(bench, "1.2", succeeded=False)
     bench.snapshot = msgspec.structs.replace(bench.snapshot, machines=everybody.machines)
-    decision = bench.decide(commands.ResumeRolling(1))
+    decision = bench.decide(decide.resume_rolling, 1)
     assert [o.machines for o in decision.operations] == [("web-1",)]
     assert [rolling.state for rolling in bench.snapshot.maintenances[1].rolling_updates] == [
         RollingState.FINISHED,
@@ -177,9 +177,9 @@ def test_who_resumed_a_walk_and_why_it_had_stopped_is_written_down() -> None:
     said = []
     for step, by in (("1.1", "ann"), ("1.2", "bob")):
         carry_out(bench, step, succeeded=False)
-        bench.decide(commands.AcknowledgeFailures(operations=(step,), by=by))
+        bench.decide(decide.acknowledge_failures, operations=(step,), by=by)
         bench.now += MINUTE
-        bench.decide(commands.ResumeRolling(1, by=by))
+        bench.decide(decide.resume_rolling, 1, by=by)
         said.append(
             Intervention(
                 action=AuditAction.RESUME, by=by, at=bench.now, detail=f"{step} is Failed: no power"
@@ -273,7 +273,7 @@ def test_nobody_is_taken_twice() -> None:
     carry_out(bench, "1.1")
     bench.cancel("1.2")
     change(bench, {"name": "web-0", "update_domain": 2}, *({"name": f"web-{n}"} for n in (1, 2, 3)))
-    bench.decide(commands.ResumeRolling(1))
+    bench.decide(decide.resume_rolling, 1)
     assert shown(bench)["1.3"] == ("web-2",)
 
 
