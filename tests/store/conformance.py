@@ -15,8 +15,10 @@ from forewarn.maintenance import decide
 from forewarn.maintenance.model import (
     Approval,
     Changes,
+    Drain,
     Hold,
     HoldKind,
+    HostState,
     Machine,
     Maintenance,
     Operation,
@@ -39,6 +41,7 @@ from store.values import (
     OVER,
     STOPPED,
     WEB,
+    drain,
     event,
     hold,
     machine,
@@ -79,7 +82,7 @@ class Values:
         values.MACHINES,
         values.MAINTENANCES,
         values.OPERATIONS,
-        st.tuples(values.HOLDS, values.TOMBSTONES),
+        st.tuples(values.HOLDS, values.TOMBSTONES, values.DRAINS),
     )
     def test_what_is_saved_is_read_back_exactly(
         self,
@@ -89,11 +92,11 @@ class Values:
         one: Machine,
         maintenance: Maintenance,
         whole: Operation,
-        apart: tuple[Hold, Tombstone],
+        apart: tuple[Hold, Tombstone, Drain],
     ) -> None:
         one = msgspec.structs.replace(one, scope=scope.key)
         whole = msgspec.structs.replace(whole, maintenance=maintenance.number)
-        held, gone = apart
+        held, gone, drained = apart
         store = engine.open(tmp_path_factory.mktemp("values"))
         save(
             store,
@@ -104,6 +107,7 @@ class Values:
                 operations=(whole,),
                 holds=(held,),
                 tombstones=(gone,),
+                drains=(drained,),
             ),
         )
         with store.read() as reading:
@@ -114,6 +118,7 @@ class Values:
             assert reading.next_wakeup() == decide.wakeup_at(whole)
             assert reading.holds() == (held,)
             assert reading.tombstones() == {gone.key: gone}
+            assert reading.drains() == {drained.host: drained}
         store.close()
 
     def test_a_new_value_replaces_the_old_one_whole(self, store: Store) -> None:
@@ -198,6 +203,16 @@ class Values:
         with store.write() as transaction:
             transaction.save(Changes(holds=(new,), released=(old,)))
             assert transaction.holds() == (new,)
+
+    def test_the_latest_drain_of_a_host_replaces_the_one_before(self, store: Store) -> None:
+        first, other = drain("h1"), drain("H1", after="h1")
+        save(store, Changes(drains=(first, other)))
+        over = drain("h1", state=HostState.UP, changed_at=NOW + MINUTE)
+        with store.write() as transaction:
+            transaction.save(Changes(drains=(over,)))
+            assert transaction.drains() == {"h1": over, "H1": other}
+        with store.read() as reading:
+            assert reading.drains() == {"h1": over, "H1": other}
 
     def test_a_tombstone_stays_until_it_is_revived(self, store: Store) -> None:
         save(store, Changes(scopes=(WEB,), machines=(machine("Web-0"),)))
@@ -418,17 +433,19 @@ class Questions:
             assert transaction.purge(NOW + MINUTE, 10) == 2
             assert transaction.maintenances([1]) == {}
 
-    def test_purging_leaves_holds_and_tombstones(self, store: Store) -> None:
+    def test_purging_leaves_holds_tombstones_and_drains(self, store: Store) -> None:
         preempted = operation("1.1", status=EventStatus.COMPLETED, ended_at=NOW)
         held, gone = hold(HoldKind.SCOPE, "web"), tombstone("Web-0", operation="1.1")
         changes = with_maintenances(preempted)
-        save(store, msgspec.structs.replace(changes, holds=(held,), tombstones=(gone,)))
+        apart = {"holds": (held,), "tombstones": (gone,), "drains": (drain("h1"),)}
+        save(store, msgspec.structs.replace(changes, **apart))
         with store.write() as transaction:
             assert transaction.purge(NOW + 99 * MINUTE, 10) == 1
         with store.read() as reading:
             assert reading.operations(["1.1"]) == {}
             assert reading.holds() == (held,)
             assert reading.tombstones() == {"web-0": gone}
+            assert reading.drains() == {"h1": drain("h1")}
 
     def test_purging_forgets_what_ended_before_and_nothing_else(self, store: Store) -> None:
         ended = {"status": EventStatus.COMPLETED}

@@ -14,6 +14,7 @@ from forewarn.maintenance.model import (
     Event,
     Hold,
     HoldKind,
+    HostState,
     Machine,
     Operation,
     StartCause,
@@ -33,6 +34,7 @@ NAMES = st.sampled_from(["Web-0", "web-1", "WEB-0", "b_0"])
 SCOPES = st.sampled_from(["web", "batch"])
 HOSTS = st.sampled_from(["h1", "H1", "h2", ""])
 WALKS = st.sampled_from([(), (), (GOING,), (OVER,), (OVER, STOPPED)])
+DRAINS = st.builds(values.drain, HOSTS, state=st.sampled_from(HostState))
 HOLDS = st.builds(
     Hold,
     kind=st.sampled_from([HoldKind.HOST, HoldKind.MACHINE]),
@@ -101,6 +103,7 @@ def changes(draw: st.DrawFn) -> Changes:
         holds=tuple(draw(st.lists(HOLDS, max_size=2, unique_by=lambda h: (h.kind, h.name)))),
         released=tuple(draw(st.lists(HOLDS, max_size=2))),
         tombstones=tuple(draw(st.lists(TOMBSTONES, max_size=2, unique_by=lambda t: t.key))),
+        drains=tuple(draw(st.lists(DRAINS, max_size=2, unique_by=lambda d: d.host))),
         revived=tuple(draw(st.lists(NAMES.map(str.lower), max_size=2))),
         machines=tuple(machines),
         removed_machines=tuple(name for name in removed if name not in kept),
@@ -170,6 +173,7 @@ QUESTIONS: list[Callable[[Reading, datetime], object]] = [
     lambda r, _: [r.machines_on(hosts) for hosts in (["h1"], ["", "H1"], ["H2", "none"])],
     lambda r, _: r.tombstones(),
     lambda r, _: r.holds(),
+    lambda r, _: r.drains(),
     lambda r, _: r.maintenances([1, 2, 3]),
     lambda r, _: list(r.open_maintenances().items()),
     lambda r, _: [r.latest_maintenances(before, 2) for before in (None, 3)],

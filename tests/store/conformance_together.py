@@ -16,6 +16,7 @@ from store.engines import Engine
 from store.values import (
     BATCH,
     WEB,
+    drain,
     hold,
     machine,
     operation,
@@ -35,6 +36,7 @@ class Together:
             machines=(machine("a"),),
             holds=(hold(HoldKind.EVERYTHING),),
             tombstones=(tombstone("b"),),
+            drains=(drain("h1"),),
         )
 
         def change(transaction: Transaction) -> None:
@@ -47,6 +49,7 @@ class Together:
             assert reading.scopes() == {"web": WEB}
             assert reading.machines() == reading.live_operations() == reading.tombstones() == {}
             assert reading.holds() == ()
+            assert reading.drains() == {}
             assert reading.setting("a") is None
 
     def test_increments_of_many_threads_are_all_counted(self, store: Store) -> None:
@@ -129,6 +132,7 @@ class Together:
             machines=(machine("a"),),
             holds=(hold(HoldKind.HOST, "h1"),),
             tombstones=(tombstone("B"),),
+            drains=(drain("h1"),),
         )
         opened = lasting_engine.open(tmp_path)
         save(opened, whole)
@@ -140,6 +144,7 @@ class Together:
             assert reading.scopes() == {"web": WEB}
             assert reading.holds() == whole.holds
             assert reading.tombstones() == {"b": whole.tombstones[0]}
+            assert reading.drains() == {"h1": whole.drains[0]}
         opened.close()
 
     def test_what_was_committed_survives_the_death_of_the_process(

@@ -10,9 +10,12 @@ from forewarn.maintenance.model import (
     Approval,
     AuditAction,
     Changes,
+    Drain,
+    DrainGuest,
     Event,
     Hold,
     HoldKind,
+    HostState,
     Intervention,
     Machine,
     Maintenance,
@@ -23,7 +26,9 @@ from forewarn.maintenance.model import (
     RollingUpdate,
     Scope,
     StartCause,
+    Stay,
     Tombstone,
+    Way,
 )
 from forewarn.vocabulary import (
     ApproverKind,
@@ -89,6 +94,11 @@ def hold(kind: HoldKind, name: str = "", **fields: Any) -> Hold:
 def tombstone(name: str, **fields: Any) -> Tombstone:
     known = {"event_type": EventType.PREEMPT, "operation": "1.1", "at": NOW, "scope": "web"}
     return Tombstone(name=name, **(known | fields))
+
+
+def drain(host: str, **fields: Any) -> Drain:
+    known = {"state": HostState.DRAINING, "requested_at": NOW, "changed_at": NOW}
+    return Drain(host=host, **(known | fields))
 
 
 GOING = RollingUpdate(scope="web", done=("web-0",))
@@ -214,4 +224,29 @@ TOMBSTONES = every(
     event_type=st.none() | st.sampled_from(EventType),
     at=MOMENTS,
     incarnation=INT64,
+)
+DRAINS = every(
+    Drain,
+    host=NAMES,
+    state=st.sampled_from(HostState),
+    reboot=st.booleans(),
+    bring_home=st.booleans(),
+    without_notice=st.booleans(),
+    stay=st.sampled_from(Stay),
+    requested_at=MOMENTS,
+    changed_at=MOMENTS,
+    guests=st.lists(
+        every(
+            DrainGuest,
+            memory_mib=INT64,
+            way=st.sampled_from(Way),
+            obstacles=st.lists(SOME, max_size=2).map(tuple),
+            leaves_by=INT64,
+            returns_by=INT64,
+        ),
+        max_size=2,
+    ).map(tuple),
+    reboot_asked_at=st.none() | MOMENTS,
+    silent_since=st.none() | MOMENTS,
+    stuck_in=st.none() | st.sampled_from(HostState),
 )

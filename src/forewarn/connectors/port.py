@@ -7,6 +7,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
+# The rules decide about hosts by these; connectors and tests find them here.
+from forewarn.maintenance.model import GuestFacts as GuestFacts  # noqa: PLC0414 - for others
+from forewarn.maintenance.model import HostFacts as HostFacts  # noqa: PLC0414 - for others
 from forewarn.vocabulary import EventSource, EventType, TargetKind
 
 
@@ -41,7 +44,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Hosts that no machine may move to, because they are drained."""
     host_boot_id: str = ""
     """Set for a Reboot that lasts as long as its host's own: shut the machine down, and start it
-    when its host has another boot id than this. It is over too when somebody has started it."""
+    when its host has another boot id than this. It is over too when somebody has started it.
+    A machine that was shut down is started again whatever fails."""
     repeat_after: int = 0
     """Up to this attempt an operator has resolved all doubt: what cannot be told is done again."""
 
@@ -54,37 +58,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """For the operator: what went wrong, or what is worth knowing."""
     hosts: dict[str, str] = {}
     """The new hosts of machines, by the machine's name; only those that are known."""
-
-
-class GuestFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A virtual machine that a host has, in the fleet or not."""
-
-    vm_id: str
-    """Its GUID, lower case, as in the fleet."""
-    name: str
-    """What the host calls it."""
-    running: bool
-    """Whether it has memory on this host: it runs, or is paused."""
-    memory_mib: int
-    obstacles: tuple[str, ...] = ()
-    """Why it cannot be moved while it runs; empty where it can."""
-
-
-class HostFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a connector found out about a host."""
-
-    answers: bool
-    why: str = ""
-    """Why it does not answer; `""` where it does."""
-    boot_id: str = ""
-    """Another one after each boot; `""` where unknown."""
-    free_memory_mib: int = 0
-    """What further machines may take."""
-    target: bool = True
-    """Whether the settings let machines move there."""
-    can_reboot: bool = False
-    """Whether `reboot_host` can reboot it."""
-    guests: tuple[GuestFacts, ...] = ()
 
 
 class Found(StrEnum):

@@ -14,6 +14,7 @@ import msgspec
 from forewarn.control import tombstones
 from forewarn.maintenance.model import (
     Changes,
+    Drain,
     Hold,
     Machine,
     Maintenance,
@@ -72,6 +73,7 @@ class UnitOfWork:
         self._whole: dict[str, set[str]] = {"live": set(), "members": set(), "on host": set()}
         self._open: dict[int, Maintenance] | None = None
         self._holds: tuple[Hold, ...] | None = None
+        self._drains: dict[str, Drain] | None = None
         self._begin()
 
     # Answered from memory, as far as it goes. Keys that are not there are left out.
@@ -135,6 +137,12 @@ class UnitOfWork:
             self._holds = self._transaction.holds()
         return self._holds
 
+    def drains(self) -> dict[str, Drain]:
+        """Return the latest drain of each host."""
+        if self._drains is None:
+            self._drains = self._transaction.drains() | self._new_drains
+        return self._drains
+
     # Everything else.
 
     def next_maintenance_number(self) -> int:
@@ -167,6 +175,10 @@ class UnitOfWork:
         self._replace_machines({machine.key: machine for machine in changes.machines})
         self._replace_machines(dict.fromkeys(changes.removed_machines))
         self._new_tombstones |= {tombstone.key: tombstone for tombstone in changes.tombstones}
+        for drain in changes.drains:
+            self._new_drains[drain.host] = drain
+            if self._drains is not None:
+                self._drains[drain.host] = drain
         for one in changes.maintenances:
             self._new_maintenances[one.number] = one
             if self._open is not None:
@@ -201,6 +213,7 @@ class UnitOfWork:
         self._new_operations: dict[str, Operation] = {}
         self._new_maintenances: dict[int, Maintenance] = {}
         self._new_tombstones: dict[str, Tombstone] = {}
+        self._new_drains: dict[str, Drain] = {}
 
     def _changes(self) -> Changes:
         machines = self._new_machines
@@ -211,6 +224,7 @@ class UnitOfWork:
             machines=tuple(machine for machine in machines.values() if machine is not None),
             removed_machines=tuple(key for key, machine in machines.items() if machine is None),
             tombstones=tuple(self._new_tombstones.values()),
+            drains=tuple(self._new_drains.values()),
         )
 
     # What is known already is newer than what the store has.

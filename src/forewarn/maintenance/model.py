@@ -472,6 +472,144 @@ class Tombstone(Named, frozen=True, kw_only=True, gc=False):
     """The last incarnation of that scope which it may have read (protocol.md section 7)."""
 
 
+class GuestFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A virtual machine that a host has, in the fleet or not."""
+
+    vm_id: str
+    """Its GUID, lower case, as in the fleet."""
+    name: str
+    """What the host calls it."""
+    running: bool
+    """Whether it has memory on this host: it runs, or is paused."""
+    memory_mib: int
+    obstacles: tuple[str, ...] = ()
+    """Why it cannot be moved while it runs; empty where it can."""
+
+
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a connector found out about a host."""
+
+    answers: bool
+    why: str = ""
+    """Why it does not answer; `""` where it does."""
+    boot_id: str = ""
+    """Another one after each boot; `""` where unknown."""
+    free_memory_mib: int = 0
+    """What further machines may take."""
+    target: bool = True
+    """Whether the settings let machines move there."""
+    can_reboot: bool = False
+    """Whether `reboot_host` can reboot it."""
+    guests: tuple[GuestFacts, ...] = ()
+
+
+class HostState(StrEnum):
+    """How far the drain of a host is; `hosts.TRANSITIONS` says what follows what."""
+
+    UP = "up"
+    """It is not drained."""
+    WAITING = "waiting"
+    """Another host of the same request comes first."""
+    DRAINING = "draining"
+    EMPTY = "empty"
+    """No machine runs on it."""
+    REBOOTING = "rebooting"
+    BACK = "back"
+    """It has rebooted."""
+    RETURNING = "returning"
+    """Its machines come home; others may move there too."""
+    STUCK = "stuck"
+    """It waits for an operator."""
+
+
+class Stay(StrEnum):
+    """What the drain of a host does with machines that cannot be moved while they run."""
+
+    REFUSE = "refuse"
+    """It is refused."""
+    STOP = "stop"
+    """They are shut down last, and started when their host has rebooted."""
+    REDEPLOY = "redeploy"
+    """They are redeployed to another host."""
+
+
+class Way(StrEnum):
+    """How a machine leaves a host that is drained."""
+
+    LIVE = "live"
+    """A live migration."""
+    REDEPLOY = "redeploy"
+    STOP = "stop"
+    """It is shut down until the host has rebooted."""
+    SKIP = "skip"
+    """An operator looks after it."""
+    GONE = "gone"
+    """It did not run there any more when the host was looked at."""
+    UNDECIDED = "undecided"
+    """To be decided at the next look at the host."""
+
+
+class DrainGuest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A machine that ran on a host when it was drained."""
+
+    name: str
+    vm_id: str
+    memory_mib: int = 0
+    way: Way = Way.UNDECIDED
+    to_host: str = ""
+    """Where it moves to; `""` where it does not move."""
+    obstacles: tuple[str, ...] = ()
+    """Why it cannot be moved while it runs."""
+    leaves_by: int = 0
+    """The number of the maintenance that takes it away; 0 while none was asked for."""
+    returns_by: int = 0
+    """The number of the maintenance that brings it home; 0 while none was asked for."""
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The drain of a host, from the request until the host is up again, and after that."""
+
+    host: str
+    """As connector and fleet file spell it."""
+    state: HostState
+    reboot: bool = False
+    bring_home: bool = True
+    """Whether its machines come home after the reboot."""
+    stay: Stay = Stay.REFUSE
+    without_notice: bool = False
+    """Whether machines whose scope is off may be moved without any notice."""
+    after: str = ""
+    """The host of the same request that comes before it; `""` for the first."""
+    requested_by: str = ""
+    requested_at: datetime
+    changed_at: datetime
+    """When its state changed last."""
+    guests: tuple[DrainGuest, ...] = ()
+    """In the order in which they leave."""
+    boot_id: str = ""
+    """The host's before its reboot; `""` until it matters."""
+    reboot_asked_at: datetime | None = None
+    """When its reboot command was about to run: it runs at most once after that."""
+    silent_since: datetime | None = None
+    """Since when the host has not answered; None while it does."""
+    stuck_in: HostState | None = None
+    """The state that it was in when it got stuck; None where it is not."""
+    reason: str = ""
+    """Why it is stuck, or what it waits for."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether no machine may move to the host."""
+        state = self.stuck_in or self.state
+        return state not in {HostState.UP, HostState.WAITING, HostState.RETURNING}
+
+    @property
+    def maintenances(self) -> tuple[int, ...]:
+        """The numbers of all maintenances that it has asked for."""
+        numbers = (n for guest in self.guests for n in (guest.leaves_by, guest.returns_by))
+        return tuple(number for number in numbers if number)
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision may look at.
 
@@ -513,6 +651,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """New ones; their machines are among the removed."""
     revived: tuple[str, ...] = ()
     """Keys of tombstones that go: their machines were added again, or they are too many."""
+    drains: tuple[Drain, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether anything changed."""

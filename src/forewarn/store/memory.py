@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from forewarn.maintenance import decide
 from forewarn.maintenance.model import (
     Changes,
+    Drain,
     Hold,
     Machine,
     Maintenance,
@@ -42,6 +43,7 @@ class MemoryStore:
         self.all_operations: dict[str, Operation] = {}
         self.all_maintenances: dict[int, Maintenance] = {}
         self.all_tombstones: dict[str, Tombstone] = {}
+        self.all_drains: dict[str, Drain] = {}
         self.all_settings: dict[str, str] = {}
         self.open: dict[int, Maintenance] = {}
         self.live: dict[str, None] = {}
@@ -164,6 +166,9 @@ class MemoryStore:
     def tombstones(self) -> dict[str, Tombstone]:
         return dict(self.all_tombstones)
 
+    def drains(self) -> dict[str, Drain]:
+        return dict(self.all_drains)
+
     def history(self, query: HistoryQuery) -> Page:
         after = port.place(query)
         found = [
@@ -206,6 +211,8 @@ class MemoryStore:
             self._put(self.all_tombstones, name, None)
         for tombstone in changes.tombstones:
             self._put(self.all_tombstones, tombstone.key, tombstone)
+        for drain in changes.drains:
+            self._put(self.all_drains, drain.host, drain)
         for name in changes.removed_machines:
             self._put(self.all_machines, name, None)
         for name in changes.removed_scopes:

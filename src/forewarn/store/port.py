@@ -14,6 +14,7 @@ import msgspec
 
 from forewarn.maintenance.model import (
     Changes,
+    Drain,
     Hold,
     Machine,
     Maintenance,
@@ -199,6 +200,9 @@ class Reading(Protocol):
     def tombstones(self) -> dict[str, Tombstone]:
         """Return all tombstones, by the machine's key."""
 
+    def drains(self) -> dict[str, Drain]:
+        """Return the latest drain of each host, by the host as it is written."""
+
     def history(self, query: HistoryQuery) -> Page:
         """Return one page of operations, newest announcement first.
 
@@ -224,6 +228,7 @@ class Transaction(Reading, Protocol):
 
         Of holds, what is released goes first: by kind and name, whatever else the value says. A
         new one is the only one of its kind and name. Of tombstones, what is revived goes first.
+        Of drains, the latest of a host replaces the one before.
         """
 
     def next_maintenance_number(self) -> int:
@@ -236,8 +241,8 @@ class Transaction(Reading, Protocol):
         """Forget up to `limit` operations that ended before this, the first ended first.
 
         A maintenance goes with the last of its operations; its number is not given again. What
-        belongs to an open one stays until that is over. Holds and tombstones are not history:
-        they stay, whatever becomes of the operations.
+        belongs to an open one stays until that is over. Holds, tombstones and drains are not
+        history: they stay, whatever becomes of the operations.
 
         Returns:
             How many operations were forgotten.

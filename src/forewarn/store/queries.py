@@ -21,6 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from forewarn.maintenance.model import (
+    Drain,
     Event,
     Hold,
     Machine,
@@ -191,6 +192,10 @@ class SqlReading:
     def tombstones(self) -> dict[str, Tombstone]:
         found = self._values(tables.TOMBSTONES, tables.tombstones.c.key, None)
         return {tombstone.key: tombstone for tombstone in found}
+
+    def drains(self) -> dict[str, Drain]:
+        found = self._values(tables.DRAINS, tables.drains.c.host, None)
+        return {drain.host: drain for drain in found}
 
     def history(self, query: HistoryQuery) -> Page:
         found = self._connection.rows(_page(query))

@@ -139,6 +139,7 @@ class SqlTransaction(SqlReading):
         write(insert(tables.holds), list(map(tables.HOLDS.row, changes.holds)))
         self._delete(tables.tombstones, "key", changes.revived)
         self._put(tables.TOMBSTONES, changes.tombstones)
+        self._put(tables.DRAINS, changes.drains)
         self._delete(tables.machines, "key", changes.removed_machines)
         self._delete(tables.scopes, "key", changes.removed_scopes)
 
@@ -250,6 +251,7 @@ def _upserts(dialect: str) -> dict[Table, Executable]:
         tables.maintenances: "number",
         tables.operations: "id",
         tables.tombstones: "key",
+        tables.drains: "host",
         tables.counters: "name",
         tables.settings: "name",
     }

@@ -145,6 +145,12 @@ tombstones = Table(
     *columns(model.Tombstone),
 )
 
+drains = Table(
+    "drains",
+    metadata,
+    *columns(model.Drain, host=Column("host", Text, primary_key=True)),
+)
+
 counters = Table(
     # The last number given; it outlives what it was given to.
     "counters",
@@ -169,3 +175,4 @@ OPERATIONS = Mapping(
 EVENTS = Mapping(model.Event, events)
 HOLDS = Mapping(model.Hold, holds)
 TOMBSTONES = Mapping(model.Tombstone, tombstones, key=attrgetter("key"))
+DRAINS = Mapping(model.Drain, drains)

@@ -86,6 +86,15 @@ def upgrade() -> None:
         *_texts("event_type", null=True),
         *_numbers("at", "incarnation"),
     )
+    op.create_table(
+        "drains",
+        *_texts("host", key=True),
+        *_texts("state", "stay", "after", "requested_by", "guests", "boot_id", "reason"),
+        *_texts("stuck_in", null=True),
+        *_booleans("reboot", "bring_home", "without_notice"),
+        *_numbers("requested_at", "changed_at"),
+        *_numbers("reboot_asked_at", "silent_since", null=True),
+    )
     op.create_table("counters", *_texts("name", key=True), *_numbers("value"))
     op.create_table("settings", *_texts("name", key=True), *_texts("value"))
 

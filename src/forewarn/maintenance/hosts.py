@@ -1,0 +1,726 @@
+"""The drain of a host, as one table, and what each state does next: `step(view, now)`.
+
+    up --queue--> waiting --drain--> draining --emptied--> empty --reboot--> rebooting
+    rebooting --booted--> back --return--> returning --open--> up
+
+`step` is pure. It is asked again after each change, each look at the hosts (`Survey`), and at the
+time that it names. It asks for one ordinary maintenance a machine, so that none waits for another's
+approval, and whoever drives it saves the request and the drain in one transaction.
+
+A drain stops at the first thing that goes wrong and waits for an operator: it turns no machine off
+because a move failed, and repeats nothing by itself. A host is rebooted only if a look that began
+after the last machine left shows none running, and at most once: the time and the boot id are saved
+before the command runs, and only another boot id proves that it rebooted.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from forewarn.maintenance.model import (
+    Drain,
+    DrainGuest,
+    GuestFacts,
+    Hold,
+    HoldKind,
+    HostFacts,
+    HostState,
+    Machine,
+    Operation,
+    Refused,
+    Stay,
+    Way,
+    listed,
+)
+from forewarn.maintenance.planner import Request, natural
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+
+LOOK_EVERY: Final = timedelta(seconds=2)
+"""How long to wait before a host is looked at again, while something there takes time."""
+
+ASK_AGAIN_AFTER: Final = timedelta(seconds=5)
+"""How long to wait where a machine has a live event of another maintenance."""
+
+SILENT_LIMIT: Final = timedelta(seconds=60)
+"""How long a host that is drained may not answer: a restart of its daemon takes seconds."""
+
+COMMAND_LIMIT: Final = timedelta(seconds=60)
+"""How long a host may go on under its old boot id after its reboot command reported a failure."""
+
+LOOK_AGE_LIMIT: Final = timedelta(seconds=10)
+"""How old the look may be on which a host is rebooted: a machine may be started meanwhile."""
+
+MOVES: Final = frozenset({Way.LIVE, Way.REDEPLOY})
+
+replace = msgspec.structs.replace
+
+
+class Trigger(StrEnum):
+    """What changes the state of a host."""
+
+    QUEUE = "queue"
+    """Its drain is asked for, after another host's."""
+    DRAIN = "drain"
+    """Its drain is asked for, or the host before it is done."""
+    EMPTIED = "emptied"
+    """A look shows that no machine runs there any more."""
+    FILL = "fill"
+    """A look shows that a machine runs there again."""
+    REBOOT = "reboot"
+    """Its reboot command is about to run."""
+    BOOTED = "booted"
+    """It has another boot id."""
+    RETURN = "return"
+    """Its machines come home."""
+    OPEN = "open"
+    """Machines may run and move there as before."""
+    STICK = "stick"
+    """Something went wrong, and an operator decides."""
+    RETRY = "retry"
+    """An operator has it tried again."""
+
+
+TRANSITIONS: Final[Mapping[tuple[HostState, Trigger], HostState]] = MappingProxyType(
+    {
+        (HostState.UP, Trigger.QUEUE): HostState.WAITING,
+        (HostState.UP, Trigger.DRAIN): HostState.DRAINING,
+        (HostState.WAITING, Trigger.DRAIN): HostState.DRAINING,
+        (HostState.WAITING, Trigger.OPEN): HostState.UP,
+        (HostState.DRAINING, Trigger.EMPTIED): HostState.EMPTY,
+        (HostState.DRAINING, Trigger.STICK): HostState.STUCK,
+        (HostState.DRAINING, Trigger.RETURN): HostState.RETURNING,
+        (HostState.DRAINING, Trigger.OPEN): HostState.UP,
+        (HostState.EMPTY, Trigger.FILL): HostState.DRAINING,
+        (HostState.EMPTY, Trigger.REBOOT): HostState.REBOOTING,
+        (HostState.EMPTY, Trigger.BOOTED): HostState.BACK,
+        (HostState.EMPTY, Trigger.STICK): HostState.STUCK,
+        (HostState.EMPTY, Trigger.RETURN): HostState.RETURNING,
+        (HostState.EMPTY, Trigger.OPEN): HostState.UP,
+        (HostState.REBOOTING, Trigger.BOOTED): HostState.BACK,
+        (HostState.REBOOTING, Trigger.STICK): HostState.STUCK,
+        (HostState.BACK, Trigger.STICK): HostState.STUCK,
+        (HostState.BACK, Trigger.RETURN): HostState.RETURNING,
+        (HostState.BACK, Trigger.OPEN): HostState.UP,
+        (HostState.RETURNING, Trigger.STICK): HostState.STUCK,
+        (HostState.RETURNING, Trigger.OPEN): HostState.UP,
+        (HostState.STUCK, Trigger.RETRY): HostState.DRAINING,
+        (HostState.STUCK, Trigger.RETURN): HostState.RETURNING,
+        (HostState.STUCK, Trigger.OPEN): HostState.UP,
+    }
+)
+"""From where, by what, to where. What is not in the table is refused."""
+
+
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at all hosts."""
+
+    began_at: datetime
+    hosts: dict[str, HostFacts]
+    keys: dict[str, str]
+    """The fleet's machines that hosts have, by their GUID: the machine's key."""
+    trouble: str = ""
+    """Why there is nothing in it; `""` where there is."""
+
+    def of(self, host: str) -> HostFacts:
+        """Return what is known of a host, which may be that it does not answer."""
+        why = self.trouble or "the connector does not know it"
+        return self.hosts.get(host) or HostFacts(answers=False, why=why)
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a step may look at."""
+
+    drain: Drain
+    machines: Mapping[str, Machine]
+    """By GUID: those of the drain, and those that run on the host."""
+    operations: Mapping[int, Operation]
+    """Those of the drain, by the number of their maintenance."""
+    drains: Mapping[str, Drain]
+    """All of them, by host."""
+    holds: tuple[Hold, ...] = ()
+    survey: Survey | None = None
+    """The look that was just taken; None where there is none."""
+
+    def leaving(self, guest: DrainGuest) -> Operation | None:
+        """Return the operation that takes a machine away."""
+        return self.operations.get(guest.leaves_by)
+
+    def has_left(self, guest: DrainGuest) -> bool:
+        """Tell whether the operation that takes a machine away is over."""
+        operation = self.leaving(guest)
+        return operation is None or operation.status.over
+
+    @property
+    def closed(self) -> set[str]:
+        """The hosts that no machine may move to."""
+        return {drain.host for drain in self.drains.values() if drain.closed}
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A maintenance to ask for."""
+
+    machine: str
+    """Its name."""
+    request: Request
+    home: bool = False
+    """Whether it brings the machine home."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows for a drain."""
+
+    drain: Drain
+    asks: tuple[Ask, ...] = ()
+    """One of these is to be asked for: the first that is not refused because of a live event."""
+    cancel: tuple[str, ...] = ()
+    """The ids of operations to cancel."""
+    survey: bool = False
+    """Whether to look at the hosts and to ask again at once."""
+    reboot: bool = False
+    """Whether to run the reboot command once this is saved."""
+    wake_at: datetime | None = None
+    """When to ask again, even if nothing changes."""
+
+
+class HostPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a host would be drained."""
+
+    host: str
+    guests: tuple[DrainGuest, ...]
+    """In the order in which they leave: the largest first, those that are shut down last."""
+    strangers: tuple[str, ...] = ()
+    """Machines that run there and are not in the fleet: the host is not empty while they run."""
+    problems: tuple[str, ...] = ()
+    """Why it cannot be drained so."""
+
+
+def after(host: str, state: HostState, trigger: Trigger) -> HostState:
+    """Return the next state of a host.
+
+    Raises:
+        Refused: The table has no such transition (CONFLICT).
+    """
+    following = TRANSITIONS.get((state, trigger))
+    if following is None:
+        message = f"cannot {trigger} host {host}: it is {state}"
+        raise Refused(ErrorCode.CONFLICT, message, host=host, state=str(state))
+    return following
+
+
+def closed(drains: Iterable[Drain]) -> tuple[str, ...]:
+    """Return the hosts that no machine may move to, in order."""
+    return tuple(sorted(drain.host for drain in drains if drain.closed))
+
+
+# The plan.
+
+
+def plan(
+    host: str,
+    survey: Survey,
+    machines: Mapping[str, Machine],
+    *,
+    stay: Stay,
+    shut: Iterable[str] = (),
+    known: Iterable[DrainGuest] = (),
+) -> HostPlan:
+    """Return how the machines that run on a host leave it.
+
+    Args:
+        host: The host.
+        survey: A look at all hosts.
+        machines: The fleet's, by GUID.
+        stay: What becomes of machines that cannot be moved while they run.
+        shut: Further hosts that no machine may move to.
+        known: What is decided already, which stays; the rest of these is decided now.
+    """
+    running = {guest.vm_id: guest for guest in survey.of(host).guests if guest.running}
+    decided = {guest.vm_id: guest for guest in known if guest.way is not Way.UNDECIDED}
+    gone = tuple(
+        replace(guest, way=Way.GONE)
+        for guest in known
+        if guest.way is Way.UNDECIDED and not (guest.vm_id in running and guest.vm_id in machines)
+    )
+    memory = {
+        name: facts.free_memory_mib
+        for name, facts in survey.hosts.items()
+        if facts.answers and facts.target and name != host and name not in frozenset(shut)
+    }
+    problems: list[str] = []
+    new = [g for i, g in running.items() if i in machines and i not in decided]
+    new.sort(key=lambda g: (-g.memory_mib, natural(machines[g.vm_id])))
+    guests = [_planned(g, machines[g.vm_id].name, stay, memory, problems) for g in new]
+    guests.sort(key=lambda guest: guest.way is Way.STOP)
+    problems += _together([*decided.values(), *guests], machines)
+    strangers = sorted(guest.name for i, guest in running.items() if i not in machines)
+    return HostPlan(
+        host=host,
+        guests=(*decided.values(), *gone, *guests),
+        strangers=tuple(strangers),
+        problems=tuple(problems),
+    )
+
+
+def _planned(
+    facts: GuestFacts, name: str, stay: Stay, memory: dict[str, int], problems: list[str]
+) -> DrainGuest:
+    guest = DrainGuest(
+        name=name, vm_id=facts.vm_id, memory_mib=facts.memory_mib, obstacles=facts.obstacles
+    )
+    if facts.obstacles and stay is Stay.STOP:
+        return replace(guest, way=Way.STOP)
+    if facts.obstacles and stay is Stay.REFUSE:
+        why = "; ".join(facts.obstacles)
+        problems.append(f"{name} cannot be moved while it runs: {why}")
+        return guest
+    way = Way.REDEPLOY if facts.obstacles else Way.LIVE
+    room = [host for host, free in memory.items() if free >= facts.memory_mib]
+    if not room:
+        problems.append(f"no other host has {facts.memory_mib} MiB of memory left for {name}")
+        return replace(guest, way=way)
+    to_host = min(room, key=lambda host: (-memory[host], host))
+    memory[to_host] -= facts.memory_mib
+    return replace(guest, way=way, to_host=to_host)
+
+
+def _together(guests: Iterable[DrainGuest], machines: Mapping[str, Machine]) -> Iterator[str]:
+    """Yield why machines cannot all be off at the same time, as those that are shut down are."""
+    domains: dict[str, Machine] = {}
+    for guest in guests:
+        machine = machines.get(guest.vm_id) if guest.way is Way.STOP else None
+        if machine is None:
+            continue
+        other = domains.setdefault(machine.scope, machine)
+        if other.update_domain != machine.update_domain:
+            yield (
+                f"{other.name} and {machine.name} would be shut down together, and are in "
+                f"different update domains of {machine.scope}"
+            )
+
+
+# What each state does next.
+
+
+def step(view: View, now: datetime, host_back: timedelta) -> Step:
+    """Return what follows for a drain.
+
+    Args:
+        view: What there is to look at.
+        now: When; aware.
+        host_back: How long a host may take to reboot.
+    """
+    if view.drain.state is HostState.REBOOTING:
+        return _rebooting(view, now, host_back)
+    return _STATES[view.drain.state](view, now)
+
+
+def _rest(view: View, now: datetime) -> Step:
+    del now
+    return Step(drain=view.drain)
+
+
+def _waiting(view: View, now: datetime) -> Step:
+    before = view.drains.get(view.drain.after)
+    done = before is None or before.state is HostState.UP
+    if done or (before is not None and before.state is HostState.EMPTY and not before.reboot):
+        return Step(drain=_changed(view.drain, Trigger.DRAIN, now), survey=True)
+    return Step(drain=view.drain)
+
+
+def _draining(view: View, now: datetime) -> Step:
+    drain = view.drain
+    if (failed := _failed(view, drain.guests)) is not None:
+        return _stuck(view, now, failed)
+    if asks := tuple(_leave(drain, g) for g in drain.guests if g.way in MOVES and not g.leaves_by):
+        return Step(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
+    asked = [guest for guest in drain.guests if guest.leaves_by]
+    if any(guest.way in MOVES and not view.has_left(guest) for guest in asked):
+        return Step(drain=replace(drain, reason=""))
+    if any((o := view.leaving(guest)) is not None and o.unstarted for guest in asked):
+        return Step(drain=replace(drain, reason=""))
+    if not _is_fresh(view):
+        return Step(drain=drain, survey=True)
+    assert view.survey is not None
+    facts = view.survey.of(drain.host)
+    if not facts.answers:
+        return _silent(view, now, facts)
+    found = plan(
+        drain.host,
+        view.survey,
+        view.machines,
+        stay=drain.stay,
+        shut=view.closed,
+        known=drain.guests,
+    )
+    drain = replace(drain, guests=found.guests, silent_since=None, reason="")
+    if found.problems:
+        return _stuck(replace(view, drain=drain), now, "; ".join(found.problems))
+    if drain.guests != view.drain.guests:
+        return Step(drain=drain, survey=True)
+    return _look(view, drain, found, facts, now)
+
+
+def _look(view: View, drain: Drain, found: HostPlan, facts: HostFacts, now: datetime) -> Step:
+    """Judge who still runs on a host after everything that could be moved has left."""
+    running = {guest.vm_id for guest in facts.guests if guest.running}
+    there = [guest for guest in drain.guests if guest.vm_id in running]
+    left = [guest.name for guest in there if guest.way in MOVES]
+    if left:
+        reason = f"still on {drain.host} although its move has ended: {listed(left)}"
+        return _stuck(view, now, reason)
+    others = [*found.strangers, *(guest.name for guest in there if guest.way is Way.SKIP)]
+    if others:
+        return _stuck(view, now, f"not empty: {listed(others)} runs there")
+    stops = [guest for guest in drain.guests if guest.way is Way.STOP]
+    unasked = [guest for guest in stops if not guest.leaves_by]
+    if off := [guest for guest in unasked if guest.vm_id not in running]:
+        ways = {guest.vm_id: Way.GONE for guest in off}
+        return Step(drain=_with_ways(drain, ways), survey=True)
+    if unasked and not facts.boot_id:
+        return _stuck(view, now, f"host {drain.host} does not tell its boot id")
+    if unasked:
+        drain = replace(drain, boot_id=facts.boot_id)
+        asks = tuple(_leave(drain, guest) for guest in unasked)
+        return Step(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
+    if again := [guest.name for guest in there if guest.way is Way.STOP and view.has_left(guest)]:
+        return _stuck(view, now, f"runs on {drain.host} again: {listed(again)}")
+    if there:  # machines that are being shut down
+        return Step(drain=drain, wake_at=now + LOOK_EVERY)
+    return Step(drain=_changed(drain, Trigger.EMPTIED, now), survey=drain.reboot)
+
+
+def _empty(view: View, now: datetime) -> Step:
+    drain = view.drain
+    if not drain.reboot:
+        return Step(drain=drain)
+    held = [
+        hold
+        for hold in view.holds
+        if hold.kind is HoldKind.EVERYTHING
+        or (hold.kind is HoldKind.HOST and hold.name == drain.host)
+    ]
+    if held:
+        return Step(drain=replace(drain, reason=f"held: {held[0]}"))
+    if not _is_fresh(view) or view.survey is None or now - view.survey.began_at > LOOK_AGE_LIMIT:
+        return Step(drain=drain, survey=True)
+    facts = view.survey.of(drain.host)
+    if not facts.answers:
+        return _silent(view, now, facts)
+    if drain.boot_id and facts.boot_id and facts.boot_id != drain.boot_id:
+        return Step(drain=_changed(drain, Trigger.BOOTED, now))
+    if any(guest.running for guest in facts.guests):
+        return Step(drain=_changed(drain, Trigger.FILL, now), survey=True)
+    if not facts.can_reboot:
+        return _stuck(view, now, f"no command reboots host {drain.host}")
+    if not facts.boot_id:
+        return _stuck(view, now, f"host {drain.host} does not tell its boot id")
+    noted = {"boot_id": facts.boot_id, "reboot_asked_at": now}
+    return Step(
+        drain=_changed(drain, Trigger.REBOOT, now, **noted), reboot=True, wake_at=now + LOOK_EVERY
+    )
+
+
+def _rebooting(view: View, now: datetime, host_back: timedelta) -> Step:
+    drain = view.drain
+    assert drain.reboot_asked_at is not None
+    if view.survey is None or not _is_fresh(view):
+        return Step(drain=drain, survey=True)
+    facts = view.survey.of(drain.host)
+    if facts.answers and facts.boot_id and facts.boot_id != drain.boot_id:
+        return Step(drain=_changed(drain, Trigger.BOOTED, now))
+    waited = now - drain.reboot_asked_at
+    if waited >= COMMAND_LIMIT and drain.reason and facts.answers:
+        return _stuck(view, now, f"the reboot command failed: {drain.reason}")
+    if waited >= host_back:
+        seen = "it still has its old boot id" if facts.answers else "it does not answer"
+        reason = f"has not rebooted within {host_back.total_seconds():.0f} s: {seen}"
+        return _stuck(view, now, f"{reason} {facts.why}".rstrip())
+    return Step(drain=drain, wake_at=now + LOOK_EVERY)
+
+
+def _back(view: View, now: datetime) -> Step:
+    drain = view.drain
+    stopped = [guest for guest in drain.guests if guest.way is Way.STOP and guest.leaves_by]
+    if (failed := _failed(view, stopped)) is not None:
+        return _stuck(view, now, failed)
+    if not all(map(view.has_left, stopped)):
+        return Step(drain=drain)
+    trigger = Trigger.RETURN if drain.bring_home else Trigger.OPEN
+    return Step(drain=_changed(drain, trigger, now))
+
+
+def _returning(view: View, now: datetime) -> Step:
+    drain = view.drain
+    for guest in drain.guests:
+        operation = view.operations.get(guest.returns_by)
+        if operation is not None and operation.status.over and _went_wrong(operation):
+            return _stuck(view, now, _told(guest, operation))
+    if not all(map(view.has_left, drain.guests)):
+        return Step(drain=replace(drain, reason=""))
+    away = [
+        guest
+        for guest in drain.guests
+        if drain.bring_home
+        and guest.way is not Way.SKIP
+        and not guest.returns_by
+        and (machine := view.machines.get(guest.vm_id)) is not None
+        and machine.host != drain.host
+    ]
+    if away:
+        asks = tuple(_come_home(drain, guest) for guest in away)
+        return Step(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
+    under_way = (view.operations.get(guest.returns_by) for guest in drain.guests)
+    if any(operation is not None and not operation.status.over for operation in under_way):
+        return Step(drain=replace(drain, reason=""))
+    return Step(drain=_changed(drain, Trigger.OPEN, now))
+
+
+_STATES: Final[Mapping[HostState, Callable[[View, datetime], Step]]] = MappingProxyType(
+    {
+        HostState.UP: _rest,
+        HostState.WAITING: _waiting,
+        HostState.DRAINING: _draining,
+        HostState.EMPTY: _empty,
+        HostState.BACK: _back,
+        HostState.RETURNING: _returning,
+        HostState.STUCK: _rest,
+    }
+)
+
+
+def asked(drain: Drain, ask: Ask, number: int) -> Drain:
+    """Return the drain after one of its maintenances was asked for, with its number."""
+    field = "returns_by" if ask.home else "leaves_by"
+    guests = tuple(
+        replace(guest, **{field: number}) if guest.name == ask.machine else guest
+        for guest in drain.guests
+    )
+    return replace(drain, guests=guests, reason="")
+
+
+def refused(view: View, refusal: Refused, now: datetime) -> Step:
+    """Return what follows where every maintenance that a step asks for was refused.
+
+    A machine with a live event has its turn when that is over; anything else needs an operator.
+    """
+    if refusal.code is ErrorCode.CONFLICT:
+        drain = replace(view.drain, reason=refusal.message)
+        return Step(drain=drain, wake_at=now + ASK_AGAIN_AFTER)
+    return _stuck(view, now, refusal.message)
+
+
+def reboot_failed(drain: Drain, message: str) -> Drain:
+    """Return the drain after its reboot command reported a failure, which proves nothing."""
+    if drain.state is not HostState.REBOOTING:
+        return drain
+    return replace(drain, reason=message or "it gave no reason")
+
+
+# What operators order.
+
+
+def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
+    """Return the drain of a host that is asked for; one that is under way goes on.
+
+    Asking again changes only what becomes of the host once it is empty.
+    """
+    if before is None or before.state is HostState.UP:
+        trigger = Trigger.QUEUE if wanted.after else Trigger.DRAIN
+        return _changed(replace(wanted, state=HostState.UP), trigger, now)
+    if before.state in {HostState.WAITING, HostState.DRAINING, HostState.EMPTY}:
+        return replace(before, reboot=wanted.reboot, bring_home=wanted.bring_home)
+    return before
+
+
+def undrain(view: View, now: datetime) -> Step:
+    """Open a host; its machines stay where they are, and what has not started is cancelled."""
+    return _opened(view, Trigger.OPEN, now)
+
+
+def bring_home(view: View, now: datetime) -> Step:
+    """Open a host and bring its machines home."""
+    return _opened(view, Trigger.RETURN, now, bring_home=True)
+
+
+def retry(view: View, now: datetime) -> Step:
+    """Let a drain that is stuck go on: what failed is looked at, and asked for, again."""
+    drain = view.drain
+    if drain.stuck_in is HostState.UP or drain.state is not HostState.STUCK:
+        message = f"host {drain.host} is {drain.state}, not stuck"
+        raise Refused(ErrorCode.CONFLICT, message, host=drain.host, state=str(drain.state))
+    if drain.stuck_in in {HostState.BACK, HostState.RETURNING}:
+        guests = tuple(
+            replace(guest, returns_by=0) if _is_over(view, guest.returns_by) else guest
+            for guest in drain.guests
+        )
+        return Step(drain=_changed(replace(drain, guests=guests), Trigger.RETURN, now))
+    guests = tuple(_undecided(view, guest) for guest in drain.guests)
+    return Step(drain=_changed(replace(drain, guests=guests), Trigger.RETRY, now))
+
+
+def look_after(view: View, machine: str, way: Way, now: datetime) -> Step:
+    """Let a drain that is stuck go on without a machine (SKIP), or shut that one down (STOP).
+
+    A machine that is to come home is left where it is by SKIP.
+    """
+    drain = view.drain
+    named = [guest for guest in drain.guests if guest.name.lower() == machine.lower()]
+    if not named:
+        message = f"no machine {machine!r} in the drain of host {drain.host}"
+        raise Refused(ErrorCode.NOT_FOUND, message, host=drain.host, machine=machine)
+    (guest,) = named
+    if way is Way.STOP and drain.stuck_in in {HostState.BACK, HostState.RETURNING}:
+        message = f"host {drain.host} has rebooted: there is no need to shut {guest.name} down"
+        raise Refused(ErrorCode.CONFLICT, message, host=drain.host, machine=guest.name)
+    live = [
+        operation
+        for number in (guest.leaves_by, guest.returns_by)
+        if (operation := view.operations.get(number)) is not None and not operation.status.over
+    ]
+    if live:
+        message = f"operation {live[0].id} of {guest.name} is {live[0].status}: wait until it ends"
+        raise Refused(ErrorCode.CONFLICT, message, machine=guest.name, operation=live[0].id)
+    following = retry(view, now)
+    guests = tuple(
+        replace(one, way=way, to_host="", leaves_by=0) if one.vm_id == guest.vm_id else one
+        for one in following.drain.guests
+    )
+    problems = [*_together(guests, view.machines)]
+    if problems:
+        raise Refused(ErrorCode.NOT_ELIGIBLE, problems[0], machine=guest.name)
+    return replace(following, drain=replace(following.drain, guests=guests))
+
+
+def _opened(view: View, trigger: Trigger, now: datetime, **more: object) -> Step:
+    drain = view.drain
+    off = [
+        guest.name
+        for guest in drain.guests
+        if guest.way is Way.STOP
+        and (operation := view.leaving(guest)) is not None
+        and operation.status is EventStatus.STARTED
+    ]
+    if off:
+        message = (
+            f"{listed(off)} is shut down until host {drain.host} has rebooted: reboot the host, or "
+            "start the machine on it, and try again"
+        )
+        raise Refused(ErrorCode.CONFLICT, message, host=drain.host, machine=off[0])
+    opened = _changed(replace(drain, **more), trigger, now)
+    guests = tuple(
+        replace(guest, returns_by=0) if _is_over(view, guest.returns_by) else guest
+        for guest in opened.guests
+    )
+    return Step(drain=replace(opened, guests=guests), cancel=_unstarted(view))
+
+
+def _undecided(view: View, guest: DrainGuest) -> DrainGuest:
+    """Return a machine as it is looked at again: what runs for it goes on, the rest is new."""
+    if guest.way is Way.SKIP or not _is_over(view, guest.leaves_by):
+        return guest
+    way = Way.STOP if guest.way is Way.STOP else Way.UNDECIDED
+    return replace(guest, way=way, to_host="", leaves_by=0)
+
+
+def _is_over(view: View, number: int) -> bool:
+    operation = view.operations.get(number)
+    return operation is None or operation.status.over
+
+
+def _changed(drain: Drain, trigger: Trigger, now: datetime, **more: object) -> Drain:
+    state = after(drain.host, drain.state, trigger)
+    fresh = {"stuck_in": None, "reason": "", "silent_since": None}
+    return replace(drain, **{**fresh, **more}, state=state, changed_at=now)
+
+
+def _stuck(view: View, now: datetime, reason: str) -> Step:
+    drain = view.drain
+    noted = {"stuck_in": drain.state, "reason": reason}
+    return Step(
+        drain=_changed(drain, Trigger.STICK, now, **noted),
+        cancel=_unstarted(view),
+    )
+
+
+def _unstarted(view: View) -> tuple[str, ...]:
+    return tuple(o.id for o in view.operations.values() if o.unstarted)
+
+
+def _silent(view: View, now: datetime, facts: HostFacts) -> Step:
+    drain = view.drain
+    since = drain.silent_since or now
+    if now - since >= SILENT_LIMIT:
+        return _stuck(view, now, f"host {drain.host} does not answer: {facts.why}".rstrip(": "))
+    return Step(drain=replace(drain, silent_since=since), wake_at=now + LOOK_EVERY)
+
+
+def _is_fresh(view: View) -> bool:
+    """Tell whether the look at hand began after everything that is known to have happened."""
+    if view.survey is None:
+        return False
+    times = [view.drain.changed_at]
+    for guest in view.drain.guests:
+        operation = view.leaving(guest)
+        if operation is not None:
+            times += [at for at in (operation.started_at, operation.ended_at) if at is not None]
+    return view.survey.began_at >= max(times)
+
+
+def _failed(view: View, guests: Iterable[DrainGuest]) -> str | None:
+    for guest in guests:
+        operation = view.leaving(guest)
+        wrong = operation is not None and operation.status.over and _went_wrong(operation)
+        if wrong and guest.way is not Way.SKIP:
+            assert operation is not None
+            return _told(guest, operation)
+    return None
+
+
+def _went_wrong(operation: Operation) -> bool:
+    return operation.status is not EventStatus.COMPLETED
+
+
+def _told(guest: DrainGuest, operation: Operation) -> str:
+    what = f"{operation.event_type} of {guest.name} ({operation.id}) is {operation.status}"
+    return f"{what}: {operation.outcome}".removesuffix(": ")
+
+
+def _with_ways(drain: Drain, ways: Mapping[str, Way]) -> Drain:
+    guests = tuple(replace(g, way=ways.get(g.vm_id, g.way)) for g in drain.guests)
+    return replace(drain, guests=guests)
+
+
+def _leave(drain: Drain, guest: DrainGuest) -> Ask:
+    live = guest.way is Way.LIVE
+    types = {
+        Way.LIVE: EventType.FREEZE,
+        Way.REDEPLOY: EventType.REDEPLOY,
+        Way.STOP: EventType.REBOOT,
+    }
+    asks = Request(
+        event_type=types[guest.way],
+        machines=(guest.name,),
+        live_migration=live,
+        to_host=guest.to_host,
+        host_boot_id=drain.boot_id if guest.way is Way.STOP else "",
+        without_notice=drain.without_notice,
+        requested_by=drain.requested_by,
+    )
+    return Ask(machine=guest.name, request=asks)
+
+
+def _come_home(drain: Drain, guest: DrainGuest) -> Ask:
+    live = not guest.obstacles
+    asks = Request(
+        event_type=EventType.FREEZE if live else EventType.REDEPLOY,
+        machines=(guest.name,),
+        live_migration=live,
+        to_host=drain.host,
+        without_notice=drain.without_notice,
+        requested_by=drain.requested_by,
+    )
+    return Ask(machine=guest.name, request=asks, home=True)

@@ -1,0 +1,500 @@
+"""The drain of a host: its table, its plan, its order, and what never happens, whatever does."""
+
+from random import Random
+
+import pytest
+
+from builders import MINUTE, SECOND
+from forewarn.maintenance import commands, hosts
+from forewarn.maintenance.hosts import Trigger
+from forewarn.maintenance.model import HoldKind, HostState, Refused, Stay, Way
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from unit.maintenance.host_world import HOST_BACK, World
+
+ON_H1 = ("web-0", "web-3", "db-0", "db-3")
+
+
+def test_the_plan_moves_the_largest_first_to_where_most_memory_is_left() -> None:
+    world = World()
+    found = hosts.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
+    assert [guest.name for guest in found.guests] == ["db-0", "web-3", "db-3", "web-0"]
+    assert {guest.to_host for guest in found.guests} == {"h2"}
+    world.free = {"h1": 0, "h2": 5000, "h3": 4096}
+    found = hosts.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
+    assert [guest.to_host for guest in found.guests] == ["h2", "h3", "h3", "h3"]
+    assert not found.problems
+
+
+def test_no_machine_is_planned_for_a_host_that_is_closed_silent_or_no_target() -> None:
+    world = World()
+    world.silent.add("h2")
+    machines = world.machines()
+    found = hosts.plan("h1", world.survey(), machines, stay=Stay.REFUSE)
+    assert {guest.to_host for guest in found.guests} == {"h3"}
+    found = hosts.plan("h1", world.survey(), machines, stay=Stay.REFUSE, shut=["h3"])
+    assert len(found.problems) == 4
+    world = World()
+    world.free = {"h1": 64_000, "h2": 1024, "h3": 1024}
+    found = hosts.plan("h1", world.survey(), machines, stay=Stay.REFUSE)
+    assert len(found.problems) >= 2
+
+
+def test_the_plan_names_strangers_and_leaves_out_what_does_not_run() -> None:
+    world = World()
+    world.strangers["test-vm"] = "h1"
+    world.off.add(world.id_of("db-0"))
+    found = hosts.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
+    assert found.strangers == ("test-vm",)
+    assert "db-0" not in [guest.name for guest in found.guests]
+
+
+@pytest.mark.parametrize(
+    ("stay", "way", "refused"),
+    [
+        (Stay.REFUSE, Way.UNDECIDED, True),
+        (Stay.STOP, Way.STOP, False),
+        (Stay.REDEPLOY, Way.REDEPLOY, False),
+    ],
+)
+def test_what_cannot_be_moved_while_it_runs_is_the_operators_choice(
+    stay: Stay, way: Way, refused: bool
+) -> None:
+    world = World()
+    world.obstacles["db-0"] = ("host device 0000:01:00.0",)
+    found = hosts.plan("h1", world.survey(), world.machines(), stay=stay)
+    (guest,) = (guest for guest in found.guests if guest.name == "db-0")
+    assert (guest.way, bool(found.problems)) == (way, refused)
+    assert (found.guests[-1] is guest) == (way is Way.STOP)
+
+
+def test_machines_of_two_update_domains_are_not_shut_down_together() -> None:
+    world = World()
+    world.where[world.id_of("web-1")] = "h1"
+    world.obstacles |= {"web-0": ("a device",), "web-1": ("a device",)}
+    found = hosts.plan("h1", world.survey(), world.machines(), stay=Stay.STOP)
+    assert len(found.problems) == 1
+
+
+def test_a_drain_moves_each_machine_by_an_operation_of_its_own() -> None:
+    world = World()
+    world.drain("h1")
+    world.drive_all()
+    operations = world.live()
+    assert sorted(o.machines for o in operations) == sorted((name,) for name in ON_H1)
+    assert {(o.event_type, o.live_migration) for o in operations} == {(EventType.FREEZE, True)}
+    world.go_on()
+    assert world.state() is HostState.EMPTY
+    assert world.hosts_of(*ON_H1) == ["h2"] * 4
+    assert world.drains["h1"].closed
+    assert not world.reboots
+
+
+def test_after_the_reboot_the_machines_come_home_or_stay_as_was_asked() -> None:
+    for bring_home, at in ((True, "h1"), (False, "h2")):
+        world = World()
+        world.drain("h1", reboot=True, bring_home=bring_home)
+        world.go_on()
+        assert world.state() is HostState.UP
+        assert world.hosts_of(*ON_H1) == [at] * 4
+        assert world.reboots == {"h1": 1}
+        assert not world.drains["h1"].closed
+
+
+def test_several_hosts_take_turns_and_the_first_failure_stops_them() -> None:
+    world = World()
+    world.drain("h1", "h2", reboot=True)
+    world.drive_all()
+    assert (world.state("h1"), world.state("h2")) == (HostState.DRAINING, HostState.WAITING)
+    assert not world.drains["h2"].closed
+    world.approve()
+    world.carry_out(world.live()[0], succeeded=False)
+    world.go_on()
+    assert (world.state("h1"), world.state("h2")) == (HostState.STUCK, HostState.WAITING)
+    world.order("h1", hosts.retry)
+    world.go_on(40)
+    assert (world.state("h1"), world.state("h2")) == (HostState.UP, HostState.UP)
+    assert world.reboots == {"h1": 1, "h2": 1}
+
+
+def test_without_a_reboot_the_next_host_begins_when_the_one_before_is_empty() -> None:
+    world = World()
+    world.drain("h1", "h2")
+    world.go_on(20)
+    assert (world.state("h1"), world.state("h2")) == (HostState.EMPTY, HostState.EMPTY)
+    assert {world.where[world.id_of(name)] for name in (*ON_H1, "web-1", "db-1")} == {"h3"}
+
+
+def test_a_failed_move_stops_the_line_turns_nothing_off_and_waits_for_a_word() -> None:
+    world = World()
+    world.drain("h1", reboot=True)
+    world.drive_all()
+    first = world.live()[0]
+    world.bench.approve(*(event.id for event in first.events))
+    world.carry_out(world.bench.operation(first.id), succeeded=False)
+    world.drive_all()
+    drain = world.drains["h1"]
+    assert (drain.state, drain.stuck_in) == (HostState.STUCK, HostState.DRAINING)
+    assert first.id in drain.reason
+    assert {o.status for o in world.bench.snapshot.operations.values()} == {
+        EventStatus.FAILED,
+        EventStatus.CANCELED,
+    }
+    world.go_on(30)
+    assert world.drains["h1"] == drain
+    assert not world.off
+    world.order("h1", hosts.retry)
+    world.go_on()
+    assert world.state() is HostState.UP
+    assert world.hosts_of(*ON_H1) == ["h1"] * 4
+
+
+def test_a_machine_that_is_added_meanwhile_is_seen_by_the_second_look() -> None:
+    world = World()
+    world.drain("h1", reboot=True)
+    world.drive_all()
+    world.where[world.id_of("db-2")] = "h1"
+    machines = world.bench.with_hosts({"db-2": "h1"})
+    world.bench.snapshot = machines
+    world.go_on()
+    assert world.state() is HostState.UP
+    assert world.hosts_of("db-2") == ["h1"]
+    assert len(world.bench.snapshot.maintenances) == 10
+
+
+def test_a_host_where_a_stranger_runs_is_never_rebooted() -> None:
+    world = World()
+    world.strangers["test-vm"] = "h1"
+    world.drain("h1", reboot=True)
+    world.go_on()
+    assert world.state() is HostState.STUCK
+    assert "test-vm" in world.drains["h1"].reason
+    world.strangers.clear()
+    world.order("h1", hosts.retry)
+    world.go_on()
+    assert world.state() is HostState.UP
+
+
+def test_a_machine_that_starts_on_an_empty_host_is_moved_before_the_reboot() -> None:
+    world = World()
+    world.bench.hold(HoldKind.HOST, "h1")
+    world.drain("h1", reboot=True)
+    for name in ON_H1:
+        world.where[world.id_of(name)] = "h2"
+    world.drive_all()
+    assert world.state() is HostState.EMPTY
+    assert not world.reboots
+    world.where[world.id_of("db-0")] = "h1"
+    world.bench.release(HoldKind.HOST, "h1")
+    world.drive_all()
+    assert world.state() is HostState.DRAINING
+    world.go_on()
+    assert world.reboots == {"h1": 1}
+
+
+def test_what_cannot_move_is_shut_down_last_and_is_off_until_the_host_has_rebooted() -> None:
+    world = World()
+    world.obstacles["db-0"] = ("a device",)
+    world.drain("h1", reboot=True, stay=Stay.STOP)
+    world.drive_all()
+    assert all("db-0" not in operation.machines for operation in world.live())
+    world.approve()
+    world.carry_all_out()
+    world.drive_all()
+    (stop,) = world.live()
+    assert (stop.event_type, stop.host_boot_id) == (EventType.REBOOT, "h1-0")
+    world.approve()
+    world.drive_all()
+    assert not world.reboots  # it has started, and the machine still runs
+    with pytest.raises(Refused) as refusal:
+        world.order("h1", hosts.undrain)
+    assert refusal.value.code is ErrorCode.CONFLICT
+    world.go_on()
+    assert world.state() is HostState.UP
+    assert world.reboots == {"h1": 1}
+    assert not world.off
+    assert world.hosts_of("db-0") == ["h1"]
+
+
+def test_an_operator_may_shut_a_machine_down_that_could_not_be_moved() -> None:
+    world = stuck_at("db-0")
+    world.order("h1", hosts.look_after, "DB-0", Way.STOP)
+    world.go_on(20)
+    assert world.state() is HostState.UP
+    assert world.hosts_of(*ON_H1) == ["h1"] * 4
+    assert EventType.REBOOT in {o.event_type for o in world.bench.snapshot.operations.values()}
+
+
+def test_a_machine_that_is_skipped_is_the_operators_and_keeps_the_host_from_its_reboot() -> None:
+    world = stuck_at("db-0")
+    world.order("h1", hosts.look_after, "db-0", Way.SKIP)
+    world.go_on()
+    assert world.state() is HostState.STUCK
+    assert world.hosts_of("db-0", "web-0") == ["h1", "h2"]
+    assert not world.reboots
+    world.where[world.id_of("db-0")] = "h3"
+    world.order("h1", hosts.retry)
+    world.go_on()
+    assert world.state() is HostState.UP
+    assert world.hosts_of("db-0", "web-0") == ["h3", "h1"]
+
+
+def stuck_at(name: str) -> World:
+    world = World()
+    world.drain("h1", reboot=True)
+    world.drive_all()
+    world.approve()
+    (operation,) = (o for o in world.live() if o.machines == (name,))
+    if operation.status is not EventStatus.STARTED:
+        world.go_on(0)
+    world.carry_out(world.bench.operation(operation.id), succeeded=False)
+    for other in world.live():
+        if other.status is EventStatus.STARTED:
+            world.carry_out(other)
+    world.drive_all()
+    assert world.state() is HostState.STUCK
+    return world
+
+
+def test_an_undrained_host_is_open_and_nothing_more_leaves_it() -> None:
+    world = World()
+    world.drain("h1", reboot=True)
+    world.drive_all()
+    world.order("h1", hosts.undrain)
+    assert world.state() is HostState.UP
+    assert not world.drains["h1"].closed
+    assert not world.live()
+    world.go_on()
+    assert world.hosts_of(*ON_H1) == ["h1"] * 4
+
+
+def test_an_operator_brings_the_machines_of_an_empty_host_home() -> None:
+    world = World()
+    world.drain("h1", bring_home=False)
+    world.go_on()
+    assert world.state() is HostState.EMPTY
+    world.order("h1", hosts.bring_home)
+    assert not world.drains["h1"].closed
+    world.go_on()
+    assert world.state() is HostState.UP
+    assert world.hosts_of(*ON_H1) == ["h1"] * 4
+
+
+def test_a_machine_that_does_not_come_home_stops_the_return_and_can_be_left_where_it_is() -> None:
+    world = World()
+    world.drain("h1", reboot=True)
+    world.go_on_until(HostState.RETURNING)
+    world.approve()
+    failing = next(o for o in world.live() if o.status is EventStatus.STARTED)
+    world.carry_out(failing, succeeded=False)
+    world.drive_all()
+    drain = world.drains["h1"]
+    assert (drain.state, drain.stuck_in, drain.closed) == (
+        HostState.STUCK,
+        HostState.RETURNING,
+        False,
+    )
+    world.order("h1", hosts.look_after, failing.machines[0], Way.SKIP)
+    world.go_on()
+    assert world.state() is HostState.UP
+    assert sorted(world.hosts_of(*ON_H1)) == ["h1", "h1", "h1", "h2"]
+    assert world.reboots == {"h1": 1}
+
+
+def test_asking_twice_changes_nothing_that_has_moved() -> None:
+    world = World()
+    world.drain("h1")
+    world.go_on(2)
+    before = world.drains["h1"]
+    world.drain("h1")
+    assert world.drains["h1"] == before
+    world.drain("h1", reboot=True)
+    world.go_on()
+    assert world.state() is HostState.UP
+    assert len(world.bench.snapshot.maintenances) == 8
+
+
+def test_a_machine_with_a_live_event_has_its_turn_after_that() -> None:
+    world = World()
+    world.bench.ask(EventType.REBOOT, "db-0")
+    world.drain("h1")
+    step = world.drive("h1")
+    assert step.wake_at is not None
+    assert "db-0" in world.drains["h1"].reason
+    assert len(world.bench.snapshot.maintenances) == 4
+    world.go_on(20)
+    assert world.state() is HostState.EMPTY
+
+
+def test_a_silent_host_has_a_minute_and_then_needs_an_operator() -> None:
+    world = World()
+    world.silent.add("h1")
+    world.drain("h1")
+    world.drive_all()
+    assert world.state() is HostState.DRAINING
+    world.wait(hosts.SILENT_LIMIT - SECOND)
+    world.silent.clear()
+    world.drive_all()
+    assert world.live()
+    world = World()
+    world.silent.add("h1")
+    world.drain("h1")
+    world.drive_all()
+    world.wait(hosts.SILENT_LIMIT)
+    assert world.state() is HostState.STUCK
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_reboot_that_nobody_knows_of_is_never_repeated_by_itself(silent: bool) -> None:
+    world = World()
+    world.lose_reboots = True
+    world.drain("h1", reboot=True)
+    world.go_on_until(HostState.REBOOTING)
+    if silent:
+        world.silent.add("h1")
+    world.wait(HOST_BACK - MINUTE)
+    assert world.state() is HostState.REBOOTING
+    world.wait(MINUTE)
+    assert (world.state(), world.reboots) == (HostState.STUCK, {"h1": 1})
+    world.lose_reboots = False
+    world.silent.clear()
+    world.order("h1", hosts.retry)
+    world.go_on()
+    assert (world.state(), world.reboots) == (HostState.UP, {"h1": 2})
+
+
+def test_a_reboot_that_happened_after_all_is_not_repeated_by_a_retry() -> None:
+    world = World()
+    world.lose_reboots = True
+    world.drain("h1", reboot=True)
+    world.go_on_until(HostState.REBOOTING)
+    world.wait(HOST_BACK)
+    world.boots["h1"] += 1
+    world.order("h1", hosts.retry)
+    world.go_on()
+    assert (world.state(), world.reboots) == (HostState.UP, {"h1": 1})
+
+
+def test_a_command_that_reports_a_failure_has_a_minute_to_be_proven_wrong() -> None:
+    world = World()
+    world.lose_reboots = True
+    world.drain("h1", reboot=True)
+    world.go_on_until(HostState.REBOOTING)
+    world.put(hosts.reboot_failed(world.drains["h1"], "permission denied"))
+    world.drive_all()
+    assert world.state() is HostState.REBOOTING
+    world.wait(hosts.COMMAND_LIMIT)
+    assert world.state() is HostState.STUCK
+    assert "permission denied" in world.drains["h1"].reason
+
+
+@pytest.mark.parametrize("order", [hosts.retry, hosts.bring_home, hosts.undrain])
+def test_what_the_table_does_not_have_is_refused(order: object) -> None:
+    world = World()
+    world.lose_reboots = True
+    world.drain("h1", reboot=True)
+    world.go_on_until(HostState.REBOOTING)
+    with pytest.raises(Refused) as refusal:
+        world.order("h1", order)
+    assert refusal.value.code is ErrorCode.CONFLICT
+
+
+def test_whatever_happens_no_host_is_rebooted_under_a_machine_and_every_drain_can_end() -> None:
+    assert set().union(*map(play, range(40))) == set(HostState)
+
+
+def play(seed: int) -> set[HostState]:
+    """Play what chance brings to a few drains, then let all go well."""
+    chance = Random(seed)
+    world = World()
+    if chance.random() < 0.3:
+        world.obstacles["db-0"] = ("a device",)
+    orders = 0
+    names = chance.sample(["h1", "h2", "h3"], chance.randint(1, 2))
+    world.drain(
+        *names,
+        reboot=chance.random() < 0.8,
+        bring_home=chance.random() < 0.7,
+        stay=chance.choice([*Stay]),
+    )
+    for _ in range(80):
+        orders += happen(world, chance)
+        if chance.random() < 0.7:
+            world.drive_all()
+    world.silent.clear()
+    world.strangers.clear()
+    world.lose_reboots = False
+    for _ in range(6):
+        world.go_on(20)
+        world.wait(HOST_BACK)
+        for host, drain in world.drains.items():
+            if drain.state is HostState.STUCK:
+                orders += attempt(world, host, hosts.retry)
+            if drain.state is HostState.EMPTY and not drain.reboot:
+                world.boots[host] += 1  # by hand
+        for operation in [*world.bench.snapshot.operations.values()]:
+            if operation.down and operation.status.over:
+                world.bench.decide(acknowledged(operation.id))
+    world.go_on(20)
+    for host, drain in [*world.drains.items()]:
+        if drain.state is HostState.STUCK:  # a machine that cannot be moved, or is skipped
+            assert any(word in drain.reason for word in ("not empty", "cannot be", "different"))
+            world.order(host, hosts.undrain)
+    world.go_on(20)
+    resting = {HostState.UP, HostState.EMPTY, HostState.WAITING}
+    assert {drain.state for drain in world.drains.values()} <= resting, f"seed {seed}"
+    assert all(count <= 1 + orders for count in world.reboots.values()), f"seed {seed}"
+    assert not world.off or HostState.EMPTY in map(world.state, world.drains), f"seed {seed}"
+    return world.states
+
+
+def acknowledged(operation: str) -> object:
+    return commands.AcknowledgeFailures(operations=(operation,), by="ann")
+
+
+def happen(world: World, chance: Random) -> int:
+    """Let one thing happen; return how many orders operators gave."""
+    started = [o for o in world.live() if o.status is EventStatus.STARTED]
+    host = chance.choice([*world.drains])
+    match chance.randrange(12):
+        case 0 | 1:
+            world.approve()
+        case 2 | 3 | 4 if started:
+            world.carry_out(chance.choice(started), succeeded=chance.random() < 0.85)
+        case 5:
+            world.silent ^= {chance.choice(["h1", "h2", "h3"])}
+        case 6:
+            if world.strangers:
+                world.strangers.clear()
+            elif chance.random() < 0.3:
+                world.strangers["test-vm"] = chance.choice(["h1", "h2"])
+        case 7:
+            world.bench.let_pass(chance.choice([SECOND, MINUTE, 20 * MINUTE]))
+        case 8:
+            world.lose_reboots = chance.random() < 0.3
+        case 9:
+            if world.state(host) is HostState.STUCK:
+                return attempt(world, host, hosts.retry)
+        case 10:
+            order = chance.choice([hosts.undrain, hosts.bring_home])
+            return attempt(world, host, order) if chance.random() < 0.2 else 0
+        case 11:
+            guests = world.drains[host].guests
+            if guests and chance.random() < 0.5:
+                way = chance.choice([Way.SKIP, Way.STOP])
+                return attempt(world, host, hosts.look_after, chance.choice(guests).name, way)
+    return 0
+
+
+def attempt(world: World, host: str, order: object, *arguments: object) -> int:
+    try:
+        world.order(host, order, *arguments)
+    except Refused:
+        return 0
+    return 1
+
+
+def test_every_transition_leads_to_a_state_that_is_left_again() -> None:
+    for state in HostState:
+        assert any(before is state for before, _ in hosts.TRANSITIONS)
+        assert state in hosts.TRANSITIONS.values()
+    assert {trigger for _, trigger in hosts.TRANSITIONS} == set(Trigger)
