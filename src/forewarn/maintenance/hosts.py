@@ -3,7 +3,7 @@
     up --queue--> waiting --drain--> draining --emptied--> empty --reboot--> rebooting
     rebooting --booted--> back --return--> returning --open--> up
 
-`step` is pure. It is asked again after each change, each look at the hosts (`Survey`), and at the
+`step` is pure. It is asked again after each change, each look at the hosts (`HostSurvey`), and at the
 time that it names. It asks for one ordinary maintenance a machine, so that none waits for another's
 approval, and whoever drives it saves the request and the drain in one transaction.
 
@@ -59,7 +59,7 @@ MOVES: Final = frozenset({Way.LIVE, Way.REDEPLOY})
 replace = msgspec.structs.replace
 
 
-class Trigger(StrEnum):
+class HostTrigger(StrEnum):
     """What changes the state of a host."""
 
     QUEUE = "queue"
@@ -84,38 +84,38 @@ class Trigger(StrEnum):
     """An operator has it tried again."""
 
 
-TRANSITIONS: Final[Mapping[tuple[HostState, Trigger], HostState]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[tuple[HostState, HostTrigger], HostState]] = MappingProxyType(
     {
-        (HostState.UP, Trigger.QUEUE): HostState.WAITING,
-        (HostState.UP, Trigger.DRAIN): HostState.DRAINING,
-        (HostState.WAITING, Trigger.DRAIN): HostState.DRAINING,
-        (HostState.WAITING, Trigger.OPEN): HostState.UP,
-        (HostState.DRAINING, Trigger.EMPTIED): HostState.EMPTY,
-        (HostState.DRAINING, Trigger.STICK): HostState.STUCK,
-        (HostState.DRAINING, Trigger.RETURN): HostState.RETURNING,
-        (HostState.DRAINING, Trigger.OPEN): HostState.UP,
-        (HostState.EMPTY, Trigger.FILL): HostState.DRAINING,
-        (HostState.EMPTY, Trigger.REBOOT): HostState.REBOOTING,
-        (HostState.EMPTY, Trigger.BOOTED): HostState.BACK,
-        (HostState.EMPTY, Trigger.STICK): HostState.STUCK,
-        (HostState.EMPTY, Trigger.RETURN): HostState.RETURNING,
-        (HostState.EMPTY, Trigger.OPEN): HostState.UP,
-        (HostState.REBOOTING, Trigger.BOOTED): HostState.BACK,
-        (HostState.REBOOTING, Trigger.STICK): HostState.STUCK,
-        (HostState.BACK, Trigger.STICK): HostState.STUCK,
-        (HostState.BACK, Trigger.RETURN): HostState.RETURNING,
-        (HostState.BACK, Trigger.OPEN): HostState.UP,
-        (HostState.RETURNING, Trigger.STICK): HostState.STUCK,
-        (HostState.RETURNING, Trigger.OPEN): HostState.UP,
-        (HostState.STUCK, Trigger.RETRY): HostState.DRAINING,
-        (HostState.STUCK, Trigger.RETURN): HostState.RETURNING,
-        (HostState.STUCK, Trigger.OPEN): HostState.UP,
+        (HostState.UP, HostTrigger.QUEUE): HostState.WAITING,
+        (HostState.UP, HostTrigger.DRAIN): HostState.DRAINING,
+        (HostState.WAITING, HostTrigger.DRAIN): HostState.DRAINING,
+        (HostState.WAITING, HostTrigger.OPEN): HostState.UP,
+        (HostState.DRAINING, HostTrigger.EMPTIED): HostState.EMPTY,
+        (HostState.DRAINING, HostTrigger.STICK): HostState.STUCK,
+        (HostState.DRAINING, HostTrigger.RETURN): HostState.RETURNING,
+        (HostState.DRAINING, HostTrigger.OPEN): HostState.UP,
+        (HostState.EMPTY, HostTrigger.FILL): HostState.DRAINING,
+        (HostState.EMPTY, HostTrigger.REBOOT): HostState.REBOOTING,
+        (HostState.EMPTY, HostTrigger.BOOTED): HostState.BACK,
+        (HostState.EMPTY, HostTrigger.STICK): HostState.STUCK,
+        (HostState.EMPTY, HostTrigger.RETURN): HostState.RETURNING,
+        (HostState.EMPTY, HostTrigger.OPEN): HostState.UP,
+        (HostState.REBOOTING, HostTrigger.BOOTED): HostState.BACK,
+        (HostState.REBOOTING, HostTrigger.STICK): HostState.STUCK,
+        (HostState.BACK, HostTrigger.STICK): HostState.STUCK,
+        (HostState.BACK, HostTrigger.RETURN): HostState.RETURNING,
+        (HostState.BACK, HostTrigger.OPEN): HostState.UP,
+        (HostState.RETURNING, HostTrigger.STICK): HostState.STUCK,
+        (HostState.RETURNING, HostTrigger.OPEN): HostState.UP,
+        (HostState.STUCK, HostTrigger.RETRY): HostState.DRAINING,
+        (HostState.STUCK, HostTrigger.RETURN): HostState.RETURNING,
+        (HostState.STUCK, HostTrigger.OPEN): HostState.UP,
     }
 )
 """From where, by what, to where. What is not in the table is refused."""
 
 
-class Survey(msgspec.Struct, frozen=True, kw_only=True):
+class HostSurvey(msgspec.Struct, frozen=True, kw_only=True):
     """One look at all hosts."""
 
     began_at: datetime
@@ -131,7 +131,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
         return self.hosts.get(host) or HostFacts(answers=False, why=why)
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class DrainView(msgspec.Struct, frozen=True, kw_only=True):
     """All that a step may look at."""
 
     drain: Drain
@@ -142,7 +142,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     drains: Mapping[str, Drain]
     """All of them, by host."""
     holds: tuple[Hold, ...] = ()
-    survey: Survey | None = None
+    survey: HostSurvey | None = None
     """The look that was just taken; None where there is none."""
 
     def leaving(self, guest: DrainGuest) -> Operation | None:
@@ -160,7 +160,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return {drain.host for drain in self.drains.values() if drain.closed}
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A maintenance to ask for."""
 
     machine: str
@@ -170,11 +170,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it brings the machine home."""
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class DrainStep(msgspec.Struct, frozen=True, kw_only=True):
     """What follows for a drain."""
 
     drain: Drain
-    asks: tuple[Ask, ...] = ()
+    asks: tuple[DrainRequest, ...] = ()
     """One of these is to be asked for: the first that is not refused because of a live event."""
     cancel: tuple[str, ...] = ()
     """The ids of operations to cancel."""
@@ -198,7 +198,7 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Why it cannot be drained so."""
 
 
-def after(host: str, state: HostState, trigger: Trigger) -> HostState:
+def after(host: str, state: HostState, trigger: HostTrigger) -> HostState:
     """Return the next state of a host.
 
     Raises:
@@ -221,7 +221,7 @@ def closed(drains: Iterable[Drain]) -> tuple[str, ...]:
 
 def plan(
     host: str,
-    survey: Survey,
+    survey: HostSurvey,
     machines: Mapping[str, Machine],
     *,
     stay: Stay,
@@ -305,7 +305,7 @@ def _together(guests: Iterable[DrainGuest], machines: Mapping[str, Machine]) -> 
 # What each state does next.
 
 
-def step(view: View, now: datetime, host_back: timedelta) -> Step:
+def step(view: DrainView, now: datetime, host_back: timedelta) -> DrainStep:
     """Return what follows for a drain.
 
     Args:
@@ -318,32 +318,32 @@ def step(view: View, now: datetime, host_back: timedelta) -> Step:
     return _STATES[view.drain.state](view, now)
 
 
-def _rest(view: View, now: datetime) -> Step:
+def _rest(view: DrainView, now: datetime) -> DrainStep:
     del now
-    return Step(drain=view.drain)
+    return DrainStep(drain=view.drain)
 
 
-def _waiting(view: View, now: datetime) -> Step:
+def _waiting(view: DrainView, now: datetime) -> DrainStep:
     before = view.drains.get(view.drain.after)
     done = before is None or before.state is HostState.UP
     if done or (before is not None and before.state is HostState.EMPTY and not before.reboot):
-        return Step(drain=_changed(view.drain, Trigger.DRAIN, now), survey=True)
-    return Step(drain=view.drain)
+        return DrainStep(drain=_changed(view.drain, HostTrigger.DRAIN, now), survey=True)
+    return DrainStep(drain=view.drain)
 
 
-def _draining(view: View, now: datetime) -> Step:
+def _draining(view: DrainView, now: datetime) -> DrainStep:
     drain = view.drain
     if (failed := _failed(view, drain.guests)) is not None:
         return _stuck(view, now, failed)
     if asks := tuple(_leave(drain, g) for g in drain.guests if g.way in MOVES and not g.leaves_by):
-        return Step(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
+        return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
     asked = [guest for guest in drain.guests if guest.leaves_by]
     if any(guest.way in MOVES and not view.has_left(guest) for guest in asked):
-        return Step(drain=replace(drain, reason=""))
+        return DrainStep(drain=replace(drain, reason=""))
     if any((o := view.leaving(guest)) is not None and o.unstarted for guest in asked):
-        return Step(drain=replace(drain, reason=""))
+        return DrainStep(drain=replace(drain, reason=""))
     if not _is_fresh(view):
-        return Step(drain=drain, survey=True)
+        return DrainStep(drain=drain, survey=True)
     assert view.survey is not None
     facts = view.survey.of(drain.host)
     if not facts.answers:
@@ -360,11 +360,13 @@ def _draining(view: View, now: datetime) -> Step:
     if found.problems:
         return _stuck(replace(view, drain=drain), now, "; ".join(found.problems))
     if drain.guests != view.drain.guests:
-        return Step(drain=drain, survey=True)
+        return DrainStep(drain=drain, survey=True)
     return _look(view, drain, found, facts, now)
 
 
-def _look(view: View, drain: Drain, found: HostPlan, facts: HostFacts, now: datetime) -> Step:
+def _look(
+    view: DrainView, drain: Drain, found: HostPlan, facts: HostFacts, now: datetime
+) -> DrainStep:
     """Judge who still runs on a host after everything that could be moved has left."""
     running = {guest.vm_id for guest in facts.guests if guest.running}
     there = [guest for guest in drain.guests if guest.vm_id in running]
@@ -379,24 +381,24 @@ def _look(view: View, drain: Drain, found: HostPlan, facts: HostFacts, now: date
     unasked = [guest for guest in stops if not guest.leaves_by]
     if off := [guest for guest in unasked if guest.vm_id not in running]:
         ways = {guest.vm_id: Way.GONE for guest in off}
-        return Step(drain=_with_ways(drain, ways), survey=True)
+        return DrainStep(drain=_with_ways(drain, ways), survey=True)
     if unasked and not facts.boot_id:
         return _stuck(view, now, f"host {drain.host} does not tell its boot id")
     if unasked:
         drain = replace(drain, boot_id=facts.boot_id)
         asks = tuple(_leave(drain, guest) for guest in unasked)
-        return Step(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
+        return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
     if again := [guest.name for guest in there if guest.way is Way.STOP and view.has_left(guest)]:
         return _stuck(view, now, f"runs on {drain.host} again: {listed(again)}")
     if there:  # machines that are being shut down
-        return Step(drain=drain, wake_at=now + LOOK_EVERY)
-    return Step(drain=_changed(drain, Trigger.EMPTIED, now), survey=drain.reboot)
+        return DrainStep(drain=drain, wake_at=now + LOOK_EVERY)
+    return DrainStep(drain=_changed(drain, HostTrigger.EMPTIED, now), survey=drain.reboot)
 
 
-def _empty(view: View, now: datetime) -> Step:
+def _empty(view: DrainView, now: datetime) -> DrainStep:
     drain = view.drain
     if not drain.reboot:
-        return Step(drain=drain)
+        return DrainStep(drain=drain)
     held = [
         hold
         for hold in view.holds
@@ -404,34 +406,36 @@ def _empty(view: View, now: datetime) -> Step:
         or (hold.kind is HoldKind.HOST and hold.name == drain.host)
     ]
     if held:
-        return Step(drain=replace(drain, reason=f"held: {held[0]}"))
+        return DrainStep(drain=replace(drain, reason=f"held: {held[0]}"))
     if not _is_fresh(view) or view.survey is None or now - view.survey.began_at > LOOK_AGE_LIMIT:
-        return Step(drain=drain, survey=True)
+        return DrainStep(drain=drain, survey=True)
     facts = view.survey.of(drain.host)
     if not facts.answers:
         return _silent(view, now, facts)
     if drain.boot_id and facts.boot_id and facts.boot_id != drain.boot_id:
-        return Step(drain=_changed(drain, Trigger.BOOTED, now))
+        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now))
     if any(guest.running for guest in facts.guests):
-        return Step(drain=_changed(drain, Trigger.FILL, now), survey=True)
+        return DrainStep(drain=_changed(drain, HostTrigger.FILL, now), survey=True)
     if not facts.can_reboot:
         return _stuck(view, now, f"no command reboots host {drain.host}")
     if not facts.boot_id:
         return _stuck(view, now, f"host {drain.host} does not tell its boot id")
     noted = {"boot_id": facts.boot_id, "reboot_asked_at": now}
-    return Step(
-        drain=_changed(drain, Trigger.REBOOT, now, **noted), reboot=True, wake_at=now + LOOK_EVERY
+    return DrainStep(
+        drain=_changed(drain, HostTrigger.REBOOT, now, **noted),
+        reboot=True,
+        wake_at=now + LOOK_EVERY,
     )
 
 
-def _rebooting(view: View, now: datetime, host_back: timedelta) -> Step:
+def _rebooting(view: DrainView, now: datetime, host_back: timedelta) -> DrainStep:
     drain = view.drain
     assert drain.reboot_asked_at is not None
     if view.survey is None or not _is_fresh(view):
-        return Step(drain=drain, survey=True)
+        return DrainStep(drain=drain, survey=True)
     facts = view.survey.of(drain.host)
     if facts.answers and facts.boot_id and facts.boot_id != drain.boot_id:
-        return Step(drain=_changed(drain, Trigger.BOOTED, now))
+        return DrainStep(drain=_changed(drain, HostTrigger.BOOTED, now))
     waited = now - drain.reboot_asked_at
     if waited >= COMMAND_LIMIT and drain.reason and facts.answers:
         return _stuck(view, now, f"the reboot command failed: {drain.reason}")
@@ -439,28 +443,28 @@ def _rebooting(view: View, now: datetime, host_back: timedelta) -> Step:
         seen = "it still has its old boot id" if facts.answers else "it does not answer"
         reason = f"has not rebooted within {host_back.total_seconds():.0f} s: {seen}"
         return _stuck(view, now, f"{reason} {facts.why}".rstrip())
-    return Step(drain=drain, wake_at=now + LOOK_EVERY)
+    return DrainStep(drain=drain, wake_at=now + LOOK_EVERY)
 
 
-def _back(view: View, now: datetime) -> Step:
+def _back(view: DrainView, now: datetime) -> DrainStep:
     drain = view.drain
     stopped = [guest for guest in drain.guests if guest.way is Way.STOP and guest.leaves_by]
     if (failed := _failed(view, stopped)) is not None:
         return _stuck(view, now, failed)
     if not all(map(view.has_left, stopped)):
-        return Step(drain=drain)
-    trigger = Trigger.RETURN if drain.bring_home else Trigger.OPEN
-    return Step(drain=_changed(drain, trigger, now))
+        return DrainStep(drain=drain)
+    trigger = HostTrigger.RETURN if drain.bring_home else HostTrigger.OPEN
+    return DrainStep(drain=_changed(drain, trigger, now))
 
 
-def _returning(view: View, now: datetime) -> Step:
+def _returning(view: DrainView, now: datetime) -> DrainStep:
     drain = view.drain
     for guest in drain.guests:
         operation = view.operations.get(guest.returns_by)
         if operation is not None and operation.status.over and _went_wrong(operation):
             return _stuck(view, now, _told(guest, operation))
     if not all(map(view.has_left, drain.guests)):
-        return Step(drain=replace(drain, reason=""))
+        return DrainStep(drain=replace(drain, reason=""))
     away = [
         guest
         for guest in drain.guests
@@ -472,14 +476,14 @@ def _returning(view: View, now: datetime) -> Step:
     ]
     if away:
         asks = tuple(_come_home(drain, guest) for guest in away)
-        return Step(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
+        return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
     under_way = (view.operations.get(guest.returns_by) for guest in drain.guests)
     if any(operation is not None and not operation.status.over for operation in under_way):
-        return Step(drain=replace(drain, reason=""))
-    return Step(drain=_changed(drain, Trigger.OPEN, now))
+        return DrainStep(drain=replace(drain, reason=""))
+    return DrainStep(drain=_changed(drain, HostTrigger.OPEN, now))
 
 
-_STATES: Final[Mapping[HostState, Callable[[View, datetime], Step]]] = MappingProxyType(
+_STATES: Final[Mapping[HostState, Callable[[DrainView, datetime], DrainStep]]] = MappingProxyType(
     {
         HostState.UP: _rest,
         HostState.WAITING: _waiting,
@@ -492,7 +496,7 @@ _STATES: Final[Mapping[HostState, Callable[[View, datetime], Step]]] = MappingPr
 )
 
 
-def asked(drain: Drain, ask: Ask, number: int) -> Drain:
+def asked(drain: Drain, ask: DrainRequest, number: int) -> Drain:
     """Return the drain after one of its maintenances was asked for, with its number."""
     field = "returns_by" if ask.home else "leaves_by"
     guests = tuple(
@@ -502,14 +506,14 @@ def asked(drain: Drain, ask: Ask, number: int) -> Drain:
     return replace(drain, guests=guests, reason="")
 
 
-def refused(view: View, refusal: Refused, now: datetime) -> Step:
+def refused(view: DrainView, refusal: Refused, now: datetime) -> DrainStep:
     """Return what follows where every maintenance that a step asks for was refused.
 
     A machine with a live event has its turn when that is over; anything else needs an operator.
     """
     if refusal.code is ErrorCode.CONFLICT:
         drain = replace(view.drain, reason=refusal.message)
-        return Step(drain=drain, wake_at=now + ASK_AGAIN_AFTER)
+        return DrainStep(drain=drain, wake_at=now + ASK_AGAIN_AFTER)
     return _stuck(view, now, refusal.message)
 
 
@@ -529,24 +533,24 @@ def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
     Asking again changes only what becomes of the host once it is empty.
     """
     if before is None or before.state is HostState.UP:
-        trigger = Trigger.QUEUE if wanted.after else Trigger.DRAIN
+        trigger = HostTrigger.QUEUE if wanted.after else HostTrigger.DRAIN
         return _changed(replace(wanted, state=HostState.UP), trigger, now)
     if before.state in {HostState.WAITING, HostState.DRAINING, HostState.EMPTY}:
         return replace(before, reboot=wanted.reboot, bring_home=wanted.bring_home)
     return before
 
 
-def undrain(view: View, now: datetime) -> Step:
+def undrain(view: DrainView, now: datetime) -> DrainStep:
     """Open a host; its machines stay where they are, and what has not started is cancelled."""
-    return _opened(view, Trigger.OPEN, now)
+    return _opened(view, HostTrigger.OPEN, now)
 
 
-def bring_home(view: View, now: datetime) -> Step:
+def bring_home(view: DrainView, now: datetime) -> DrainStep:
     """Open a host and bring its machines home."""
-    return _opened(view, Trigger.RETURN, now, bring_home=True)
+    return _opened(view, HostTrigger.RETURN, now, bring_home=True)
 
 
-def retry(view: View, now: datetime) -> Step:
+def retry(view: DrainView, now: datetime) -> DrainStep:
     """Let a drain that is stuck go on: what failed is looked at, and asked for, again."""
     drain = view.drain
     if drain.stuck_in is HostState.UP or drain.state is not HostState.STUCK:
@@ -557,12 +561,12 @@ def retry(view: View, now: datetime) -> Step:
             replace(guest, returns_by=0) if _is_over(view, guest.returns_by) else guest
             for guest in drain.guests
         )
-        return Step(drain=_changed(replace(drain, guests=guests), Trigger.RETURN, now))
+        return DrainStep(drain=_changed(replace(drain, guests=guests), HostTrigger.RETURN, now))
     guests = tuple(_undecided(view, guest) for guest in drain.guests)
-    return Step(drain=_changed(replace(drain, guests=guests), Trigger.RETRY, now))
+    return DrainStep(drain=_changed(replace(drain, guests=guests), HostTrigger.RETRY, now))
 
 
-def look_after(view: View, machine: str, way: Way, now: datetime) -> Step:
+def look_after(view: DrainView, machine: str, way: Way, now: datetime) -> DrainStep:
     """Let a drain that is stuck go on without a machine (SKIP), or shut that one down (STOP).
 
     A machine that is to come home is left where it is by SKIP.
@@ -595,7 +599,7 @@ def look_after(view: View, machine: str, way: Way, now: datetime) -> Step:
     return replace(following, drain=replace(following.drain, guests=guests))
 
 
-def _opened(view: View, trigger: Trigger, now: datetime, **more: object) -> Step:
+def _opened(view: DrainView, trigger: HostTrigger, now: datetime, **more: object) -> DrainStep:
     drain = view.drain
     off = [
         guest.name
@@ -615,10 +619,10 @@ def _opened(view: View, trigger: Trigger, now: datetime, **more: object) -> Step
         replace(guest, returns_by=0) if _is_over(view, guest.returns_by) else guest
         for guest in opened.guests
     )
-    return Step(drain=replace(opened, guests=guests), cancel=_unstarted(view))
+    return DrainStep(drain=replace(opened, guests=guests), cancel=_unstarted(view))
 
 
-def _undecided(view: View, guest: DrainGuest) -> DrainGuest:
+def _undecided(view: DrainView, guest: DrainGuest) -> DrainGuest:
     """Return a machine as it is looked at again: what runs for it goes on, the rest is new."""
     if guest.way is Way.SKIP or not _is_over(view, guest.leaves_by):
         return guest
@@ -626,39 +630,39 @@ def _undecided(view: View, guest: DrainGuest) -> DrainGuest:
     return replace(guest, way=way, to_host="", leaves_by=0)
 
 
-def _is_over(view: View, number: int) -> bool:
+def _is_over(view: DrainView, number: int) -> bool:
     operation = view.operations.get(number)
     return operation is None or operation.status.over
 
 
-def _changed(drain: Drain, trigger: Trigger, now: datetime, **more: object) -> Drain:
+def _changed(drain: Drain, trigger: HostTrigger, now: datetime, **more: object) -> Drain:
     state = after(drain.host, drain.state, trigger)
     fresh = {"stuck_in": None, "reason": "", "silent_since": None}
     return replace(drain, **{**fresh, **more}, state=state, changed_at=now)
 
 
-def _stuck(view: View, now: datetime, reason: str) -> Step:
+def _stuck(view: DrainView, now: datetime, reason: str) -> DrainStep:
     drain = view.drain
     noted = {"stuck_in": drain.state, "reason": reason}
-    return Step(
-        drain=_changed(drain, Trigger.STICK, now, **noted),
+    return DrainStep(
+        drain=_changed(drain, HostTrigger.STICK, now, **noted),
         cancel=_unstarted(view),
     )
 
 
-def _unstarted(view: View) -> tuple[str, ...]:
+def _unstarted(view: DrainView) -> tuple[str, ...]:
     return tuple(o.id for o in view.operations.values() if o.unstarted)
 
 
-def _silent(view: View, now: datetime, facts: HostFacts) -> Step:
+def _silent(view: DrainView, now: datetime, facts: HostFacts) -> DrainStep:
     drain = view.drain
     since = drain.silent_since or now
     if now - since >= SILENT_LIMIT:
         return _stuck(view, now, f"host {drain.host} does not answer: {facts.why}".rstrip(": "))
-    return Step(drain=replace(drain, silent_since=since), wake_at=now + LOOK_EVERY)
+    return DrainStep(drain=replace(drain, silent_since=since), wake_at=now + LOOK_EVERY)
 
 
-def _is_fresh(view: View) -> bool:
+def _is_fresh(view: DrainView) -> bool:
     """Tell whether the look at hand began after everything that is known to have happened."""
     if view.survey is None:
         return False
@@ -670,7 +674,7 @@ def _is_fresh(view: View) -> bool:
     return view.survey.began_at >= max(times)
 
 
-def _failed(view: View, guests: Iterable[DrainGuest]) -> str | None:
+def _failed(view: DrainView, guests: Iterable[DrainGuest]) -> str | None:
     for guest in guests:
         operation = view.leaving(guest)
         wrong = operation is not None and operation.status.over and _went_wrong(operation)
@@ -694,7 +698,7 @@ def _with_ways(drain: Drain, ways: Mapping[str, Way]) -> Drain:
     return replace(drain, guests=guests)
 
 
-def _leave(drain: Drain, guest: DrainGuest) -> Ask:
+def _leave(drain: Drain, guest: DrainGuest) -> DrainRequest:
     live = guest.way is Way.LIVE
     types = {
         Way.LIVE: EventType.FREEZE,
@@ -710,10 +714,10 @@ def _leave(drain: Drain, guest: DrainGuest) -> Ask:
         without_notice=drain.without_notice,
         requested_by=drain.requested_by,
     )
-    return Ask(machine=guest.name, request=asks)
+    return DrainRequest(machine=guest.name, request=asks)
 
 
-def _come_home(drain: Drain, guest: DrainGuest) -> Ask:
+def _come_home(drain: Drain, guest: DrainGuest) -> DrainRequest:
     live = not guest.obstacles
     asks = Request(
         event_type=EventType.FREEZE if live else EventType.REDEPLOY,
@@ -723,4 +727,4 @@ def _come_home(drain: Drain, guest: DrainGuest) -> Ask:
         without_notice=drain.without_notice,
         requested_by=drain.requested_by,
     )
-    return Ask(machine=guest.name, request=asks, home=True)
+    return DrainRequest(machine=guest.name, request=asks, home=True)

@@ -11,7 +11,7 @@ import msgspec
 
 from builders import MINUTE, SECOND, Bench
 from forewarn.maintenance import commands, fleet, hosts
-from forewarn.maintenance.hosts import Step, Survey, View
+from forewarn.maintenance.hosts import DrainStep, HostSurvey, DrainView
 from forewarn.maintenance.model import (
     Drain,
     GuestFacts,
@@ -66,7 +66,7 @@ class World:
         self.states: set[HostState] = set()
         self.reboots: dict[str, int] = {}
         self.lose_reboots = False
-        self.step: Step | None = None
+        self.step: DrainStep | None = None
 
     @property
     def now(self) -> Any:
@@ -75,7 +75,7 @@ class World:
     def id_of(self, name: str) -> str:
         return self.bench.snapshot.machines[name].vm_id
 
-    def survey(self) -> Survey:
+    def survey(self) -> HostSurvey:
         machines = {m.vm_id: m for m in self.bench.snapshot.machines.values()}
         found: dict[str, list[GuestFacts]] = {host: [] for host in self.boots}
         for vm_id, host in self.where.items():
@@ -104,15 +104,15 @@ class World:
         for host in self.silent:
             facts[host] = HostFacts(answers=False, why="no route to host")
         keys = {m.vm_id: m.key for m in machines.values()}
-        return Survey(began_at=self.now, hosts=facts, keys=keys)
+        return HostSurvey(began_at=self.now, hosts=facts, keys=keys)
 
     def machines(self) -> dict[str, Machine]:
         return {m.vm_id: m for m in self.bench.snapshot.machines.values()}
 
-    def view(self, host: str, survey: Survey | None = None) -> View:
+    def view(self, host: str, survey: HostSurvey | None = None) -> DrainView:
         drain = self.drains[host]
         operations = self.bench.snapshot.operations
-        return View(
+        return DrainView(
             drain=drain,
             machines=self.machines(),
             operations={n: operations[f"{n}.1"] for n in drain.maintenances},
@@ -148,7 +148,7 @@ class World:
         self.drains[drain.host] = drain
         self.states.add(drain.state)
 
-    def save(self, step: Step) -> None:
+    def save(self, step: DrainStep) -> None:
         self.put(step.drain)
         if step.cancel:
             command = commands.CancelOperations(operations=step.cancel, reason="the drain stopped")
@@ -156,7 +156,7 @@ class World:
 
     # What the service does around the decider.
 
-    def drive(self, host: str) -> Step:
+    def drive(self, host: str) -> DrainStep:
         survey = None
         for _ in range(MAX_STEPS):
             view = self.view(host, survey)
@@ -174,7 +174,7 @@ class World:
                 return step
         raise AssertionError(f"{host} never rests: {step.drain}")
 
-    def ask(self, view: View, step: Step) -> bool:
+    def ask(self, view: DrainView, step: DrainStep) -> bool:
         refusal = None
         for ask in step.asks:
             self.is_free(view, ask.machine)
@@ -194,7 +194,7 @@ class World:
         self.save(hosts.refused(replace(view, drain=step.drain), refusal, self.now))
         return self.drains[view.drain.host].state is not before.state
 
-    def is_free(self, view: View, name: str) -> None:
+    def is_free(self, view: DrainView, name: str) -> None:
         """Check that a drain never asks for a machine that it has something under way for."""
         for operation in view.operations.values():
             assert name not in operation.machines or operation.status.over, f"{name} twice"

@@ -6,7 +6,7 @@ import pytest
 
 from builders import MINUTE, SECOND
 from forewarn.maintenance import commands, hosts
-from forewarn.maintenance.hosts import Trigger
+from forewarn.maintenance.hosts import HostTrigger
 from forewarn.maintenance.model import HoldKind, HostState, Refused, Stay, Way
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 from unit.maintenance.host_world import HOST_BACK, World
@@ -497,4 +497,4 @@ def test_every_transition_leads_to_a_state_that_is_left_again() -> None:
     for state in HostState:
         assert any(before is state for before, _ in hosts.TRANSITIONS)
         assert state in hosts.TRANSITIONS.values()
-    assert {trigger for _, trigger in hosts.TRANSITIONS} == set(Trigger)
+    assert {trigger for _, trigger in hosts.TRANSITIONS} == set(HostTrigger)
