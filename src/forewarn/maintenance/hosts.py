@@ -3,9 +3,9 @@
     up --queue--> waiting --drain--> draining --emptied--> empty --reboot--> rebooting
     rebooting --booted--> back --return--> returning --open--> up
 
-`step` is pure. It is asked again after each change, each look at the hosts (`HostSurvey`), and at the
-time that it names. It asks for one ordinary maintenance a machine, so that none waits for another's
-approval, and whoever drives it saves the request and the drain in one transaction.
+`step` is pure. It is asked again after each change, after each look at the hosts (`HostSurvey`),
+and at the time that it names. It asks for one ordinary maintenance a machine, so that none waits
+for another's approval, and whoever drives it saves the request and the drain in one transaction.
 
 A drain stops at the first thing that goes wrong and waits for an operator: it turns no machine off
 because a move failed, and repeats nothing by itself. A host is rebooted only if a look that began

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from builders import MINUTE, SECOND, Bench
-from forewarn.maintenance import commands, fleet, hosts
-from forewarn.maintenance.hosts import DrainStep, HostSurvey, DrainView
+from forewarn.maintenance import decide, fleet, hosts
+from forewarn.maintenance.hosts import DrainStep, DrainView, HostSurvey
 from forewarn.maintenance.model import (
     Drain,
     GuestFacts,
@@ -151,8 +151,7 @@ class World:
     def save(self, step: DrainStep) -> None:
         self.put(step.drain)
         if step.cancel:
-            command = commands.CancelOperations(operations=step.cancel, reason="the drain stopped")
-            self.bench.decide(command)
+            self.bench.decide(decide.cancel_operations, step.cancel, "the drain stopped")
 
     # What the service does around the decider.
 
@@ -178,11 +177,9 @@ class World:
         refusal = None
         for ask in step.asks:
             self.is_free(view, ask.machine)
-            command = commands.RequestMaintenance(
-                request=ask.request, number=next(self.bench.numbers)
-            )
+            number = next(self.bench.numbers)
             try:
-                decision = self.bench.decide(command)
+                decision = self.bench.decide(decide.request_maintenance, ask.request, number)
             except Refused as error:
                 refusal = error
                 continue
@@ -239,13 +236,12 @@ class World:
             self.where[vm_id] = operation.to_host
         self.bench.claim(operation.id)
         self.bench.decide(
-            commands.FinishTask(
-                operation=operation.id,
-                attempt=self.bench.operation(operation.id).attempt,
-                succeeded=succeeded,
-                message="" if succeeded else "no memory",
-                hosts=moved,
-            )
+            decide.finish_task,
+            operation_id=operation.id,
+            attempt=self.bench.operation(operation.id).attempt,
+            succeeded=succeeded,
+            message="" if succeeded else "no memory",
+            hosts=moved,
         )
 
     def carry_all_out(self) -> None:

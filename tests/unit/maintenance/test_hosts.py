@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from builders import MINUTE, SECOND
-from forewarn.maintenance import commands, hosts
+from forewarn.maintenance import decide, hosts
 from forewarn.maintenance.hosts import HostTrigger
 from forewarn.maintenance.model import HoldKind, HostState, Refused, Stay, Way
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -433,7 +433,7 @@ def play(seed: int) -> set[HostState]:
                 world.boots[host] += 1  # by hand
         for operation in [*world.bench.snapshot.operations.values()]:
             if operation.down and operation.status.over:
-                world.bench.decide(acknowledged(operation.id))
+                world.bench.decide(decide.acknowledge_failures, [operation.id], "ann")
     world.go_on(20)
     for host, drain in [*world.drains.items()]:
         if drain.state is HostState.STUCK:  # a machine that cannot be moved, or is skipped
@@ -445,10 +445,6 @@ def play(seed: int) -> set[HostState]:
     assert all(count <= 1 + orders for count in world.reboots.values()), f"seed {seed}"
     assert not world.off or HostState.EMPTY in map(world.state, world.drains), f"seed {seed}"
     return world.states
-
-
-def acknowledged(operation: str) -> object:
-    return commands.AcknowledgeFailures(operations=(operation,), by="ann")
 
 
 def happen(world: World, chance: Random) -> int:
