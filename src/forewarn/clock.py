@@ -63,13 +63,9 @@ class SystemClock:
 class ScaledClock:
     """A clock that runs `factor` times as fast as the machine's, from a given origin.
 
-    Its time follows from the machine's time of day alone, so a process that is started again
-    with the same origin goes on where the one before would be by now.
-
-    Args:
-        factor: This clock's seconds in one real second; more than 0.
-        origin: What this clock showed at `real_origin`, aware.
-        real_origin: The machine's time of day at which it showed that, aware.
+    It showed `origin` when the machine's time of day was `real_origin`, both aware. Its time
+    follows from these alone, so a process that is started again goes on where the one before would
+    be by now.
     """
 
     def __init__(self, factor: float, origin: datetime, real_origin: datetime) -> None:

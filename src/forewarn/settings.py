@@ -116,9 +116,7 @@ def merged(earlier: Tree, later: Tree) -> dict[str, Any]:
 def convert(tree: Tree, shape: type[T], sources: Sequence[Source]) -> T:
     """Return the settings that the merged tree of some sources holds; later sources come last.
 
-    Raises:
-        SettingsError: The first mistake. It names the source that has this mistake by itself,
-            else all sources.
+    A SettingsError has the first mistake, and the source that has it by itself, else all of them.
     """
     try:
         return msgspec.convert(tree, shape)
@@ -196,11 +194,7 @@ def find(environment: Mapping[str, str], variable: str, name: str) -> Path | Non
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Return the address and port of `127.0.0.1:PORT` or `[::1]:PORT`.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """Return the address and port of `127.0.0.1:PORT` or `[::1]:PORT`; ValueError if invalid."""
     host, _, port = text.rpartition(":")
     try:
         address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))

@@ -67,11 +67,8 @@ class Daemon:
     """One agent.
 
     Without a journal it is a dry run, which remembers nothing and does nothing. `reload` reads the
-    rules again, and raises SettingsError if they cannot be used. With `once` it ends when what the
-    first document asks for is done.
-
-    Raises:
-        Misuse: The endpoint's address or the machine's name is invalid.
+    rules again, and raises SettingsError if it cannot use them. With `once` it ends when everything
+    that the first document asks for is done. An invalid address or name is a Misuse.
     """
 
     def __init__(
@@ -117,10 +114,7 @@ class Daemon:
     def listen(self) -> None:
         """Open the status port, if there is to be one; `run` closes it.
 
-        `/status` tells where to send signals, so whoever takes them is there before.
-
-        Raises:
-            OSError: It cannot listen on the address.
+        `/status` tells where to send signals, so handle them before.
         """
         self._publish()  # a probe finds its pages from the first moment on
         listen = self._settings.status.listen
@@ -129,10 +123,9 @@ class Daemon:
             self._server = StatusServer(address, self.page)
 
     def run(self) -> None:
-        """Run until it is told to end, and then until the actions that run have ended.
+        """Run until it is told to end, and then until its actions have ended.
 
-        Raises:
-            JournalError: It was told to end while the journal could not be written.
+        It raises JournalError if it is told to end while it cannot write the journal.
         """
         self._publish()
         self._handle(messages.AgentStarted(boot_id()))
@@ -154,7 +147,7 @@ class Daemon:
                 self._server.close()
 
     def _turn(self) -> None:
-        """Handle the next input; one that came before a signal to end begins nothing either."""
+        """Handle the next input; after a signal to end it begins nothing."""
         told = self._next()
         if self._endings:
             self._handle(messages.ShutdownRequested())
@@ -176,7 +169,7 @@ class Daemon:
             self._inputs.put(messages.ShutdownRequested())
 
     def page(self, path: str, own: bool) -> status.Page | None:  # noqa: FBT001 - a callback
-        """Return a page of the status port; any thread may call it."""
+        """Return a page of the status port. Any thread may call it."""
         now, poller = clock.monotonic(), self._poller
         silent = now - self._heard_at
         ailment = self._trouble or (f"silent for {silent:.0f} s" if silent > ALIVE_SECONDS else "")
@@ -214,7 +207,7 @@ class Daemon:
         return self._endings == 1 and not self._decider.busy
 
     def _next(self) -> messages.Input:
-        """Return the next input; `TimePassed` when it is time, or nothing happened for long."""
+        """Return the next input, or `TimePassed` if none comes in time."""
         self._heard_at = now = clock.monotonic()
         seconds = min(self._notifier.every or IDLE_SECONDS, IDLE_SECONDS)
         if self._decider.wake_at is not None:
@@ -249,7 +242,7 @@ class Daemon:
             self._shorten(self._journal)
 
     def _shorten(self, journal: Journal) -> None:
-        """Shorten the journal if it is long, or if nothing in it is still so."""
+        """Shorten the journal if it is long, or if nothing in it matters any more."""
         long = journal.length > (1 if self._decider.state.idle else SHORTEN_AT)
         if not long or clock.monotonic() < self._shorten_at:
             return
@@ -340,4 +333,4 @@ class Daemon:
 
 
 class _ReadRules(messages.Input, frozen=True):
-    """The rules are to be read again; the daemon's own business."""
+    """Read the rules again: only the daemon handles it."""

@@ -56,10 +56,8 @@ class JournalError(Exception):
 class Journal:
     """One agent's journal, open and locked until it is closed. One thread at a time uses it.
 
-    Its own folder is made, mode 0700, if it does not exist.
-
-    Raises:
-        JournalError: It is damaged, another agent has it, or the folder cannot be used.
+    It makes its folder, mode 0700. It raises JournalError if the journal is damaged, another agent
+    has it, or it cannot use the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,8 +88,7 @@ class Journal:
     def append(self, record: AnyRecord) -> None:
         """Write a record, and return when it is on the disk. A checkpoint replaces all before it.
 
-        Raises:
-            JournalError: It is not; the journal is as before, and it may be tried again.
+        After a JournalError the journal is as before, and the caller may try again.
         """
         number, body = self._last + 1, msgspec.json.encode(record)
         row = (number, _checksum(number, body), body)
@@ -107,11 +104,10 @@ class Journal:
         self.length = 1 if isinstance(record, Checkpoint) else self.length + 1
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close and unlock it."""
         self._database.close()
 
     def _open(self) -> tuple[AnyRecord, ...]:
-        """Lock it, check it and read it."""
         try:
             for statement in SET_UP:
                 self._database.execute(statement)

@@ -29,11 +29,8 @@ said may no longer be so when an endpoint that was away is back."""
 class Poller:
     """Watches one endpoint, and approves there.
 
-    The looking thread writes the attributes, others read them: each is one value by itself. An
-    endpoint of None is to be found, a machine of None to be asked for.
-
-    Raises:
-        Misuse: The address or the name is invalid.
+    The watching thread writes the attributes, others read them: each is one value. Without an
+    endpoint it looks for one, without a machine it asks for the name. An invalid one is a Misuse.
     """
 
     def __init__(

@@ -126,11 +126,8 @@ def load(
 ) -> Loaded:
     """Return the settings of the files and the environment, with every place made absolute.
 
-    A path of None is the file that `settings.find` finds, if there is one. Some actions need POSIX;
-    `platform` is as `sys.platform` names it.
-
-    Raises:
-        SettingsError: Something in them is wrong; it names the file and the place in it.
+    A path of None is the file that `settings.find` finds, if there is one. `platform` is as in
+    `sys.platform`: some actions need POSIX. A SettingsError names the file and the place in it.
     """
     chosen = path or settings.find(environment, CONFIG_VARIABLE, CONFIG_NAME)
     files = (chosen, *_drop_ins(chosen)) if chosen is not None else ()

@@ -88,11 +88,7 @@ class ImpossibleStep(Exception):  # noqa: N818 - it names what was asked
 
 
 def next_phase(event_id: str, phase: Phase | None, trigger: PhaseTrigger) -> Phase:
-    """Return the phase that follows; `phase` is None before the event is seen.
-
-    Raises:
-        ImpossibleStep: The table has no such step.
-    """
+    """Return the phase that follows; `phase` is None before the event is seen."""
     following = TRANSITIONS.get((phase, trigger))
     if following is None:
         raise ImpossibleStep(f"event {event_id} is {phase or 'new'} and cannot {trigger.value}")
@@ -328,11 +324,7 @@ class AgentState:
         )
 
     def apply(self, record: AnyRecord) -> None:  # noqa: C901, PLR0912 - a case for each kind
-        """Make a record part of the state.
-
-        Raises:
-            ImpossibleStep: It contradicts the records before it; nothing was changed.
-        """
+        """Make a record part of the state; ImpossibleStep if it contradicts those before it."""
         match record:
             case RuleMatched():
                 self._take(record)

@@ -334,11 +334,8 @@ class StatusServer:
     """Listens and answers until it is closed: one GET a connection, each in a thread of its own.
 
     Port 0 is any free one. Any thread calls `page`, which returns a page by its path, None where
-    there is none; its second argument tells that the question comes from this machine's own
-    address: from any of its users, or through a proxy or tunnel on it, whoever is behind that.
-
-    Raises:
-        OSError: It cannot listen on the address.
+    there is none. Its second argument says that the question comes from this machine's own address:
+    from any user of it, or from anybody through a proxy or a tunnel on it.
     """
 
     def __init__(self, address: tuple[str, int], page: Callable[[str, bool], Page | None]) -> None:
@@ -404,12 +401,7 @@ class StatusServer:
 
 
 def _request(http: h11.Connection, connection: socket.socket, until: float) -> h11.Request | None:
-    """Return the request; None for what is not one.
-
-    Raises:
-        TimeoutError: It did not come in its time, however many bytes came.
-        ConnectionError: The connection was closed before it was whole.
-    """
+    """Return the request; None if it is invalid. An OSError ends it: too late, or cut off."""
     while True:
         try:
             event = http.next_event()

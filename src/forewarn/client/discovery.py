@@ -82,10 +82,8 @@ def find(
 ) -> tuple[EndpointAddress, ...]:
     """Return where the endpoint may be, in the order in which to try.
 
-    `read` gives the lease files where no address is given; None for `lease_files`.
-
-    Raises:
-        BadAddress: What was given, or a variable, is invalid.
+    `read` gives the lease files where no address is given; None for `lease_files`. An invalid
+    address, given or in a variable, is a BadAddress.
     """
     if given:
         return (parse(given),)
@@ -104,11 +102,7 @@ def find(
 
 
 def parse(address: str) -> EndpointAddress:
-    """Read an address: `169.254.169.254`, `host:8170`, `http://127.0.0.1:8170/vm/web-0`.
-
-    Raises:
-        BadAddress: It is invalid: the message says how.
-    """
+    """Read an address: `169.254.169.254`, `host:8170`, `http://127.0.0.1:8170/vm/web-0`."""
     import ipaddress  # noqa: PLC0415 - most machines use the link-local address, and start sooner
     import urllib.parse  # noqa: PLC0415 - as above
 

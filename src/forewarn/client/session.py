@@ -95,11 +95,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How long an approval is tried: 15 minutes, the longest of the least notices."""
 
     def __post_init__(self) -> None:
-        """Refuse times that would ask without a pause, or never.
-
-        Raises:
-            Misuse: A time is out of range, or the jitter is not from 0 to 1.
-        """
+        """Refuse times that would ask without a pause, or never."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
             least, most = (0.0, 1.0) if name == "jitter" else (LEAST_SECONDS, MOST_SECONDS)
@@ -290,12 +286,7 @@ class Session:
 
 
 def document(session: Session, at: ClockReading) -> Dialogue[event.Document]:
-    """Ask for the document, and for this machine's name where it is not known.
-
-    Raises:
-        Unreachable, BadAnswer, Refused: After `TRIES` failures, when the pace's first answer would
-            have come in any case, or where another try would fail as well.
-    """
+    """Ask for the document, and for this machine's name where it is not known."""
     seconds = session.pace.first_answer_seconds
     found, question, attempt = yield from _answer(
         session, at, session.question, responses.listing_of, seconds=seconds
@@ -340,11 +331,7 @@ def learn_name(session: Session, at: ClockReading) -> Dialogue[FailedAnswer | No
 
 
 def machine(session: Session, at: ClockReading) -> Dialogue[event.Machine]:
-    """Ask what this machine is called.
-
-    Raises:
-        Unreachable, BadAnswer, Refused: As for a document.
-    """
+    """Ask what this machine is called."""
     found, _, _ = yield from _answer(
         session, at, session.instance_question, responses.machine_in, seconds=float("inf")
     )
@@ -414,11 +401,6 @@ def approval(
     An approval counts once however often it is sent, so one whose answer was lost is sent again.
     Before that the dialogue reads the document: an event that two documents in a row do not list is
     over, and needs no approval any more.
-
-    Raises:
-        Misuse: There is nothing to approve, or too much.
-        Refused: The server refuses this approval.
-        Unreachable, BadAnswer: No 200 came while it could matter.
     """
     ids = _ids_of(events)
     seconds = session.pace.approve_seconds if within_seconds is None else within_seconds
@@ -461,7 +443,6 @@ def approval(
 
 
 def _ids_of(events: Sequence[event.Event | str]) -> tuple[str, ...]:
-    """Return the ids to approve, each once."""
     ids: dict[str, str] = {}
     for each in events:
         event_id = each.event_id if isinstance(each, event.Event) else each

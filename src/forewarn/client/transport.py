@@ -146,11 +146,7 @@ class HttpExchange:
         return sent + (self._h11.send(h11.EndOfMessage()) or b"")
 
     def receive(self, data: bytes) -> Reply | None:
-        """Take what was read, `b""` where the server has closed; return the response once whole.
-
-        Raises:
-            RequestFailed: It is not a response, is over a limit, or was cut off.
-        """
+        """Take what was read, `b""` where the server has closed; return the response once whole."""
         self._began = self._began or bool(data)
         if not self._began:
             raise self.cut("the server closed the connection without an answer")
@@ -305,7 +301,6 @@ class AnyClient(Generic[C]):
 
     @contextlib.contextmanager
     def _lent(self) -> Iterator[C]:
-        """Lend a connection for one dialogue."""
         with self._guard:
             connection = self._idle.pop() if self._idle else self._connection()
         try:

@@ -67,11 +67,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def event_filter(types: Iterable[str] | None, *, mine: bool) -> EventFilter:
-    """Return the filter that a caller describes.
-
-    Raises:
-        Misuse: `types` is a text, or empty.
-    """
+    """Return the filter that a caller describes."""
     if types is None:
         return EventFilter(mine=mine)
     wanted = () if isinstance(types, str) else tuple(types)
@@ -121,17 +117,10 @@ class WatchState(msgspec.Struct, kw_only=True):
 
 
 class Watcher:
-    """Decides what a watch asks, when, and what it tells.
+    """Decides what a watch asks, when, and what it tells; resumes from a state `since`.
 
-    Args:
-        known: What the client knows of its server.
-        wanted: Which events to report; None for whole documents, which are not held back until an
-            end is confirmed: among changes the order counts, and what is gone comes first.
-        since: The state to resume from; None to begin.
-        at: Now.
-
-    Raises:
-        Misuse: `since` is invalid.
+    Without a filter it tells whole documents. These are not held back until an end is confirmed:
+    only among changes the order counts, and what is gone comes first.
     """
 
     def __init__(
@@ -494,11 +483,7 @@ def _with_events(state: WatchState, put: Callable[[event.Event], event.Event]) -
 
 
 def read_state(written: str, at: ClockReading) -> WatchState:
-    """Read what `write_state` wrote, in this process or in another.
-
-    Raises:
-        Misuse: It is not such JSON, or another release wrote it.
-    """
+    """Read what `write_state` wrote, in this process or in another; Misuse if it is invalid."""
     try:
         state = msgspec.json.decode(written[: MAX_STATE_LENGTH + 1], type=WatchState)
     except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors

@@ -82,14 +82,7 @@ MAX_DATE_LENGTH: Final = 64
 
 
 def http_date(moment: datetime) -> bytes:
-    """Write a moment by RFC 1123: English names whatever the locale, two-digit day.
-
-    Args:
-        moment: Aware; fractions of a second are left out.
-
-    Raises:
-        ValueError: It is naive.
-    """
+    """Write an aware moment by RFC 1123, in English, without fractions of a second."""
     from email.utils import format_datetime  # noqa: PLC0415 - a starting client has no dates yet
 
     return format_datetime(_in_utc(moment), usegmt=True).encode()
@@ -110,12 +103,9 @@ def _written(not_before: datetime | None, version: Version) -> str:
 
 
 def any_date(written: str) -> datetime:
-    """Read a date by RFC 1123 or ISO 8601, in any version's answer; in UTC.
+    """Read a date by RFC 1123 or ISO 8601, in any version's answer, in UTC; ValueError if invalid.
 
     The weekday is ignored: some servers get it wrong. A date without a zone is taken for UTC.
-
-    Raises:
-        ValueError: It is not such a date.
     """
     from email.utils import parsedate_to_datetime  # noqa: PLC0415 - likewise
 
@@ -143,10 +133,7 @@ def decode_start_requests(body: bytes) -> tuple[str, ...]:
 
     The two keys count in any ASCII case, since .NET's clients write them in camel case by default;
     the exact name goes first. Other keys are ignored, whatever their values (section 5). JSON with
-    the same key twice in one object is refused: readers differ on which one counts.
-
-    Raises:
-        Malformed: It is not such a document.
+    the same key twice in one object is Malformed: readers differ on which one counts.
     """
     entries = _entries(body)
     if len(entries) > refusals.MAX_START_REQUESTS:

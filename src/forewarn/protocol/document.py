@@ -12,12 +12,7 @@ UNKNOWN_DURATION: Final = -1
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One event as the newest version shows it; older ones show less of it.
-
-    Raises:
-        ValueError: A status that guests never see; a Scheduled event without NotBefore or a
-            Started one with it; a NotBefore that is not aware or not in whole seconds.
-    """
+    """One event as the newest version shows it; older ones show less of it."""
 
     event_id: str
     """An upper-case GUID."""

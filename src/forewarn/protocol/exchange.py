@@ -369,12 +369,8 @@ def document_reply(
 ) -> Reply:
     """Answer with the document, or with 304 to a client that already has it (section 4).
 
-    Args:
-        wanted: What was asked for.
-        incarnation: The document's number, which is its entity tag, unquoted.
-        body: The document as `codec.encode_document` writes it by `wanted.version`.
-        waits: Whether the server waits here: a client that asked for it learns so, and asks again
-            at once instead of polling (section 10).
+    `waits` says that the server holds answers: a client that asked for it learns so, and asks again
+    at once instead of polling (section 10).
     """
     headers: tuple[tuple[bytes, bytes], ...] = ((b"ETag", b"%d" % incarnation),)
     if waits and wanted.wait_seconds:
@@ -434,13 +430,9 @@ def refuse(
     retry_after_seconds: int | None = None,
     **facts: str | int,
 ) -> Reply:
-    """Write a refusal; it repeats at most a part of what the client sent, in valid UTF-8.
+    """Write a refusal with the facts of its text; it repeats only a part of what the client sent.
 
-    Args:
-        refusal: One of `refusals`.
-        *headers: Its own headers.
-        retry_after_seconds: When to come back, 1 at least; None to leave it out.
-        **facts: What the refusal's text has in braces.
+    `retry_after_seconds` says when to come back, 1 at least; None leaves it out.
     """
     if retry_after_seconds is not None:
         headers += ((b"Retry-After", b"%d" % max(1, retry_after_seconds)),)

@@ -101,11 +101,7 @@ def _interface(instance: Instance) -> dict[str, Tree]:
 
 
 def find(root: Tree, path: Sequence[str]) -> Tree:
-    """Return what is at a path such as `("network", "interface", "0")`, in any ASCII case.
-
-    Raises:
-        NotInTree: There is nothing at this path.
-    """
+    """Return what is at a path such as `("network", "interface", "0")`, in any ASCII case."""
     here = root
     for step in path:
         here = _below(here, step)

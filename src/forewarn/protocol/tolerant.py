@@ -71,11 +71,7 @@ _WORDS: Final[dict[type[StrEnum], dict[str, str]]] = {
 
 
 def listing(body: bytes) -> Listing:
-    """Read the answer to a GET of the scheduled events.
-
-    Raises:
-        codec.Malformed: It is not a document; the message says why.
-    """
+    """Read the answer to a GET of the scheduled events."""
     content = _content(body)
     entries = content.get(codec.EVENTS)
     if not isinstance(entries, list):
@@ -170,11 +166,7 @@ def _not_before(value: object, event_id: str) -> datetime | None:
 
 
 def machine_name(body: bytes) -> str:
-    """Read the answer for the leaf `compute/name`, a bare name.
-
-    Raises:
-        codec.Malformed: It is not a name: a name is one line without blanks.
-    """
+    """Read the answer for the leaf `compute/name`: one line without blanks."""
     name = body.decode("utf-8", "replace").strip()
     if not 0 < len(name) <= MAX_NAME_LENGTH or not set(name).isdisjoint('<>{}"\ufffd \t\r\n'):
         raise codec.Malformed(f"is not a machine's name: {text.shown(name)!r}")
@@ -182,11 +174,7 @@ def machine_name(body: bytes) -> str:
 
 
 def compute(body: bytes) -> dict[str, str]:
-    """Read the answer for the subtree `compute`: what a machine is called.
-
-    Raises:
-        codec.Malformed: It is not a JSON object, or has no name.
-    """
+    """Read the answer for the subtree `compute`: what a machine is called."""
     content = _content(body)
     found = {attribute: content.get(name) for attribute, name in codec.MACHINE_NAMES.items()}
     values = {attribute: value for attribute, value in found.items() if isinstance(value, str)}

@@ -210,9 +210,7 @@ class Harness:
     def record_request(self, machine: str, report: AgentReport | None = None) -> None:
         """Let a guest ask for its events, which turns its scope on.
 
-        Args:
-            machine: Who asks.
-            report: What its agent says with it; None leaves its last word as it is.
+        Its agent says a report with it; None leaves its last word as it is.
         """
         scope = self._scope_of(machine)
         self._need_server()

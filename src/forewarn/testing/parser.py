@@ -92,11 +92,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str, name: str) -> Scenario:
-    """Parse a file's text; its name is for messages.
-
-    Raises:
-        ScriptError: A line breaks the rules of the language.
-    """
+    """Parse a file's text; its name is for messages."""
     rows = text.splitlines()
     if len(rows) > MAX_LINES:
         raise ScriptError(f"{name}: {len(rows)} lines; a scenario has at most {MAX_LINES}")
@@ -614,8 +610,7 @@ class _Words:
     def options(self, known: dict[str, tuple[str, Callable[[], object]] | None]) -> dict[str, Any]:
         """Take options in any order, up to the end of the line, or to one that is None.
 
-        Args:
-            known: By its first words, an option's attribute and what takes its value.
+        `known` has, by its first words, an option's attribute and what takes its value.
         """
         found: dict[str, Any] = {}
         while self.more:

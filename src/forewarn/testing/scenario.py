@@ -47,11 +47,7 @@ class ScenarioBroken(Exception):  # noqa: N818 - the result of a scenario, not a
 
 
 def play(scenario: parser.Scenario) -> Iterator[TimelineEntry]:
-    """Play a scenario line by line; yield what happens.
-
-    Raises:
-        ScenarioBroken: A line does not hold.
-    """
+    """Play a scenario line by line; yield what happens, up to the first line that is broken."""
     yield from _Play(scenario).run()
 
 

@@ -28,11 +28,7 @@ class Trace:
     def read(self, reader: str, scope: str, incarnation: int, events: object) -> None:
         """A guest read its scope's document: numbers only go up, and one never has two contents.
 
-        Args:
-            reader: Who read it; each reads in order.
-            scope: Of the document.
-            incarnation: Its number.
-            events: Its content, in a form that can be compared.
+        Each reader reads in order; `events` can be compared.
         """
         before = self.latest.get((reader, scope), 0)
         if incarnation < before:
@@ -59,11 +55,8 @@ class Trace:
     def started(self, what: str, at: datetime, not_before: datetime, *, approved: bool) -> None:
         """An operation started, or a program for it: never early (protocol.md section 6).
 
-        Args:
-            what: Which.
-            at: When, at the latest.
-            not_before: The latest that guests had read by then.
-            approved: Whether everybody who had to approve it had done so by then.
+        It started at `at` at the latest; `not_before` is the latest that guests had read,
+        `approved` whether everybody who had to had approved it, by then.
         """
         if not approved and at < not_before:
             self.complain(f"{what} started at {at}, before its NotBefore {not_before}, unapproved")
@@ -83,15 +76,10 @@ class Trace:
         spans.append((began, ended, operation, domain))
 
     def shown(self, reader: str, scope: str, taken: Collection[tuple[str, int]]) -> None:
-        """A guest read of maintenance of its scope: of one update domain at a time.
+        """A guest read of these operations, each with its update domain: of one domain at a time.
 
         Preemptions, deletions and failures are not bound to this rule, nor is a scope whose
         maintenance is announced while another domain is down: leave them out.
-
-        Args:
-            reader: Who read it.
-            scope: Of the document.
-            taken: Operations that it shows, each with its update domain.
         """
         if len({domain for _, domain in taken}) > 1 and (scope, *sorted(taken)) not in self._told:
             self._told.add((scope, *sorted(taken)))

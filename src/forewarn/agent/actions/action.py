@@ -84,20 +84,12 @@ class ActionRun:
             callback()
 
     def wait(self, seconds: float) -> None:
-        """Wait.
-
-        Raises:
-            ActionStopped: It was told to stop before the time was over.
-        """
+        """Wait; raise ActionStopped if it is told to stop before the time is over."""
         if self._stopped.wait(seconds):
             raise ActionStopped
 
     def note(self, facts: dict[str, Any]) -> None:
-        """Have facts written into the journal, and return when they are durable.
-
-        Raises:
-            ActionStopped: It was told to stop meanwhile.
-        """
+        """Have facts written into the journal, and return when they are on the disk."""
         self._tell(messages.FactsFound(self.begun.run, facts))
         self._may_proceed.wait()
         if self.stopped:
@@ -164,7 +156,11 @@ class ActionRun:
 
 
 class Action(abc.ABC, Generic[S]):
-    """Does one action, once. Its methods return a word about it for the log, or `""`."""
+    """Does one action, once. Its methods return a word about it for the log, or `""`.
+
+    They raise ActionFailed if it cannot be done, and ActionStopped if it is told to stop before it
+    is done.
+    """
 
     def __init__(self, run: ActionRun, settings: S) -> None:
         self.run = run
@@ -172,15 +168,10 @@ class Action(abc.ABC, Generic[S]):
 
     @abc.abstractmethod
     def prepare(self) -> str:
-        """Do it.
-
-        Raises:
-            ActionFailed: It could not be done.
-            ActionStopped: It was told to stop before it was done.
-        """
+        """Do it."""
 
     def recover(self) -> str:
-        """Undo what was done of it; it raises what `prepare` raises."""
+        """Undo it."""
         return ""
 
 

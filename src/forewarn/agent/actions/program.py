@@ -61,17 +61,10 @@ class CommandAction(Action[CommandSettings]):
 def execute(
     argv: Sequence[str], run: ActionRun, *, stdin: bytes = b"", environment: Mapping[str, str] = {}
 ) -> tuple[int, str]:
-    """Run a program in a process group of its own; no shell reads `argv`.
+    """Run a program in a process group of its own; return its exit status, and its output's end.
 
-    When the run is stopped, the group gets SIGTERM, and SIGKILL after 10 s. `environment` is beside
-    the agent's own.
-
-    Returns:
-        The exit status (below 0: the signal that ended it), and the end of the output.
-
-    Raises:
-        ActionFailed: The program could not be started.
-        ActionStopped: The run was stopped.
+    No shell reads `argv`; `environment` is added to the agent's own. A status below 0 is the signal
+    that ended it. When the run is stopped, the group gets SIGTERM, and SIGKILL after 10 s.
     """
     program = shutil.which(argv[0])
     if program is None:
