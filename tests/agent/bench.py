@@ -22,10 +22,9 @@ from forewarn.agent.messages import (
     RulesReloaded,
     StopAction,
     TimePassed,
-    WriteRecord,
 )
 from forewarn.agent.rules import ActionOutcome, Rule
-from forewarn.agent.state import AnyRecord
+from forewarn.agent.state import AnyRecord, Record
 from forewarn.client.event import Event
 
 ME = "web-0"
@@ -122,8 +121,8 @@ class Bench:
 
     def _take(self, told: Output) -> list[str]:
         match told:
-            case WriteRecord():
-                self.journal.append(told.record)
+            case Record():
+                self.journal.append(told)
                 return []
             case BeginAction():
                 word = f"{'undo' if told.undo else 'do'} {name(told.action)}"

@@ -32,7 +32,6 @@ from forewarn.agent.messages import (
     RulesReloaded,
     StopAction,
     TimePassed,
-    WriteRecord,
 )
 from forewarn.agent.rules import ActionOutcome
 from forewarn.agent.state import (
@@ -42,6 +41,7 @@ from forewarn.agent.state import (
     AnyRecord,
     EventRetried,
     MachineBooted,
+    Record,
 )
 from forewarn.client.event import Event
 
@@ -147,15 +147,15 @@ class AnyOrder(RuleBasedStateMachine):
 
     def carry_out(self, told: Output) -> None:
         match told:
-            case WriteRecord():
-                self.journal.append(told.record)
-                if isinstance(told.record, ActionBegun) and not told.record.undo:
-                    self.state(told.record.effect).begun = True
-                if isinstance(told.record, ActionEnded):
-                    self.recorded_end(told.record)
-                if isinstance(told.record, EventRetried):
-                    self.judge_retry(told.record)
-                if isinstance(told.record, MachineBooted):
+            case Record():
+                self.journal.append(told)
+                if isinstance(told, ActionBegun) and not told.undo:
+                    self.state(told.effect).begun = True
+                if isinstance(told, ActionEnded):
+                    self.recorded_end(told)
+                if isinstance(told, EventRetried):
+                    self.judge_retry(told)
+                if isinstance(told, MachineBooted):
                     self.forget_by_boot()
             case BeginAction():
                 self.judge_begin(told)

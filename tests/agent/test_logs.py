@@ -16,9 +16,9 @@ from forewarn.agent.messages import (
     Input,
     PeersAnswered,
     RetryHeld,
-    WriteRecord,
 )
 from forewarn.agent.rules import ActionOutcome
+from forewarn.agent.state import Record
 from forewarn.settings import Log
 
 
@@ -41,8 +41,8 @@ class Told(Bench):
         return said
 
     def _take(self, told: object) -> list[str]:
-        if isinstance(told, WriteRecord):
-            self.log.wrote(told.record, self.decider)
+        if isinstance(told, Record):
+            self.log.wrote(told, self.decider)
         elif isinstance(told, BeginAction):
             self.log.began(told)
         said = super()._take(told)  # type: ignore[arg-type]  # whatever the decider said

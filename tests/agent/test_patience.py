@@ -19,10 +19,9 @@ from forewarn.agent.messages import (
     Input,
     PeersAnswered,
 )
-from forewarn.agent.peers import ANSWER_SECONDS, Peers
 from forewarn.agent.poller import Poller
 from forewarn.agent.rules import ActionOutcome
-from forewarn.agent.status import CONNECTIONS, SECONDS, StatusServer
+from forewarn.agent.status import ANSWER_SECONDS, CONNECTIONS, SECONDS, Peers, StatusServer
 
 READY = b"ok\n"
 

@@ -7,9 +7,9 @@ from forewarn.agent.messages import (
     FactsFound,
     ProceedAction,
     TimePassed,
-    WriteRecord,
 )
 from forewarn.agent.rules import ActionOutcome
+from forewarn.agent.state import FactsNoted
 
 SECOND = event("E2", event_type="Redeploy")
 PREEMPT = event("E2", event_type="Preempt", starts_by=START + 30)
@@ -242,9 +242,9 @@ def test_an_action_is_let_go_on_by_its_own_number_once_its_note_is_written() -> 
     bench.see(event())
     run = bench.runs["web"]
     (written, proceed) = bench.decider.handle(FactsFound(run.run, {"was": "active"}), bench.now)
-    assert isinstance(written, WriteRecord)
+    assert isinstance(written, FactsNoted)
     assert proceed == ProceedAction(run.run)
-    assert run.effect == written.record.effect
+    assert run.effect == written.effect
 
 
 def test_an_event_that_waits_for_anothers_action_waits_no_longer_than_its_own_notice() -> None:

@@ -24,11 +24,10 @@ from forewarn.agent.actions.action import ActionRunner
 from forewarn.agent.decider import Decider
 from forewarn.agent.journal import SHORTEN_AT, Journal, JournalError
 from forewarn.agent.logs import ActivityLog
-from forewarn.agent.peers import Peers
 from forewarn.agent.poller import Poller
 from forewarn.agent.rules import Rule
 from forewarn.agent.settings import OFF, AgentSettings
-from forewarn.agent.status import TEXT, StatusServer
+from forewarn.agent.status import TEXT, Peers, StatusServer
 
 LOGGER: Final = logging.getLogger("forewarn.agent")
 
@@ -267,8 +266,8 @@ class Daemon:
     def _carry_out(self, output: messages.Output) -> None:
         now = clock.monotonic()
         match output:
-            case messages.WriteRecord():
-                self._write(output.record, now)
+            case state.Record():
+                self._write(output, now)
             case messages.BeginAction():
                 self._metrics.began(output, now)
                 self._log.began(output)

@@ -452,4 +452,4 @@ class Decider:
 
     def _write(self, record: state.AnyRecord) -> None:
         self.state.apply(record)
-        self._out.append(messages.WriteRecord(record))
+        self._out.append(record)

@@ -1,6 +1,6 @@
 """The decider's inputs and outputs: values between it and the shell."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -80,17 +80,7 @@ class TimePassed(Input, frozen=True):
     """Time has passed."""
 
 
-class Output(msgspec.Struct, frozen=True):
-    """What the shell is to do."""
-
-
-class WriteRecord(Output, frozen=True):
-    """Make a record durable before anything that follows."""
-
-    record: AnyRecord
-
-
-class BeginAction(Output, frozen=True):
+class BeginAction(msgspec.Struct, frozen=True):
     """Begin an action, which is told to stop at `until` by the monotonic clock."""
 
     run: int
@@ -106,28 +96,32 @@ class BeginAction(Output, frozen=True):
     """What it noted before it was done; None if nothing."""
 
 
-class ProceedAction(Output, frozen=True):
+class ProceedAction(msgspec.Struct, frozen=True):
     """The action's note is in the journal: it may change things now."""
 
     run: int
 
 
-class StopAction(Output, frozen=True):
+class StopAction(msgspec.Struct, frozen=True):
     """Tell an action to end now."""
 
     run: int
 
 
-class ApproveEvent(Output, frozen=True):
+class ApproveEvent(msgspec.Struct, frozen=True):
     """Approve an event."""
 
     request: int
     event: Event
 
 
-class AskPeers(Output, frozen=True):
+class AskPeers(msgspec.Struct, frozen=True):
     """Ask the peers whether they are prepared for an event."""
 
     round: int
     event_id: str
     machines: tuple[str, ...]
+
+
+Output: TypeAlias = AnyRecord | BeginAction | ProceedAction | StopAction | ApproveEvent | AskPeers
+"""What the shell does. A record must be durable before anything that follows it."""

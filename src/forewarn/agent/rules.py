@@ -1,22 +1,17 @@
-"""Rules: which rule takes an event, and a forecast of what it can do in the notice that is left.
+"""Rules: which rule takes an event. Pure.
 
-Pure. The first rule that matches takes the event. The last one is built in: it takes everything,
-logs a line and approves nothing; so a Freeze drains no machine unless a rule says so.
-
-The forecast is the best case, for `forewarn agent explain`. Actions run one after the other and
-share the notice. Nobody knows how long most of them take, so each counts as done at once, except
-for a wait that the rule itself names; what does not fit in the best case never fits.
+The first rule that matches takes the event. The last one is built in: it takes everything, logs a
+line and approves nothing; so a Freeze drains no machine unless a rule says so.
 """
 
 import fnmatch
-import math
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from forewarn.agent.action_settings import ActionSettings, LogSettings, RuleAction, Seconds
+from forewarn.agent.action_settings import LogSettings, RuleAction, Seconds
 from forewarn.client.event import Event
 from forewarn.settings import FieldError
 from forewarn.vocabulary import EventSource, EventType
@@ -171,85 +166,3 @@ class ActionOutcome(StrEnum):
     def cut(self) -> bool:
         """Whether the notice was too short for it."""
         return self in {ActionOutcome.CUT, ActionOutcome.NO_TIME, ActionOutcome.STARTED}
-
-
-class ActionForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The forecast of one action."""
-
-    action: RuleAction
-    outcome: ActionOutcome | None
-    """None: it is not begun, as the event is held by then."""
-    left_seconds: float
-    """What is left at best when its turn comes; `inf` where no notice limits it."""
-
-    @property
-    def limit_seconds(self) -> float:
-        """How long it may take at most, if its turn comes at once."""
-        limit = self.action.settings.time_limit_seconds
-        return limit if self.action.settings.tells else min(limit, self.left_seconds)
-
-    @property
-    def undone(self) -> bool:
-        """Whether it is begun, and there is something to undo when the event is over."""
-        begun = self.outcome in {ActionOutcome.DONE, ActionOutcome.CUT}
-        return begun and undoes(self.action.settings)
-
-
-class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The forecast of a whole rule."""
-
-    prospects: tuple[ActionForecast, ...]
-    held_by: int | None
-    """Which of the actions holds the event for certain; None if none does."""
-
-    @property
-    def lacking(self) -> bool:
-        """Whether the notice is too short for any of them."""
-        return any(each.outcome and each.outcome.cut for each in self.prospects)
-
-
-def forecast(rule: Rule, left_seconds: float, *, started: bool) -> Forecast:
-    """Return what becomes of each action of a rule in the best case.
-
-    `left_seconds` is the notice that is left, less the margin; a started event has none.
-    """
-    left = math.inf if started else left_seconds
-    prospects: list[ActionForecast] = []
-    effects: set[str] = set()
-    held_by: int | None = None
-    for index, action in enumerate(rule.prepare):
-        outcome = None
-        if held_by is None:
-            barred = started and not rule.even_if_started
-            shared = action.settings.effect in effects
-            outcome = ActionOutcome.SHARED if shared else _outcome(action, left, barred=barred)
-        prospects.append(ActionForecast(action=action, outcome=outcome, left_seconds=left))
-        if outcome and outcome.cut and rule.when_cut == "hold":
-            held_by = index
-        if outcome is ActionOutcome.DONE and action.settings.effect:
-            effects.add(action.settings.effect)
-        if outcome in {ActionOutcome.DONE, ActionOutcome.CUT}:
-            left = max(0.0, left - _wait(action))
-    return Forecast(prospects=tuple(prospects), held_by=held_by)
-
-
-def undoes(settings: ActionSettings) -> bool:
-    """Tell whether an action has something to undo when the event is over."""
-    ways = ("undo", "undo_signal", "undo_url", "undo_body", "undo_message")
-    given = [getattr(settings, way) for way in ways if hasattr(settings, way)]
-    return any(given) if given else True  # the other kinds undo by themselves
-
-
-def _outcome(action: RuleAction, left: float, *, barred: bool) -> ActionOutcome:
-    if action.settings.tells:
-        return ActionOutcome.DONE
-    if barred:
-        return ActionOutcome.STARTED
-    if left <= 0 or left < action.settings.needs_seconds:
-        return ActionOutcome.NO_TIME
-    return ActionOutcome.CUT if _wait(action) >= left else ActionOutcome.DONE
-
-
-def _wait(action: RuleAction) -> float:
-    """Return how long an action takes at least."""
-    return 0.0 if action.ready is None else action.ready.wait_seconds

@@ -1,21 +1,9 @@
-r"""What the agent remembers: records of what happened, and the durable state that they make.
+"""What the agent remembers: records of what happened, and the durable state that they make. Pure.
 
-The journal holds records, each a fact. `AgentState.apply` is the only way in which the state
-changes: the decider writes a record by applying it, and an agent that comes back after a kill or a
-boot applies the same records again. So the two states cannot differ. Pure.
-
-The life of an event in the agent, as one table (`docs/agent.md` is drawn from it, and a test
-compares the two):
-
-    (new) --appear--> Seen --take--> Preparing --finish--> Prepared --approve--> Approved
-                                        |  ^                  |                     |
-                                        |  ^-------boot-------+--------boot---------+
-                                        |  +--retry---+
-                                        +--hold--> Held
-
-Each phase ends by vanish, in Over. What is not in the table raises and changes nothing: nothing is
-approved before it is prepared, and nothing leaves Held except by the event's end or by an
-operator's retry, which prepares for it again.
+`AgentState.apply` is the only way in which the state changes: the decider writes a record by
+applying it, and an agent that comes back after a kill or a boot applies the same records again. So
+the two states cannot differ. `TRANSITIONS` is the life of an event; `docs/agent.md` is drawn from
+it, and a test compares the two.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,19 +1,19 @@
-"""What the agent shows of itself: `/status`, the metrics, and the port that serves them.
+"""What the agent shows: `/status`, the metrics, and the port; and what it reads of its peers.
 
-`/status` is also what peers read of one another: an event with `agrees` true is one that this
-machine is prepared for, and whose start it has nothing against. Each answer of the port comes from
-what the daemon published last: a probe neither waits for the deciding thread nor disturbs it.
+Peers read one another's `/status`: `agrees` says that a machine is prepared for an event and that
+the event may start. Each answer of the port comes from what the daemon published last: a probe
+neither waits for the deciding thread nor disturbs it.
 
-The metrics are plain text made here: prometheus-client would cost every machine half of the agent's
-start again (docs/decisions/0010). `FAMILIES` is the one place that lists
-them; docs/reference/agent-metrics.md begins each section with a family's help, and a test compares.
+The metrics are plain text made here, as prometheus-client would cost every machine half of the
+agent's start again (docs/decisions/0010). `FAMILIES` lists them.
 """
 
 import contextlib
+import logging
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -24,11 +24,13 @@ from forewarn import clock
 from forewarn.agent import action_settings, approval, messages, state
 from forewarn.agent.decider import Decider
 from forewarn.agent.rules import ActionOutcome
+from forewarn.agent.settings import MACHINE_PLACE
 from forewarn.agent.state import Case, Effect
+from forewarn.client import transport
+from forewarn.client.transport import RequestFailed
 from forewarn.vocabulary import AgentStatus
 
-MAX_ANSWER: Final = 1024 * 1024
-"""The longest status of a peer that is read."""
+LOGGER: Final = logging.getLogger("forewarn.agent")
 
 REASONS: Final[Mapping[ActionOutcome, str]] = MappingProxyType(
     {
@@ -94,31 +96,6 @@ def without_reasons(told: Mapping[str, Any]) -> dict[str, Any]:
 
     events = [{**event, "actions": list(map(bare, event["actions"]))} for event in told["events"]]
     return {**told, "events": events, "standing": list(map(bare, told["standing"]))}
-
-
-class _PeerEvent(msgspec.Struct):
-    event_id: str
-    agrees: bool
-
-
-class _PeerStatus(msgspec.Struct):
-    """What matters of a peer's status; the rest of it is its own business."""
-
-    machine: str | None
-    events: list[_PeerEvent]
-
-
-def agreeing(answer: bytes, event_id: str) -> str | None:
-    """Return the name, as names are compared, of a peer that is prepared for this very event.
-
-    None if it is not, or if the answer is no `/status`.
-    """
-    try:
-        told = msgspec.json.decode(answer, type=_PeerStatus)
-    except msgspec.DecodeError:
-        return None
-    ids = {each.event_id.upper() for each in told.events if each.agrees}
-    return approval.name_of(told.machine) if told.machine and event_id.upper() in ids else None
 
 
 def _case(case: Case, decider: Decider, now: float, *, dry: bool) -> dict[str, Any]:
@@ -429,3 +406,92 @@ def _respond(http: h11.Connection, page: Page) -> bytes:
     } | ({"Allow": "GET"} if status == 405 else {})
     head = http.send(h11.Response(status_code=status, headers=list(headers.items()))) or b""
     return head + (http.send(h11.Data(data=body)) or b"")
+
+
+MAX_ANSWER: Final = 1024 * 1024
+"""The longest status of a peer that is read."""
+
+ANSWER_SECONDS: Final = 2.0
+"""For a peer's whole answer: a slower one is asked again a second later."""
+
+PATH: Final = "/status"
+MAX_PEERS: Final = 200
+"""How many are asked at once: an update domain of the largest scale set has fewer."""
+
+
+class Peers:
+    """The other agents, by a pattern with `{machine}` or a list of addresses."""
+
+    def __init__(
+        self, addresses: str | Sequence[str], tell: Callable[[messages.Input], None]
+    ) -> None:
+        self._addresses = addresses
+        self._tell = tell
+
+    def ask(self, output: messages.AskPeers) -> None:
+        """Ask all at once; tell who is prepared when all have answered or the time is over."""
+        _start(self._round, output)  # if that fails, the decider asks again later
+
+    def _round(self, output: messages.AskPeers) -> None:
+        until = clock.monotonic() + ANSWER_SECONDS
+        prepared: list[str] = []
+        threads = [
+            _start(_ask, address, output.event_id, prepared)
+            for address in self._of(output.machines)[:MAX_PEERS]
+        ]
+        for thread in threads:
+            if thread is not None:
+                thread.join(max(0.0, until - clock.monotonic()))
+        self._tell(messages.PeersAnswered(output.round, frozenset(tuple(prepared))))
+
+    def _of(self, machines: Sequence[str]) -> list[str]:
+        if isinstance(self._addresses, str):
+            return [self._addresses.replace(MACHINE_PLACE, machine) for machine in machines]
+        return list(self._addresses)
+
+
+def _start(what: Callable[..., None], *told: object) -> threading.Thread | None:
+    """Start a thread; return None where the system gives no more of them."""
+    thread = threading.Thread(target=what, args=told, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        LOGGER.warning("asking the other machines: %s", error)
+        return None
+    return thread
+
+
+def _ask(address: str, event_id: str, prepared: list[str]) -> None:
+    url = address.rstrip("/") + PATH
+    try:
+        reply = transport.request("GET", url, seconds=ANSWER_SECONDS, max_body=MAX_ANSWER)
+    except (RequestFailed, ValueError):
+        return  # a peer that does not answer, or has an impossible address, is not prepared
+    name = _agreeing(reply.body, event_id) if reply.status == 200 else None
+    if name is not None:
+        prepared.append(name)
+
+
+class _PeerEvent(msgspec.Struct):
+    event_id: str
+    agrees: bool
+
+
+class _PeerStatus(msgspec.Struct):
+    """What matters of a peer's status; the rest of it is its own business."""
+
+    machine: str | None
+    events: list[_PeerEvent]
+
+
+def _agreeing(answer: bytes, event_id: str) -> str | None:
+    """Return the name, as names are compared, of a peer that is prepared for this very event.
+
+    None if it is not, or if the answer is no `/status`.
+    """
+    try:
+        told = msgspec.json.decode(answer, type=_PeerStatus)
+    except msgspec.DecodeError:
+        return None
+    ids = {each.event_id.upper() for each in told.events if each.agrees}
+    return approval.name_of(told.machine) if told.machine and event_id.upper() in ids else None

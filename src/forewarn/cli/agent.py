@@ -16,7 +16,8 @@ from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from forewarn.agent.rules import ActionForecast, Forecast, Rule
+    from forewarn.agent.forecast import ActionForecast
+    from forewarn.agent.rules import Rule
     from forewarn.agent.settings import AgentSettings, Loaded
     from forewarn.client.event import Event
 
@@ -140,6 +141,7 @@ def explain(
         source=source.value,
         duration_seconds=duration_seconds,
         concerns_me=not others,
+        starts_by=None if started else notice_seconds,
     )
     notice = 0.0 if started else notice_seconds
     rule = rules.choose(loaded.settings.rule, event, notice)
@@ -330,20 +332,20 @@ def _but_for_its_duration(own: "Sequence[Rule]", event: "Event", notice: float) 
 def _plan(
     rule: "Rule", event: "Event", notice: float, settings: "AgentSettings"
 ) -> "Iterator[str]":
-    from forewarn.agent import action_settings, rules
+    from forewarn.agent import action_settings, forecast
 
     left = notice - settings.margin_seconds
-    seen = rules.forecast(rule, left, started=event.started)
+    seen = forecast.forecast(rule, event, settings.margin_seconds)
     if not event.started and any(not step.settings.tells for step in rule.prepare):
         yield (
             f"Time: {max(0.0, left):g} s for all actions ({notice:g} s of notice less "
             f"margin_seconds = {settings.margin_seconds:g})"
         )
-    for number, prospect in enumerate(seen.prospects, 1):
+    for number, prospect in enumerate(seen, 1):
         action = action_settings.action_name(prospect.action)
         yield f"  {number}. {action}: {_fate(prospect, rule)}"
     yield f"Approve: {_approval(rule, event, seen, settings)}"
-    undone = [str(n) for n, prospect in enumerate(seen.prospects, 1) if prospect.undone]
+    undone = [str(n) for n, prospect in enumerate(seen, 1) if prospect.undone]
     if undone:
         first = ", the last first" if len(undone) > 1 else ""
         yield f"Undo, when it is over{first}: {', '.join(reversed(undone))}"
@@ -379,21 +381,24 @@ def _fate(prospect: "ActionForecast", rule: "Rule") -> str:
             return "not done: the event is already held"
 
 
-def _approval(rule: "Rule", event: "Event", seen: "Forecast", settings: "AgentSettings") -> str:
+def _approval(
+    rule: "Rule", event: "Event", seen: "Sequence[ActionForecast]", settings: "AgentSettings"
+) -> str:
     if rule.approve == "never":
         return "no"
     if event.started:
         return "no, the event has started"
     if rule.approve == "at-once":
         return "at once"
-    if seen.held_by is not None:
-        return f"no: the event is held, as the notice is too short for action {seen.held_by + 1}"
+    cut = [number for number, each in enumerate(seen, 1) if each.outcome and each.outcome.cut]
+    if cut and rule.when_cut == "hold":
+        return f"no: the event is held, as the notice is too short for action {cut[0]}"
     several = len(event.resources) > 1
     if several and not settings.peers:
         return "no: no peers are set"
     when = "when all of its machines are prepared, by the first of them" if several else ""
-    cut = '; what is cut does not count (when_cut = "approve")' if seen.lacking else ""
-    return (when or "when prepared") + cut
+    anyway = '; what is cut does not count (when_cut = "approve")' if cut else ""
+    return (when or "when prepared") + anyway
 
 
 def _listen(config: Path | None) -> str:
