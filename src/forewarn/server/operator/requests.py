@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from forewarn import settings
 from forewarn.clock import Clock
+from forewarn.control.hosts import HostDrains
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import Heartbeat
 from forewarn.maintenance import alerts, fleet
@@ -86,6 +87,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """Returns what the guest plane counted."""
     tasks: Callable[[], int]
     """Returns how many tasks are being carried out."""
+    hosts: HostDrains
+    """Looks at the hosts, and knows their drains."""
 
     def now(self) -> datetime:
         """Return the service's time."""
