@@ -20,6 +20,8 @@ from forewarn.server.guest.counters import OTHER
 from forewarn.server.guest.http import Head
 from forewarn.server.guest.limits import (
     BURST_SECONDS,
+    ENTRY_SECONDS,
+    MAX_APPROVALS_IN_FLIGHT,
     MAX_BODY_BYTES_HELD,
     Account,
     FairQueue,
@@ -427,28 +429,76 @@ def test_a_guest_has_one_approval_in_flight_and_a_neighbour_does_not_wait_for_th
         assert [statuses(each) for each in greedy] == [[200]] * 5
 
 
-def test_approvals_in_flight_are_bounded_by_their_entries_and_who_used_least_goes_first() -> None:
-    ids = [{"EventId": f"{number:036}"} for number in range(1000)]
-    many = post(json.dumps({"StartRequests": ids}, separators=(",", ":")).encode())
+def approving(count: int) -> bytes:
+    ids = [{"EventId": f"{number:036}"} for number in range(count)]
+    return post(json.dumps({"StartRequests": ids}, separators=(",", ":")).encode())
+
+
+def test_one_large_approval_is_in_flight_and_a_small_one_does_not_wait_for_the_next() -> None:
     with room.opened() as (plane, turn):
         plane.approvals.waits = True
-        for address in ("10.0.0.11", "127.0.0.1"):
-            plane.connect(address).send(many)
+        large = [plane.connect(address) for address in ("10.0.0.11", "127.0.0.1")]
+        for peer in large:
+            peer.send(approving(1000))
+        turn()
+        assert len(plane.approvals._waiting) == 1
+        small = plane.connect()
+        small.send(post())
+        turn()
         assert len(plane.approvals._waiting) == 2
-        plane.learn(Changes(machines=(room.machine("late", "10.0.0.12", scope="web"),)))
-        greedy, modest = plane.connect(), plane.connect("10.0.0.12")
-        greedy.connection.account.charge(1.0, 0.0)
+        plane.approvals._waiting.pop()()
+        turn()
+        assert (statuses(small), len(plane.approvals._waiting)) == ([200], 1)
+        plane.approvals.decide_all()
+        turn()
+        assert len(plane.approvals._waiting) == 1
+        plane.approvals.decide_all()
+        turn()
+        turn()  # refusals are answered at certain times
+        assert [statuses(peer) for peer in large] == [[400], [400]]
+
+
+def test_approvals_in_flight_are_bounded_by_their_entries_and_who_approved_least_goes_first() -> (
+    None
+):
+    each = 60
+    count = -(-MAX_APPROVALS_IN_FLIGHT // each)
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        others = [
+            room.machine(f"m{number}", f"10.0.1.{number}", scope="web")
+            for number in range(count + 1)
+        ]
+        plane.learn(Changes(machines=tuple(others)))
+        for machine in others[1:]:
+            plane.connect(machine.address).send(approving(each))
+        greedy, modest = plane.connect(), plane.connect("10.0.1.0")
+        greedy.connection.account.approved_until = plane.clock.monotonic() + each * ENTRY_SECONDS
         for peer in (greedy, modest):
             peer.connection._read(post(), 1, 0.0)
         turn()
-        assert len(plane.approvals._waiting) == 2
+        assert len(plane.approvals._waiting) == count
         plane.approvals._waiting.pop(0)()
         turn()
-        assert len(plane.approvals._waiting) == 3
+        assert len(plane.approvals._waiting) == count + 1
         plane.approvals.decide_all()
         turn()
         assert (statuses(modest), statuses(greedy)) == ([200], [200])
-        assert [by for _, _, by, _ in plane.approvals.book] == ["late", "web-0"]
+        assert [by for _, _, by, _ in plane.approvals.book] == ["m0", "web-0"]
+
+
+def test_a_guest_makes_up_for_the_events_that_it_approved_and_no_longer_than_that() -> None:
+    now = 100.0
+    queue = FairQueue(lambda call: None, lambda: now)
+    account = Account()
+    queue.submitted(account, 1000, 60_000)
+    queue.decided(1000, 60_000)
+    queue.finished(account)
+    assert account.approved_until == pytest.approx(now + 1000 * ENTRY_SECONDS)
+    assert not account.is_unused(now)
+    assert account.is_unused(account.approved_until)
+    account.connected_until = account.approved_until + 1
+    assert not account.is_unused(account.approved_until)
 
 
 def test_an_approval_whose_client_left_before_its_turn_is_dropped_and_holds_up_nobody() -> None:
@@ -541,8 +591,9 @@ def test_a_guest_holds_a_few_bodies_and_reads_the_others_when_these_are_submitte
         assert plane.counters.refusals[Reason.BODIES] == 15
         neighbour = plane.connect("10.0.0.11")
         neighbour.send(post(LARGE))
-        turn()
-        plane.approvals.decide_all()
+        for _ in range(2):  # behind the one in flight
+            turn()
+            plane.approvals.decide_all()
         turn()
         assert statuses(neighbour) == [200]
         for _ in range(30):

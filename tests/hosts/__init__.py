@@ -8,6 +8,7 @@ its own (`__main__`, `namespace`), in which all that a test leaves running ends.
     host      A host: virsh against it, its power, its libvirtd, its cable, its boot id.
     guest     A guest: where it runs, and all of its polls, by which a test judges.
     image     The kernel and the initramfs of the guests; init.sh is their only program.
+    agent_image   A disk with the agent itself, for a guest that runs it.
     reaper    The first process of a namespace, which reaps.
 
 How a test is written:

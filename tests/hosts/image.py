@@ -10,8 +10,8 @@ from pathlib import Path
 from machines import image
 
 HERE = Path(__file__).resolve().parent
-MODULES = ("virtio_pci", "virtio_net", "virtio_blk", "button", "evdev")
-BUTTON = "#!/bin/sh\necho BUTTON >/dev/console\nexec poweroff -f\n"
+MODULES = ("virtio_pci", "virtio_net", "virtio_blk", "button", "evdev", "crc32c_generic", "ext4")
+BUTTON = "#!/bin/sh\necho BUTTON >/dev/console\nsync\nexec poweroff -f\n"
 """What acpid runs when the power button is pressed."""
 
 

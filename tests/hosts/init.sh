@@ -20,6 +20,19 @@ ip route add default via "$(told router)"
 boot=$(cat /proc/sys/kernel/random/boot_id)
 echo "UP $boot"
 
+if [ "$(told agent)" = yes ]; then
+    mkdir -p /new
+    mount -t ext4 -o ro /dev/vda /new
+    for kept in proc sys dev; do mount --bind "/$kept" "/new/$kept"; done
+    mount -t tmpfs tmp /new/tmp
+    mount -t ext4 /dev/vdb /new/state
+    (while :; do
+        chroot /new /bin/agent
+        echo "AGENT ended with $?"
+        sleep 1
+    done) &
+fi
+
 url='http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01'
 ask() { timeout 5 wget -q -O - --header 'Metadata: true' "$@" "$url" 2>/tmp/error; } # its own -T crashes
 approve=$(told approve)

@@ -16,10 +16,10 @@ from hosts.guest import ROUTER, Guest
 from hosts.host import Host
 
 ENDPOINT = "169.254.169.254"
-PROGRAMS = ("libvirtd", "virsh", "qemu-system-x86_64", "busybox", "ip", "unshare", "nsenter")
+PROGRAMS = ("libvirtd", "virsh", "qemu-system-x86_64", "busybox", "mkfs.ext4", "ip", "unshare")
 PACKAGES = (
     "libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 "
-    "python3-libvirt busybox-static iproute2"
+    "python3-libvirt busybox-static e2fsprogs iproute2"
 )
 PYTHON = "/usr/bin/python3"
 """The Python that has Debian's python3-libvirt; ours need not."""
@@ -152,6 +152,7 @@ class Lab:
                 f'name = "{host.name}"\nuri = "{host.uri}"',
                 f'migrate_uri = "tcp://{host.address}"',
                 f"reboot = {json.dumps(host.reboot_command)}",
+                f"boot_id = {json.dumps(host.boot_id_command)}",
                 hosts.get(host.name, ""),
             ]
         return "\n".join(lines)

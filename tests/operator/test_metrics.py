@@ -22,14 +22,16 @@ from forewarn.vocabulary import AgentStatus
 from server.running import NOON, Client, Flaky, Running, fleet, request_reboot, settings_in
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md").read_text()
-COUNTED = Figures(
-    answers={"events": {200: 5, 304: 7}, "other": {404: 1}},
-    refusals=dict.fromkeys(Reason, 0) | {Reason.UNKNOWN_ADDRESS: 3},
-    connections=4,
-    accepted=9,
-    waiters=6,
-    seen=2,
-)
+COUNTED: Figures = {
+    "guest_connections": 4,
+    "guest_connections_accepted": 9,
+    "guest_waiters": 6,
+    "guest_requests": {("events", "200"): 5, ("events", "304"): 7, ("other", "404"): 1},
+    "guest_refusals": {
+        (reason.value,): 3 * (reason is Reason.UNKNOWN_ADDRESS) for reason in Reason
+    },
+    "machines_seen": 2,
+}
 Samples = dict[str, float]
 
 

@@ -39,7 +39,14 @@ class Sightings:
         self.filled: tuple[int, int, int] = (0, 0, 0)
         self.learned: list[Changes] = []
         self.closed = False
-        self.counted = Figures()
+        self.counted: Figures = {
+            "guest_connections": 0,
+            "guest_connections_accepted": 0,
+            "guest_waiters": 0,
+            "guest_requests": {},
+            "guest_refusals": {},
+            "machines_seen": 0,
+        }
 
     def fill(
         self,

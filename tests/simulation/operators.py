@@ -104,8 +104,8 @@ class Operators:
             self._town.ask("release", self._town.plane.release, hold.kind, hold.name, by=by)
 
     def resume(self) -> None:
-        if self._town.memory.open:
-            number = self._town.some(self._town.memory.open)
+        if self._town.memory.open_maintenances():
+            number = self._town.some(self._town.memory.open_maintenances())
             self._town.ask("resume", self._town.plane.resume, number, by=self.someone())
 
     def note(self) -> None:

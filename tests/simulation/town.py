@@ -433,7 +433,7 @@ class Town:
         memory = self.memory
         return alerts.items(
             memory.all_operations.values(),
-            memory.open.values(),
+            memory.open_maintenances().values(),
             memory.holds(),
             {},
             self.now,
@@ -445,7 +445,11 @@ class Town:
         """What has not ended, or not well, is on the list; or waits for what is."""
         memory = self.memory
         about = {item.about for item in self.items()}
-        silent = [str(n) for n in memory.open if str(n) not in about and not self.under_way(n)]
+        silent = [
+            str(n)
+            for n in memory.open_maintenances()
+            if str(n) not in about and not self.under_way(n)
+        ]
         silent += [
             operation.id
             for operation in memory.all_operations.values()
@@ -472,7 +476,7 @@ class Town:
         """Whether a walk has a step that is live, or a live event in the way of its next."""
         live = [self.memory.all_operations[i] for i in self.memory.live]
         busy = {key(name) for operation in live for name in operation.machines}
-        walks = self.memory.open[number].rolling_updates
+        walks = self.memory.open_maintenances()[number].rolling_updates
         return any(operation.maintenance == number for operation in live) or any(
             machine.key in busy
             for walk in walks

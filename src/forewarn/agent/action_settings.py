@@ -54,30 +54,31 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Its fields that are templates, each a text."""
 
     time_limit_seconds: Limit = 60.0
-    """How long one try may take, to do and to undo: each retry has the whole of it again. The
-    notice may end it earlier, retries or not."""
+    """How long one try may take, to do or to undo the action; each retry has the whole limit again.
+    The end of the notice may end it earlier."""
     needs_seconds: Seconds = 0.0
-    """It is begun only if at least so much notice is left. By default any: what the notice's end
-    cuts may have done some good."""
+    """How much notice must be left to begin it. By default any: an action that is cut may still
+    have done some good."""
     retries: Retries = 0
-    """How often it is tried again after it has failed, or has taken longer than its limit. By
-    default never: most actions wait by themselves, and time is short."""
+    """How often to retry it after a failure or a timeout. By default never: most actions wait by
+    themselves, and time is short."""
     retry_seconds: Seconds = 1.0
-    """How long to wait before each retry."""
+    """The pause before each retry."""
     undo_retries: Retries = 10
-    """How often undoing it is tried again, the pauses doubling up to a minute. Ten take about
-    seven minutes: what stays undone is out of service until somebody looks."""
+    """How often to retry undoing it, with pauses that double up to a minute. Ten retries take about
+    seven minutes; what still fails then waits for an operator."""
     on_failure: Literal["continue", "hold"] = "hold"
-    """What its failure means: go on as if it had been done, or do not approve. By default hold: a
-    machine that is not prepared keeps the whole of its notice."""
+    """What to do after its last failure: `continue` as if it had been done, or `hold`, which does
+    not approve the event. By default hold: a machine that is not prepared keeps its whole
+    notice."""
     repeatable: bool = False
-    """Whether it may be begun again when the agent ended in the middle of it. By default not: only
-    you know whether doing it twice is harmless."""
+    """Whether it may begin again after the agent ended in the middle of it. By default no: only you
+    know whether doing it twice is harmless."""
     after_boot: Literal["undo", "again", "forget"] = "undo"
-    """What a boot in the middle of the event means for it. `undo`, the default: its effect is
-    still there (or undoing it twice is harmless), so it is undone when the event is over.
-    `forget`: the boot has undone it. `again`: the boot has undone it and it is wanted until the
-    event is over, so it is done again now."""
+    """What a boot during the event means for it. `undo`, the default: its effect is still there, or
+    undoing it again is harmless, so it is undone when the event is over. `forget`: the boot has
+    undone it. `again`: the boot has undone it, and it is done again at once, because the event is
+    not over."""
 
     @property
     def effect(self) -> str:
@@ -96,16 +97,16 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class CommandSettings(ActionSettings, frozen=True, kw_only=True):
-    """Runs a program of yours."""
+    """Runs a program."""
 
     run: Argv
-    """The program and its arguments; no shell reads it. The event is in variables, and as JSON on
-    its standard input: see what an action is told."""
+    """The program and its arguments; no shell reads them. The program gets the event in variables,
+    and as JSON on standard input: see what an action is told."""
     undo: Argv = ()
-    """The program that undoes it when the event is over. `[]`, the default, is none."""
+    """The program that undoes it when the event is over; `[]` for none."""
     shared: bool = True
-    """Whether one run serves all events that want it at one time. By default yes: a drained
-    machine is not drained twice. With false it is run for each event by itself."""
+    """Whether one run serves all events that need it at the same time. By default yes: a drained
+    machine is not drained twice. With `false` it runs for each event."""
 
     @property
     def effect(self) -> str:
@@ -117,16 +118,17 @@ class CommandSettings(ActionSettings, frozen=True, kw_only=True):
 
 
 class ServiceSettings(ActionSettings, frozen=True, kw_only=True):
-    """Stops or starts a systemd unit; undone by the opposite, where that is how it was before."""
+    """Stops or starts a systemd unit; afterwards the unit is as it was before."""
 
     stop: str = ""
-    """The unit that is stopped; it is started again if it ran before."""
+    """The unit to stop; it is started again if it was running."""
     start: str = ""
-    """The unit that is started; it is stopped again if it did not run before. One of the two."""
+    """The unit to start; it is stopped again if it was not running. Give one of `stop` and
+    `start`."""
     time_limit_seconds: Limit = 90.0
     """As long as systemd itself gives a unit to stop."""
     repeatable: bool = True
-    """By default yes: stopping what is stopped is harmless."""
+    """By default yes: stopping a stopped unit is harmless."""
 
     @property
     def unit(self) -> str:
@@ -149,23 +151,23 @@ class ServiceSettings(ActionSettings, frozen=True, kw_only=True):
 
 
 class SignalSettings(ActionSettings, frozen=True, kw_only=True):
-    """Sends a signal, then waits for what it brings about: an exit, or a file."""
+    """Sends a signal, then waits until the process exits or writes a file."""
 
     unit: str = ""
-    """The systemd unit whose main process gets it."""
+    """The systemd unit whose main process gets the signal."""
     pid_file: str = ""
-    """The file that holds the process's number. One of the two."""
+    """The file that holds the number of the process. Give one of `unit` and `pid_file`."""
     signal: str = "SIGTERM"
     """The signal's name."""
     wait: Literal["nothing", "exit", "file"] = "exit"
-    """Until when it is not done: `exit`, the default, until the process has ended; `file` until
-    `file` has been written since the signal; `nothing` is done with the signal."""
+    """What to wait for after the signal. `exit`, the default: the end of the process. `file`: a new
+    version of `file`. `nothing`: do not wait."""
     file: str = ""
-    """With `wait = "file"`: the file, such as a checkpoint, that the process rewrites."""
+    """With `wait = "file"`: the file that the process writes, such as a checkpoint."""
     undo_signal: str = ""
-    """The signal that the process gets when the event is over. `""`, the default, is none."""
+    """The signal to send when the event is over; `""` for none."""
     after_boot: Literal["undo", "again", "forget"] = "forget"
-    """By default forget: the process that got the signal is no more."""
+    """By default forget: the process that got the signal is gone."""
 
     @property
     def effect(self) -> str:
@@ -190,10 +192,10 @@ class ReadySettings(ActionSettings, frozen=True, kw_only=True):
     """Turns the agent's `/readyz` to 503, so that a balancer's probe takes the machine out."""
 
     wait_seconds: Seconds = 20.0
-    """How long it is then waited, for the balancer to see it and requests to end. 20 s are three
-    probes 5 s apart, and 5 s for what is under way."""
+    """How long to wait then, for the balancer to notice and for requests to end. 20 s is three
+    probes 5 s apart, and 5 s for requests in progress."""
     repeatable: bool = True
-    """By default yes: it is the agent's own word."""
+    """By default yes: it changes only what the agent itself answers."""
 
     @property
     def effect(self) -> str:
@@ -206,19 +208,18 @@ class ReadySettings(ActionSettings, frozen=True, kw_only=True):
 
 
 class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
-    """Drains a server of HAProxy by its runtime API; afterwards it is as before, up if it was."""
+    """Drains a server by HAProxy's runtime API; afterwards the server is as it was before."""
 
     socket: Name
-    """Where the runtime API listens: a unix socket's path, or an address such as
-    `10.0.0.5:9999`."""
+    """The runtime API: the path of a unix socket, or an address such as `10.0.0.5:9999`."""
     server: Name
     """The server, as `backend/server`."""
     wait_sessions: bool = True
-    """Whether it is done only when the server's last session has ended. By default yes."""
+    """Whether to wait until the server's last session has ended. By default yes."""
     time_limit_seconds: Limit = 300.0
-    """Five minutes: a third of a Reboot's notice, for the longest sessions."""
+    """Five minutes, a third of a Reboot's notice, for the longest sessions."""
     repeatable: bool = True
-    """By default yes: draining what is drained is harmless."""
+    """By default yes: draining a drained server is harmless."""
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -250,27 +251,28 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
     """Sends an HTTP request."""
 
     url: Name
-    """What is asked, `http://` or `https://`; any answer of 2xx is a success."""
+    """The URL, `http://` or `https://`; any 2xx answer is a success."""
     method: Method = "POST"
-    """By default POST, as most webhooks want it."""
+    """By default POST, as most webhooks expect."""
     headers: dict[str, Text] = {}
-    """Sent as they are. A JSON body has `Content-Type: application/json` without them."""
+    """Headers to send. A JSON body has `Content-Type: application/json` unless they say
+    otherwise."""
     header_files: dict[str, Name] = {}
-    """Headers whose values are read from files at each request: tokens."""
+    """Headers whose values, such as tokens, are read from files at each request."""
     body: Body = ""
-    """A template: see what an action is told. A table is sent as JSON, and its texts are
-    templates. A text is JSON if the Content-Type in `headers` says so or, without one, if it reads
-    as JSON: there an event's values are escaped as JSON strings must be."""
+    """A template: see what an action is told. A table is sent as JSON, and its texts are templates.
+    A text counts as JSON if the Content-Type in `headers` says so or, without one, if it parses as
+    JSON: the event's values are then escaped for JSON strings."""
     undo_url: str = ""
-    """What is asked when the event is over, with the same headers. `""`, the default, is none."""
+    """The URL to request when the event is over, with the same headers; `""` for none."""
     undo_method: Method = "POST"
-    """How `undo_url` is asked."""
+    """The method for `undo_url`."""
     undo_body: Body = ""
-    """As `body`."""
+    """The body for `undo_url`, like `body`."""
     shared: bool = True
-    """Whether one request serves all events that want it at one time, as for `command`."""
+    """Whether one request serves all events that need it at the same time, as for `command`."""
     retries: Retries = 2
-    """Two: what fails on a network often does not fail again."""
+    """Two: a request that failed often succeeds the next time."""
 
     @property
     def effect(self) -> str:
@@ -306,40 +308,39 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
 
 
 class NotifySettings(ActionSettings, frozen=True, kw_only=True):
-    """Tells people, by what apprise can reach (`pip install 'forewarn[notify]'`)."""
+    """Sends people a message through apprise (`pip install 'forewarn[notify]'`)."""
 
     tells: ClassVar[bool] = True
     templates: ClassVar[tuple[str, ...]] = ("title", "body", "undo_body")
 
     urls_file: Name
-    """A file with apprise's addresses, one a line; they hold secrets, so they are not given
-    here."""
+    """A file with apprise's addresses, one a line. They hold secrets, so they are not settings."""
     title: Text = "$machine: $event_type"
-    """A template, as is each of these."""
+    """A template, like `body` and `undo_body`."""
     body: Text = "$event_type of $resources, $event_status, not before $not_before. $description"
-    """What is told when the event is taken."""
+    """The message when a rule takes the event."""
     undo_body: Text = ""
-    """What is told when the event is over. `""`, the default, is nothing."""
+    """The message when the event is over; `""` for none."""
     on_failure: Literal["continue", "hold"] = "continue"
-    """By default continue: a message that is not delivered makes no machine less prepared."""
+    """By default continue: a machine is prepared without the message too."""
 
 
 class LogSettings(ActionSettings, frozen=True, kw_only=True):
-    """Writes one structured line to the agent's log for each event, and one when it is over."""
+    """Writes a structured line to the agent's log for each event, and another when it is over."""
 
     tells: ClassVar[bool] = True
     templates: ClassVar[tuple[str, ...]] = ("message", "undo_message")
 
     message: Text = "$event_type of $resources is $event_status"
-    """A template."""
+    """The line, a template."""
     undo_message: Text = "$event_type of $resources is over"
-    """What is written when the event is over. `""` is nothing."""
+    """The line when the event is over, a template; `""` for none."""
     level: Literal["info", "warning", "error"] = "info"
-    """The level of that line. By default info, as nothing is wrong."""
+    """The level of both lines. By default info: nothing is wrong."""
     on_failure: Literal["continue", "hold"] = "continue"
-    """By default continue: a line that is not written makes no machine less prepared."""
+    """By default continue: a machine is prepared without the line too."""
     repeatable: bool = True
-    """By default yes: a line that stands twice is better than one that is missing."""
+    """By default yes: a line that is there twice is better than one that is missing."""
 
 
 class RuleAction(

@@ -26,25 +26,24 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What an event must be for a rule to take it; each condition that is given must hold."""
 
     types: tuple[EventType, ...] = ()
-    """Its type is one of these. `[]`, the default of this and of the others, is any."""
+    """Its type is one of these. `[]`, the default here and in the other lists, matches any."""
     sources: tuple[EventSource, ...] = ()
-    """Who wanted it is one of these."""
+    """Its source, which tells who asked for it, is one of these."""
     status: tuple[Literal["Scheduled", "Started"], ...] = ()
     """Its status is one of these."""
     max_duration_seconds: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    """The interruption lasts at most this long. -1, which is unknown, satisfies none. Left out:
+    """The interruption lasts at most this long. An unknown duration, -1, never matches. Left out:
     any."""
     description: str = ""
-    """Its description fits this pattern: `*` is anything, `?` one character, `[ab]` one of these;
-    case does not count. `""` is any."""
+    """Its description matches this pattern: `*` is any text, `?` one character, `[ab]` one of
+    these; case does not count. `""` matches any."""
     machine: Literal["mine", "others", "any"] = "mine"
-    """`mine`, the default: it names this machine. `others`: it does not, and names others of the
-    scope. An event is nobody's as long as this machine's name is not known, and only `any` takes
-    it then."""
+    """`mine`, the default: it names this machine. `others`: it names other machines only. While
+    this machine's name is unknown, only `any` matches."""
     min_notice_seconds: Seconds | None = None
     """More than this much notice is left. Left out: any."""
     max_notice_seconds: Seconds | None = None
-    """At most this much notice is left; the event is left to later rules until then. An event that
+    """At most this much notice is left; before that, later rules may take the event. An event that
     has started has none left. Left out: any."""
 
     def __post_init__(self) -> None:
@@ -58,21 +57,21 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What to do for the events that match."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH)]
-    """What it is called, in the log and where a drop-in replaces it."""
+    """Its name, for the log and for a drop-in that replaces it."""
     enabled: bool = True
-    """With false it takes nothing: a drop-in's way to drop a rule."""
+    """`false` turns the rule off, for example in a drop-in."""
     prepare: Annotated[tuple[RuleAction, ...], msgspec.Meta(max_length=MAX_STEPS)] = ()
     """What is done, one after the other; undone when the event is over, the last first."""
     approve: Literal["never", "at-once", "when-prepared", "when-all-ready"] = "never"
-    """Whether the event may start before its notice is over. `never`, the default. `at-once`.
-    `when-prepared`: when `prepare` is done, if this machine is the event's only one; with more as
-    `when-all-ready`: the first of the event's machines approves when all of them are prepared."""
+    """When to approve the event before its notice is over. `at-once`: when the rule takes it.
+    `when-prepared`: when `prepare` is done, if the event names only this machine; otherwise like
+    `when-all-ready`: when all of the event's machines are prepared, and by the first of them."""
     when_cut: Literal["approve", "hold"] = "hold"
-    """Whether an event is still approved when the notice was too short for all of `prepare`. By
-    default not: what is left of the notice may be what the rest needed."""
+    """Whether to approve the event although the notice was too short for all of `prepare`. By
+    default no: the actions that were cut may need the rest of the notice."""
     even_if_started: bool = False
-    """Whether `prepare` is done for an event that has started already. By default not: the machine
-    may stop at any moment."""
+    """Whether to prepare for an event that has already started. By default no: the machine may stop
+    at any moment."""
     match: Match = Match()
     """Which events it takes. By default every one that names this machine."""
 

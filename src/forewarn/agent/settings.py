@@ -45,20 +45,20 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Whom the agent asks for events, and as whom."""
 
     endpoint: str = ""
-    """The metadata endpoint, as `http://169.254.169.254`. `""`, the default, lets it be
-    discovered."""
+    """The metadata endpoint, such as `http://169.254.169.254`. `""`, the default: the agent
+    discovers it."""
     machine: str = ""
-    """This machine's name, as events have it. `""`, the default, asks the endpoint."""
+    """This machine's name in events. `""`, the default: the agent asks the endpoint."""
 
 
 class StatusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the agent shows of itself by HTTP: `/healthz`, `/readyz`, `/status`, `/metrics`."""
 
     listen: str = "127.0.0.1:8171"
-    """An address of this machine and a port. By default on loopback, which no other machine
-    reaches: give one that the balancer and the peers reach where they ask. Whoever asks from this
-    machine's own address is told what programs said, which may hold secrets: any of its users, and
-    everybody who comes by a proxy or tunnel on it. `"off"` is none."""
+    """An IP address of this machine and a port. The default is on loopback, which no other machine
+    reaches: give an address that the balancer and the peers reach. Requests from this machine's own
+    address see what programs printed, which may hold secrets: any local user can send them, and so
+    can anybody through a proxy or a tunnel on this machine. `"off"`: no port."""
 
     def __post_init__(self) -> None:
         """Refuse an invalid address."""
@@ -74,19 +74,19 @@ class StateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     folder: str = ""
     """The journal's folder, on a disk that survives a boot. `""` is `agent` in the state folder. A
-    relative path starts at the settings file's folder."""
+    relative path starts at the folder of the settings file."""
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of the agent."""
 
     margin_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
-    """How long before NotBefore everything must be prepared: what is not done then is cut. 5 s are
-    the sixth part of the shortest notice, a Preempt's."""
+    """How long before NotBefore everything must be prepared: what is not done by then is cut. 5 s
+    is a sixth of the shortest notice, which a Preempt has."""
     peers: str | tuple[str, ...] = ()
-    """The agents of the other machines of an event: a pattern such as `http://{machine}:8171`, or
-    a list of addresses. `[]`, the default, is none: events of several machines are not approved
-    where their agents have to agree."""
+    """The agents of an event's other machines: a pattern such as `http://{machine}:8171`, or a list
+    of addresses. Without peers, the default, an event of several machines is not approved where
+    their agents must agree."""
     client: ClientSettings = ClientSettings()
     status: StatusSettings = StatusSettings()
     state: StateSettings = StateSettings()

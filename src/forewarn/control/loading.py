@@ -10,6 +10,9 @@ import msgspec
 
 from forewarn.connectors.port import Task
 from forewarn.control.unit_of_work import Needs, UnitOfWork
+from forewarn.maintenance import hosts
+from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.hosts import DrainView
 from forewarn.maintenance.model import (
     Hold,
     HoldKind,
@@ -143,10 +146,42 @@ def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]
     """Return what a connector is told of claimed operations; machines may be gone by now."""
     operations = tuple(operations)
     known = unit.machines({key(name) for each in operations for name in each.machines})
-    return tuple(_task(operation, known) for operation in operations)
+    closed = hosts.closed(unit.drains().values())
+    return tuple(_task(operation, known, closed) for operation in operations)
 
 
-def _task(operation: Operation, known: dict[str, Machine]) -> Task:
+def drain(unit: UnitOfWork, host: str, survey: HostSurvey | None) -> DrainView:
+    """Return what a decision about the drain of a host may look at.
+
+    Raises:
+        Refused: The host was never drained (NOT_FOUND).
+    """
+    drains = unit.drains()
+    if host not in drains:
+        message = f"host {host!r} is not drained: see 'forewarn host list'"
+        raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=host)
+    its = drains[host]
+    names = {key(guest.name) for guest in its.guests}
+    operations = unit.operations([f"{number}.1" for number in its.maintenances])
+    return DrainView(
+        drain=its,
+        machines=on_hosts(unit, survey, names),
+        operations={operation.maintenance: operation for operation in operations.values()},
+        drains=drains,
+        holds=unit.holds(),
+        survey=survey,
+    )
+
+
+def on_hosts(
+    unit: UnitOfWork, survey: HostSurvey | None, names: Iterable[str] = ()
+) -> dict[str, Machine]:
+    """Return the machines that a look at the hosts found, and these (keys), by their GUIDs."""
+    found = survey.keys.values() if survey is not None else ()
+    return {machine.vm_id: machine for machine in unit.machines({*names, *found}).values()}
+
+
+def _task(operation: Operation, known: dict[str, Machine], closed: tuple[str, ...]) -> Task:
     assert operation.started_at is not None
     machines = [known.get(key(name)) for name in operation.machines]
     return Task(
@@ -163,7 +198,9 @@ def _task(operation: Operation, known: dict[str, Machine]) -> Task:
         duration_seconds=operation.duration_seconds,
         started_at=operation.started_at,
         unforeseen=operation.start_cause is StartCause.NO_NOTICE,
-        to_host=operation.to_host,
+        # A host may have been closed since it was chosen: the connector chooses another.
+        to_host="" if operation.to_host in closed else operation.to_host,
+        closed_hosts=closed,
         host_boot_id=operation.host_boot_id,
         repeat_after=operation.repeat_after,
     )

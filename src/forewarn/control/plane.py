@@ -9,7 +9,7 @@ given, a command concerns all of them or is refused. `by` is the operator's name
 """
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -20,15 +20,19 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.control import loading, tombstones
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import Writer
-from forewarn.maintenance import decide, fleet, invariants, planner
+from forewarn.maintenance import decide, fleet, host_plan, hosts, invariants, planner
+from forewarn.maintenance.host_plan import HostPlan, HostSurvey
+from forewarn.maintenance.hosts import DrainStep, DrainView
 from forewarn.maintenance.model import (
     Approval,
     Changes,
+    Drain,
     Hold,
     HoldKind,
-    Machine,
+    HostState,
     Operation,
     Policy,
+    Refused,
     Sightings,
     Snapshot,
     Verdict,
@@ -65,6 +69,19 @@ def _job(
         return writer.submit(lambda unit: method(plane, unit, *args, **kwargs))
 
     return submit
+
+
+class SteppedDrain(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left to do after a step of a drain."""
+
+    changed: bool = False
+    """Whether another step follows at once."""
+    survey: bool = False
+    """Whether to look at the hosts before it."""
+    reboot: bool = False
+    """Whether to run the host's reboot command now, once."""
+    wake_at: datetime | None = None
+    """When the next step is due if nothing changes before."""
 
 
 class Plane:
@@ -137,16 +154,6 @@ class Plane:
         )
         applied = fleet.remove(snapshot, names)
         return Work(applied, applied.changes)
-
-    @_job
-    def record_hosts(self, unit: UnitOfWork, hosts: Mapping[str, str]) -> Work[tuple[Machine, ...]]:
-        """Record the hosts of machines, by key; the answer is the machines whose host is new."""
-        moved = tuple(
-            msgspec.structs.replace(machine, host=hosts[machine.key])
-            for machine in unit.machines(list(hosts)).values()
-            if machine.host != hosts[machine.key]
-        )
-        return Work(moved, Changes(machines=moved))
 
     # Maintenance, and the guests' approvals.
 
@@ -368,6 +375,89 @@ class Plane:
         held = {i: o for i, o in live.items() if o.lease_until is not None}
         decision = self._decide(unit, Snapshot(operations=held), decide.release_leases, held)
         return Work(len(held), decision.changes)
+
+    # The drain of hosts.
+
+    @_job
+    def drain_hosts(
+        self, unit: UnitOfWork, wanted: Sequence[Drain], survey: HostSurvey
+    ) -> Work[tuple[Drain, ...]]:
+        """Drain hosts, all or none, one after another; the answer is their drains as they are."""
+        before = unit.drains()
+        machines = loading.on_hosts(unit, survey)
+        host_plan.check(wanted, before, survey, machines)
+        drains = tuple(hosts.request(before.get(one.host), one, unit.now) for one in wanted)
+        return Work(drains, Changes(drains=drains))
+
+    @_job
+    def plan_drains(
+        self, unit: UnitOfWork, wanted: Sequence[Drain], survey: HostSurvey
+    ) -> Work[tuple[HostPlan, ...]]:
+        """Tell how hosts would be drained; nothing changes."""
+        machines = loading.on_hosts(unit, survey)
+        return Work(host_plan.plans(wanted, unit.drains(), survey, machines))
+
+    @_job
+    def step_drain(
+        self, unit: UnitOfWork, host: str, survey: HostSurvey | None
+    ) -> Work[SteppedDrain]:
+        """Do what follows for the drain of a host, of its requests the first that is possible."""
+        view = loading.drain(unit, host, survey)
+        step = hosts.step(view, unit.now, self._policy.host_back)
+        refusals: list[Refused] = []
+        for ask in step.asks:
+            try:
+                number = unit.next_maintenance_number()
+                snapshot = loading.for_request(unit, ask.request, limited=False)
+                decision = self._decide(
+                    unit, snapshot, decide.request_maintenance, ask.request, number
+                )
+            except Refused as refusal:
+                refusals.append(refusal)
+                continue
+            drain = hosts.asked(step.drain, ask, number)
+            changes = msgspec.structs.replace(decision.changes, drains=(drain,))
+            return Work(SteppedDrain(changed=True), changes)
+        if refusals:
+            at = msgspec.structs.replace(view, drain=step.drain)
+            step = hosts.refused(at, refusals, unit.now)
+        stepped = SteppedDrain(
+            changed=step.drain.state is not view.drain.state,
+            survey=step.survey,
+            reboot=step.reboot,
+            wake_at=step.wake_at,
+        )
+        return Work(stepped, self._changes_of(unit, view.drain, step))
+
+    @_job
+    def order_drain(
+        self, unit: UnitOfWork, host: str, order: Callable[[DrainView, datetime], DrainStep]
+    ) -> Work[Drain]:
+        """Do what an operator orders about the drain of a host."""
+        view = loading.drain(unit, host, None)
+        step = order(view, unit.now)
+        changes = self._changes_of(unit, view.drain, step)
+        if step.drain.state is HostState.UP:
+            given_up = hosts.given_up(view.drains, host, unit.now)
+            changes = msgspec.structs.replace(changes, drains=(*changes.drains, *given_up))
+        return Work(step.drain, changes)
+
+    @_job
+    def record_failed_reboot(self, unit: UnitOfWork, host: str, message: str) -> Work[None]:
+        """Record that the reboot command of a host reported a failure, which proves nothing."""
+        before = unit.drains()[host]
+        return Work(None, Changes(drains=(hosts.reboot_failed(before, message),)))
+
+    def _changes_of(self, unit: UnitOfWork, before: Drain, step: DrainStep) -> Changes:
+        changes = Changes()
+        if step.cancel:
+            snapshot = loading.around(unit, unit.operations(step.cancel), rolling=True)
+            reason = f"the drain of host {before.host} stopped"
+            rule = decide.cancel_operations
+            changes = self._decide(unit, snapshot, rule, step.cancel, reason).changes
+        if step.drain != before:
+            changes = msgspec.structs.replace(changes, drains=(step.drain,))
+        return changes
 
     # What the service keeps for itself.
 

@@ -10,10 +10,10 @@ transaction's body may run twice. Imports only `vocabulary`.
     decide       the commands, decide(snapshot, command, now, mint), and wakeup_at(operation)
     working_set  the values that one decision reads and replaces
     planner      what a request becomes
-    hosts        the drain of a host: its states as one table, its plan, and what follows
+    hosts        the drain of a host: its states as one table, and what each does next
+    host_plan    who leaves a host, which way and where to; and a look at all hosts
     fleet        the fleet file, and what applying one changes
     domains      the fleet that libvirt's domains are
-    observations what libvirt's hosts tell: a machine has moved, crashed, or is not known
     alerts       what needs an operator
     invariants   what must hold of every snapshot
 """

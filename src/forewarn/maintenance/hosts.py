@@ -13,7 +13,7 @@ after the last machine left shows none running, and at most once: the time and t
 before the command runs, and only another boot id proves that it rebooted.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
@@ -21,10 +21,11 @@ from typing import Final
 
 import msgspec
 
+from forewarn.maintenance import host_plan
+from forewarn.maintenance.host_plan import HostPlan, HostSurvey
 from forewarn.maintenance.model import (
     Drain,
     DrainGuest,
-    GuestFacts,
     Hold,
     HoldKind,
     HostFacts,
@@ -32,11 +33,10 @@ from forewarn.maintenance.model import (
     Machine,
     Operation,
     Refused,
-    Stay,
     Way,
     listed,
 )
-from forewarn.maintenance.planner import Request, natural
+from forewarn.maintenance.planner import Request
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 LOOK_EVERY: Final = timedelta(seconds=2)
@@ -51,10 +51,8 @@ SILENT_LIMIT: Final = timedelta(seconds=60)
 COMMAND_LIMIT: Final = timedelta(seconds=60)
 """How long a host may go on under its old boot id after its reboot command reported a failure."""
 
-LOOK_AGE_LIMIT: Final = timedelta(seconds=10)
+LOOK_AGE_LIMIT: Final = timedelta(seconds=30)
 """How old the look may be on which a host is rebooted: a machine may be started meanwhile."""
-
-MOVES: Final = frozenset({Way.LIVE, Way.REDEPLOY})
 
 replace = msgspec.structs.replace
 
@@ -115,22 +113,6 @@ TRANSITIONS: Final[Mapping[tuple[HostState, HostTrigger], HostState]] = MappingP
 """From where, by what, to where. What is not in the table is refused."""
 
 
-class HostSurvey(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at all hosts."""
-
-    began_at: datetime
-    hosts: dict[str, HostFacts]
-    keys: dict[str, str]
-    """The fleet's machines that hosts have, by their GUID: the machine's key."""
-    trouble: str = ""
-    """Why there is nothing in it; `""` where there is."""
-
-    def of(self, host: str) -> HostFacts:
-        """Return what is known of a host, which may be that it does not answer."""
-        why = self.trouble or "the connector does not know it"
-        return self.hosts.get(host) or HostFacts(answers=False, why=why)
-
-
 class DrainView(msgspec.Struct, frozen=True, kw_only=True):
     """All that a step may look at."""
 
@@ -186,18 +168,6 @@ class DrainStep(msgspec.Struct, frozen=True, kw_only=True):
     """When to ask again, even if nothing changes."""
 
 
-class HostPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a host would be drained."""
-
-    host: str
-    guests: tuple[DrainGuest, ...]
-    """In the order in which they leave: the largest first, those that are shut down last."""
-    strangers: tuple[str, ...] = ()
-    """Machines that run there and are not in the fleet: the host is not empty while they run."""
-    problems: tuple[str, ...] = ()
-    """Why it cannot be drained so."""
-
-
 def after(host: str, state: HostState, trigger: HostTrigger) -> HostState:
     """Return the next state of a host.
 
@@ -214,92 +184,6 @@ def after(host: str, state: HostState, trigger: HostTrigger) -> HostState:
 def closed(drains: Iterable[Drain]) -> tuple[str, ...]:
     """Return the hosts that no machine may move to, in order."""
     return tuple(sorted(drain.host for drain in drains if drain.closed))
-
-
-# The plan.
-
-
-def plan(
-    host: str,
-    survey: HostSurvey,
-    machines: Mapping[str, Machine],
-    *,
-    stay: Stay,
-    shut: Iterable[str] = (),
-    known: Iterable[DrainGuest] = (),
-) -> HostPlan:
-    """Return how the machines that run on a host leave it.
-
-    Args:
-        host: The host.
-        survey: A look at all hosts.
-        machines: The fleet's, by GUID.
-        stay: What becomes of machines that cannot be moved while they run.
-        shut: Further hosts that no machine may move to.
-        known: What is decided already, which stays; the rest of these is decided now.
-    """
-    running = {guest.vm_id: guest for guest in survey.of(host).guests if guest.running}
-    decided = {guest.vm_id: guest for guest in known if guest.way is not Way.UNDECIDED}
-    gone = tuple(
-        replace(guest, way=Way.GONE)
-        for guest in known
-        if guest.way is Way.UNDECIDED and not (guest.vm_id in running and guest.vm_id in machines)
-    )
-    memory = {
-        name: facts.free_memory_mib
-        for name, facts in survey.hosts.items()
-        if facts.answers and facts.target and name != host and name not in frozenset(shut)
-    }
-    problems: list[str] = []
-    new = [g for i, g in running.items() if i in machines and i not in decided]
-    new.sort(key=lambda g: (-g.memory_mib, natural(machines[g.vm_id])))
-    guests = [_planned(g, machines[g.vm_id].name, stay, memory, problems) for g in new]
-    guests.sort(key=lambda guest: guest.way is Way.STOP)
-    problems += _together([*decided.values(), *guests], machines)
-    strangers = sorted(guest.name for i, guest in running.items() if i not in machines)
-    return HostPlan(
-        host=host,
-        guests=(*decided.values(), *gone, *guests),
-        strangers=tuple(strangers),
-        problems=tuple(problems),
-    )
-
-
-def _planned(
-    facts: GuestFacts, name: str, stay: Stay, memory: dict[str, int], problems: list[str]
-) -> DrainGuest:
-    guest = DrainGuest(
-        name=name, vm_id=facts.vm_id, memory_mib=facts.memory_mib, obstacles=facts.obstacles
-    )
-    if facts.obstacles and stay is Stay.STOP:
-        return replace(guest, way=Way.STOP)
-    if facts.obstacles and stay is Stay.REFUSE:
-        why = "; ".join(facts.obstacles)
-        problems.append(f"{name} cannot be moved while it runs: {why}")
-        return guest
-    way = Way.REDEPLOY if facts.obstacles else Way.LIVE
-    room = [host for host, free in memory.items() if free >= facts.memory_mib]
-    if not room:
-        problems.append(f"no other host has {facts.memory_mib} MiB of memory left for {name}")
-        return replace(guest, way=way)
-    to_host = min(room, key=lambda host: (-memory[host], host))
-    memory[to_host] -= facts.memory_mib
-    return replace(guest, way=way, to_host=to_host)
-
-
-def _together(guests: Iterable[DrainGuest], machines: Mapping[str, Machine]) -> Iterator[str]:
-    """Yield why machines cannot all be off at the same time, as those that are shut down are."""
-    domains: dict[str, Machine] = {}
-    for guest in guests:
-        machine = machines.get(guest.vm_id) if guest.way is Way.STOP else None
-        if machine is None:
-            continue
-        other = domains.setdefault(machine.scope, machine)
-        if other.update_domain != machine.update_domain:
-            yield (
-                f"{other.name} and {machine.name} would be shut down together, and are in "
-                f"different update domains of {machine.scope}"
-            )
 
 
 # What each state does next.
@@ -335,10 +219,12 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     drain = view.drain
     if (failed := _failed(view, drain.guests)) is not None:
         return _stuck(view, now, failed)
-    if asks := tuple(_leave(drain, g) for g in drain.guests if g.way in MOVES and not g.leaves_by):
+    if asks := tuple(
+        _leave(drain, g) for g in drain.guests if g.way in host_plan.MOVES and not g.leaves_by
+    ):
         return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
     asked = [guest for guest in drain.guests if guest.leaves_by]
-    if any(guest.way in MOVES and not view.has_left(guest) for guest in asked):
+    if any(guest.way in host_plan.MOVES and not view.has_left(guest) for guest in asked):
         return DrainStep(drain=replace(drain, reason=""))
     if any((o := view.leaving(guest)) is not None and o.unstarted for guest in asked):
         return DrainStep(drain=replace(drain, reason=""))
@@ -348,7 +234,7 @@ def _draining(view: DrainView, now: datetime) -> DrainStep:
     facts = view.survey.of(drain.host)
     if not facts.answers:
         return _silent(view, now, facts)
-    found = plan(
+    found = host_plan.plan(
         drain.host,
         view.survey,
         view.machines,
@@ -370,7 +256,7 @@ def _look(
     """Judge who still runs on a host after everything that could be moved has left."""
     running = {guest.vm_id for guest in facts.guests if guest.running}
     there = [guest for guest in drain.guests if guest.vm_id in running]
-    left = [guest.name for guest in there if guest.way in MOVES]
+    left = [guest.name for guest in there if guest.way in host_plan.MOVES]
     if left:
         reason = f"still on {drain.host} although its move has ended: {listed(left)}"
         return _stuck(view, now, reason)
@@ -506,15 +392,16 @@ def asked(drain: Drain, ask: DrainRequest, number: int) -> Drain:
     return replace(drain, guests=guests, reason="")
 
 
-def refused(view: DrainView, refusal: Refused, now: datetime) -> DrainStep:
+def refused(view: DrainView, refusals: Sequence[Refused], now: datetime) -> DrainStep:
     """Return what follows where every maintenance that a step asks for was refused.
 
     A machine with a live event has its turn when that is over; anything else needs an operator.
     """
-    if refusal.code is ErrorCode.CONFLICT:
-        drain = replace(view.drain, reason=refusal.message)
-        return DrainStep(drain=drain, wake_at=now + ASK_AGAIN_AFTER)
-    return _stuck(view, now, refusal.message)
+    for refusal in refusals:
+        if refusal.code is not ErrorCode.CONFLICT:
+            return _stuck(view, now, refusal.message)
+    drain = replace(view.drain, reason=refusals[0].message)
+    return DrainStep(drain=drain, wake_at=now + ASK_AGAIN_AFTER)
 
 
 def reboot_failed(drain: Drain, message: str) -> Drain:
@@ -532,7 +419,7 @@ def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
 
     Asking again changes only what becomes of the host once it is empty.
     """
-    if before is None or before.state is HostState.UP:
+    if before is None or host_plan.is_up(before):
         trigger = HostTrigger.QUEUE if wanted.after else HostTrigger.DRAIN
         return _changed(replace(wanted, state=HostState.UP), trigger, now)
     if before.state in {HostState.WAITING, HostState.DRAINING, HostState.EMPTY}:
@@ -543,6 +430,23 @@ def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
 def undrain(view: DrainView, now: datetime) -> DrainStep:
     """Open a host; its machines stay where they are, and what has not started is cancelled."""
     return _opened(view, HostTrigger.OPEN, now)
+
+
+def given_up(drains: Mapping[str, Drain], host: str, now: datetime) -> tuple[Drain, ...]:
+    """Return the drains that end because a host of the same request was undrained before them."""
+    found: dict[str, Drain] = {}
+    before = {host}
+    while before:
+        waiting = [
+            drain
+            for drain in drains.values()
+            if drain.state is HostState.WAITING and drain.after in before
+        ]
+        before = {drain.host for drain in waiting} - found.keys()
+        for drain in waiting:
+            reason = f"{drain.after} was undrained"
+            found[drain.host] = _changed(drain, HostTrigger.OPEN, now, reason=reason)
+    return tuple(found.values())
 
 
 def bring_home(view: DrainView, now: datetime) -> DrainStep:
@@ -593,7 +497,7 @@ def look_after(view: DrainView, machine: str, way: Way, now: datetime) -> DrainS
         replace(one, way=way, to_host="", leaves_by=0) if one.vm_id == guest.vm_id else one
         for one in following.drain.guests
     )
-    problems = [*_together(guests, view.machines)]
+    problems = [*host_plan.together(guests, view.machines)]
     if problems:
         raise Refused(ErrorCode.NOT_ELIGIBLE, problems[0], machine=guest.name)
     return replace(following, drain=replace(following.drain, guests=guests))

@@ -694,6 +694,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How long an update domain stays down after its machines are back."""
     back: timedelta = timedelta(seconds=300)
     """How long a machine may take to ask again after its operation was carried out."""
+    host_back: timedelta = timedelta(minutes=30)
+    """How long a host may take to reboot."""
     user_initiated_limit: int = 0
     """How many events of user-initiated maintenance may be pending; 0 for no limit."""
     starts: bool = True

@@ -10,7 +10,6 @@ import asyncio
 import os
 import shutil
 import socket
-import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -21,13 +20,12 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock, ScaledClock, SystemClock
-from forewarn.connectors import libvirt_domains
-from forewarn.connectors.command import CommandConnector, CommandUnusable, passed_on
+from forewarn.connectors.command import CommandConnector, CommandUnusable
 from forewarn.connectors.port import Connector
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
-from forewarn.control.fleet_sync import FleetSync
+from forewarn.control.hosts import HostDrains
 from forewarn.control.plane import Plane
 from forewarn.control.returns import ReturnWatch
 from forewarn.control.service_clock import Heartbeat, ServiceClock
@@ -112,14 +110,15 @@ class Service:
         keep = timedelta(days=settings.history.retention_days)
         self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
         self._returns = ReturnWatch(self._plane, watch, self._guests.seen, self._guests.ask_again)
+        connector = connector_of(settings, watch, os.environ, self._guests.machines.values)
+        self._hosts = HostDrains(self._plane, connector, watch, self._guests.machines.values)
         self._executor = Executor(
             self._plane,
-            connector_of(settings, watch, os.environ, self._guests.machines.values),
+            connector,
             watch,
             settings.connector.kind,
             on_unknown=settings.connector.on_unknown,
         )
-        self._sync = sync_of(settings, self._plane, watch, real)
         counted = self._counted = OperationMetrics(self._inventory)
         self._reached = connections.ReachedLimits()
         self._backend = Backend(
@@ -136,7 +135,7 @@ class Service:
             collectors=(*counted.collectors, *self._writer.collectors, self._reached.counter),
             figures=self._guests.figures,
             tasks=lambda: self._executor.running,
-            observed=self._sync.alerts,
+            hosts=self._hosts,
         )
         self._servers: list[connections.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -156,13 +155,18 @@ class Service:
         released = await asyncio.wrap_future(self._plane.release_claims())
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
-        scopes, machines, operations = await self._backend.read(
-            lambda reading: (reading.scopes(), reading.machines(), reading.live_operations())
+        scopes, machines, operations, drains = await self._backend.read(
+            lambda reading: (
+                reading.scopes(),
+                reading.machines(),
+                reading.live_operations(),
+                reading.drains(),
+            )
         )
         self._guests.fill(scopes.values(), machines.values(), operations.values())
         self._inventory.fill(scopes.values(), operations.values())
         self._returns.fill(operations.values())
-        self._sync.fill(machines.values(), operations.values())
+        self._hosts.fill(drains.values())
         for learn in (
             self._guests.learn,
             self._counted.learn,  # before the inventory forgets what was
@@ -170,7 +174,7 @@ class Service:
             self._ticker.learn,
             self._executor.learn,
             self._returns.learn,
-            self._sync.learn,
+            self._hosts.learn,
             _tell,
         ):
             self._feed.subscribe(learn)
@@ -187,7 +191,7 @@ class Service:
         self._start("the ticker", self._ticker.run())
         self._start("the executor", self._executor.run())
         self._start("the watch for returns", self._returns.run())
-        self._start("the watch of the hosts", self._sync.run())
+        self._start("the drains of hosts", self._hosts.run())
         self._state = ""
         return Opened(
             operators=operators,
@@ -223,7 +227,7 @@ class Service:
             await asyncio.gather(self._guests.close(), *self._serving, return_exceptions=True)
             self._ticker.stop()
             self._returns.stop()
-            self._sync.stop()
+            self._hosts.stop()
             self._executor.stop()
             for task in self._watching:
                 task.cancel()
@@ -331,16 +335,6 @@ def connector_of(
         Path(settings.store.path).with_name(SIMULATED_HOSTS_NAME),
         timedelta(seconds=connector.simulated.host_reboot_seconds),
     )
-
-
-def sync_of(settings: Settings, plane: Plane, clock: Clock, real: Clock) -> FleetSync:
-    """Return what watches the fleet's hosts; it has none where `sync` is off."""
-    hosts = settings.hypervisors if settings.fleet.libvirt.sync else {}
-    python = settings.libvirt_python or sys.executable
-    programs = {
-        name: (python, "-I", libvirt_domains.__file__, "watch", uri) for name, uri in hosts.items()
-    }
-    return FleetSync(plane, clock, real, programs, passed_on(os.environ))
 
 
 def clock_of(store: Store, scale: float, real: Clock) -> Clock:

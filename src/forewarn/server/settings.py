@@ -139,6 +139,10 @@ class RulesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     back_seconds: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 300.0
     """How long a machine that was listening may take to ask for events again after its maintenance
     was carried out. Then the operation has failed. By default five minutes: a slow boot."""
+    host_back_seconds: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 1800.0
+    """How long a host that is drained with `--reboot` may take to come back with another boot id.
+    Then its drain waits for an operator. By default half an hour: a server that tests its memory
+    and installs firmware."""
     settle_seconds: Annotated[float, msgspec.Meta(ge=0, le=24 * 3600)] = 0.0
     """How long an update domain still counts as down after its machines are back, such as for
     caches to fill. A scope of the fleet file may have its own."""
@@ -159,6 +163,7 @@ class RulesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             queue=Queueing(self.queue),
             settle=timedelta(seconds=self.settle_seconds),
             back=timedelta(seconds=self.back_seconds),
+            host_back=timedelta(seconds=self.host_back_seconds),
         )
 
 
@@ -209,8 +214,6 @@ class FleetLibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
             if ":" not in uri or not uri.isprintable():
                 message = f"invalid URI {uri!r} of {name}: expected one as 'qemu+ssh://h1/system'"
                 raise FieldError("uris", message)
-        if self.sync and not self.uris:
-            raise FieldError("uris", "required, as sync is true")
 
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

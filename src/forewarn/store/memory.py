@@ -1,15 +1,17 @@
 """The store in plain dictionaries, for scenarios, tests and the simulation.
 
 It keeps every promise of the port, but is gone with its process. Readers take turns with the
-writer, so a view needs no copy. What a transaction changes is noted down, and put back if it
-raises.
+writer, so a view needs no copy. The writer copies every dictionary before it begins, and puts the
+copies back if it raises: what is in them is frozen. What is live has an index; the rest is searched
+from end to end.
 """
 
+import copy
 import heapq
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 
 from forewarn.maintenance import decide
 from forewarn.maintenance.model import (
@@ -30,9 +32,6 @@ from forewarn.vocabulary import EventStatus
 K = TypeVar("K")
 V = TypeVar("V")
 
-_NUMBER: Final = "last maintenance number"
-_HOLDS: Final = "holds"
-
 
 class MemoryStore:
     """`port.Store`, and its own one view and transaction: `port` has the docstrings."""
@@ -41,44 +40,29 @@ class MemoryStore:
         self.all_scopes: dict[str, Scope] = {}
         self.all_machines: dict[str, Machine] = {}
         self.all_operations: dict[str, Operation] = {}
+        """In the order of first saving."""
         self.all_maintenances: dict[int, Maintenance] = {}
         self.all_tombstones: dict[str, Tombstone] = {}
         self.all_drains: dict[str, Drain] = {}
         self.all_settings: dict[str, str] = {}
-        self.open: dict[int, Maintenance] = {}
-        self.live: dict[str, None] = {}
-        """The ids of what is Scheduled or Started."""
-        self.started: dict[str, None] = {}
-        self._single: dict[str, Any] = {_NUMBER: 0, _HOLDS: ()}
+        self.live: dict[str, Operation] = {}
+        self._all_holds: tuple[Hold, ...] = ()
+        self._last_number = 0
         self._sequences: dict[str, int] = {}
         """The order of first saving, by operation."""
         self._last_sequence = 0
         self._by_event: dict[str, str] = {}
-        self._live_in: dict[str, dict[str, None]] = {}
-        self._of_maintenance: dict[int, dict[str, None]] = {}
-        self._members: dict[str, dict[str, None]] = {}
-        self._on: dict[str, dict[str, None]] = {}
-        self._wakeups: list[tuple[datetime, int, str]] = []
-        """A heap; entries that no longer hold are dropped when they come to its top."""
-        self._index: dict[int, Callable[[Any, Any, Any], None]] = {
-            id(self.all_machines): self._index_machine,
-            id(self.all_operations): self._index_operation,
-            id(self.all_maintenances): self._index_maintenance,
-        }
-        self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
         self._turn = WriterTurn("the store in memory")
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
         with self._turn.taken():
+            before = {name: copy.copy(v) for name, v in vars(self).items() if name != "_turn"}
             try:
                 yield self
             except BaseException:
-                for table, name, old in reversed(self._undo):
-                    self._set(table, name, old)
+                vars(self).update(before)
                 raise
-            finally:
-                self._undo.clear()
 
     @contextmanager
     def read(self) -> Iterator[Reading]:
@@ -97,58 +81,54 @@ class MemoryStore:
         return _picked(self.all_machines, keys)
 
     def machines_of(self, scopes: Collection[str]) -> dict[str, Machine]:
-        return {m: self.all_machines[m] for s in scopes for m in self._members.get(s, ())}
+        return {k: machine for k, machine in self.all_machines.items() if machine.scope in scopes}
 
     def machines_on(self, hosts: Collection[str]) -> dict[str, Machine]:
-        return {m: self.all_machines[m] for h in hosts for m in self._on.get(h, ())}
+        return {k: machine for k, machine in self.all_machines.items() if machine.host in hosts}
 
     def operations(self, ids: Collection[str]) -> dict[str, Operation]:
         return _picked(self.all_operations, ids)
 
     def operations_of_maintenance(self, number: int) -> dict[str, Operation]:
-        return self.operations(
-            sorted(self._of_maintenance.get(number, ()), key=self._sequences.__getitem__)
-        )
+        return {k: o for k, o in self.all_operations.items() if o.maintenance == number}
 
     def operations_of_events(self, event_ids: Collection[str]) -> dict[str, Operation]:
         return self.operations([self._by_event[i] for i in event_ids if i in self._by_event])
 
     def live_operations(self, scopes: Collection[str] | None = None) -> dict[str, Operation]:
         if scopes is None:
-            return self.operations(self.live)
-        ids = dict.fromkeys(i for scope in scopes for i in self._live_in.get(scope, ()))
-        return self.operations(sorted(ids, key=self._sequences.__getitem__))
+            return dict(self.live)
+        wanted = frozenset(scopes)
+        return {
+            k: operation
+            for k, operation in self.live.items()
+            if not wanted.isdisjoint(event.scope for event in operation.events)
+        }
 
     def maintenances(self, numbers: Collection[int]) -> dict[int, Maintenance]:
         return _picked(self.all_maintenances, numbers)
 
     def open_maintenances(self) -> dict[int, Maintenance]:
-        return dict(sorted(self.open.items()))
+        return {n: one for n, one in sorted(self.all_maintenances.items()) if one.open}
 
     def latest_maintenances(self, before: int | None, limit: int) -> list[Maintenance]:
         numbers = (n for n in self.all_maintenances if before is None or n < before)
         return [self.all_maintenances[n] for n in heapq.nlargest(limit, numbers)]
 
     def due(self, now: datetime, limit: int) -> dict[str, Operation]:
-        found: dict[str, Operation] = {}
-        entries = []
-        while (earliest := self._earliest()) and earliest[0] <= now and len(found) < limit:
-            entries.append(heapq.heappop(self._wakeups))
-            found[earliest[2]] = self.all_operations[earliest[2]]
-        for entry in set(entries):
-            heapq.heappush(self._wakeups, entry)
-        return found
+        due = sorted(entry for entry in self._wakeups() if entry[0] <= now)
+        return {name: self.live[name] for *_, name in due[:limit]}
 
     def next_wakeup(self) -> datetime | None:
-        earliest = self._earliest()
-        return earliest and earliest[0]
+        return min((at for at, *_ in self._wakeups()), default=None)
 
     def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
-        started = map(self.all_operations.__getitem__, self.started)
         free = [
             o
-            for o in started
-            if not o.outcome_unknown and (o.lease_until is None or o.lease_until <= now)
+            for o in self.live.values()
+            if o.status is EventStatus.STARTED
+            and not o.outcome_unknown
+            and (o.lease_until is None or o.lease_until <= now)
         ]
         free.sort(key=lambda o: (o.started_at, self._sequences[o.id]))
         return {o.id: o for o in free[:limit]}
@@ -160,8 +140,7 @@ class MemoryStore:
         return {o.id: o for o in failed[:limit]}
 
     def holds(self) -> tuple[Hold, ...]:
-        found: tuple[Hold, ...] = self._single[_HOLDS]
-        return found
+        return self._all_holds
 
     def tombstones(self) -> dict[str, Tombstone]:
         return dict(self.all_tombstones)
@@ -190,41 +169,27 @@ class MemoryStore:
     # Writing.
 
     def save(self, changes: Changes) -> None:
-        for scope in changes.scopes:
-            self._put(self.all_scopes, scope.key, scope)
-        for machine in changes.machines:
-            self._put(self.all_machines, machine.key, machine)
-        for maintenance in changes.maintenances:
-            self._put(self.all_maintenances, maintenance.number, maintenance)
-            if maintenance.number > self._single[_NUMBER]:
-                self._put(self._single, _NUMBER, maintenance.number)
+        self.all_scopes |= {scope.key: scope for scope in changes.scopes}
+        self.all_machines |= {machine.key: machine for machine in changes.machines}
+        self.all_maintenances |= {one.number: one for one in changes.maintenances}
+        self._last_number = max([self._last_number, *(one.number for one in changes.maintenances)])
         for operation in changes.operations:
-            self._put(self.all_operations, operation.id, operation)
-        if changes.holds or changes.released:
-            gone = {(hold.kind, hold.name) for hold in changes.released}
-            holds = [hold for hold in self.holds() if (hold.kind, hold.name) not in gone]
-            holds.extend(changes.holds)
-            assert len({(hold.kind, hold.name) for hold in holds}) == len(holds), "held twice"
-            holds.sort(key=lambda hold: (hold.at, hold.kind, hold.name))
-            self._put(self._single, _HOLDS, tuple(holds))
-        for name in changes.revived:
-            self._put(self.all_tombstones, name, None)
-        for tombstone in changes.tombstones:
-            self._put(self.all_tombstones, tombstone.key, tombstone)
-        for drain in changes.drains:
-            self._put(self.all_drains, drain.host, drain)
-        for name in changes.removed_machines:
-            self._put(self.all_machines, name, None)
-        for name in changes.removed_scopes:
-            self._put(self.all_scopes, name, None)
+            self._save_operation(operation)
+        gone = {(hold.kind, hold.name) for hold in changes.released}
+        holds = [hold for hold in self._all_holds if (hold.kind, hold.name) not in gone]
+        holds.extend(changes.holds)
+        assert len({(hold.kind, hold.name) for hold in holds}) == len(holds), "held twice"
+        self._all_holds = tuple(sorted(holds, key=lambda hold: (hold.at, hold.kind, hold.name)))
+        _remove(self.all_tombstones, changes.revived)
+        self.all_tombstones |= {tombstone.key: tombstone for tombstone in changes.tombstones}
+        self.all_drains |= {drain.host: drain for drain in changes.drains}
+        _remove(self.all_machines, changes.removed_machines)
+        _remove(self.all_scopes, changes.removed_scopes)
         for machine in changes.machines:
             assert machine.scope in self.all_scopes or machine.key not in self.all_machines
-        for operation in changes.operations:
-            assert operation.maintenance in self.all_maintenances
 
     def next_maintenance_number(self) -> int:
-        number: int = self._single[_NUMBER]
-        return number + 1
+        return self._last_number + 1
 
     def purge(self, ended_before: datetime, limit: int) -> int:
         old = [
@@ -233,83 +198,38 @@ class MemoryStore:
             if operation.ended_at is not None
             and operation.ended_at < ended_before
             and not operation.live
-            and operation.maintenance not in self.open
+            and not self.all_maintenances[operation.maintenance].open
         ]
         gone = [operation for *_, operation in heapq.nsmallest(limit, old)]
-        for operation in gone:
-            self._put(self._sequences, operation.id, None)
-            self._put(self.all_operations, operation.id, None)
-            if not self._of_maintenance[operation.maintenance]:
-                self._put(self.all_maintenances, operation.maintenance, None)
+        _remove(self.all_operations, (operation.id for operation in gone))
+        _remove(self._sequences, (operation.id for operation in gone))
+        _remove(self._by_event, (event.id for operation in gone for event in operation.events))
+        left = {operation.maintenance for operation in self.all_operations.values()}
+        _remove(self.all_maintenances, {operation.maintenance for operation in gone} - left)
         return len(gone)
 
     def put_setting(self, name: str, value: str) -> None:
-        self._put(self.all_settings, name, value)
+        self.all_settings[name] = value
 
-    def _put(self, table: dict[K, V], name: K, value: V | None) -> None:
-        """Set a value, or take it away, so that it can be undone."""
-        self._undo.append((table, name, table.get(name)))
-        self._set(table, name, value)
-
-    def _set(self, table: dict[K, V], name: K, value: V | None) -> None:
-        index = self._index.get(id(table))
-        if index is not None:
-            index(name, table.get(name), value)
-        if value is None:
-            table.pop(name, None)
-        else:
-            table[name] = value
-
-    # The indexes.
-
-    def _index_machine(self, name: str, old: Machine | None, new: Machine | None) -> None:
-        if old is not None:
-            del self._members[old.scope][name]
-            del self._on[old.host][name]
-        if new is not None:
-            self._members.setdefault(new.scope, {})[name] = None
-            self._on.setdefault(new.host, {})[name] = None
-
-    def _index_maintenance(self, number: int, _: object, new: Maintenance | None) -> None:
-        if new is not None and new.open:
-            self.open[number] = new
-        else:
-            self.open.pop(number, None)
-
-    def _index_operation(self, name: str, old: Operation | None, new: Operation | None) -> None:
-        stays = new is not None and new.live
-        if old is not None and not (new is not None and stays and new.events is old.events):
-            for event in old.events:
-                self._by_event.pop(event.id, None)
-                self._live_in.get(event.scope, {}).pop(name, None)
-        if new is None:
-            assert old is not None
-            for ids in (self.live, self.started, self._of_maintenance[old.maintenance]):
-                ids.pop(name, None)
-            self._sequences.pop(name, None)
-            return
-        if name not in self._sequences:
+    def _save_operation(self, operation: Operation) -> None:
+        assert operation.maintenance in self.all_maintenances
+        before = self.all_operations.get(operation.id)
+        if before is None:
             self._last_sequence += 1
-            self._sequences[name] = self._last_sequence
-            self._of_maintenance.setdefault(new.maintenance, {})[name] = None
-        for event in new.events:
-            self._by_event[event.id] = name
-            if stays:
-                self._live_in.setdefault(event.scope, {})[name] = None
-        _mark(self.live, name, there=stays)
-        _mark(self.started, name, there=new.status is EventStatus.STARTED)
-        wakeup = decide.wakeup_at(new)
-        if wakeup is not None:
-            heapq.heappush(self._wakeups, (wakeup, self._sequences[name], name))
+            self._sequences[operation.id] = self._last_sequence
+        else:
+            _remove(self._by_event, (event.id for event in before.events))
+        self._by_event |= {event.id: operation.id for event in operation.events}
+        self.all_operations[operation.id] = operation
+        if operation.live:
+            self.live[operation.id] = operation
+        else:
+            self.live.pop(operation.id, None)
 
-    def _earliest(self) -> tuple[datetime, int, str] | None:
-        while self._wakeups:
-            at, sequence, name = self._wakeups[0]
-            known = self._sequences.get(name) == sequence
-            if known and decide.wakeup_at(self.all_operations[name]) == at:
-                return at, sequence, name
-            heapq.heappop(self._wakeups)
-        return None
+    def _wakeups(self) -> Iterator[tuple[datetime, int, str]]:
+        for name, operation in self.live.items():
+            if (at := decide.wakeup_at(operation)) is not None:
+                yield at, self._sequences[name], name
 
 
 def _picked(known: dict[K, V], keys: Collection[K] | None) -> dict[K, V]:
@@ -318,11 +238,9 @@ def _picked(known: dict[K, V], keys: Collection[K] | None) -> dict[K, V]:
     return {k: known[k] for k in keys if k in known}
 
 
-def _mark(ids: dict[str, None], name: str, *, there: bool) -> None:
-    if there:
-        ids[name] = None
-    else:
-        ids.pop(name, None)
+def _remove(table: dict[K, V], names: Iterable[K]) -> None:
+    for name in names:
+        table.pop(name, None)
 
 
 def _is_asked_for(operation: Operation, query: HistoryQuery) -> bool:

@@ -11,7 +11,8 @@ import msgspec
 
 from builders import MINUTE, SECOND, Bench
 from forewarn.maintenance import decide, fleet, hosts
-from forewarn.maintenance.hosts import DrainStep, DrainView, HostSurvey
+from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.hosts import DrainStep, DrainView
 from forewarn.maintenance.model import (
     Drain,
     GuestFacts,
@@ -174,21 +175,20 @@ class World:
         raise AssertionError(f"{host} never rests: {step.drain}")
 
     def ask(self, view: DrainView, step: DrainStep) -> bool:
-        refusal = None
+        refusals = []
         for ask in step.asks:
             self.is_free(view, ask.machine)
             number = next(self.bench.numbers)
             try:
                 decision = self.bench.decide(decide.request_maintenance, ask.request, number)
-            except Refused as error:
-                refusal = error
+            except Refused as refusal:
+                refusals.append(refusal)
                 continue
             assert decision.maintenance is not None
             self.put(hosts.asked(step.drain, ask, decision.maintenance.number))
             return True
-        assert refusal is not None
         before = self.drains[view.drain.host]
-        self.save(hosts.refused(replace(view, drain=step.drain), refusal, self.now))
+        self.save(hosts.refused(replace(view, drain=step.drain), refusals, self.now))
         return self.drains[view.drain.host].state is not before.state
 
     def is_free(self, view: DrainView, name: str) -> None:

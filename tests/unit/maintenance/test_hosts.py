@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from builders import MINUTE, SECOND
-from forewarn.maintenance import decide, hosts
+from forewarn.maintenance import decide, host_plan, hosts
 from forewarn.maintenance.hosts import HostTrigger
 from forewarn.maintenance.model import HoldKind, HostState, Refused, Stay, Way
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -16,11 +16,11 @@ ON_H1 = ("web-0", "web-3", "db-0", "db-3")
 
 def test_the_plan_moves_the_largest_first_to_where_most_memory_is_left() -> None:
     world = World()
-    found = hosts.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
+    found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
     assert [guest.name for guest in found.guests] == ["db-0", "web-3", "db-3", "web-0"]
     assert {guest.to_host for guest in found.guests} == {"h2"}
     world.free = {"h1": 0, "h2": 5000, "h3": 4096}
-    found = hosts.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
+    found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
     assert [guest.to_host for guest in found.guests] == ["h2", "h3", "h3", "h3"]
     assert not found.problems
 
@@ -29,13 +29,13 @@ def test_no_machine_is_planned_for_a_host_that_is_closed_silent_or_no_target() -
     world = World()
     world.silent.add("h2")
     machines = world.machines()
-    found = hosts.plan("h1", world.survey(), machines, stay=Stay.REFUSE)
+    found = host_plan.plan("h1", world.survey(), machines, stay=Stay.REFUSE)
     assert {guest.to_host for guest in found.guests} == {"h3"}
-    found = hosts.plan("h1", world.survey(), machines, stay=Stay.REFUSE, shut=["h3"])
+    found = host_plan.plan("h1", world.survey(), machines, stay=Stay.REFUSE, shut=["h3"])
     assert len(found.problems) == 4
     world = World()
     world.free = {"h1": 64_000, "h2": 1024, "h3": 1024}
-    found = hosts.plan("h1", world.survey(), machines, stay=Stay.REFUSE)
+    found = host_plan.plan("h1", world.survey(), machines, stay=Stay.REFUSE)
     assert len(found.problems) >= 2
 
 
@@ -43,7 +43,7 @@ def test_the_plan_names_strangers_and_leaves_out_what_does_not_run() -> None:
     world = World()
     world.strangers["test-vm"] = "h1"
     world.off.add(world.id_of("db-0"))
-    found = hosts.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
+    found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE)
     assert found.strangers == ("test-vm",)
     assert "db-0" not in [guest.name for guest in found.guests]
 
@@ -61,7 +61,7 @@ def test_what_cannot_be_moved_while_it_runs_is_the_operators_choice(
 ) -> None:
     world = World()
     world.obstacles["db-0"] = ("host device 0000:01:00.0",)
-    found = hosts.plan("h1", world.survey(), world.machines(), stay=stay)
+    found = host_plan.plan("h1", world.survey(), world.machines(), stay=stay)
     (guest,) = (guest for guest in found.guests if guest.name == "db-0")
     assert (guest.way, bool(found.problems)) == (way, refused)
     assert (found.guests[-1] is guest) == (way is Way.STOP)
@@ -71,7 +71,7 @@ def test_machines_of_two_update_domains_are_not_shut_down_together() -> None:
     world = World()
     world.where[world.id_of("web-1")] = "h1"
     world.obstacles |= {"web-0": ("a device",), "web-1": ("a device",)}
-    found = hosts.plan("h1", world.survey(), world.machines(), stay=Stay.STOP)
+    found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.STOP)
     assert len(found.problems) == 1
 
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
 from forewarn.server import sockets
-from forewarn.server.guest import counters, machines
+from forewarn.server.guest import connection_filter, counters, machines
 from forewarn.server.guest.counters import EVENTS, OTHER
 from forewarn.server.guest.enablement import DelayedAnswer
 from forewarn.server.guest.endpoint import (
@@ -43,6 +43,7 @@ from forewarn.server.guest.http import CHUNKED, CONTINUE, RequestReader
 from forewarn.server.guest.limits import (
     BYTE_SECONDS,
     MAX_CHARGE_SECONDS,
+    REFUSED_CONNECTIONS,
     TURN_SECONDS,
     Account,
     Reason,
@@ -129,6 +130,8 @@ class Connection(asyncio.Protocol):
             self._shared.has_started(self)
         else:
             refusal = self.take_in(machines.peer_host(transport.get_extra_info("peername")))
+            if self._shared.filter.is_active:
+                connection_filter.release(transport.get_extra_info("socket"))
         if self.is_taken and self._shared.retiring:
             self._close_quietly()
         elif refusal is None:
@@ -295,7 +298,10 @@ class Connection(asyncio.Protocol):
         admitted = shared.endpoint.admit(head.request, self.source)
         if isinstance(admitted, Reply):
             # Nobody knows whether a body still comes, and a stranger is not to keep its place.
-            self._send(admitted, last=head.length != 0 or admitted.status == 403)
+            is_last = head.length != 0 or admitted.status == 403
+            if is_last:
+                shared.count_connections(self, REFUSED_CONNECTIONS)
+            self._send(admitted, last=is_last)
             return False
         if self.source.is_shared and not shared.attribute(self, admitted.machine.key):
             self._is_last = True
@@ -421,10 +427,10 @@ class Connection(asyncio.Protocol):
     def _approve(self, request: PendingApproval) -> None:
         self._pending = request
         self._is_probed = False
-        if self._shared.fair_queue.may_approve(self.account):
+        if self._shared.fair_queue.may_approve(self.account, len(request.body)):
             self._submit(request)
         else:
-            self._shared.fair_queue.wait_to_approve(self)
+            self._shared.fair_queue.wait_to_approve(self, len(request.body))
 
     def submit(self) -> None:
         """Submit the approval, now that its guest's turn has come, unless its client has gone.
@@ -453,10 +459,10 @@ class Connection(asyncio.Protocol):
 
     def _submit_later(self, request: PendingApproval) -> None:
         if self._pending is request:
-            self._shared.fair_queue.wait_to_approve(self)
+            self._shared.fair_queue.wait_to_approve(self, len(request.body))
 
     def _submit(self, request: PendingApproval) -> None:
-        shared, account = self._shared, self.account
+        shared, account, size = self._shared, self.account, len(request.body)
         submitted = shared.endpoint.approve(request)
         self._drop_body()
         if isinstance(submitted, Reply):
@@ -474,7 +480,7 @@ class Connection(asyncio.Protocol):
                 self._carry_on()
 
         def approved(done: "Future[Any]") -> None:
-            shared.fair_queue.decided(request.entries)
+            shared.fair_queue.decided(request.entries, size)
             reply = shared.endpoint.settle(done)
             if reply.status == 400:
                 taken = (shared.loop.time() - began) % REFUSAL_SECONDS
@@ -486,7 +492,7 @@ class Connection(asyncio.Protocol):
             with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the connection
                 shared.loop.call_soon_threadsafe(approved, done)
 
-        shared.fair_queue.submitted(account, request.entries)
+        shared.fair_queue.submitted(account, request.entries, size)
         submitted.add_done_callback(come_back)
 
     def _delayed_is_done(self, delayed: "Future[Any]") -> None:
@@ -506,6 +512,7 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, refusal: Reply, reason: Reason) -> None:
         self._shared.turn_away(self, reason)
+        self._shared.count_connections(self, REFUSED_CONNECTIONS)
         self._send(refusal, last=True, resource=OTHER)
 
     def _send(self, reply: Reply, *, last: bool = False, resource: str = "") -> None:

@@ -11,6 +11,7 @@ import structlog
 from forewarn import clock
 from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
+from forewarn.server.guest import connection_filter
 from forewarn.server.guest.connection import Connection
 from forewarn.server.guest.counters import EVENTS, OTHER, Counters
 from forewarn.server.guest.endpoint import (
@@ -21,6 +22,7 @@ from forewarn.server.guest.http import NO_HEAD, AnswerWriter
 from forewarn.server.guest.limits import (
     ACCEPT_SECONDS,
     GUEST_SHARE,
+    REFUSED_CONNECTIONS,
     STRANGERS_SHARE,
     TOTAL_SHARE,
     Account,
@@ -71,6 +73,7 @@ class Connections:
         self.event_answers = counters.answers[EVENTS]
         self.long_polls = LongPolls(endpoint, loop)
         self.fair_queue = FairQueue(loop.call_soon, self.monotonic)
+        self.filter = connection_filter.ConnectionFilter(loop)
         self.retiring = False
         """Whether the plane stops: each answer is then the last of its connection."""
         self._all: set[Connection] = set()
@@ -100,12 +103,19 @@ class Connections:
     def accept(self, accepted: socket.socket, source_of: SourceOf, host: str) -> None:
         """Take a connection in that has no transport yet, or refuse it and close.
 
-        A refusal costs neither a transport nor a task.
+        A refusal costs neither a transport nor a task, and who is dropped gets no answer either.
         """
         connection = Connection(self, source_of)
+        source = source_of(host)
+        if self.filter.drops(source.listener, source.network):
+            self.counters.accepted += 1
+            accepted.close()
+            return
         refusal = connection.take_in(host)
         if refusal is None:
             connection.is_taken = True
+            if self.filter.is_active:
+                connection_filter.release(accepted)
             self._starting[connection] = self.loop.create_task(self._start(connection, accepted))
             return
         self.counters.answers[OTHER][refusal.status] += 1
@@ -140,6 +150,7 @@ class Connections:
             self.on_turn(now)
             account.group = self._all_guests
             account.free_at = max(account.free_at, now) + ACCEPT_SECONDS / GUEST_SHARE
+            self.count_connections(connection)
             if self.endpoint.is_stranger(source):
                 connection.is_stranger = True
                 account.group = self._strangers_of(source.listener)
@@ -155,6 +166,7 @@ class Connections:
                 limit, whose = limits.stranger_connections, "All unregistered addresses together"
         if is_full:
             self.turn_away(connection, reason)
+            self.count_connections(connection, REFUSED_CONNECTIONS)
             return exchange.refuse(
                 refusals.CONNECTIONS,
                 retry_after_seconds=RETRY_AFTER_SECONDS,
@@ -165,6 +177,15 @@ class Connections:
         self._strangers += connection.is_stranger
         self._all.add(connection)
         return None
+
+    def count_connections(self, connection: Connection, count: int = 1) -> None:
+        """Count new connections of an address, and have the kernel drop more if there are many."""
+        source = connection.source
+        if source.is_shared or connection.account.may_connect(count, self.monotonic()):
+            return
+        if self.filter.drop(source.listener, source.network):
+            connection.account.connected_until += connection_filter.DROP_SECONDS
+            self.turn_away(connection, Reason.CONNECTION_RATE)
 
     def remove(self, connection: Connection) -> None:
         """Leave a connection out that is gone; one that was never taken in is no matter."""

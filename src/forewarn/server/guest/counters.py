@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 
-import msgspec
 import structlog
 
 from forewarn.protocol import target
@@ -37,21 +37,8 @@ def resource_of(method: bytes, path: bytes) -> str:
     return _RESOURCES[asked.resource]
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is counted, as of one instant."""
-
-    answers: dict[str, dict[int, int]] = {}
-    """By what was asked for, then by status."""
-    refusals: dict[Reason, int] = {}
-    connections: int = 0
-    """Open ones."""
-    accepted: int = 0
-    """Connections so far, those that were refused at once included."""
-    waiters: int = 0
-    """Requests that wait for their document to change."""
-    seen: int = 0
-    """Machines that have asked for events, or approved some, since the start."""
-
+Figures: TypeAlias = Mapping[str, float | Mapping[tuple[str, ...], float]]
+"""By the name of a metric: its value, or its values by their labels."""
 
 LOG_SECONDS: Final = 60.0
 """How long nothing more is logged of an address that was turned away for the same reason."""

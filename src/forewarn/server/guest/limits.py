@@ -110,6 +110,8 @@ class Reason(StrEnum):
     """A connection above the limit of its address, or of its machine behind a proxy."""
     CONNECTIONS_OF_STRANGERS = "connections-of-strangers"
     """A connection above what addresses of no registered machine may have together."""
+    CONNECTION_RATE = "connection-rate"
+    """An address that opened so many connections that the kernel drops more for some seconds."""
     FAULTY_REQUEST = "faulty-request"
     """A request over a limit, or no HTTP."""
     SLOW_REQUEST = "slow-request"
@@ -195,6 +197,14 @@ BURST_SECONDS: Final = 0.005
 ACCEPT_SECONDS: Final = 50e-6
 """What a new connection costs the loop, about: most of it is spent before we are asked."""
 
+CONNECTIONS_PER_SECOND: Final = 1000
+"""Of one address, and as many at once: ten times what a machine makes that polls 50 times a second,
+by a new connection each time, and has two agents more that do so."""
+
+REFUSED_CONNECTIONS: Final = 50
+"""What a connection counts for that was refused, or ended by a refusal, so 20 a second: a client
+that is refused is told to come again after 5 s."""
+
 BYTE_SECONDS: Final = 6e-9
 """What a byte that was read costs the loop beside our own time, 0.1 ms for 16 KiB: the kernel
 copies it, and takes in what the peer sends next."""
@@ -207,8 +217,14 @@ MAX_CHARGE_SECONDS: Final = 0.002
 system ran something else."""
 
 MAX_APPROVALS_IN_FLIGHT: Final = 2000
-"""EventIds of approvals that the control plane has at a time: 1,000 take it some milliseconds, so a
-neighbour's single one waits for two such bodies at most."""
+"""EventIds of approvals that the control plane has at a time."""
+
+LARGE_APPROVAL_BYTES: Final = 4096
+"""A body from this size on, of some 70 EventIds, is large: 1,000 take the control plane 10 ms and
+more, so it has one such body at a time, and a neighbour's single approval waits for no second."""
+
+ENTRY_SECONDS: Final = 0.001
+"""How long an EventId in an approval makes its guest's next one wait behind other guests'."""
 
 MAX_BODY_BYTES_HELD: Final = 4 * refusals.MAX_BODY_BYTES
 """Of one guest's bodies that are being read or wait for their turn. What agents send is a few
@@ -234,12 +250,17 @@ class Account:
     """Its connections that wait for a turn."""
     is_approving: bool = False
     """Whether the control plane has an approval of it."""
-    approvals: "dict[Connection, None]" = field(default_factory=dict)
-    """Its connections whose approval waits for a turn."""
+    approved_until: float = -math.inf
+    """When it will have made up for the EventIds that it approved, in monotonic seconds: who has
+    most to make up for waits longest."""
+    approvals: "dict[Connection, int]" = field(default_factory=dict)
+    """Its connections whose approval waits for a turn, and how many bytes each has."""
     body_bytes: int = 0
     """What its bodies hold that are being read or wait for a turn."""
     bodies: "dict[Connection, int]" = field(default_factory=dict)
     """Its connections that wait to read a body of so many bytes."""
+    connected_until: float = -math.inf
+    """When it may have so many new connections at once again, in monotonic seconds."""
 
     def must_wait(self, now: float) -> bool:
         """Return whether it, or a group that it is in, has used its share of the loop."""
@@ -259,13 +280,22 @@ class Account:
         if self.group is not None:
             self.group.charge(seconds, now)
 
+    def may_connect(self, count: int, now: float) -> bool:
+        """Count new connections; return whether they are within what one address may open."""
+        self.connected_until = max(self.connected_until, now) + count / CONNECTIONS_PER_SECOND
+        return self.connected_until <= now + 1
+
     def has_room(self, size: int) -> bool:
         """Return whether it may hold so many bytes more of bodies; one body always has room."""
         return not self.body_bytes or self.body_bytes + size <= MAX_BODY_BYTES_HELD
 
     def is_unused(self, now: float) -> bool:
         """Return whether nothing need be kept of it."""
-        return not self.connections and not self.is_approving and self.free_at <= now
+        return (
+            not self.connections
+            and not self.is_approving
+            and max(self.free_at, self.approved_until, self.connected_until) <= now
+        )
 
 
 class FairQueue:
@@ -281,6 +311,9 @@ class FairQueue:
         """Accounts whose connections wait for a turn; the greedy ones have theirs last."""
         self._is_turn_soon = False
         self._in_flight = 0
+        """EventIds that the control plane has."""
+        self._large = 0
+        """Large bodies among them."""
         self._approving: dict[Account, None] = {}
         """Accounts whose approvals wait for a turn."""
         self._is_approving_soon = False
@@ -337,30 +370,37 @@ class FairQueue:
             account.body_bytes += wanted
             connection.have_room(wanted)
 
-    def may_approve(self, account: Account) -> bool:
-        """Return whether a guest's approval need not wait for a turn."""
-        is_free = not self._approving and not account.is_approving
-        return is_free and self._in_flight < MAX_APPROVALS_IN_FLIGHT
+    def may_approve(self, account: Account, size: int) -> bool:
+        """Return whether a guest's approval, a body of so many bytes, need not wait for a turn."""
+        return not self._approving and not account.is_approving and self._has_capacity(size)
 
-    def wait_to_approve(self, connection: "Connection") -> None:
-        """Let a connection submit its approval when its guest's turn comes.
+    def _has_capacity(self, size: int) -> bool:
+        is_large = size >= LARGE_APPROVAL_BYTES
+        return self._in_flight < MAX_APPROVALS_IN_FLIGHT and not (is_large and self._large)
 
-        A guest has one in flight at a time; of those that wait, the guest goes first that has used
-        least of the loop.
+    def wait_to_approve(self, connection: "Connection", size: int) -> None:
+        """Let a connection submit its approval, a body of so many bytes, when its turn comes.
+
+        A guest has one in flight at a time; of those that wait, the guest goes first that has
+        approved least of late.
         """
         account = connection.account
-        account.approvals[connection] = None
+        account.approvals[connection] = size
         self._approving[account] = None
         self._approve_soon()
 
-    def submitted(self, account: Account, entries: int) -> None:
-        """Note that the control plane has an approval of so many EventIds."""
+    def submitted(self, account: Account, entries: int, size: int) -> None:
+        """Note that the control plane has an approval of so many EventIds and bytes."""
         account.is_approving = True
+        now = self._monotonic()
+        account.approved_until = max(account.approved_until, now) + entries * ENTRY_SECONDS
         self._in_flight += entries
+        self._large += size >= LARGE_APPROVAL_BYTES
 
-    def decided(self, entries: int) -> None:
+    def decided(self, entries: int, size: int) -> None:
         """Note that the control plane has answered."""
         self._in_flight -= entries
+        self._large -= size >= LARGE_APPROVAL_BYTES
         self._approve_soon()
 
     def finished(self, account: Account) -> None:
@@ -382,10 +422,16 @@ class FairQueue:
 
     def _approve_next(self) -> None:
         self._is_approving_soon = False
-        ready = [account for account in self._approving if not account.is_approving]
-        if not ready or self._in_flight >= MAX_APPROVALS_IN_FLIGHT:
+        now = self._monotonic()
+        ready = [
+            account
+            for account in self._approving
+            if not account.is_approving
+            and self._has_capacity(next(iter(account.approvals.values())))
+        ]
+        if not ready:
             return  # `decided` and `finished` come back to it
-        account = min(ready, key=lambda each: each.free_at)
+        account = min(ready, key=lambda each: max(each.approved_until, now))
         connection = next(iter(account.approvals))
         self.forget(connection)
         self._approve_soon()

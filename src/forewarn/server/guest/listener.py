@@ -41,7 +41,7 @@ CROWD_ACCEPTS: Final = 256
 """Connections of a listener that are accepted in one round while there is a crowd: the kernel's
 queue is first in, first out, and who connects would wait behind all that connect again."""
 
-CROWD_ACCEPT_SECONDS: Final = 0.002
+CROWD_ACCEPT_SECONDS: Final = 0.005
 """After this no further one is accepted in the round: those who are served wait meanwhile."""
 
 RECEIVE_BYTES: Final = 16 * 1024
@@ -212,6 +212,7 @@ class Listeners:
                     )
                 self._servers.append(server)
                 own.listen(BACKLOG)
+                self._connections.filter.guard(listener.name, own)
             undo.pop_all()
         return tuple(
             msgspec.structs.replace(listener, port=own.getsockname()[1])

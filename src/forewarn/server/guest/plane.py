@@ -149,14 +149,18 @@ class GuestPlane:
     def figures(self) -> Figures:
         """Return what was counted so far."""
         counters = self._counters
-        return Figures(
-            answers={name: dict(counts) for name, counts in counters.answers.items()},
-            refusals={reason: counters.refusals[reason] for reason in Reason},
-            connections=len(self._connections),
-            accepted=counters.accepted,
-            waiters=len(self._connections.long_polls),
-            seen=self._registry.seen_count,
-        )
+        return {
+            "guest_connections": len(self._connections),
+            "guest_connections_accepted": counters.accepted,
+            "guest_waiters": len(self._connections.long_polls),
+            "guest_requests": {
+                (resource, str(status)): count
+                for resource, statuses in counters.answers.items()
+                for status, count in statuses.items()
+            },
+            "guest_refusals": {(reason.value,): counters.refusals[reason] for reason in Reason},
+            "machines_seen": self._registry.seen_count,
+        }
 
     async def open(self) -> tuple[str, ...]:
         """Open every listener and return their addresses.

@@ -8,7 +8,8 @@ compares.
 import asyncio
 import platform
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Final, TypeAlias
 
 import prometheus_client
@@ -22,14 +23,25 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from forewarn.maintenance import alerts, decide
-from forewarn.maintenance.model import Changes, Enablement, Operation, StartCause, key
+from forewarn.maintenance.model import (
+    Changes,
+    Enablement,
+    Operation,
+    Policy,
+    Scope,
+    Sightings,
+    StartCause,
+    key,
+)
+from forewarn.server.guest.counters import Figures
 from forewarn.server.operator.inventory import Inventory
-from forewarn.server.operator.requests import Backend, ServiceState
+from forewarn.server.operator.requests import Backend
 from forewarn.store.port import StoreError
 from forewarn.version import __version__
-from forewarn.vocabulary import AgentStatus, EventStatus
+from forewarn.vocabulary import AgentStatus
 
 _Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily
+_ByLabels: TypeAlias = Mapping[tuple[str, ...], float]
 
 CONTENT_TYPE: Final = prometheus_client.CONTENT_TYPE_PLAIN_0_0_4
 """The text format that every Prometheus reads."""
@@ -118,104 +130,90 @@ async def render(backend: Backend) -> bytes:
             found = await backend.alerts(backend.now())
     except (StoreError, TimeoutError):
         found = None
-    state = _State(backend, await backend.readiness(), found)
+    state = await backend.readiness()
+    read: Figures = {
+        "ready": not state.reasons,
+        "clock_trusted": backend.heartbeat.clock_doubt() is None,
+        "store_up": state.store_up and found is not None,
+        "machines": len(backend.inventory.machines),
+        "tasks_running": backend.tasks(),
+        **backend.figures(),
+    }
+    now = backend.now()
+    scopes = tuple(backend.inventory.scopes.values())
+    operations = tuple(backend.inventory.operations.values())
+
+    def written() -> bytes:
+        registry = CollectorRegistry()
+        counted = {
+            **read,
+            "scopes": _scopes_by_state(scopes, backend.policy, now),
+            **_of_operations(operations, backend.inventory.sighting, now),
+            "alerts": _by_kind(found),
+        }
+        for collector in (_State(counted), *backend.collectors):
+            registry.register(collector)
+        ProcessCollector(registry=registry)
+        return prometheus_client.generate_latest(registry)
+
     # On another thread: to count 100,000 scopes must not delay guests.
-    return await asyncio.to_thread(_render, (state, *backend.collectors))
-
-
-def _render(collectors: Iterable[Collector]) -> bytes:
-    registry = CollectorRegistry()
-    for collector in collectors:
-        registry.register(collector)
-    ProcessCollector(registry=registry)
-    return prometheus_client.generate_latest(registry)
+    return await asyncio.to_thread(written)
 
 
 class _State(Collector):
-    """The state of the service at one scrape: read on the event loop, told on any thread."""
+    """The state of the service at one scrape."""
 
-    def __init__(
-        self, backend: Backend, state: ServiceState, found: Sequence[alerts.Alert] | None
-    ) -> None:
-        self._now = backend.now()
-        self._sighting = backend.inventory.sighting
-        self._trusted = backend.heartbeat.clock_doubt() is None
-        self._policy = backend.policy
-        self._tasks = backend.tasks()
-        self._figures = backend.figures()
-        self._scopes = tuple(backend.inventory.scopes.values())
-        self._operations = tuple(backend.inventory.operations.values())
-        self._machines = len(backend.inventory.machines)
-        self._state = state
-        self._alerts = found
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what was read, and what follows from it."""
+        """Yield each metric of FAMILIES, and the release."""
         yield InfoMetricFamily(
             "forewarn_build",
             "The release, and the version of Python.",
             {"version": __version__, "python": platform.python_version()},
         )
-        samples = self._samples()
         for family, name, labels, documentation in FAMILIES:
             metric = family(f"forewarn_{name}", documentation, labels=labels)
-            found = samples[name]
-            for values, value in sorted(
-                found.items() if isinstance(found, dict) else [((), found)]
-            ):
+            found = self._figures[name]
+            by_labels = found if isinstance(found, Mapping) else {(): found}
+            for values, value in sorted(by_labels.items()):
                 metric.add_metric(values, value)
             yield metric
 
-    def _samples(self) -> dict[str, float | dict[tuple[str, ...], float]]:
-        """Return the value of each metric, or its values by their labels."""
-        figures, operations = self._figures, self._operations
-        live = Tally(map(_labels, operations))
-        visible = [o for o in operations if o.status.visible]
-        events = Tally(_labels(o) for o in visible for event in o.events if not event.silent)
-        machines = {key(name) for operation in operations for name in operation.machines}
-        words = Tally(seen.agent for seen in map(self._sighting, machines) if seen is not None)
-        needs = Tally(alert.kind for alert in self._alerts or ())
-        kinds = () if self._alerts is None else alerts.AlertKind
-        return {
-            "ready": not self._state.reasons,
-            "clock_trusted": self._trusted,
-            "store_up": self._state.store_up and self._alerts is not None,
-            "guest_connections": figures.connections,
-            "guest_connections_accepted": figures.accepted,
-            "guest_waiters": figures.waiters,
-            "guest_requests": {
-                (resource, str(code)): count
-                for resource, codes in figures.answers.items()
-                for code, count in codes.items()
-            },
-            "guest_refusals": {(r.value,): count for r, count in figures.refusals.items()},
-            "machines_seen": figures.seen,
-            "machines": self._machines,
-            "tasks_running": self._tasks,
-            "scopes": self._scopes_by_state(),
-            "operations": {**live},
-            "events": {labels: events[labels] for labels in map(_labels, visible)},
-            "agents": {(status.value,): words[status] for status in AgentStatus},
-            "notice_left_min_seconds": self._least_notice(),
-            "alerts": {(kind.value,): needs[kind] for kind in kinds},
-        }
 
-    def _scopes_by_state(self) -> dict[tuple[str, ...], float]:
-        on = len(self._scopes)
-        if self._policy.enablement is not Enablement.ALWAYS:
-            on = sum(self._policy.is_on(scope, self._now) for scope in self._scopes)
-        return {("on",): on, ("off",): len(self._scopes) - on}
+def _scopes_by_state(scopes: Sequence[Scope], policy: Policy, now: datetime) -> _ByLabels:
+    on = len(scopes)
+    if policy.enablement is not Enablement.ALWAYS:
+        on = sum(policy.is_on(scope, now) for scope in scopes)
+    return {("on",): on, ("off",): len(scopes) - on}
 
-    def _least_notice(self) -> dict[tuple[str, ...], float]:
-        left = [
-            (o.not_before - self._now).total_seconds()
-            for o in self._operations
-            if o.status is EventStatus.SCHEDULED
-            and o.held_at is None
-            and not o.approved
-            and not o.silent
-        ]
-        return {(): max(0.0, min(left))} if left else {}
+
+def _of_operations(
+    operations: Sequence[Operation], sighting: Sightings, now: datetime
+) -> dict[str, _ByLabels]:
+    visible = [o for o in operations if o.status.visible]
+    events = Tally(_labels(o) for o in visible for event in o.events if not event.silent)
+    machines = {key(name) for operation in operations for name in operation.machines}
+    words = Tally(seen.agent for seen in map(sighting, machines) if seen is not None)
+    left = [
+        (o.not_before - now).total_seconds()
+        for o in operations
+        if o.pending and o.held_at is None and not o.approved and not o.silent
+    ]
+    return {
+        "operations": Tally(map(_labels, operations)),
+        "events": {labels: events[labels] for labels in map(_labels, visible)},
+        "agents": {(status.value,): words[status] for status in AgentStatus},
+        "notice_left_min_seconds": {(): max(0.0, min(left))} if left else {},
+    }
+
+
+def _by_kind(found: Sequence[alerts.Alert] | None) -> _ByLabels:
+    if found is None:
+        return {}
+    kinds = Tally(alert.kind for alert in found)
+    return {(kind.value,): kinds[kind] for kind in alerts.AlertKind}
 
 
 def _labels(operation: Operation) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from forewarn import settings
 from forewarn.clock import Clock
+from forewarn.control.hosts import HostDrains
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import Heartbeat
 from forewarn.maintenance import alerts, fleet
@@ -86,8 +87,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """Returns what the guest plane counted."""
     tasks: Callable[[], int]
     """Returns how many tasks are being carried out."""
-    observed: Callable[[], Iterable[alerts.Alert]] = tuple
-    """Returns what follows from observations of hosts, for an operator."""
+    hosts: HostDrains
+    """Looks at the hosts, and knows their drains."""
 
     def now(self) -> datetime:
         """Return the service's time."""
@@ -115,7 +116,6 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         """Return what needs an operator, oldest first; StoreError while the store is away."""
         clock = self.heartbeat.clock_doubt()
         live = tuple(self.inventory.operations.values())
-        observed = tuple(self.observed())
 
         def question(reading: Reading) -> list[alerts.Alert]:
             return alerts.items(
@@ -133,7 +133,6 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
                 now,
                 up_since=self.up_since,
                 clock=clock,
-                observed=observed,
             )
 
         return await self.read(question)

@@ -1,0 +1,178 @@
+"""Drives the drains of hosts: looks at the hosts, has the plane take each step, runs reboots.
+
+`maintenance.hosts` decides. A step follows each change that the changefeed tells of a drain or its
+operations, and the time that the step before named. A look at the hosts runs on the event loop with
+a limit; nothing else waits for it. A reboot command runs only after the step that ordered it was
+committed, by the process that committed it: after a kill in between, nobody runs it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.connectors.port import Connector, Outcome
+from forewarn.control.plane import Plane
+from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.model import Changes, Drain, HostState, Machine
+from forewarn.store.port import StoreUnavailable
+
+SURVEY_SECONDS = 20.0
+"""How long a look at the hosts may take; shorter than the age at which it is too old to reboot."""
+
+REBOOT_SECONDS = 60.0
+"""How long a host's reboot command may take: it only starts the reboot."""
+
+LONGEST_NAP = timedelta(seconds=30)
+"""The longest wait between two rounds, so that a time of day that was set forward is noticed."""
+
+AFTER_TROUBLE = timedelta(seconds=1)
+"""How long to wait after the store was away."""
+
+MAX_STEPS = 10_000
+"""The most steps of a drain without a pause, a few for each machine of a host: more is a defect."""
+
+_log = structlog.get_logger(__name__)
+
+
+class HostDrains:
+    """Drives all drains. Lives on the event loop's thread.
+
+    Args:
+        plane: Decides and saves.
+        connector: Looks at hosts and reboots them.
+        clock: Whose time it is.
+        machines: Returns the machines of the fleet.
+    """
+
+    def __init__(
+        self,
+        plane: Plane,
+        connector: Connector,
+        clock: Clock,
+        machines: Callable[[], Iterable[Machine]],
+    ) -> None:
+        self._plane = plane
+        self._connector = connector
+        self._clock = clock
+        self._machines = machines
+        self.drains: dict[str, Drain] = {}
+        """The latest drain of each host, as of the last change."""
+        self._numbers: set[int] = set()
+        """The maintenances of the drains that are under way."""
+        self._reboots: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._stopping = False
+
+    def fill(self, drains: Iterable[Drain]) -> None:
+        """Take over what the store holds."""
+        self._put(drains)
+
+    def learn(self, changes: Changes) -> None:
+        """Follow what changed, and wake up where it may concern a drain."""
+        self._put(changes.drains)
+        if not any(map(_goes_on, self.drains.values())):
+            return
+        concerned = changes.drains or changes.holds or changes.released
+        if concerned or any(o.maintenance in self._numbers for o in changes.operations):
+            self._wake.set()
+
+    def _put(self, drains: Iterable[Drain]) -> None:
+        for drain in drains:
+            before = self.drains.get(drain.host)
+            self.drains[drain.host] = drain
+            if before is None or before.state is not drain.state:
+                _log.info("host", host=drain.host, state=drain.state, reason=drain.reason)
+        under_way = filter(_goes_on, self.drains.values())
+        self._numbers = {number for drain in under_way for number in drain.maintenances}
+
+    def stop(self) -> None:
+        """Make `run` return after what is under way."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Drive all drains until `stop`."""
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                nap = await self._drive_all()
+            except StoreUnavailable as error:
+                _log.warning("drains wait for the store", reason=error)
+                nap = AFTER_TROUBLE
+            except Exception:  # noqa: BLE001 - a drain goes on whatever failed
+                _log.exception("a step of a drain failed")
+                nap = LONGEST_NAP
+            if not self._stopping:
+                await self._clock.wait(nap.total_seconds(), self._wake)
+        for reboot in self._reboots:
+            reboot.cancel()
+        await asyncio.gather(*self._reboots, return_exceptions=True)
+
+    async def survey(self) -> HostSurvey:
+        """Look at all hosts; what goes wrong is told in it."""
+        began_at = self._clock.now()
+        trouble = ""
+        try:
+            async with asyncio.timeout(SURVEY_SECONDS):
+                hosts = await self._connector.survey()
+        except TimeoutError:
+            hosts, trouble = {}, f"no answer within {SURVEY_SECONDS:.0f} s"
+        except Exception as error:  # noqa: BLE001 - whatever a connector raises is told
+            _log.exception("the hosts could not be looked at")
+            hosts, trouble = {}, f"{type(error).__name__}: {error}"
+        found = {guest.vm_id for facts in hosts.values() for guest in facts.guests}
+        keys = {m.vm_id: m.key for m in self._machines() if m.vm_id in found} if found else {}
+        return HostSurvey(began_at=began_at, hosts=hosts, keys=keys, trouble=trouble)
+
+    async def _drive_all(self) -> timedelta:
+        nap = LONGEST_NAP
+        for host, drain in [*self.drains.items()]:
+            if _goes_on(drain) and not self._stopping:
+                wake_at = await self._drive(host)
+                if wake_at is not None:
+                    nap = min(nap, wake_at - self._clock.now())
+        return max(timedelta(0), nap)
+
+    async def _drive(self, host: str) -> datetime | None:
+        """Take the steps of one drain that follow now; return when the next is due."""
+        survey = None
+        for _ in range(MAX_STEPS):
+            stepped = await asyncio.wrap_future(self._plane.step_drain(host, survey))
+            if stepped.reboot:
+                reboot = asyncio.create_task(self._reboot(host))
+                self._reboots.add(reboot)
+                reboot.add_done_callback(self._reboots.discard)
+            if stepped.survey and not self._stopping:
+                survey = await self.survey()
+            elif not stepped.changed:
+                return stepped.wake_at
+        message = f"the drain of host {host} does not come to rest"
+        raise RuntimeError(message)
+
+    async def _reboot(self, host: str) -> None:
+        """Run the reboot command of a host; what it reports proves nothing."""
+        _log.info("rebooting a host", host=host)
+        try:
+            async with asyncio.timeout(REBOOT_SECONDS):
+                outcome = await self._connector.reboot_host(host)
+        except TimeoutError:
+            outcome = Outcome(succeeded=False, message=f"no end within {REBOOT_SECONDS:.0f} s")
+        except Exception as error:  # noqa: BLE001 - whatever a connector raises is told
+            _log.exception("the reboot command of a host failed", host=host)
+            outcome = Outcome(succeeded=False, message=f"{type(error).__name__}: {error}")
+        if outcome.succeeded:
+            return
+        _log.warning("the reboot command of a host failed", host=host, reason=outcome.message)
+        try:
+            await asyncio.wrap_future(self._plane.record_failed_reboot(host, outcome.message))
+        except StoreUnavailable as error:
+            _log.warning("a failed reboot was not recorded: the store is away", reason=error)
+
+
+def _goes_on(drain: Drain) -> bool:
+    """Tell whether something may follow for a drain without an operator."""
+    resting = drain.state is HostState.EMPTY and not drain.reboot
+    return not resting and drain.state not in {HostState.UP, HostState.STUCK}

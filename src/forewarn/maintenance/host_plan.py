@@ -1,0 +1,209 @@
+"""How a host would be drained: who leaves it, which way, where to, and why that cannot be.
+
+The largest machines leave first, each to the host with the most memory left. What cannot be moved
+while it runs is the operator's choice.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from forewarn.maintenance.model import (
+    Drain,
+    DrainGuest,
+    GuestFacts,
+    HostFacts,
+    HostState,
+    Machine,
+    Refused,
+    Stay,
+    Way,
+)
+from forewarn.maintenance.planner import natural
+from forewarn.vocabulary import ErrorCode
+
+MOVES: Final = frozenset({Way.LIVE, Way.REDEPLOY})
+
+replace = msgspec.structs.replace
+
+
+class HostSurvey(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at all hosts."""
+
+    began_at: datetime
+    hosts: dict[str, HostFacts]
+    keys: dict[str, str]
+    """The fleet's machines that hosts have, by their GUID: the machine's key."""
+    trouble: str = ""
+    """Why there is nothing in it; `""` where there is."""
+
+    def of(self, host: str) -> HostFacts:
+        """Return what is known of a host, which may be that it does not answer."""
+        why = self.trouble or "the connector does not know it"
+        return self.hosts.get(host) or HostFacts(answers=False, why=why)
+
+
+class HostPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a host would be drained."""
+
+    host: str
+    guests: tuple[DrainGuest, ...]
+    """In the order in which they leave: the largest first, those that are shut down last."""
+    strangers: tuple[str, ...] = ()
+    """Machines that run there and are not in the fleet: the host is not empty while they run."""
+    problems: tuple[str, ...] = ()
+    """Why it cannot be drained so."""
+
+
+def plan(
+    host: str,
+    survey: HostSurvey,
+    machines: Mapping[str, Machine],
+    *,
+    stay: Stay,
+    shut: Iterable[str] = (),
+    known: Iterable[DrainGuest] = (),
+) -> HostPlan:
+    """Return how the machines that run on a host leave it.
+
+    Args:
+        host: The host.
+        survey: A look at all hosts.
+        machines: The fleet's, by GUID.
+        stay: What becomes of machines that cannot be moved while they run.
+        shut: Further hosts that no machine may move to.
+        known: What is decided already, which stays; the rest of these is decided now.
+    """
+    running = {guest.vm_id: guest for guest in survey.of(host).guests if guest.running}
+    decided = {guest.vm_id: guest for guest in known if guest.way is not Way.UNDECIDED}
+    gone = tuple(
+        replace(guest, way=Way.GONE)
+        for guest in known
+        if guest.way is Way.UNDECIDED and not (guest.vm_id in running and guest.vm_id in machines)
+    )
+    memory = {
+        name: facts.free_memory_mib
+        for name, facts in survey.hosts.items()
+        if facts.answers and facts.target and name != host and name not in frozenset(shut)
+    }
+    problems: list[str] = []
+    new = [g for i, g in running.items() if i in machines and i not in decided]
+    new.sort(key=lambda g: (-g.memory_mib, natural(machines[g.vm_id])))
+    guests = [_planned(g, machines[g.vm_id].name, stay, memory, problems) for g in new]
+    guests.sort(key=lambda guest: guest.way is Way.STOP)
+    problems += together([*decided.values(), *guests], machines)
+    strangers = sorted(guest.name for i, guest in running.items() if i not in machines)
+    return HostPlan(
+        host=host,
+        guests=(*decided.values(), *gone, *guests),
+        strangers=tuple(strangers),
+        problems=tuple(problems),
+    )
+
+
+def _planned(
+    facts: GuestFacts, name: str, stay: Stay, memory: dict[str, int], problems: list[str]
+) -> DrainGuest:
+    guest = DrainGuest(
+        name=name, vm_id=facts.vm_id, memory_mib=facts.memory_mib, obstacles=facts.obstacles
+    )
+    if facts.obstacles and stay is Stay.STOP:
+        return replace(guest, way=Way.STOP)
+    if facts.obstacles and stay is Stay.REFUSE:
+        why = "; ".join(facts.obstacles)
+        problems.append(f"{name} cannot be moved while it runs: {why}")
+        return guest
+    way = Way.REDEPLOY if facts.obstacles else Way.LIVE
+    room = [host for host, free in memory.items() if free >= facts.memory_mib]
+    if not room:
+        problems.append(f"no other host has {facts.memory_mib} MiB of memory left for {name}")
+        return replace(guest, way=way)
+    to_host = min(room, key=lambda host: (-memory[host], host))
+    memory[to_host] -= facts.memory_mib
+    return replace(guest, way=way, to_host=to_host)
+
+
+def together(guests: Iterable[DrainGuest], machines: Mapping[str, Machine]) -> Iterator[str]:
+    """Yield why machines cannot all be off at the same time, as those that are shut down are."""
+    domains: dict[str, Machine] = {}
+    for guest in guests:
+        machine = machines.get(guest.vm_id) if guest.way is Way.STOP else None
+        if machine is None:
+            continue
+        other = domains.setdefault(machine.scope, machine)
+        if other.update_domain != machine.update_domain:
+            yield (
+                f"{other.name} and {machine.name} would be shut down together, and are in "
+                f"different update domains of {machine.scope}"
+            )
+
+
+def plans(
+    wanted: Iterable[Drain],
+    drains: Mapping[str, Drain],
+    survey: HostSurvey,
+    machines: Mapping[str, Machine],
+) -> tuple[HostPlan, ...]:
+    """Return how hosts would be drained one after another, as far as it can be told now.
+
+    Hosts that are not rebooted stay closed, so nothing moves to those that come before.
+    """
+    shut = {drain.host for drain in drains.values() if drain.closed}
+    found = []
+    for one in wanted:
+        shut.add(one.host)
+        found.append(_plan_of(one, survey, machines, shut))
+        if one.reboot and one.bring_home:
+            shut.discard(one.host)
+    return tuple(found)
+
+
+def _plan_of(
+    wanted: Drain, survey: HostSurvey, machines: Mapping[str, Machine], shut: Iterable[str]
+) -> HostPlan:
+    facts = survey.of(wanted.host)
+    found = plan(wanted.host, survey, machines, stay=wanted.stay, shut=shut)
+    problems = found.problems
+    if not facts.answers:
+        problems = (f"host {wanted.host} does not answer: {facts.why}".rstrip(": "),)
+    elif wanted.reboot and not facts.can_reboot:
+        problems = (f"no command reboots host {wanted.host}", *problems)
+    return replace(found, problems=problems)
+
+
+def check(
+    wanted: Sequence[Drain],
+    drains: Mapping[str, Drain],
+    survey: HostSurvey,
+    machines: Mapping[str, Machine],
+) -> None:
+    """Refuse the drain of hosts that are unknown, or that could not be drained now.
+
+    Raises:
+        Refused: INVALID, NOT_FOUND or NOT_ELIGIBLE.
+    """
+    names = [one.host for one in wanted]
+    if not names or len(set(names)) != len(names):
+        raise Refused(ErrorCode.INVALID, "expected one host or several different ones")
+    if survey.trouble:
+        message = f"the hosts cannot be looked at: {survey.trouble}"
+        raise Refused(ErrorCode.NOT_ELIGIBLE, message)
+    if not survey.hosts:
+        message = "the connector knows no hosts: drains need one that does, such as 'libvirt'"
+        raise Refused(ErrorCode.NOT_ELIGIBLE, message)
+    for name in names:
+        if name not in survey.hosts:
+            message = f"no host named {name!r}: see 'forewarn host list'"
+            raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=name)
+    new = [one for one in wanted if is_up(drains.get(one.host))]
+    for found in plans(new, drains, survey, machines):
+        if found.problems:
+            message = f"cannot drain host {found.host}: {'; '.join(found.problems)}"
+            raise Refused(ErrorCode.NOT_ELIGIBLE, message, host=found.host)
+
+
+def is_up(drain: Drain | None) -> bool:
+    """Tell whether a host is not being drained."""
+    return drain is None or drain.state is HostState.UP

@@ -1,0 +1,490 @@
+"""Drains by the control plane: to their end, through a kill after each commit, and refused."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import MINUTE, NOW, SECOND, mint
+from control.conftest import Counting, done
+from forewarn.clock import ManualClock
+from forewarn.connectors.port import HostFacts, Outcome, Task
+from forewarn.connectors.simulated import SimulatedConnector
+from forewarn.control import hosts as driver
+from forewarn.control.changefeed import Changefeed
+from forewarn.control.executor import Executor
+from forewarn.control.hosts import HostDrains
+from forewarn.control.plane import Plane
+from forewarn.control.ticker import Ticker
+from forewarn.control.writer import InlineWriter
+from forewarn.maintenance import fleet, hosts
+from forewarn.maintenance.model import (
+    Drain,
+    HoldKind,
+    HostState,
+    Machine,
+    Operation,
+    Policy,
+    Refused,
+    Stay,
+)
+from forewarn.store.port import StoreUnavailable, Transaction
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+
+FLEET = msgspec.convert(
+    {
+        "availability_set": [
+            {
+                "name": "web",
+                "update_domains": 2,
+                "machines": [
+                    {"name": "web-0", "host": "h1", "update_domain": 0},
+                    {"name": "web-1", "host": "h1", "update_domain": 1},
+                    {"name": "web-2", "host": "h2", "update_domain": 1},
+                ],
+            }
+        ],
+        "machine": [{"name": "db", "host": "h1"}, {"name": "cache", "host": "h3"}],
+    },
+    fleet.Fleet,
+)
+TURNS = 100
+"""Turns of the loop after which everything that can happen without time has happened."""
+
+ON_H1 = ("db", "web-0", "web-1")
+
+
+class Mortal(Counting):
+    """A store that takes no more writes after so many commits: its service is dead by then."""
+
+    last_commit: int | None = None
+
+    @property
+    def dead(self) -> bool:
+        return self.last_commit is not None and self.commits >= self.last_commit
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        if self.dead:
+            raise StoreUnavailable("killed")
+        with super().write() as transaction:
+            yield transaction
+
+
+class Rebooted(SimulatedConnector):
+    """Counts reboots, and checks that no machine of the fleet is on a host that is rebooted."""
+
+    def __init__(self, site: "Site") -> None:
+        super().__init__(site.clock, {}, site.machines)
+        self._site = site
+        self.silent = ""
+        self.survey_fails = False
+        self.tasks: list[Task] = []
+
+    async def perform(self, task: Task) -> Outcome:
+        self.tasks.append(task)
+        outcome = await super().perform(task)
+        failing = task.machines[0] in self._site.failing
+        return Outcome(succeeded=False, message="no memory") if failing else outcome
+
+    async def survey(self) -> dict[str, HostFacts]:
+        if self.survey_fails:
+            raise RuntimeError("no library")
+        return await super().survey()
+
+    async def reboot_host(self, host: str) -> Outcome:
+        if self._site.store.dead:
+            raise RuntimeError("nobody is left to run the command")
+        facts = (await self.survey())[host]
+        assert not any(guest.running for guest in facts.guests)
+        self._site.reboots.append(host)
+        if self._site.reboot_fails:
+            return Outcome(succeeded=False, message="permission denied")
+        return await super().reboot_host(host)
+
+
+class Site:
+    """A service without sockets, whose processes can be killed and started again."""
+
+    def __init__(self) -> None:
+        self.store = Mortal()
+        self.clock = ManualClock(NOW)
+        self.reboots: list[str] = []
+        self.failing: set[str] = set()
+        self.reboot_fails = False
+        self.kills = 0
+        self.connector = Rebooted(self)
+        self._mint = mint("b")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wire()
+        done(self.plane.apply_fleet(FLEET))
+
+    def machines(self) -> list[Machine]:
+        with self.store.read() as reading:
+            return [*reading.machines().values()]
+
+    def _wire(self) -> None:
+        self.feed = Changefeed()
+        self.plane = Plane(InlineWriter(self.store, self.clock, self.feed), self._mint, Policy())
+        self.hosts = HostDrains(self.plane, self.connector, self.clock, self.machines)
+        self.ticker = Ticker(self.plane, self.clock, timedelta(days=90))
+        self.executor = Executor(self.plane, self.connector, self.clock, "here")
+
+    def start(self) -> None:
+        self._wire()
+        done(self.plane.release_claims())
+        with self.store.read() as reading:
+            self.hosts.fill(reading.drains().values())
+        parts = (self.ticker, self.executor, self.hosts)
+        for part in parts:
+            self.feed.subscribe(part.learn)
+            self._tasks.append(asyncio.create_task(part.run()))
+
+    async def kill(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    def play(self, story: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            self.start()
+            try:
+                await story()
+            finally:
+                await self.kill()
+
+        asyncio.run(asyncio.wait_for(run(), 60))
+
+    async def settle(self) -> None:
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        if self.store.dead:
+            await self.kill()
+            self.store.last_commit = None
+            self.kills += 1
+            self.start()
+            await self.settle()
+
+    async def until(self, *states: HostState, host: str = "h1", rounds: int = 120) -> None:
+        """Approve whatever is announced, and let time pass, until a host is in a state."""
+        for _ in range(rounds):
+            await self.settle()
+            if self.state(host) in states:
+                return
+            self.approve()
+            await self.settle()
+            self.clock.advance(20 * SECOND)
+        raise AssertionError(f"{host} is {self.drains()[host]}")
+
+    def approve(self) -> None:
+        for operation in self.live():
+            if operation.pending:
+                try:
+                    done(self.plane.approve_for_guests([operation.id], by="test"))
+                except StoreUnavailable:
+                    return
+
+    def live(self) -> list[Operation]:
+        with self.store.read() as reading:
+            return [o for o in reading.live_operations().values() if not o.status.over]
+
+    def operations(self) -> list[Operation]:
+        with self.store.read() as reading:
+            latest = reading.latest_maintenances(None, 1000)
+            return [*reading.operations([f"{one.number}.1" for one in latest]).values()]
+
+    def drains(self) -> dict[str, Drain]:
+        with self.store.read() as reading:
+            return reading.drains()
+
+    def state(self, host: str = "h1") -> HostState:
+        return self.drains()[host].state
+
+    def where(self, *names: str) -> list[str]:
+        known = {machine.name: machine.host for machine in self.machines()}
+        return [known[name] for name in names]
+
+    async def drain(self, *names: str, **more: Any) -> tuple[Drain, ...]:
+        wanted = drains_of(*names, **more)
+        return done(self.plane.drain_hosts(wanted, await self.hosts.survey()))
+
+
+def drains_of(*names: str, **more: Any) -> list[Drain]:
+    common = {"state": HostState.UP, "requested_at": NOW, "changed_at": NOW, "requested_by": "ann"}
+    pairs = zip(("", *names), names, strict=False)
+    return [Drain(host=host, after=before, **(common | more)) for before, host in pairs]
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_a_drain_with_a_reboot_ends_where_it_began(site: Site) -> None:
+    async def story() -> None:
+        await site.drain("h1", reboot=True)
+        await site.until(HostState.REBOOTING)
+        assert "h1" not in site.where(*ON_H1)
+        await site.until(HostState.UP)
+        assert site.where(*ON_H1) == ["h1"] * 3
+        assert site.reboots == ["h1"]
+        assert len(site.operations()) == 6
+        assert {o.event_type for o in site.operations()} == {EventType.FREEZE}
+
+    site.play(story)
+
+
+def test_two_hosts_are_rebooted_one_after_the_other(site: Site) -> None:
+    async def story() -> None:
+        await site.drain("h1", "h2", reboot=True)
+        await site.until(HostState.DRAINING, host="h2")
+        assert site.state("h1") is HostState.UP
+        await site.until(HostState.UP, host="h2")
+        assert site.reboots == ["h1", "h2"]
+
+    site.play(story)
+
+
+def test_tasks_name_the_hosts_that_are_closed_and_no_longer_a_target_that_was_closed_since(
+    site: Site,
+) -> None:
+    async def story() -> None:
+        await site.drain("h1")
+        await site.settle()
+        planned = {operation.to_host for operation in site.live()}
+        assert planned == {"h2", "h3"}
+        await site.drain("h3")
+        await site.until(HostState.EMPTY)
+        assert {task.closed_hosts for task in site.connector.tasks} == {("h1", "h3")}
+        assert "h3" not in {task.to_host for task in site.connector.tasks}
+        assert site.where(*ON_H1) == ["h2"] * 3
+
+    site.play(story)
+
+
+def test_a_failed_move_stops_the_drain_and_a_retry_brings_it_to_its_end(site: Site) -> None:
+    async def story() -> None:
+        site.failing.add("db")
+        await site.drain("h1", reboot=True)
+        await site.until(HostState.STUCK)
+        assert site.reboots == []
+        assert not [o for o in site.live() if o.status is not EventStatus.STARTED]
+        site.failing.clear()
+        done(site.plane.order_drain("h1", hosts.retry))
+        await site.until(HostState.UP)
+        assert site.reboots == ["h1"]
+
+    site.play(story)
+
+
+def test_undraining_the_first_host_gives_the_others_up(site: Site) -> None:
+    async def story() -> None:
+        await site.drain("h1", "h2", "h3", reboot=True)
+        await site.settle()
+        done(site.plane.order_drain("h1", hosts.undrain))
+        await site.settle()
+        assert {drain.state for drain in site.drains().values()} == {HostState.UP}
+        assert site.live() == []
+
+    site.play(story)
+
+
+def test_a_hold_keeps_an_empty_host_from_its_reboot(site: Site) -> None:
+    async def story() -> None:
+        await site.drain("h3", reboot=True)
+        await site.settle()
+        done(site.plane.hold(HoldKind.EVERYTHING, "", reason="", by="ann"))
+        done(site.plane.release(HoldKind.EVERYTHING, "", by="ann"))
+        await site.settle()
+        site.approve()
+        await site.settle()
+        done(site.plane.hold(HoldKind.HOST, "h3", reason="", by="ann"))
+        for _ in range(10):
+            site.clock.advance(20 * SECOND)
+            await site.settle()
+        assert site.state("h3") is HostState.EMPTY
+        assert site.reboots == []
+        done(site.plane.release(HoldKind.HOST, "h3", by="ann"))
+        await site.until(HostState.UP, host="h3")
+        assert site.reboots == ["h3"]
+
+    site.play(story)
+
+
+def test_a_reboot_command_that_fails_leaves_the_drain_to_an_operator(site: Site) -> None:
+    async def story() -> None:
+        site.reboot_fails = True
+        await site.drain("h1", reboot=True)
+        await site.until(HostState.STUCK)
+        assert "permission denied" in site.drains()["h1"].reason
+        site.reboot_fails = False
+        done(site.plane.order_drain("h1", hosts.retry))
+        await site.until(HostState.UP)
+        assert site.reboots == ["h1", "h1"]
+
+    site.play(story)
+
+
+def test_machines_that_stay_are_off_while_the_host_reboots(site: Site) -> None:
+    async def story() -> None:
+        await site.drain("h1", reboot=True)
+        site.failing.add("db")
+        await site.until(HostState.STUCK)
+        site.failing.clear()
+
+        def stop(view: hosts.DrainView, now: Any) -> hosts.DrainStep:
+            return hosts.look_after(view, "db", hosts.Way.STOP, now)
+
+        done(site.plane.order_drain("h1", stop))
+        await site.until(HostState.UP)
+        stops = [o for o in site.operations() if o.event_type is EventType.REBOOT]
+        assert [(o.machines, o.status) for o in stops] == [(("db",), EventStatus.COMPLETED)]
+        assert site.reboots == ["h1"]
+        assert site.where("db") == ["h1"]
+
+    site.play(story)
+
+
+def test_hosts_that_cannot_be_looked_at_make_the_drain_wait_and_then_stop(site: Site) -> None:
+    async def story() -> None:
+        await site.drain("h1")
+        await site.settle()
+        site.connector.survey_fails = True
+        await site.until(HostState.STUCK)
+        assert "no library" in site.drains()["h1"].reason
+
+    site.play(story)
+
+
+def test_a_drain_waits_for_a_store_that_is_away(site: Site) -> None:
+    async def story() -> None:
+        await site.drain("h1")
+        site.store.away = True
+        await site.settle()
+        assert site.live() == []
+        site.store.away = False
+        await site.until(HostState.EMPTY)
+        assert "h1" not in site.where(*ON_H1)
+
+    site.play(story)
+
+
+@pytest.mark.parametrize(("bring_home", "every"), [(True, 2), (False, 7)])
+def test_a_kill_after_any_commit_changes_nothing_about_the_end(
+    bring_home: bool, every: int
+) -> None:
+    whole = Site()
+    before, after = commits_of(whole, bring_home=bring_home)
+    stuck = 0
+    for commit in range(before + 1, after, every):
+        site = Site()
+        site.store.last_commit = commit
+        stuck += killed(site, bring_home=bring_home)
+        assert site.kills == 1
+        assert site.where(*ON_H1) == whole.where(*ON_H1)
+        moves = [o for o in site.operations() if o.status is EventStatus.COMPLETED]
+        assert len(moves) == len(whole.operations()) == len(site.operations())
+        assert site.reboots == ["h1"]
+    # Where it was killed between the commit and the reboot command, nobody knew whether that ran.
+    assert stuck or every > 2
+
+
+def commits_of(site: Site, *, bring_home: bool) -> tuple[int, int]:
+    counted = [0]
+
+    async def story() -> None:
+        await site.settle()
+        counted[0] = site.store.commits
+        await site.drain("h1", reboot=True, bring_home=bring_home)
+        await site.until(HostState.UP)
+
+    site.play(story)
+    return counted[0], site.store.commits
+
+
+def killed(site: Site, *, bring_home: bool) -> bool:
+    """Drain h1 through a kill; tell whether an operator was needed."""
+    stuck = []
+
+    async def story() -> None:
+        await site.settle()
+        await site.drain("h1", reboot=True, bring_home=bring_home)
+        await site.until(HostState.UP, HostState.STUCK, rounds=300)
+        if site.state() is HostState.STUCK:
+            stuck.append(site.drains()["h1"])
+            assert stuck[0].stuck_in is HostState.REBOOTING
+            assert site.reboots == []
+            done(site.plane.order_drain("h1", hosts.retry))
+            await site.until(HostState.UP)
+
+    site.play(story)
+    return bool(stuck)
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        ((), ErrorCode.INVALID),
+        (("h1", "h1"), ErrorCode.INVALID),
+        (("h9",), ErrorCode.NOT_FOUND),
+        (("h1", "H1"), ErrorCode.NOT_FOUND),
+    ],
+)
+def test_hosts_that_cannot_be_meant_are_refused(
+    site: Site, names: tuple[str, ...], code: ErrorCode
+) -> None:
+    async def story() -> None:
+        with pytest.raises(Refused) as refusal:
+            await site.drain(*names)
+        assert refusal.value.code is code
+        assert site.drains() == {}
+
+    site.play(story)
+
+
+def test_a_connector_without_hosts_and_one_that_fails_are_told_apart(site: Site) -> None:
+    async def story() -> None:
+        empty = driver.HostSurvey(began_at=NOW, hosts={}, keys={})
+        troubled = msgspec.structs.replace(empty, trouble="no library")
+        for survey in (empty, troubled):
+            with pytest.raises(Refused) as refusal:
+                done(site.plane.drain_hosts(drains_of("h1"), survey))
+            assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
+            assert ("no library" in refusal.value.message) == (survey is troubled)
+
+    site.play(story)
+
+
+def test_what_could_not_be_drained_is_refused_and_the_plan_says_why(site: Site) -> None:
+    async def story() -> None:
+        survey = await site.hosts.survey()
+        h1 = survey.hosts["h1"]
+        (guest, *others) = h1.guests
+        fixed = msgspec.structs.replace(guest, obstacles=("a device",))
+        facts = msgspec.structs.replace(h1, can_reboot=False, guests=(fixed, *others))
+        survey = msgspec.structs.replace(survey, hosts=survey.hosts | {"h1": facts})
+        wanted = drains_of("h1", reboot=True)
+        (plan,) = done(site.plane.plan_drains(wanted, survey))
+        assert len(plan.problems) == 2
+        with pytest.raises(Refused) as refusal:
+            done(site.plane.drain_hosts(wanted, survey))
+        assert refusal.value.code is ErrorCode.NOT_ELIGIBLE
+        done(site.plane.drain_hosts(drains_of("h1", stay=Stay.REDEPLOY), survey))
+
+    site.play(story)
+
+
+def test_an_order_about_a_host_that_is_not_drained_is_refused(site: Site) -> None:
+    with pytest.raises(Refused) as refusal:
+        done(site.plane.order_drain("h1", hosts.retry))
+    assert refusal.value.code is ErrorCode.NOT_FOUND
+
+
+def test_a_look_that_takes_too_long_is_told_as_trouble(site: Site) -> None:
+    assert timedelta(seconds=driver.SURVEY_SECONDS) < hosts.LOOK_AGE_LIMIT
+    assert timedelta(seconds=driver.REBOOT_SECONDS) <= hosts.COMMAND_LIMIT < 30 * MINUTE

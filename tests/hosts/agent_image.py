@@ -1,0 +1,105 @@
+"""A disk with an interpreter and the very agent under test, which a guest of 256 MiB runs.
+
+The interpreter is the one that runs the tests, with what its libraries need of this machine; no
+distribution is in it. The disk is read-only, and all guests share it; what an agent remembers is
+on a small disk of its own.
+"""
+
+import compileall
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from house.tree import ROOT
+from machines import image
+
+PACKAGES = ("h11", "msgspec")
+"""All that the agent imports beside itself."""
+LEFT_OUT = shutil.ignore_patterns(
+    "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data",
+    "site-packages", "dist-packages", "config-*", "*.a",
+)  # fmt: skip
+DISK_MIB = 192
+STATE_MIB = 8
+MEMORY_MIB = 256
+VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+ACTION = """#!/bin/sh
+# What a rule runs: a line on the guest's console, with the boot that it ran in.
+echo "$1 $(cat /proc/sys/kernel/random/boot_id)" >/dev/console
+"""
+RULES = """
+[state]
+folder = "/state"
+[[rule]]
+name = "all"
+match = { types = ["Freeze", "Reboot", "Redeploy"] }
+prepare = [ { command = { run = ["/bin/action", "DRAIN"], undo = ["/bin/action", "UNDO"] } } ]
+approve = "when-prepared"
+"""
+RUN = f"""#!/bin/sh
+export PYTHONHOME=/python PYTHONPATH=/source PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH=/python/lib
+exec /python/bin/{VERSION} -P -m forewarn.agent --config /etc/agent.toml
+"""
+
+
+def make(folder: Path) -> Path:
+    """Make the disk that guests share; return its path."""
+    tree = folder / "agent"
+    for name in ("proc", "sys", "dev", "tmp", "state", "bin", "etc", "source", "python/bin"):
+        (tree / name).mkdir(parents=True)
+    compileall.compile_dir(ROOT / "src", quiet=1)  # once here, and not at each start in there
+    python = tree / "python" / "bin" / VERSION
+    shutil.copy2(sys.executable, python)
+    shutil.copytree(
+        sysconfig.get_path("stdlib"), tree / "python" / "lib" / VERSION, ignore=LEFT_OUT
+    )
+    shutil.copytree(ROOT / "src" / "forewarn", tree / "source" / "forewarn")
+    for name in PACKAGES:
+        shutil.copytree(Path(sysconfig.get_path("purelib")) / name, tree / "source" / name)
+    for binary in [python, *tree.rglob("*.so")]:
+        for library in needed(binary):
+            to = tree / library.relative_to("/")
+            if not to.exists():
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(library, to)
+    busybox = shutil.which("busybox")
+    assert busybox is not None
+    for name in ("busybox", "sh", "cat"):
+        shutil.copy(busybox, tree / "bin" / name)
+    for path, text in {"bin/action": ACTION, "bin/agent": RUN, "etc/agent.toml": RULES}.items():
+        (tree / path).write_text(text)
+        (tree / path).chmod(0o755)
+    return formatted(folder / "agent.ext4", DISK_MIB, tree)
+
+
+def state(folder: Path, name: str) -> Path:
+    """Make the disk of one guest's agent; return its path."""
+    return formatted(folder / f"{name}.ext4", STATE_MIB)
+
+
+def needed(binary: Path) -> list[Path]:
+    """Return the libraries that a binary loads, by the loader's own word."""
+    told = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=False).stdout
+    return [Path(path) for path in re.findall(r"(/\S+) \(0x", told)]
+
+
+def formatted(disk: Path, mib: int, tree: Path | None = None) -> Path:
+    with disk.open("wb") as file:
+        file.truncate(mib * 1024 * 1024)
+    mkfs = shutil.which("mkfs.ext4", path=image.search_path())
+    assert mkfs is not None
+    of = ["-d", str(tree)] if tree else []
+    subprocess.run([mkfs, "-q", "-F", "-m", "0", *of, str(disk)], check=True)
+    return disk
+
+
+def disks(shared: Path, own: Path) -> str:
+    """Return the XML of a guest's disks: `shareable`, as each host opens them in a move."""
+    disk = (
+        "<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='{}'/>"
+        "<target dev='{}' bus='virtio'/>{}</disk>"
+    )
+    return disk.format(shared, "vda", "<readonly/>") + disk.format(own, "vdb", "<shareable/>")
