@@ -197,8 +197,7 @@ class Executor:
     async def _record(self, task: Task, outcome: Outcome | None) -> bool:
         """Record how a task ended, however long the store is away.
 
-        Returns:
-            Whether it is recorded; otherwise another attempt has taken the operation over.
+        It returns False if another attempt has taken the operation over.
         """
         named = task.operation, task.attempt
         while True:

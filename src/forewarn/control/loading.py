@@ -35,11 +35,7 @@ MAINTENANCE = re.compile(r"[0-9]{1,15}")
 
 
 def resolve(unit: UnitOfWork, reference: str) -> dict[str, Operation]:
-    """Return the operations that a reference means: those of an event, an id or a maintenance.
-
-    Raises:
-        Refused: INVALID if it is none of these, NOT_FOUND if there is no such thing.
-    """
+    """Return the operations that a reference means: those of an event, an id or a maintenance."""
     if EVENT.fullmatch(reference):
         found = unit.operations_of_events([reference.upper()])
     elif OPERATION.fullmatch(reference):

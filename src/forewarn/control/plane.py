@@ -85,15 +85,7 @@ class SteppedDrain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plane:
-    """The control plane.
-
-    Args:
-        writer: Runs its transactions.
-        mint: Gives a new GUID at each call.
-        policy: What the settings decide about the rules.
-        may_start: Tells whether anything may start now; asked in each transaction.
-        sighting: Tells what a machine's requests told last.
-    """
+    """The control plane; each transaction asks `may_start` whether anything may start now."""
 
     def __init__(
         self,

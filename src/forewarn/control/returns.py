@@ -32,12 +32,8 @@ _log = structlog.get_logger(__name__)
 class ReturnWatch:
     """Watches for machines that are awaited. Lives on the event loop's thread.
 
-    Args:
-        plane: Decides what follows.
-        clock: Whose time it is.
-        sighting: Tells what a machine's requests told last.
-        ask_again: Ends the waiting requests of an operation's machines: one that was only paused
-            would not ask again until its wait is over.
+    `ask_again` ends the waiting requests of an operation's machines: one that was only paused would
+    not ask again until its wait is over.
     """
 
     def __init__(
@@ -109,11 +105,7 @@ class ReturnWatch:
             await self._clock.wait(nap, self._stop)
 
     async def look(self) -> None:
-        """Look once.
-
-        Raises:
-            StoreUnavailable: The next look finds the same.
-        """
+        """Look once; after StoreUnavailable the next look finds the same."""
         news = self._news & self._awaiting.keys()
         news.update(
             operation.id

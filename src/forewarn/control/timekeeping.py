@@ -47,14 +47,9 @@ def resume(
 ) -> tuple[Trust, timedelta]:
     """Return the trust of a start after another, and how long the service was away.
 
-    A clock that was set forward meanwhile makes that longer than it was, which lengthens notice and
-    never shortens it.
-
-    Args:
-        look: The clocks now.
-        until: The last time that the service before wrote down.
-        doubted: Whether it doubted the time of day; that goes on until an operator ends it.
-        tolerance: How far the clocks may part.
+    `until` is the last time that the service before wrote down. If it doubted the time of day, that
+    goes on until an operator ends it. A clock that was set forward meanwhile makes the time away
+    longer than it was, which lengthens notice and never shortens it.
     """
     if look.wall < until - tolerance:
         reckoned = Look(until, look.monotonic)

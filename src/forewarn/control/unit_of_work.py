@@ -47,12 +47,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnitOfWork:
-    """One transaction of the writer: the store as it will be if this is committed.
-
-    Args:
-        transaction: Where values are read and saved.
-        now: The one time of it.
-    """
+    """One transaction of the writer: the store as it will be if this is committed."""
 
     def __init__(self, transaction: Transaction, now: datetime) -> None:
         self.now = now

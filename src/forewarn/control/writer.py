@@ -45,9 +45,8 @@ class Writer(Protocol):
     def submit(self, job: Job, needs: Needs = NO_NEEDS) -> "Future[Any]":
         """Run a job in a transaction, reading what it needs with what others need.
 
-        Returns:
-            A future that holds the result once it is durable, or raises Refused,
-            StoreUnavailable, or what the job raised.
+        The future holds the result once it is durable, or raises Refused, StoreUnavailable, or what
+        the job raised.
         """
 
     def close(self) -> None:

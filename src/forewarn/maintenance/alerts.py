@@ -101,14 +101,9 @@ def items(
 ) -> list[Alert]:
     """Return what needs an operator, the oldest first.
 
-    Args:
-        operations: All that are live, and all that failed and nobody acknowledged.
-        maintenances: Those that are open.
-        holds: All of them.
-        audiences: By operation; one that is left out raises no alert about who sees it.
-        now: When.
-        up_since: When the service started: since then it knows who asks.
-        clock: Why the time of day is doubted; None while it is trusted.
+    It takes the operations that are live, or failed and nobody acknowledged; the maintenances that
+    are open; all holds; and audiences by operation. One without an audience raises no alert about
+    who sees it. `up_since` is the service's start: since then it knows who asks.
     """
     operations = tuple(operations)
     waiting: dict[str, list[str]] = {}

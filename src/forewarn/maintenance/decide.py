@@ -104,18 +104,10 @@ def decide(
     *,
     sighting: Sightings = unseen,
 ) -> Decision:
-    """Return what follows from a command.
+    """Return what follows from a command; Refused where the rules do not allow it.
 
-    Args:
-        snapshot: What it may look at; left as it is.
-        command: What was asked or reported.
-        now: When; aware.
-        mint: Returns a new GUID at each call, for events that are announced.
-        policy: What the settings say.
-        sighting: Tells what a machine's requests told last.
-
-    Raises:
-        Refused: The rules do not allow it; nothing changes.
+    It looks at nothing but the snapshot, which stays as it is; `mint` returns a new GUID at each
+    call, for events that are announced.
     """
     working = WorkingSet(snapshot, now, mint, policy, sighting)
     return working.decision(command(working))

@@ -166,11 +166,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def flatten(fleet: Fleet) -> list[Group]:
-    """Validate a fleet file and return it as scopes with their machines.
-
-    Raises:
-        Refused: INVALID or LIMIT: what is wrong, and where in the file.
-    """
+    """Return a fleet file as scopes with their machines; INVALID or LIMIT if it is wrong."""
     _check_size(fleet)
     groups = list(_groups(fleet))
     scopes: dict[str, str] = {}
@@ -368,13 +364,9 @@ def apply(
 ) -> Applied:
     """Return the changes that make the fleet as the file says.
 
-    Args:
-        snapshot: The whole fleet: all scopes, machines, live operations, holds and tombstones.
-        wanted: The fleet file.
-        prune: Whether to remove what the file does not name.
-        mint: Returns a new GUID at each call, for new machines.
-        again: Whether to add machines again that were preempted or terminated.
-        allow_empty: Whether pruning may remove every machine, as a file that was cut short would.
+    The snapshot has the whole fleet: all scopes, machines, live operations, holds and tombstones.
+    `prune` removes what the file does not name, but the last machine only with `allow_empty`: a
+    file that was cut short would. `again` adds what was preempted or terminated.
 
     Raises:
         Refused: INVALID or LIMIT for the file itself; CONFLICT for a change under a live event,
@@ -428,9 +420,7 @@ def remove(snapshot: Snapshot, names: Collection[str]) -> Applied:
     """Return the changes that remove these machines, and the scopes that they leave empty.
 
     The snapshot has these machines, their scopes with all that is in them and live, and the holds.
-
-    Raises:
-        Refused: NOT_FOUND for an unknown name; CONFLICT for one with a live event.
+    A name is refused that is unknown (NOT_FOUND), or has a live event (CONFLICT).
     """
     missing = sorted(name for name in names if key(name) not in snapshot.machines)
     if missing:

@@ -19,10 +19,7 @@ def check(snapshot: Snapshot, changed: Iterable[Operation] | None = None) -> Non
     """Check the operations of a snapshot, and the scopes that they share.
 
     `changed` is what a decision changed of it: the rest was checked when it was saved. None to
-    check all.
-
-    Raises:
-        InvariantBroken: Something does not hold; the message says what, and of which operation.
+    check all. InvariantBroken says what does not hold, and of which operation.
     """
     live: dict[str, list[Operation]] = {}
     for operation in snapshot.operations.values() if changed is None else changed:

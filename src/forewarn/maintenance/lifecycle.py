@@ -60,10 +60,9 @@ TRANSITIONS: Final[Mapping[tuple[EventStatus | None, Trigger], EventStatus]] = M
 
 
 def step(operation: str, status: EventStatus | None, trigger: Trigger) -> EventStatus:
-    """Return the next status of an operation; None is that of one that does not exist yet.
+    """Return the next status of an operation; TOO_LATE if the table has no such transition.
 
-    Raises:
-        Refused: The table has no such transition (TOO_LATE).
+    None is the status of one that does not exist yet.
     """
     following = TRANSITIONS.get((status, trigger))
     if following is None:

@@ -45,15 +45,9 @@ def minimum(event_type: EventType, terminate_notice_minutes: int | None) -> time
 def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datetime:
     """Return when an event that is announced now may start without approval.
 
-    It is in whole seconds, rounded up, so that the notice is never short by a fraction.
-
-    Args:
-        asked: What the operator asked for; None for as soon as the notice allows.
-        least: The least notice.
-        now: The time of the announcement.
-
-    Raises:
-        Refused: It would be too early (NOTICE_TOO_SHORT) or further off than FURTHEST (INVALID).
+    It is in whole seconds, rounded up, so that the notice is never short by a fraction. The time
+    that is asked for, None for as soon as the notice allows, is refused if it is too early
+    (NOTICE_TOO_SHORT) or further off than FURTHEST (INVALID).
     """
     earliest = now + least
     if asked is None:
@@ -77,11 +71,7 @@ def not_before(asked: datetime | None, least: timedelta, now: datetime) -> datet
 
 
 def later(asked: datetime, shown: datetime, now: datetime) -> datetime:
-    """Return when a postponed event may start: later than now, and than what guests have read.
-
-    Raises:
-        Refused: NOTICE_TOO_SHORT, or INVALID where it is further off than FURTHEST.
-    """
+    """Return when a postponed event may start: later than now, and than what guests have read."""
     earliest = max(shown, now)
     if asked <= earliest:
         message = (

@@ -125,11 +125,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
-    """Return the machines that a request names, ordered by name.
-
-    Raises:
-        Refused: INVALID, LIMIT or NOT_FOUND.
-    """
+    """Return the machines that a request names, ordered by name."""
     if sum(map(bool, (request.machines, request.scope, request.host))) != 1:
         message = "expected machines, a scope or a host, and only one of these"
         raise Refused(ErrorCode.INVALID, message)
@@ -167,9 +163,6 @@ def plan(
     Several update domains of a scope become a rolling update, and so does a host that holds
     several domains of one scope: the first is announced now, each next one when the one before has
     completed. A failure without notice, a preemption and a deletion take all domains at once.
-
-    Raises:
-        Refused: INVALID, LIMIT, NOT_FOUND or NOT_ELIGIBLE.
     """
     _check(request)
     machines = targets(snapshot, request)

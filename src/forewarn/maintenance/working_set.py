@@ -149,9 +149,6 @@ class WorkingSet:
 
         An unforeseen failure starts at once. Anything else is announced, or queued behind what
         takes another update domain of one of its scopes.
-
-        Raises:
-            Refused: The NotBefore that is asked for is too early or too far off.
         """
         maintenance = self.maintenances[number]
         off = self.off(step)

@@ -27,11 +27,7 @@ class SecretUnusable(Exception):  # noqa: N818 - a state of the file, not a mist
 def token(path: Path) -> str:
     """Return the operators' token; the first call makes it, in a file of mode 0600.
 
-    Args:
-        path: The file; its folder exists, and only one process at a time asks.
-
-    Raises:
-        SecretUnusable: Others may read the file, it has no token, or it cannot be read or made.
+    SecretUnusable if others may read the file, it has no token, or it cannot be read or made.
     """
     what = f"the token file {path}"
     renew = "remove it for a new token at the next start"
@@ -54,8 +50,7 @@ def token(path: Path) -> str:
 def shared_secret(path: Path) -> bytes:
     """Return the secret that proxies share with the service.
 
-    Raises:
-        SecretUnusable: Others may read the file, it is too short, or cannot be read.
+    SecretUnusable if others may read the file, it is too short, or cannot be read.
     """
     what = f"the proxies' secret {path}"
     with _told(what, "let the service's user read it, or change proxy_secret_files"):

@@ -72,15 +72,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Service:
-    """Everything but the process around it.
-
-    Args:
-        settings: Judged, with absolute places.
-        store: Open, and this process's alone; `close` closes it.
-        clock: The service's time.
-        guests: Makes the guest plane.
-        mint: Gives a new GUID at each call.
-    """
+    """Everything but the process around it; `close` closes the store, too."""
 
     def __init__(
         self,
@@ -148,8 +140,7 @@ class Service:
     async def open(self) -> Opened:
         """Start everything; the sockets last, when memory is whole.
 
-        Raises:
-            SocketUnusable, SecretUnusable, StoreError: The service cannot run; `close` it.
+        After SocketUnusable, SecretUnusable or StoreError the service cannot run; `close` it.
         """
         await self._heartbeat.begin()
         released = await asyncio.wrap_future(self._plane.release_claims())
@@ -201,11 +192,7 @@ class Service:
         )
 
     async def wait(self, stop: asyncio.Event) -> None:
-        """Return when `stop` is set.
-
-        Raises:
-            Crashed: A part of the service has ended by itself.
-        """
+        """Return when `stop` is set; Crashed if a part of the service has ended by itself."""
         waiting = asyncio.create_task(stop.wait())
         await asyncio.wait({waiting, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -216,8 +203,7 @@ class Service:
     async def close(self) -> None:
         """Stop accepting, finish what is under way, leave the store clean.
 
-        Raises:
-            TimeoutError: It took longer than CLOSE_SECONDS; what was committed is safe.
+        TimeoutError after CLOSE_SECONDS; what was committed is safe.
         """
         self._state = "the service is stopping"
         async with asyncio.timeout(CLOSE_SECONDS):

@@ -46,8 +46,7 @@ def tcp_state(connection: socket.socket | None) -> int:
 def open_unix(path: Path) -> socket.socket:
     """Open a unix socket that only this user can connect to.
 
-    Raises:
-        SocketUnusable: A server answers there, the file is not a socket, or it cannot be made.
+    SocketUnusable if a server answers there, the file is not a socket, or it cannot be made.
     """
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise SocketUnusable(
@@ -73,11 +72,7 @@ def open_unix(path: Path) -> socket.socket:
 
 
 def open_tcp(address: str, port: int) -> socket.socket:
-    """Open a TCP socket of `operator.listen`; port 0 is any free one.
-
-    Raises:
-        SocketUnusable: The address is in use, or is not this machine's.
-    """
+    """Open a TCP socket of `operator.listen`; port 0 is any free one."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         opened = socket.create_server((address, port), family=family, backlog=BACKLOG)

@@ -78,11 +78,7 @@ class Shared(TypeDecorator[str]):
 class Json(TypeDecorator[Any]):
     """A value that is never searched for, stored as one JSON text.
 
-    Args:
-        kind: The type of the value.
-        shared: Whether many rows have equal ones, and so share the value that is read.
-        encode: Makes the value JSON; msgspec's way if left out.
-        decode: Makes JSON the value again; likewise.
+    `shared` is for values of which many rows have equal ones: they share the one that is read.
     """
 
     impl = Text
@@ -127,10 +123,8 @@ _SIMPLE: dict[Any, ColumnType] = {
 def columns(kind: type[V], **given: ColumnType | Column[Any] | None) -> Iterator[Column[Any]]:
     """Yield a column for each field of a struct; what may be None is nullable.
 
-    Args:
-        kind: The struct.
-        given: By field, what its type does not say: the column or its type; None for a field that
-            is rows of another table.
+    `given` is what a field's type does not say: its column, or the column's type; None for a field
+    that is rows of another table.
     """
     for field in msgspec.structs.fields(kind):
         choices = get_args(field.type)
@@ -151,12 +145,9 @@ def _column_type(kind: Any) -> ColumnType:  # noqa: ANN401 - a column's type, or
 
 
 class Mapping(Generic[V]):
-    """One type of struct and its table.
+    """One type of struct and its table; fields without a column are rows of another table.
 
-    Args:
-        kind: The struct.
-        table: Has its `columns`; fields without one are rows of another table.
-        derived: Further columns, and what each holds of a value: the keys and the indexes.
+    `derived` is what further columns hold of a value: the keys and the indexes.
     """
 
     def __init__(self, kind: type[V], table: Table, **derived: Callable[[V], Any]) -> None:

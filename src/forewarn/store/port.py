@@ -58,12 +58,7 @@ class StoreUnusable(StoreError):  # noqa: N818 - a state of the store, not a mis
 
 
 class ChangesBeside(StoreUnusable):
-    """A file beside the database holds changes that the database lacks.
-
-    Args:
-        path: The database.
-        beside: The file with the changes; the next to open the database puts them into it.
-    """
+    """A file beside the database holds changes; the next to open the database puts them into it."""
 
     def __init__(self, path: Path, beside: Path) -> None:
         super().__init__(f"{path} is incomplete: {beside} holds changes that belong into it")
@@ -279,11 +274,7 @@ class Store(Protocol):
 
 
 class WriterTurn:
-    """Lets one thread write at a time, in this process.
-
-    Args:
-        place: What messages call the store.
-    """
+    """Lets one thread write at a time, in this process; messages call the store by its place."""
 
     def __init__(self, place: str) -> None:
         self._place = place

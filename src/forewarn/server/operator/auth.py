@@ -47,11 +47,8 @@ class ClientLeftError(Exception):
 class Gate:
     """Refuses requests that are not allowed, before the application sees them.
 
-    Args:
-        application: Handles the rest.
-        token: The bearer token; None on the unix socket.
-        hosts: The accepted Host names beside the loopback ones; None for any (the unix socket,
-            which no browser reaches).
+    It accepts `hosts` beside the loopback names. The unix socket, which no browser reaches, has
+    None for any host, and None for no token.
     """
 
     def __init__(

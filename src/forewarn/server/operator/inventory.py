@@ -27,11 +27,8 @@ T = TypeVar("T")
 class Inventory:
     """Machines, scopes and live operations by key, as of the last change.
 
-    Args:
-        machines: By key; the guest plane's, which learns of each change first. One copy of
-            100,000 is enough.
-        sighting: From a machine's key to what its requests told last; None if it has not asked
-            since the start. Any thread may ask.
+    The machines are the guest plane's, which learns of each change first: one copy of 100,000 is
+    enough.
     """
 
     def __init__(

@@ -189,8 +189,7 @@ def decoded(body: bytes, shape: type[Shape]) -> Shape:
 def decoded_fleet(body: bytes) -> fleet.Fleet:
     """Return the fleet of a body; on a thread of its own, as this takes seconds.
 
-    Raises:
-        Refused: LIMIT: it has too many objects, or too long a one. INVALID: it is not a fleet.
+    A body with too many objects, or too long a one, is refused (LIMIT).
     """
     objects = sum(body.count(b"{", at, at + MAX_FLAT) for at in range(0, len(body), MAX_FLAT))
     if objects > MAX_OBJECTS:
