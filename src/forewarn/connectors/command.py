@@ -93,11 +93,7 @@ class CommandConnector:
             _judge("check_command", settings.check_command, "")
         self._settings = settings
         self._limits = RunLimits(settings.time_limit_seconds, settings.grace_seconds)
-        self._environment = {
-            name: value
-            for name, value in environment.items()
-            if not name.startswith(PREFIX) and name not in OWN_VARIABLES
-        }
+        self._environment = passed_on(environment)
         self._slots = asyncio.Semaphore(settings.at_once)
         try:
             self._runs = TaskRuns(state.absolute())
@@ -257,6 +253,15 @@ class CommandConnector:
         words = "; ".join(filter(None, (said.message or _text(ended.err), complaint)))
         message = f"{how}: {words}".strip(": ")
         return Outcome(succeeded=ended.succeeded, message=message, hosts=said.hosts)
+
+
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the service's environment without what is the service's alone."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(PREFIX) and name not in OWN_VARIABLES
+    }
 
 
 async def _all(tasks: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:

@@ -10,6 +10,7 @@
     timekeeping    whether the time of day can be trusted, and how long guests could not read
     ticker         waits for the next wake-up, and has the plane start what is due
     returns        has operations looked at again when machines that they await have asked
+    fleet_sync     keeps the fleet in step with its libvirt hosts
     executor       claims started operations and runs the connector
     hosts          drives the drains of hosts
 

@@ -9,7 +9,7 @@ given, a command concerns all of them or is refused. `by` is the operator's name
 """
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -30,6 +30,7 @@ from forewarn.maintenance.model import (
     Hold,
     HoldKind,
     HostState,
+    Machine,
     Operation,
     Policy,
     Refused,
@@ -146,6 +147,16 @@ class Plane:
         )
         applied = fleet.remove(snapshot, names)
         return Work(applied, applied.changes)
+
+    @_job
+    def record_hosts(self, unit: UnitOfWork, hosts: Mapping[str, str]) -> Work[tuple[Machine, ...]]:
+        """Record the hosts of machines, by key; the answer is the machines whose host is new."""
+        moved = tuple(
+            msgspec.structs.replace(machine, host=hosts[machine.key])
+            for machine in unit.machines(list(hosts)).values()
+            if machine.host != hosts[machine.key]
+        )
+        return Work(moved, Changes(machines=moved))
 
     # Maintenance, and the guests' approvals.
 

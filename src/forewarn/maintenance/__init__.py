@@ -14,6 +14,7 @@ transaction's body may run twice. Imports only `vocabulary`.
     host_plan    who leaves a host, which way and where to; and a look at all hosts
     fleet        the fleet file, and what applying one changes
     domains      the fleet that libvirt's domains are
+    observations what libvirt's hosts tell: a machine has moved, crashed, or is not known
     alerts       what needs an operator
     invariants   what must hold of every snapshot
 """

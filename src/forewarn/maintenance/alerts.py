@@ -55,6 +55,14 @@ class AlertKind(StrEnum):
     """It is over, and agents of its machines have not said that they are back."""
     AGENT_HELD = "agent-held"
     """An agent could not prepare its machine, and does not approve."""
+    HOST_LOST = "host-lost"
+    """A host that the fleet is watched on does not answer."""
+    CRASHED = "crashed"
+    """A machine is off, and nobody stopped it."""
+    RUNS_TWICE = "runs-twice"
+    """Two hosts run the same machine."""
+    FLEET = "fleet"
+    """The fleet and the hosts' domains differ."""
     DOUBTED = "doubted"
     """The time of day is not trusted, and nothing starts."""
 
@@ -64,7 +72,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: AlertKind
     about: str
-    """An operation (`12.1`), a maintenance (`12`), a hold (`scope web`), or the clock."""
+    """An operation (`12.1`), a maintenance (`12`), a hold (`scope web`), a host (`host h1`), a
+    machine, a domain (`domain web-0`), or the clock."""
     message: str
     since: datetime
 
@@ -98,12 +107,14 @@ def items(
     *,
     up_since: datetime,
     clock: ClockDoubt | None = None,
+    observed: Iterable[Alert] = (),
 ) -> list[Alert]:
     """Return what needs an operator, the oldest first.
 
     It takes the operations that are live, or failed and nobody acknowledged; the maintenances that
     are open; all holds; and audiences by operation. One without an audience raises no alert about
-    who sees it. `up_since` is the service's start: since then it knows who asks.
+    who sees it. `up_since` is the service's start: since then it knows who asks. `observed` is what
+    follows from observations of hosts.
     """
     operations = tuple(operations)
     waiting: dict[str, list[str]] = {}
@@ -134,7 +145,7 @@ def items(
         Alert(kind=kind, about=about, message=message, since=since)
         for kind, about, message, since in found
     )
-    return sorted(alerts, key=lambda alert: (alert.since, alert.kind, alert.about))
+    return sorted([*alerts, *observed], key=lambda alert: (alert.since, alert.kind, alert.about))
 
 
 def _of_ended(

@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -20,11 +21,13 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock, ScaledClock, SystemClock
-from forewarn.connectors.command import CommandConnector, CommandUnusable
+from forewarn.connectors import libvirt_domains
+from forewarn.connectors.command import CommandConnector, CommandUnusable, passed_on
 from forewarn.connectors.port import Connector
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
+from forewarn.control.fleet_sync import FleetSync
 from forewarn.control.hosts import HostDrains
 from forewarn.control.plane import Plane
 from forewarn.control.returns import ReturnWatch
@@ -111,6 +114,7 @@ class Service:
             settings.connector.kind,
             on_unknown=settings.connector.on_unknown,
         )
+        self._sync = sync_of(settings, self._plane, watch, real)
         counted = self._counted = OperationMetrics(self._inventory)
         self._reached = connections.ReachedLimits()
         self._backend = Backend(
@@ -128,6 +132,7 @@ class Service:
             figures=self._guests.figures,
             tasks=lambda: self._executor.running,
             hosts=self._hosts,
+            observed=self._sync.alerts,
         )
         self._servers: list[connections.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -158,6 +163,7 @@ class Service:
         self._inventory.fill(scopes.values(), operations.values())
         self._returns.fill(operations.values())
         self._hosts.fill(drains.values())
+        self._sync.fill(machines.values(), operations.values())
         for learn in (
             self._guests.learn,
             self._counted.learn,  # before the inventory forgets what was
@@ -166,6 +172,7 @@ class Service:
             self._executor.learn,
             self._returns.learn,
             self._hosts.learn,
+            self._sync.learn,
             _tell,
         ):
             self._feed.subscribe(learn)
@@ -183,6 +190,7 @@ class Service:
         self._start("the executor", self._executor.run())
         self._start("the watch for returns", self._returns.run())
         self._start("the drains of hosts", self._hosts.run())
+        self._start("the watch of the hosts", self._sync.run())
         self._state = ""
         return Opened(
             operators=operators,
@@ -214,6 +222,7 @@ class Service:
             self._ticker.stop()
             self._returns.stop()
             self._hosts.stop()
+            self._sync.stop()
             self._executor.stop()
             for task in self._watching:
                 task.cancel()
@@ -321,6 +330,16 @@ def connector_of(
         Path(settings.store.path).with_name(SIMULATED_HOSTS_NAME),
         timedelta(seconds=connector.simulated.host_reboot_seconds),
     )
+
+
+def sync_of(settings: Settings, plane: Plane, clock: Clock, real: Clock) -> FleetSync:
+    """Return what watches the fleet's hosts; it has none where `sync` is off."""
+    hosts = settings.hypervisors if settings.fleet.libvirt.sync else {}
+    python = settings.libvirt_python or sys.executable
+    programs = {
+        name: (python, "-I", libvirt_domains.__file__, "watch", uri) for name, uri in hosts.items()
+    }
+    return FleetSync(plane, clock, real, programs, passed_on(os.environ))
 
 
 def clock_of(store: Store, scale: float, real: Clock) -> Clock:

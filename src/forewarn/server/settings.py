@@ -214,6 +214,8 @@ class FleetLibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
             if ":" not in uri or not uri.isprintable():
                 message = f"invalid URI {uri!r} of {name}: expected one as 'qemu+ssh://h1/system'"
                 raise FieldError("uris", message)
+        if self.sync and not self.uris:
+            raise FieldError("uris", "required, as sync is true")
 
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

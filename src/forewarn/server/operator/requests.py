@@ -89,6 +89,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """Returns how many tasks are being carried out."""
     hosts: HostDrains
     """Looks at the hosts, and knows their drains."""
+    observed: Callable[[], Iterable[alerts.Alert]] = tuple
+    """Returns what follows from observations of hosts, for an operator."""
 
     def now(self) -> datetime:
         """Return the service's time."""
@@ -116,6 +118,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         """Return what needs an operator, oldest first; StoreError while the store is away."""
         clock = self.heartbeat.clock_doubt()
         live = tuple(self.inventory.operations.values())
+        observed = tuple(self.observed())
 
         def question(reading: Reading) -> list[alerts.Alert]:
             return alerts.items(
@@ -133,6 +136,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
                 now,
                 up_since=self.up_since,
                 clock=clock,
+                observed=observed,
             )
 
         return await self.read(question)

@@ -1,0 +1,303 @@
+"""Keeps the fleet in step with its libvirt hosts: a supervised program for each host.
+
+The program (`connectors.libvirt_domains`) holds one connection and speaks JSON lines, so the
+service never loads the C library, and a call that hangs is a process that is killed. Its death is a
+lost host, never the service's: it is started again with growing pauses, and lists all domains
+again, since events are lost meanwhile. What its lines mean is decided by `maintenance.observations`
+and done here, one line after another. All of it lives on the event loop's thread.
+"""
+
+import asyncio
+import contextlib
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.control.plane import Plane
+from forewarn.maintenance import observations, planner
+from forewarn.maintenance.alerts import Alert
+from forewarn.maintenance.domains import Domain
+from forewarn.maintenance.model import Changes, Machine, Operation, Refused, key
+from forewarn.maintenance.observations import (
+    Action,
+    FleetState,
+    LookEverywhere,
+    RaiseUnforeseen,
+    RecordHost,
+)
+from forewarn.store.port import StoreError
+from forewarn.vocabulary import EventSource, EventStatus, EventType
+
+SILENT_SECONDS: Final = 30.0
+"""How long a program may say nothing: it says that it lives every 5 s. To open a connection may
+take as long too."""
+
+END_SECONDS: Final = 1.0
+"""How long a program may take to end when its standard input has: a call may hang."""
+
+PAUSES: Final = (1.0, 60.0)
+"""The first pause before a program is started again, and the longest; each is twice the last."""
+
+MAX_LINE: Final = 16 * 1024 * 1024
+"""The most bytes of a line: a list of 100,000 domains."""
+
+BY: Final = "fleet sync"
+"""Who asked for an unforeseen Reboot, in the history."""
+
+DESCRIPTION: Final = "Virtual machine has encountered a failure."
+"""What guests read of a crash (protocol.md section 4)."""
+
+AT_WORK: Final = frozenset({EventStatus.STARTED, EventStatus.RETURNING})
+
+_log = structlog.get_logger(__name__)
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """What a program says."""
+
+    domains: tuple[Domain, ...] | None = None
+    domain: Domain | None = None
+    event: str = ""
+    detail: str = ""
+    error: str = ""
+
+
+class _Heard(msgspec.Struct):
+    """When a program last said something, by the machine's monotonic time."""
+
+    at: float
+
+
+class FleetSync:
+    """Watches the hosts of the fleet.
+
+    Args:
+        plane: Takes what follows.
+        clock: The service's time.
+        real: The machine's time, in which programs live.
+        programs: The program of each host and its arguments, by the name that the fleet has for it.
+        environment: The programs' variables.
+    """
+
+    def __init__(
+        self,
+        plane: Plane,
+        clock: Clock,
+        real: Clock,
+        programs: Mapping[str, tuple[str, ...]],
+        environment: Mapping[str, str],
+    ) -> None:
+        self._plane = plane
+        self._clock = clock
+        self._real = real
+        self._programs = programs
+        self._environment = environment
+        self._observed = observations.Observations(programs, clock.now())
+        self._machines: dict[str, Machine] = {}
+        """By vm_id."""
+        self._vm_ids: dict[str, str] = {}
+        """By key."""
+        self._work: dict[str, tuple[str, ...]] = {}
+        """The keys of the machines of each operation that is being carried out, or just was."""
+        self._busy: Counter[str] = Counter()
+        self._fleet = FleetState(self._machines, self._busy.keys())
+        self._running: dict[str, Process] = {}
+        self._turn = asyncio.Lock()
+        self._stop = asyncio.Event()
+
+    def fill(self, machines: Iterable[Machine], operations: Iterable[Operation]) -> None:
+        """Take over what the store holds."""
+        self._put_machines(machines)
+        self._put_operations(operations)
+
+    def learn(self, changes: Changes) -> None:
+        """Follow what changed."""
+        for name in changes.removed_machines:
+            self._machines.pop(self._vm_ids.pop(name, ""), None)
+        self._put_machines(changes.machines)
+        self._put_operations(changes.operations)
+
+    def alerts(self) -> list[Alert]:
+        """Return what needs an operator."""
+        return [*self._observed.alerts(self._fleet, self._clock.now())]
+
+    def stop(self) -> None:
+        """Make `run` end its programs and return."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Watch every host until `stop`."""
+        async with asyncio.TaskGroup() as group:
+            for host, argv in self._programs.items():
+                group.create_task(self._follow(host, argv))
+            group.create_task(self._pass_time())
+
+    def _put_machines(self, machines: Iterable[Machine]) -> None:
+        for machine in machines:
+            before = self._vm_ids.get(machine.key)
+            if before is not None and before != machine.vm_id:
+                self._machines.pop(before, None)
+            self._vm_ids[machine.key] = machine.vm_id
+            self._machines[machine.vm_id] = machine
+
+    def _put_operations(self, operations: Iterable[Operation]) -> None:
+        for operation in operations:
+            for name in self._work.pop(operation.id, ()):
+                self._busy[name] -= 1
+                if not self._busy[name]:
+                    del self._busy[name]
+            if operation.status in AT_WORK:
+                self._work[operation.id] = names = tuple(map(key, operation.machines))
+                self._busy.update(names)
+
+    async def _pass_time(self) -> None:
+        while not self._stop.is_set():
+            await self._real.wait(1.0, self._stop)
+            async with self._turn:
+                await self._do(self._observed.time_passed(self._fleet, self._clock.now()))
+
+    async def _follow(self, host: str, argv: tuple[str, ...]) -> None:
+        """Run a host's program again and again."""
+        first, longest = PAUSES
+        pause = first
+        while not self._stop.is_set():
+            began = self._real.monotonic()
+            try:
+                why = await self._watch(host, argv)
+            except Exception as error:  # noqa: BLE001 - one host's trouble is not the service's
+                _log.exception("could not follow a host", host=host)
+                why = f"an internal error: {error}"
+            if self._stop.is_set():
+                return
+            if self._observed.host_lost(host, why, self._clock.now()):
+                _log.warning("a host is lost", host=host, why=why)
+            if self._real.monotonic() - began > longest:
+                pause = first
+            await self._real.wait(pause, self._stop)
+            pause = min(2 * pause, longest)
+
+    async def _watch(self, host: str, argv: tuple[str, ...]) -> str:
+        """Run a host's program once; return why it ended."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=DEVNULL,
+                limit=MAX_LINE,
+                env=dict(self._environment),
+                start_new_session=True,  # Ctrl-C is for the service, which ends it
+            )
+        except OSError as error:
+            return f"cannot run {argv[0]}: {error.strerror}"
+        self._running[host] = process
+        heard = _Heard(self._real.monotonic())
+        reading = asyncio.create_task(self._read(host, process, heard))
+        silent = asyncio.create_task(self._be_silent(heard))
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({reading, silent, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            return reading.result() if reading.done() else f"no word in {SILENT_SECONDS:.0f} s"
+        finally:
+            del self._running[host]
+            for task in (reading, silent, stopped):
+                task.cancel()
+            await _end(process)
+
+    async def _be_silent(self, heard: "_Heard") -> None:
+        """Return when a program has said nothing for too long."""
+        never = asyncio.Event()
+        while (left := heard.at + SILENT_SECONDS - self._real.monotonic()) > 0:
+            await self._real.wait(left, never)
+
+    async def _read(self, host: str, process: Process, heard: "_Heard") -> str:
+        """Take a program's lines until it ends; return why."""
+        assert process.stdout is not None
+        why = "the program that watches it has ended"
+        while True:
+            try:
+                data = await process.stdout.readline()
+            except ValueError:
+                return f"a line of more than {MAX_LINE} bytes"
+            if not data:
+                return why
+            heard.at = self._real.monotonic()
+            try:
+                line = msgspec.json.decode(data, type=_Line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                return f"an invalid line of the program that watches it: {error}"
+            if line.error:
+                why = line.error
+                continue
+            async with self._turn:
+                await self._take(host, line)
+
+    async def _take(self, host: str, line: _Line) -> None:
+        now = self._clock.now()
+        if line.domains is not None:
+            _log.info("a host is watched", host=host, domains=len(line.domains))
+            actions = self._observed.host_listed(host, line.domains, self._fleet, now)
+        elif line.domain is None:
+            return
+        elif line.event:
+            kind = (line.event, line.detail)
+            actions = self._observed.domain_changed(host, kind, line.domain, self._fleet, now)
+        else:
+            actions = self._observed.domain_looked(host, line.domain, self._fleet, now)
+        await self._do(actions)
+
+    async def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            try:
+                await self._carry_out(action)
+            except StoreError as error:
+                _log.warning("cannot record what a host told", reason=str(error))
+                if isinstance(action, RaiseUnforeseen):
+                    self._observed.retry(action, self._clock.now())
+            except Refused as refused:
+                _log.error("what a host told was refused", reason=refused.message)
+
+    async def _carry_out(self, action: Action) -> None:
+        match action:
+            case LookEverywhere():
+                for process in self._running.values():
+                    assert process.stdin is not None
+                    if process.stdin.is_closing():
+                        continue  # it lists all again when it is back
+                    process.stdin.write(f"look {action.uuid}\n".encode())
+            case RecordHost():
+                machine, host = action.machine, action.host
+                await asyncio.wrap_future(self._plane.record_hosts({machine.key: host}))
+                _log.info("a machine has moved", machine=machine.name, host=host, was=machine.host)
+            case RaiseUnforeseen():
+                name = action.machine.name
+                _log.warning("a machine has crashed", machine=name, why=action.why)
+                request = planner.Request(
+                    event_type=EventType.REBOOT,
+                    machines=(name,),
+                    source=EventSource.PLATFORM,
+                    description=DESCRIPTION,
+                    no_notice=True,
+                    requested_by=BY,
+                )
+                await asyncio.wrap_future(self._plane.request(request))
+            case observations.Remark():
+                _log.info(action.message, host=action.host, names=action.names)
+
+
+async def _end(process: Process) -> None:
+    """Wait for the end of a program; kill one that does not end by itself now."""
+    assert process.stdin is not None
+    process.stdin.close()  # it ends then, if it can
+    try:
+        async with asyncio.timeout(END_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -1,0 +1,380 @@
+"""The fleet in step with its hosts: programs that speak the lines of the real one."""
+
+import asyncio
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import NOW, mint
+from control import told_host
+from control.conftest import Counting, House, done
+from forewarn.clock import ManualClock
+from forewarn.control import fleet_sync
+from forewarn.control.fleet_sync import PAUSES, SILENT_SECONDS, FleetSync
+from forewarn.control.plane import Plane
+from forewarn.control.writer import InlineWriter
+from forewarn.maintenance import fleet
+from forewarn.maintenance.alerts import AlertKind
+from forewarn.maintenance.model import Machine, StartCause
+from forewarn.maintenance.observations import LOOK_AGAIN, LOST_AFTER
+from forewarn.vocabulary import EventStatus, EventType
+
+G = [f"00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
+PATIENCE = 30.0
+"""Seconds for what a program does by itself: it starts, it speaks, it ends."""
+
+
+MOMENT = timedelta(milliseconds=1)
+
+
+async def settle(turns: int = 200) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+class Host:
+    """One run of a host's program."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def says(self, line: dict[str, Any] | str) -> None:
+        text = line if isinstance(line, str) else json.dumps(line)
+        self._writer.write(f"{text}\n".encode())
+        await self._writer.drain()
+
+    async def lists(self, *domains: dict[str, Any]) -> None:
+        await self.says({"domains": domains})
+
+    async def hears(self) -> str:
+        async with asyncio.timeout(PATIENCE):
+            return (await self._reader.readline()).decode().strip()
+
+    async def dies(self) -> None:
+        self._writer.close()
+
+
+class Hosts:
+    """The two hosts h0 and h1, and what watches them."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.real = ManualClock(NOW)
+        self._came: dict[str, asyncio.Queue[Host]] = {"h0": asyncio.Queue(), "h1": asyncio.Queue()}
+        self._writers: list[asyncio.StreamWriter] = []
+        self.sync: FleetSync
+
+    @asynccontextmanager
+    async def watched(
+        self, plane: Plane | None = None, **others: tuple[str, ...]
+    ) -> AsyncIterator[None]:
+        with tempfile.TemporaryDirectory(prefix="fw-") as folder:
+            place = str(Path(folder) / "told")
+            server = await asyncio.start_unix_server(self._accept, place)
+            programs = {
+                host: (sys.executable, "-I", told_host.__file__, place, host) for host in self._came
+            }
+            programs |= others
+            plane = plane or self.house.plane
+            self.sync = FleetSync(plane, self.house.clock, self.real, programs, {"A": "b"})
+            with self.house.store.read() as reading:
+                machines, live = reading.machines(), reading.live_operations()
+            self.sync.fill(machines.values(), live.values())
+            self.house.feed.subscribe(self.sync.learn)
+            running = asyncio.create_task(self.sync.run())
+            try:
+                yield
+                assert not running.done()
+            finally:
+                self.sync.stop()
+                async with asyncio.timeout(PATIENCE):
+                    await running
+                server.close()
+                for writer in self._writers:
+                    writer.close()
+                    with contextlib.suppress(OSError):
+                        await writer.wait_closed()
+
+    async def run_of(self, host: str) -> Host:
+        """Return the next run of a host's program."""
+        async with asyncio.timeout(PATIENCE):
+            return await self._came[host].get()
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not holds():
+                await settle(1)
+
+    def came(self, host: str) -> int:
+        """Return how many runs of a host's program nobody has asked for."""
+        return self._came[host].qsize()
+
+    async def lost(self, host: str) -> None:
+        """Wait until a host is an alert, for as long as that takes by the service's clock."""
+
+        def is_told() -> bool:
+            self.house.clock.advance(timedelta(seconds=1))
+            return (AlertKind.HOST_LOST, f"host {host}") in self.alerts()
+
+        await self.until(is_told)
+
+    def saw(self, *hosts: str) -> bool:
+        """Tell whether the lists of hosts were taken."""
+        later = self.house.clock.now() + LOST_AFTER
+        found = self.sync._observed.alerts(self.sync._fleet, later)
+        return not {f"host {host}" for host in hosts} & {alert.about for alert in found}
+
+    def machine(self, n: int) -> Machine:
+        with self.house.store.read() as reading:
+            return reading.machines()[f"g{n}"]
+
+    def operations(self) -> list[Any]:
+        with self.house.store.read() as reading:
+            return [*reading.live_operations().values()]
+
+    def alerts(self) -> list[tuple[AlertKind, str]]:
+        return [(alert.kind, alert.about) for alert in self.sync.alerts()]
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        host = (await reader.readline()).decode().strip()
+        self._came[host].put_nowait(Host(reader, writer))
+
+
+@pytest.fixture
+def hosts(house: House) -> Hosts:
+    machines = tuple(
+        fleet.NamedMachine(name=f"g{n}", vm_id=vm_id, host=f"h{n % 2}", update_domain=0)
+        for n, vm_id in enumerate(G)
+    )
+    group = fleet.AvailabilitySet(name="guests", machines=machines)
+    done(house.plane.apply_fleet(fleet.Fleet(availability_set=(group,))))
+    return Hosts(house)
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await story()
+
+    asyncio.run(run())
+
+
+def domain(n: int, state: str = "running", reason: str = "", **more: Any) -> dict[str, Any]:
+    return {"uuid": G[n], "name": f"g{n}", "state": state, "reason": reason, **more}
+
+
+def event(kind: str, detail: str, found: dict[str, Any]) -> dict[str, Any]:
+    return {"event": kind, "detail": detail, "domain": found}
+
+
+FAILED = event("STOPPED", "FAILED", domain(0, "off", "failed"))
+
+
+def test_a_machine_that_moves_has_its_new_host_in_the_fleet(hosts: Hosts) -> None:
+    async def story() -> None:
+        async with hosts.watched():
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h0.lists(domain(0))
+            await h1.lists(domain(1))
+            await h1.says(event("RESUMED", "1", domain(0)))
+            await h0.says(event("STOPPED", "MIGRATED", domain(0, "off", "migrated")))
+            await hosts.until(lambda: hosts.machine(0).host == "h1")
+            assert hosts.machine(1).host == "h1"
+            # One that the fleet learns of later is watched as well.
+            vm_id = "00000000-0000-4000-8000-0000000000ff"
+            late = fleet.StandaloneMachine(name="g7", vm_id=vm_id, host="h9")
+            done(hosts.house.plane.apply_fleet(fleet.Fleet(machine=(late,))))
+            await h0.says(event("STARTED", "0", {"uuid": vm_id, "name": "x", "state": "running"}))
+            await hosts.until(lambda: hosts.machine(7).host == "h0")
+
+    play(story)
+
+
+def test_a_crash_is_an_unforeseen_reboot_of_that_machine(hosts: Hosts) -> None:
+    async def story() -> None:
+        async with hosts.watched():
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h0.lists(domain(0), domain(2))
+            await h1.lists(domain(1))
+            await h0.says(FAILED)
+            for host in (h0, h1):
+                assert await host.hears() == f"look {G[0]}"
+            assert not hosts.operations()
+            await h1.says({"domain": domain(0, "gone")})
+            await h0.says({"domain": domain(0, "off", "failed", migrating=False)})
+            await hosts.until(hosts.operations)
+            (operation,) = hosts.operations()
+            assert (operation.event_type, operation.machines) == (EventType.REBOOT, ("g0",))
+            assert operation.status is EventStatus.STARTED
+            assert operation.start_cause is StartCause.NO_NOTICE
+            assert operation.description == fleet_sync.DESCRIPTION
+            # What it does to the machine is not a crash.
+            await h0.says(event("STARTED", "0", domain(0)))
+            await h0.says(FAILED)
+            await h0.says(event("STARTED", "0", domain(2)))
+            await h0.says(event("STOPPED", "FAILED", domain(2, "off", "failed")))
+            assert await h0.hears() == f"look {G[2]}"
+
+    play(story)
+
+
+def test_a_crash_under_an_operation_is_the_operations_until_that_is_over(hosts: Hosts) -> None:
+    async def story() -> None:
+        hosts.house.ask(EventType.REBOOT, "g0", no_notice=True)
+        async with hosts.watched():
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h0.lists(domain(0), domain(2))
+            await h1.lists()
+            await h0.says(FAILED)
+            await h0.says(event("STOPPED", "FAILED", domain(2, "off", "failed")))
+            assert await h0.hears() == f"look {G[2]}"
+
+    play(story)
+
+
+def test_a_program_that_dies_is_started_again_after_growing_pauses(hosts: Hosts) -> None:
+    async def story() -> None:
+        async with hosts.watched():
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h1.lists(domain(1))
+            pause, longest = PAUSES
+            for _ in range(3):
+                await h0.lists(domain(0))
+                await hosts.until(lambda: hosts.saw("h0", "h1"))
+                await h0.says({"error": "end of file"})
+                await h0.dies()
+                await hosts.lost("h0")
+                assert "end of file" in hosts.sync.alerts()[0].message
+                hosts.real.advance(timedelta(seconds=pause) - MOMENT)
+                await settle()
+                assert hosts.came("h0") == 0
+                hosts.real.advance(MOMENT)
+                h0 = await hosts.run_of("h0")
+                pause = min(2 * pause, longest)
+            # It went while nobody watched, to a host that told of it too early.
+            await h1.says(event("STARTED", "1", domain(0, "handover")))
+            await h0.lists(domain(0, "off", "migrated"))
+            await hosts.until(lambda: hosts.saw("h0"))
+            await h1.says(event("RESUMED", "1", domain(0)))
+            await hosts.until(lambda: hosts.machine(0).host == "h1")
+            assert hosts.alerts() == []
+
+    play(story)
+
+
+def test_a_program_that_says_nothing_is_killed(hosts: Hosts) -> None:
+    async def story() -> None:
+        async with hosts.watched():
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h0.lists(domain(0))
+            await h1.lists(domain(1))
+            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            hosts.real.advance(timedelta(seconds=SILENT_SECONDS) - MOMENT)
+            await h1.says({"alive": True})
+            # The answer shows that the line before was read.
+            await h1.says(FAILED | {"domain": domain(1, "off", "failed")})
+            assert await h1.hears() == f"look {G[1]}"
+            hosts.real.advance(MOMENT)
+            assert await h0.hears() == f"look {G[1]}"
+            assert await h0.hears() == ""
+            await hosts.lost("h0")
+            assert [about for kind, about in hosts.alerts() if kind is AlertKind.HOST_LOST] == [
+                "host h0"
+            ]
+
+    play(story)
+
+
+@pytest.mark.parametrize("line", ["nonsense", "[]", '{"domains": 1}', '{"domain": {}}'])
+def test_a_line_that_cannot_be_read_is_a_lost_host_and_no_more(hosts: Hosts, line: str) -> None:
+    async def story() -> None:
+        async with hosts.watched():
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h0.lists(domain(0))
+            await h1.lists(domain(1))
+            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            await h0.says(line)
+            assert await h0.hears() == ""
+            await hosts.lost("h0")
+
+    play(story)
+
+
+def test_a_program_that_cannot_be_run_is_a_lost_host_and_no_more(hosts: Hosts) -> None:
+    async def story() -> None:
+        async with hosts.watched(h0=("/nonexistent/python",)):
+            h1 = await hosts.run_of("h1")
+            await h1.lists(domain(1))
+            await hosts.lost("h0")
+            assert "/nonexistent/python" in hosts.sync.alerts()[0].message
+
+    play(story)
+
+
+def test_a_crash_waits_for_a_store_that_is_away(hosts: Hosts) -> None:
+    async def story() -> None:
+        store = Counting(hosts.house.store)
+        plane = Plane(InlineWriter(store, hosts.house.clock, hosts.house.feed), mint("d"))
+        async with hosts.watched(plane):
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h0.lists(domain(0))
+            await h1.lists(domain(1))
+            await h0.says(FAILED)
+            store.away = True
+            for again in (False, True):
+                if again:
+                    await settle()
+                    store.away = False
+                    hosts.house.clock.advance(LOOK_AGAIN)
+                    hosts.real.advance(timedelta(seconds=1))
+                for host, state in ((h0, "off"), (h1, "gone")):
+                    assert await host.hears() == f"look {G[0]}"
+                    await host.says({"domain": domain(0, state)})
+                recorded = hosts.operations if again else lambda: store.refused
+                await hosts.until(recorded)
+            (operation,) = hosts.operations()
+            assert operation.machines == ("g0",)
+            assert store.refused == 1
+
+    play(story)
+
+
+def test_what_the_plane_refuses_is_left_out(hosts: Hosts) -> None:
+    async def story() -> None:
+        async with hosts.watched():
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h0.lists(domain(0), domain(2))
+            await h1.lists(domain(1))
+            await h0.says(FAILED)
+            assert await h0.hears()
+            # It leaves the fleet, and this is not told.
+            hosts.house.feed._listeners.remove(hosts.sync.learn)
+            done(hosts.house.plane.remove_machines(["g0"]))
+            await h1.says({"domain": domain(0, "gone")})
+            await h0.says({"domain": domain(0, "off", "failed")})
+            await h0.says(event("STOPPED", "FAILED", domain(2, "off", "failed")))
+            assert await h0.hears() == f"look {G[2]}"
+            assert not hosts.operations()
+
+    play(story)
+
+
+def test_without_hosts_nothing_is_run(house: House) -> None:
+    async def story() -> None:
+        sync = FleetSync(house.plane, house.clock, house.clock, {}, {})
+        running = asyncio.create_task(sync.run())
+        await settle()
+        assert sync.alerts() == []
+        sync.stop()
+        await asyncio.wait_for(running, PATIENCE)
+
+    play(story)
