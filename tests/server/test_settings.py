@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import inspect
 
 from forewarn import settings as files
+from forewarn.connectors.libvirt.settings import LibvirtHost
 from forewarn.maintenance.model import Enablement, Policy
 from forewarn.server import settings
 from forewarn.server.guest.limits import Limits
@@ -102,6 +104,59 @@ def test_a_mistake_in_the_file_is_refused_with_its_place_and_what_to_write(
     told = refusal(tmp_path, text, home)
     assert told.startswith(f"/forewarn.toml: {place}: " if place else "/forewarn.toml: ")
     assert fact in told
+
+
+@pytest.mark.parametrize(
+    ("host", "place", "fact"),
+    [
+        ("name = 'h1'", "host[0]", "`uri`"),
+        ("name = ''\nuri = 'qemu:///system'", "host[0].name", ">= 1"),
+        ("name = 'h\\u001b'\nuri = 'qemu:///system'".replace("'", '"'), "host[0].name", "printed"),
+        ("name = 'h1'\nuri = 'h1'", "host[0].uri", "qemu+ssh://"),
+        ("name = 'h1'\nuri = 'qemu+ssh://[h1/system'", "host[0].uri", "invalid URI"),
+        ("name = 'h1'\nuri = 'qemu+ssh://h1:x/system'", "host[0].uri", "invalid URI"),
+        ("name = 'h1'\nuri = 'qemu:///system'\nmigrate_uri = 'h1'", "host[0].migrate_uri", "tcp:"),
+        ("name = 'h1'\nuri = 'qemu:///system'\nreboot = 'x'", "host[0].reboot", "`array`"),
+    ],
+)
+def test_a_host_that_libvirt_could_not_open_is_refused(
+    tmp_path: Path, home: dict[str, str], host: str, place: str, fact: str
+) -> None:
+    told = refusal(tmp_path, f"[[connector.libvirt.host]]\n{host}", home)
+    assert told.startswith(f"/forewarn.toml: connector.libvirt.{place}: ")
+    assert fact in told
+
+
+@pytest.mark.parametrize("twice", ["name", "uri"])
+def test_two_hosts_of_one_name_or_uri_are_refused(
+    tmp_path: Path, home: dict[str, str], twice: str
+) -> None:
+    one = {"name": "h1", "uri": "qemu+ssh://h1/system"}
+    other = {"name": "h2", "uri": "qemu+ssh://h2/system", twice: one[twice]}
+    tables = [
+        "[[connector.libvirt.host]]\n" + "\n".join(f"{key} = '{each[key]}'" for key in each)
+        for each in (one, other)
+    ]
+    told = refusal(tmp_path, "\n".join(tables), home)
+    assert told.startswith("/forewarn.toml: connector.libvirt.host: ")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ({"uri": "qemu:///system"}, ["cat"]),
+        ({"uri": "qemu+unix:///session?socket=/run/x"}, ["cat"]),
+        ({"uri": "qemu+ssh://root@h1:2222/system"}, ["ssh", "-p", "2222", "root@h1", "cat"]),
+        ({"uri": "qemu+tls://h1/system"}, []),
+        ({"uri": "qemu+tls://h1/system", "boot_id": ("boot-id", "h1")}, ["boot-id", "h1"]),
+    ],
+)
+def test_a_boot_id_is_asked_for_by_ssh_or_by_a_command(
+    host: dict[str, Any], expected: list[str]
+) -> None:
+    command = LibvirtHost(name="h1", **host).boot_id_command
+    assert [word for word in expected if word not in command] == []
+    assert command[:1] == tuple(expected[:1])
 
 
 @pytest.mark.parametrize(
@@ -259,7 +314,8 @@ def test_every_setting_has_its_heading_and_its_default_in_the_reference() -> Non
     assert headings == [f"`{path}`" for path in known]
     for path, default in known.items():
         section = text.split(f"### `{path}`\n")[1].split("\n#")[0]
-        assert f"Default: `{shown(default)}`" in section, path
+        required = default is inspect.NODEFAULT
+        assert ("Required." if required else f"Default: `{shown(default)}`") in section, path
 
 
 def shown(default: Any) -> str:

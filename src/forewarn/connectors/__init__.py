@@ -4,6 +4,7 @@
     simulated     touches nothing; a task lasts as long as the settings say
     command       the operator's program, once a machine or once an operation
     command_settings  its settings, which load without the server extra
+    libvirt       hosts under libvirt: a program of ours, once a machine
     task_process  one program's run as files: begun, alive, result
     libvirt_domains  the program that reads libvirt's domains and writes their tags
     runner        the program around one run, which outlives the service; imports nothing of ours

@@ -6,6 +6,7 @@ is the outcome. docs/guides/connectors.md is the contract. Each run has a runner
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 from collections.abc import Collection, Coroutine, Mapping
@@ -133,6 +134,29 @@ class CommandConnector:
         """Refuse: there is no program for hosts."""
         return Outcome(succeeded=False, message=f"no command reboots host {host}")
 
+    @property
+    def _max_runs(self) -> int:
+        """How often the program is run until it leaves a final result."""
+        return 1
+
+    def _is_final(self, left: RunResult | RunTrace) -> bool:
+        """Return whether a run's result is the subject's: whatever an operator's program leaves."""
+        return isinstance(left, RunResult)
+
+    def _spoken(self, ended: RunResult) -> str:
+        """Return in words how the program ended; "" where its own words say enough."""
+        return task_process.spoken(ended, self._limits)
+
+    async def _more(self, earlier: TaskRun | None) -> dict[str, Any]:
+        """Return what the program is told besides the task."""
+        del earlier
+        return {}
+
+    def _room(self, task: Task, subject: str) -> contextlib.AbstractAsyncContextManager[object]:
+        """Return what holds a run's place among those that are under way at once."""
+        del task, subject
+        return self._slots
+
     async def _earlier(self, task: Task) -> dict[str, list[TaskRun]]:
         """Return the runs that there are of each subject, the latest first.
 
@@ -149,19 +173,24 @@ class CommandConnector:
 
     async def _perform(self, task: Task, subject: str, earlier: list[TaskRun]) -> Outcome | None:
         """Return how a subject's run ended; None if its runner was lost."""
-        left, _ = await self._settled(earlier)
+        left, lost = await self._settled(earlier)
         if isinstance(left, RunResult):
             return self._outcome(left)
-        async with self._slots:
-            try:
-                run = await self._begin(task, subject, self._settings.program, self._limits)
-            except (OSError, ValueError) as error:
-                return Outcome(succeeded=False, message=f"could not start the program: {error}")
-            left = await self._runs.end(run)
+        program = self._settings.program
+        async with self._room(task, subject):
+            for _ in range(self._max_runs):
+                try:
+                    run = await self._begin(task, subject, program, earlier=lost)
+                except (OSError, ValueError) as error:
+                    return Outcome(succeeded=False, message=f"could not start the program: {error}")
+                left, lost = await self._runs.end(run), run
+                if left is RunTrace.NOTHING or self._is_final(left):
+                    break
         if isinstance(left, RunResult):
-            return self._outcome(left)
+            return self._outcome(left) if self._is_final(left) else None
         if left is RunTrace.NOTHING:
-            why = await asyncio.to_thread(self._runs.trouble, run) or "its runner was killed"
+            assert lost is not None, "only a run leaves nothing"
+            why = await asyncio.to_thread(self._runs.trouble, lost) or "its runner was killed"
             return Outcome(succeeded=False, message=f"could not start the program: {why}")
         _log.error("a program's runner was lost", operation=task.operation, subject=subject)
         return None
@@ -188,7 +217,7 @@ class CommandConnector:
         argv = self._settings.check_command
         async with self._slots:
             try:
-                check = await self._begin(task, lost.subject, argv, limits, check=True)
+                check = await self._begin(task, lost.subject, argv, check=limits)
             except (OSError, ValueError) as error:
                 _log.error("the check command cannot be run", reason=str(error))
                 return RunTrace.BEGUN
@@ -216,9 +245,9 @@ class CommandConnector:
         lost = None
         for run in earlier:
             left = await self._runs.end(run)
-            if isinstance(left, RunResult):
+            if isinstance(left, RunResult) and self._is_final(left):
                 return left, run
-            if left is RunTrace.BEGUN and lost is None:
+            if left is not RunTrace.NOTHING and lost is None:
                 lost = run
         return (RunTrace.BEGUN if lost else RunTrace.NOTHING), lost
 
@@ -227,29 +256,30 @@ class CommandConnector:
         task: Task,
         subject: str,
         argv: tuple[str, ...],
-        limits: RunLimits,
         *,
-        check: bool = False,
+        earlier: TaskRun | None = None,
+        check: RunLimits | None = None,
     ) -> TaskRun:
         found = shutil.which(argv[0], path=self._environment.get("PATH"))
         if found is None:
             message = f"no executable program {argv[0]}"
             raise FileNotFoundError(message)
         order = _order(task, subject)
+        told = order | await self._more(earlier)
         return await asyncio.to_thread(
             self._runs.begin,
             task,
             subject,
             (found, *argv[1:]),
-            stdin=msgspec.json.encode(order),
+            stdin=msgspec.json.encode(told),
             environment=self._environment | _variables(order),
-            limits=limits,
-            check=check,
+            limits=check or self._limits,
+            check=check is not None,
         )
 
     def _outcome(self, ended: RunResult) -> Outcome:
         said, complaint = _said(ended.out)
-        how = task_process.spoken(ended, self._limits)
+        how = self._spoken(ended)
         words = "; ".join(filter(None, (said.message or _text(ended.err), complaint)))
         message = f"{how}: {words}".strip(": ")
         return Outcome(succeeded=ended.succeeded, message=message, hosts=said.hosts)

@@ -23,6 +23,7 @@ import structlog
 from forewarn.clock import Clock, ScaledClock, SystemClock
 from forewarn.connectors import libvirt_domains
 from forewarn.connectors.command import CommandConnector, CommandUnusable, passed_on
+from forewarn.connectors.libvirt.connector import LibvirtConnector, require_libvirt
 from forewarn.connectors.port import Connector
 from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.changefeed import Changefeed
@@ -309,6 +310,11 @@ def connector_of(
         CommandUnusable: The operator's program cannot be used; one line says why.
     """
     connector = settings.connector
+    state = Path(connector.command.state)
+    if connector.kind == "libvirt":
+        made = LibvirtConnector(connector.libvirt, state, environment, os.name)
+        require_libvirt(connector.libvirt, environment)
+        return made
     if connector.kind == "command":
         for name in ("program", "check_command"):
             # What is wrong would show only when the first machine is waiting for it.
@@ -317,7 +323,6 @@ def connector_of(
                 where = f"connector.command.{name}"
                 message = f"{where}: there is no program {argv[0]}, or it may not be executed"
                 raise CommandUnusable(message)
-        state = Path(connector.command.state)
         return CommandConnector(connector.command, state, environment, os.name)
     durations = {
         kind: timedelta(seconds=getattr(connector.simulated, f"{kind.lower()}_seconds"))

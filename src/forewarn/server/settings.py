@@ -14,6 +14,7 @@ import msgspec
 
 from forewarn import settings
 from forewarn.connectors.command_settings import CommandConnectorSettings
+from forewarn.connectors.libvirt.settings import LibvirtSettings
 from forewarn.maintenance.model import Enablement, Policy, Queueing
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
@@ -182,13 +183,15 @@ class SimulatedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class ConnectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The connector, which carries maintenance out."""
 
-    kind: Literal["simulated", "command"] = "simulated"
-    """`simulated` touches nothing, so that a new installation restarts no machine. `command` runs
-    your program ([guides/connectors.md](../guides/connectors.md))."""
+    kind: Literal["simulated", "libvirt", "command"] = "simulated"
+    """`simulated` touches nothing, so that a new installation restarts no machine. `libvirt` acts
+    on hosts under libvirt; `command` runs your program
+    ([guides/connectors.md](../guides/connectors.md))."""
     on_unknown: Literal["ask", "repeat", "fail"] = "ask"
     """What to do with a task whose outcome is unknown after a restart: ask an operator, repeat it,
     or fail it. By default ask: a second reboot is worse than a wait."""
     simulated: SimulatedSettings = SimulatedSettings()
+    libvirt: LibvirtSettings = LibvirtSettings()
     command: CommandConnectorSettings = CommandConnectorSettings()
 
 

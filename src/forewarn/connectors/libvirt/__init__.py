@@ -1,0 +1,18 @@
+"""Virtual machines under libvirt: the connector, and the program that it runs for each machine.
+
+In the service:
+
+    settings      `[connector.libvirt]`, which loads without the server extra
+    connector     runs the program as `command` runs the operator's, and asks the hosts how they are
+
+In the program, a process of its own (`python -I __main__.py`), perhaps of another Python: these
+import the standard library, each other, and the library `libvirt`, and nothing else of ours.
+
+    facts         what the program is told and what it sees: values
+    decide        from what is seen to the next step; pure
+    hypervisor    the connections to the hosts: what is there, and the steps
+    carry_out     look, decide, do, until it is over
+    survey        what the hosts are like: memory, guests, what keeps a guest from moving
+
+So the service never loads the C library, and a call that hangs is killed with its process.
+"""

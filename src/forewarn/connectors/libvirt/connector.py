@@ -1,0 +1,213 @@
+"""Runs this folder's program for each machine, as `command` runs the operator's.
+
+The program goes on from whatever state it finds, and fences itself by a marker in the machine's
+metadata. So one that was killed or has crashed is run again at once, and a check is exact.
+"""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from forewarn.connectors.command import CommandConnector, CommandUnusable
+from forewarn.connectors.command_settings import CommandConnectorSettings
+from forewarn.connectors.libvirt.settings import LibvirtSettings
+from forewarn.connectors.port import HostFacts, Outcome, Task
+from forewarn.connectors.task_process import RunResult, RunTrace, TaskRun
+
+PROGRAM: Final = str(Path(__file__).parent / "__main__.py")
+
+FAILED: Final = 10
+UNKNOWN: Final = 11
+"""The program's exit statuses; `program` has them too, for it imports nothing of the service."""
+
+MAX_RUNS: Final = 4
+"""How often it is run within one attempt until one run comes to an end: what kills four of them in
+a row is not over by the fifth."""
+
+GRACE_SECONDS: Final = 60.0
+"""How long the program may take to cancel a migration and to leave the machine running, once its
+time limit has passed."""
+
+SURVEY_SECONDS: Final = 60.0
+"""How long a survey may take: more than the program gives the slowest host."""
+
+REBOOT_SECONDS: Final = 120.0
+"""How long a host's reboot command may take."""
+
+PROBE_SECONDS: Final = 60.0
+"""How long a Python may take to import libvirt: a tenth of a second, and more on a busy machine."""
+
+MAX_SAID: Final = 300
+"""The most characters that are quoted of a command's last words."""
+
+
+class LibvirtConnector(CommandConnector):
+    """Carries maintenance out on hosts under libvirt.
+
+    Raises:
+        CommandUnusable: This system is not POSIX, or the settings name no host or no Python that
+            could run the program.
+    """
+
+    def __init__(
+        self,
+        settings: LibvirtSettings,
+        state: Path,
+        environment: Mapping[str, str],
+        os_name: str = os.name,
+    ) -> None:
+        if not settings.host:
+            raise CommandUnusable("connector.libvirt.host is empty: add [[connector.libvirt.host]]")
+        python = settings.python or sys.executable
+        program = (python, "-I", PROGRAM)
+        command = CommandConnectorSettings(
+            program=(*program, "carry-out"),
+            check_command=(*program, "check"),
+            time_limit_seconds=settings.time_limit_seconds,
+            grace_seconds=GRACE_SECONDS,
+            at_once=settings.at_once,
+        )
+        super().__init__(command, state, environment, os_name)
+        self._python = program
+        self._hosts = settings
+        self._told = told(settings)
+        self._rooms = {
+            host.name: asyncio.Semaphore(settings.at_once_per_host) for host in settings.host
+        }
+
+    async def survey(self) -> dict[str, HostFacts]:
+        """Ask all hosts for their state; all say why where the program itself fails."""
+        order = msgspec.json.encode(self._told)
+        status, out, err = await self._call((*self._python, "survey"), SURVEY_SECONDS, order)
+        if status == 0:
+            return msgspec.json.decode(out, type=dict[str, HostFacts])
+        why = f"the survey failed: {_last_words(err) or f'exit status {status}'}"
+        return {
+            host.name: HostFacts(
+                answers=False, why=why, target=host.targets, can_reboot=bool(host.reboot)
+            )
+            for host in self._hosts.host
+        }
+
+    async def reboot_host(self, host: str) -> Outcome:
+        """Run the host's own reboot command."""
+        known = next((each for each in self._hosts.host if each.name == host), None)
+        if known is None or not known.reboot:
+            message = f"no command to reboot {host}: set reboot in its [[connector.libvirt.host]]"
+            return Outcome(succeeded=False, message=message)
+        status, _, err = await self._call(known.reboot, REBOOT_SECONDS)
+        said = _last_words(err)
+        if status != 0:
+            said = f"exit status {status}: {said}".strip(": ")
+        return Outcome(succeeded=status == 0, message=said)
+
+    async def _call(
+        self, argv: tuple[str, ...], seconds: float, stdin: bytes = b""
+    ) -> tuple[int, bytes, bytes]:
+        """Run a command; return its exit status, -1 if it could not be run or took too long."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return -1, b"", str(error).encode()
+        try:
+            async with asyncio.timeout(seconds):
+                out, err = await process.communicate(stdin)
+        except TimeoutError:
+            return -1, b"", f"no answer in {seconds:g} s".encode()
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        return process.returncode or 0, out, err
+
+    @property
+    def _max_runs(self) -> int:
+        return MAX_RUNS
+
+    def _is_final(self, left: RunResult | RunTrace) -> bool:
+        """Return whether the program came to an end of its own, and knew how it was."""
+        return isinstance(left, RunResult) and (
+            left.kind == "refused" or (left.kind == "exit" and left.number in {0, FAILED})
+        )
+
+    def _spoken(self, ended: RunResult) -> str:
+        said = ended.kind == "exit" and ended.number == FAILED and ended.stage == 0
+        return "" if said else super()._spoken(ended)
+
+    async def _more(self, earlier: TaskRun | None) -> dict[str, Any]:
+        """Add the settings, and whether an earlier run may have begun, or has used its time up."""
+        left = None if earlier is None else await self._runs.end(earlier)
+        stopping = isinstance(left, RunResult) and left.stage > 0
+        return {"libvirt": self._told, "again": earlier is not None, "stopping": stopping}
+
+    @contextlib.asynccontextmanager
+    async def _place(self, task: Task, subject: str) -> AsyncIterator[None]:
+        if task.host_boot_id:
+            # It waits for its host, which waits for the others: a place would never be free.
+            yield
+            return
+        host = task.hosts[task.machines.index(subject)] if subject in task.machines else ""
+        async with contextlib.AsyncExitStack() as stack:
+            # Always in one order, and the places of all hosts last: so nobody waits in a circle.
+            for name in sorted({host, task.to_host} & self._rooms.keys()):
+                await stack.enter_async_context(self._rooms[name])
+            await stack.enter_async_context(self._slots)
+            yield
+
+    def _room(self, task: Task, subject: str) -> contextlib.AbstractAsyncContextManager[object]:
+        return self._place(task, subject)
+
+
+def told(settings: LibvirtSettings) -> dict[str, Any]:
+    """Return the settings as the program is told them."""
+    builtins: dict[str, Any] = msgspec.to_builtins(settings)
+    builtins["hosts"] = [
+        {**each, "boot_id": host.boot_id_command}
+        for each, host in zip(builtins.pop("host"), settings.host, strict=True)
+    ]
+    return builtins
+
+
+def require_libvirt(settings: LibvirtSettings, environment: Mapping[str, str]) -> None:
+    """Refuse a Python without libvirt, before the first machine waits for it.
+
+    Raises:
+        CommandUnusable: It cannot be run, or has no module `libvirt`; one line says what to do.
+    """
+    python = settings.python or sys.executable
+    hint = "pip install 'forewarn[libvirt]', or set python to one that has it"
+    where = f"connector.libvirt.python: {python}"
+    try:
+        probed = subprocess.run(  # noqa: S603 - from the settings, without a shell
+            (python, "-I", PROGRAM, "probe"),
+            capture_output=True,
+            check=False,
+            env=environment,
+            timeout=PROBE_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CommandUnusable(f"{where} cannot be run: {error}") from error
+    if probed.returncode != 0:
+        raise CommandUnusable(
+            f"{where} has no module libvirt ({_last_words(probed.stderr)}): {hint}"
+        )
+
+
+def _last_words(err: bytes) -> str:
+    lines = err.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][-MAX_SAID:] if lines else ""

@@ -1,0 +1,669 @@
+"""From what is seen of a machine on all hosts to the next step. Pure: values in, a step out.
+
+The program looks, does one step, and looks again, until a step ends it. So it needs no memory of
+its own to go on where an earlier run was killed: what that run did is in the state of the domain
+and in the marker. The tables name each pair of state and phase; a pair that is in none of them
+fails and touches nothing.
+
+The rules that hold in every table:
+
+- A marker of a later attempt, or of a later operation: somebody else has taken over. Stop.
+- A machine that is active on two hosts without a job is left alone: one of them is the wrong one.
+- A machine is shut down for a move only while a target answers, has memory and is free of
+  definitions of it; it is started again where it was as soon as that is not so any more.
+- Who gives up leaves the machine running: resumed, or started.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from forewarn.connectors.libvirt.facts import (
+    Act,
+    DomainSight,
+    HostSight,
+    Marker,
+    MarkerPhase,
+    MoveBy,
+    Order,
+    State,
+    renewed,
+)
+
+LOOK_AGAIN_SECONDS = 0.5
+"""How long to wait before the next look where nothing tells that something has changed."""
+
+PRESS_EVERY_SECONDS = 8.0
+"""How long to wait before the power button is pressed again: a press while the guest boots is
+lost."""
+
+RETRY_EVERY_SECONDS = 2.0
+"""How long to wait after a step that failed, before it is tried again."""
+
+JOB_IN_THE_WAY = 68
+"""libvirt's code for a step that waited 30 s for another job, and gave up."""
+
+
+class Do(StrEnum):
+    """What a step does; the last four end it."""
+
+    MARK = "mark"
+    """Write the marker of the step to the machine on the step's host."""
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    SYNC_TIME = "sync time"
+    """Set the guest's clock by its agent, if it has one."""
+    PRESS = "press"
+    """Ask the guest to shut down: by its agent, or by its power button."""
+    POWER_OFF = "power off"
+    START = "start"
+    """Start from the definition, never from a saved state."""
+    MIGRATE = "migrate"
+    """Move it live to the target."""
+    MOVE_DEFINITION = "move definition"
+    """Move a machine that is off to the target."""
+    ABORT = "abort"
+    """Cancel the migration that is under way."""
+    DELETE_DISKS = "delete disks"
+    UNDEFINE = "undefine"
+    WAIT = "wait"
+    """Look again later: what is under way ends by itself."""
+    ASK_AGAIN = "ask again"
+    """Look again later, but not for ever: what has to be known cannot be told now."""
+    DONE = "done"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+    """Nobody can tell: a host that matters does not answer."""
+    FENCED = "fenced"
+    """A later attempt has taken over."""
+
+
+ENDS = frozenset({Do.DONE, Do.FAIL, Do.UNKNOWN, Do.FENCED})
+
+LOOKS = ENDS | {Do.WAIT, Do.ASK_AGAIN}
+"""The steps that change nothing."""
+
+TRIES: Mapping[Do, int] = {Do.RESUME: 30, Do.START: 10}
+"""How often a step may fail before it is given up; `TRIES_ELSE` for the others. A machine that is
+paused or off is not given up soon. A migration is not repeated at all (`_stays`)."""
+
+TRIES_ELSE = 5
+
+MAX_FAILURES = 100
+"""How many failures are remembered: more than all tries together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The next thing to do."""
+
+    do: Do
+    host: str = ""
+    """Where the machine is that it is done to."""
+    target: str = ""
+    """Where it moves to."""
+    live: Marker | None = None
+    config: Marker | None = None
+    """The markers to write."""
+    seconds: float = 0.0
+    message: str = ""
+    """For the operator: why it ends, or what it waits for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A step that libvirt refused."""
+
+    do: Do
+    host: str
+    code: int
+    message: str
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """What this run of the program has done and met; times in seconds since it began."""
+
+    now: float = 0.0
+    acted: bool = False
+    """Something may have been changed."""
+    stopping: bool = False
+    """Its time is over: leave the machine running and end."""
+    paused_at: float | None = None
+    time_set: bool = False
+    disks_deleted: bool = False
+    pressed_first: float | None = None
+    pressed_last: float | None = None
+    waiting_since: float | None = None
+    """Since when it has been waiting for a host that went dark, or a copy that is handed over."""
+    failures: tuple[Failure, ...] = ()
+    started_on: str = ""
+    """Where this run started the machine again after it had shut it down to move it."""
+    marked: bool = False
+    """This run has written its marker."""
+    notes: tuple[str, ...] = ()
+    """What is worth telling at the end."""
+
+    def failed(self, do: Do) -> Failure | None:
+        """Return the latest failure of a kind of step."""
+        return next((each for each in reversed(self.failures) if each.do is do), None)
+
+
+def decide(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
+    """Return the next step, or how it ended."""
+    if not order.vm_id:
+        return Step(do=Do.FAIL, message="has no vm_id: it is not in the fleet any more")
+    if (step := _fence(order, hosts, past)) is not None:
+        return step
+    found = _found(hosts)
+    if not found:
+        return _nowhere(order, hosts, past)
+    busy = next((host for host, domain in found if domain.job), None)
+    if busy is not None:
+        return _busy(order, busy, found, past)
+    active = [(host, domain) for host, domain in found if domain.active]
+    if len(active) > 1 and not _handing_over(active):
+        return Step(do=Do.FAIL, message=_doubled(active))
+    if order.act is Act.MOVE:
+        step = _move(order, hosts, past)
+    elif len(active) > 1:
+        return _patient(order, past, _doubled(active))
+    elif order.act is Act.DELETE:
+        step = _delete(order, hosts, past)
+    else:
+        host, domain = (active or found)[0]
+        if not active and len(found) > 1:
+            names = ", ".join(host.name for host, _ in found)
+            return Step(do=Do.FAIL, message=f"is off, and defined on several hosts: {names}")
+        step = _by_table(order, host, domain, past)
+    return _tempered(step, past)
+
+
+def verdict(order: Order, hosts: tuple[HostSight, ...]) -> Step:
+    """Return what a look alone tells: DONE, FAIL for not done, WAIT for a job, else UNKNOWN."""
+    step = decide(replace(order, again=True), hosts, Past())
+    found = _found(hosts)
+    if step.do in {Do.DONE, Do.UNKNOWN, Do.ASK_AGAIN} or any(domain.job for _, domain in found):
+        return step
+    doubled = step.do is Do.FAIL and len([1 for _, domain in found if domain.active]) > 1
+    if doubled or step.do is Do.FENCED:
+        return replace(step, do=Do.UNKNOWN)
+    return Step(do=Do.FAIL, message=step.message)
+
+
+def after(past: Past, step: Step, order: Order) -> Past:
+    """Return what this run knows once it has done a step."""
+    if step.do is Do.ASK_AGAIN:
+        since = past.now if past.waiting_since is None else past.waiting_since
+        return replace(past, waiting_since=since)
+    past = replace(past, waiting_since=None, acted=past.acted or step.do not in LOOKS)
+    match step.do:
+        case Do.MARK:
+            return replace(past, marked=True)
+        case Do.SUSPEND:
+            return replace(past, paused_at=past.now)
+        case Do.SYNC_TIME:
+            return replace(past, time_set=True)
+        case Do.DELETE_DISKS:
+            return replace(past, disks_deleted=True)
+        case Do.START if order.act is Act.MOVE:
+            return replace(past, started_on=step.host)
+        case Do.PRESS:
+            first = past.now if past.pressed_first is None else past.pressed_first
+            return replace(past, pressed_first=first, pressed_last=past.now)
+    return past
+
+
+def refused(past: Past, step: Step, code: int, message: str) -> Past:
+    """Return what this run knows once libvirt has refused a step."""
+    if step.do is Do.MIGRATE and code == JOB_IN_THE_WAY:
+        return replace(past, acted=True)  # it has waited for the other job: look again
+    failure = Failure(do=step.do, host=step.host, code=code, message=message, at=past.now)
+    past = replace(past, acted=True, failures=(*past.failures, failure)[-MAX_FAILURES:])
+    if step.do is Do.PRESS:  # the time for the guest to shut down passes all the same
+        first = past.now if past.pressed_first is None else past.pressed_first
+        return replace(past, pressed_first=first, pressed_last=past.now)
+    if step.do is Do.SYNC_TIME:
+        note = f"the guest's clock was not set: {message}"
+        return replace(past, time_set=True, notes=(*past.notes, note))
+    return past
+
+
+def place(hosts: Iterable[HostSight]) -> str:
+    """Return the host that the machine runs on now, else the only one that defines it; or ""."""
+    found = _found(tuple(hosts))
+    chosen = [host.name for host, domain in found if domain.active] or [h.name for h, _ in found]
+    return chosen[0] if len(chosen) == 1 else ""
+
+
+Found = list[tuple[HostSight, DomainSight]]
+
+
+def _found(hosts: tuple[HostSight, ...]) -> Found:
+    return [(host, host.domain) for host in hosts if host.domain is not None]
+
+
+def _fence(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step | None:
+    for _, domain in _found(hosts):
+        for marker in (domain.live, domain.config):
+            if marker is None:
+                continue
+            if order.owns(marker):
+                if marker.attempt > order.attempt:
+                    message = f"attempt {marker.attempt} has taken over"
+                    return Step(do=Do.FENCED, message=message)
+            elif marker.started_at > order.started_at or (past.marked and marker == domain.marker):
+                message = f"operation {marker.operation}, which started later, has taken over"
+                return Step(do=Do.FENCED, message=message)
+    return None
+
+
+def _dark(hosts: tuple[HostSight, ...]) -> str:
+    """Return in words which hosts do not answer."""
+    return "; ".join(
+        f"host {host.name} does not answer: {host.why}" for host in hosts if not host.answers
+    )
+
+
+def _nowhere(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
+    dark = _dark(hosts)
+    if dark:
+        if order.host_boot_id and not past.stopping and (past.acted or order.again):
+            return Step(do=Do.WAIT, seconds=RETRY_EVERY_SECONDS, message="waits for its host")
+        if not past.acted and not order.again:
+            return Step(do=Do.FAIL, message=f"{dark}; nothing was touched")
+        return _patient(order, past, dark)
+    if order.act is Act.DELETE:
+        said = "" if past.acted else "it was gone already"
+        return Step(do=Do.DONE, message=said)
+    names = ", ".join(host.name for host in hosts)
+    return Step(do=Do.FAIL, message=f"no domain with the uuid {order.vm_id} on {names}")
+
+
+def _patient(order: Order, past: Past, message: str) -> Step:
+    """Wait for what only another look can tell, but not for ever."""
+    since = past.now if past.waiting_since is None else past.waiting_since
+    if past.stopping or past.now - since >= order.retry_seconds:
+        return Step(do=Do.UNKNOWN, message=message)
+    return Step(do=Do.ASK_AGAIN, seconds=RETRY_EVERY_SECONDS, message=message)
+
+
+def _busy(order: Order, host: HostSight, found: Found, past: Past) -> Step:
+    """Wait for the end of a job, which is judged then; cancel it when the time is over."""
+    if past.stopping and past.failed(Do.ABORT) is None:
+        ours = next((host for host, domain in found if order.owns(domain.marker)), None)
+        if ours is not None:
+            return Step(do=Do.ABORT, host=host.name)
+    message = f"a job is under way on {host.name}"
+    if past.stopping:
+        return Step(do=Do.UNKNOWN, message=message)
+    return Step(do=Do.WAIT, seconds=LOOK_AGAIN_SECONDS, message=message)
+
+
+def _handing_over(active: Found) -> bool:
+    return len(active) == 2 and any(domain.handed_over for _, domain in active)
+
+
+def _doubled(active: Found) -> str:
+    names = " and ".join(host.name for host, _ in active)
+    return f"is active on {names} at once: stop the wrong one by hand; neither was touched"
+
+
+def _tempered(step: Step, past: Past) -> Step:
+    """Let a step that failed wait a moment, and end it where it failed too often."""
+    failed = [each for each in past.failures if (each.do, each.host) == (step.do, step.host)]
+    if not failed or step.do in LOOKS:
+        return step
+    latest = failed[-1]
+    if len(failed) >= TRIES.get(step.do, TRIES_ELSE):
+        return Step(do=Do.FAIL, message=f"could not {step.do} on {step.host}: {latest.message}")
+    if past.now - latest.at < RETRY_EVERY_SECONDS:
+        return Step(do=Do.WAIT, seconds=LOOK_AGAIN_SECONDS, message=latest.message)
+    return step
+
+
+# Pause and reboot: what happens on one host, by tables of (state, phase).
+
+_Table = Mapping[tuple[State, MarkerPhase | None], Do]
+
+PAUSE: _Table = {
+    (State.RUNNING, None): Do.MARK,
+    (State.RUNNING, MarkerPhase.BEGUN): Do.SUSPEND,
+    (State.PAUSED, MarkerPhase.BEGUN): Do.MARK,
+    (State.PAUSED, MarkerPhase.PAUSED): Do.RESUME,
+    (State.RUNNING, MarkerPhase.PAUSED): Do.SYNC_TIME,
+    (State.RUNNING, MarkerPhase.DONE): Do.DONE,
+}
+"""Freeze. Who finds it paused by us resumes it; who finds it running after that has only to say so:
+the mark `paused` is written while it is paused, so it stands for a pause that has happened."""
+
+REBOOT: _Table = {
+    (State.RUNNING, None): Do.MARK,
+    (State.CRASHED, None): Do.MARK,
+    (State.RUNNING, MarkerPhase.BEGUN): Do.PRESS,
+    (State.PAUSED, MarkerPhase.BEGUN): Do.PRESS,
+    (State.CRASHED, MarkerPhase.BEGUN): Do.POWER_OFF,
+    (State.OFF, MarkerPhase.RESTARTED): Do.START,
+    (State.PAUSED, MarkerPhase.RESTARTED): Do.RESUME,
+    (State.RUNNING, MarkerPhase.RESTARTED): Do.DONE,
+}
+"""Reboot. Its marker is `begun` in the live domain and `restarted` in the definition: the boot
+itself commits it, whoever starts the domain."""
+
+UNFORESEEN: _Table = {
+    (State.OFF, None): Do.MARK,
+    (State.CRASHED, None): Do.MARK,
+    (State.CRASHED, MarkerPhase.BEGUN): Do.POWER_OFF,
+    (State.OFF, MarkerPhase.RESTARTED): Do.START,
+    (State.PAUSED, MarkerPhase.RESTARTED): Do.RESUME,
+    (State.RUNNING, MarkerPhase.RESTARTED): Do.DONE,
+    (State.RUNNING, None): Do.DONE,
+}
+"""Reboot of a machine that has failed: one that came up again by itself is left as it is."""
+
+TABLES: Mapping[Act, _Table] = {
+    Act.PAUSE: PAUSE,
+    Act.REBOOT: REBOOT,
+}
+
+
+def _by_table(order: Order, host: HostSight, domain: DomainSight, past: Past) -> Step:
+    marker = domain.marker if order.owns(domain.marker) else None
+    phase = marker.phase if marker is not None else None
+    table = UNFORESEEN if order.unforeseen and order.act is Act.REBOOT else TABLES[order.act]
+    do = table.get((domain.state, phase))
+    if do is Do.DONE:
+        return Step(do=Do.DONE, message="; ".join(past.notes))
+    stopping = past.stopping and domain.state is State.RUNNING and do is not Do.SYNC_TIME
+    why = "" if marker is not None else _unfit(order, domain)
+    if do is None:
+        why = _unexpected(domain, phase)
+    elif stopping:
+        why = f"its time was over; it runs on {host.name}"
+    if do is None or why:
+        return Step(do=Do.FAIL, message=why)
+    if do is not Do.MARK and marker is not None and marker.attempt != order.attempt:
+        return _mark(order, host, renewed(marker, order))
+    return _timed(order, host, do, phase, past)
+
+
+def _timed(order: Order, host: HostSight, do: Do, phase: MarkerPhase | None, past: Past) -> Step:
+    """Return the step that a table names, or what has to come before it."""
+    match do:
+        case Do.MARK:
+            phase = MarkerPhase.PAUSED if phase is MarkerPhase.BEGUN else MarkerPhase.BEGUN
+            return _mark(order, host, order.marker(phase, host.name))
+        case Do.PRESS:
+            return _shut_down(order, host.name, past)
+        case Do.START if order.host_boot_id and not past.stopping:
+            if host.boot_id in {"", order.host_boot_id}:
+                return Step(do=Do.WAIT, seconds=RETRY_EVERY_SECONDS, message="waits for its host")
+        case Do.RESUME if order.act is Act.PAUSE:
+            return _resume_in_time(order, host, past)
+        case Do.SYNC_TIME if past.time_set or past.stopping:
+            return _mark(order, host, order.marker(MarkerPhase.DONE, host.name))
+    return Step(do=do, host=host.name)
+
+
+def _unexpected(domain: DomainSight, phase: MarkerPhase | None) -> str:
+    if phase is None:
+        return f"is {domain.state}; it was not touched"
+    return f"is {domain.state}, though this task has {phase} it; it was left so"
+
+
+def _unfit(order: Order, domain: DomainSight) -> str:
+    """Return why a machine cannot be shut down and started again; "" if it can."""
+    if order.act is not Act.REBOOT:
+        return ""
+    if not domain.persistent:
+        return "is transient: it would be gone once it is off"
+    if domain.restarts_on_poweroff:
+        return "has on_poweroff = restart: it never goes off by its button"
+    return ""
+
+
+def _mark(order: Order, host: HostSight, live: Marker) -> Step:
+    config = live
+    if order.act is Act.REBOOT:
+        config = replace(live, phase=MarkerPhase.RESTARTED)
+    return Step(do=Do.MARK, host=host.name, live=live, config=config)
+
+
+def _resume_in_time(order: Order, host: HostSight, past: Past) -> Step:
+    """Resume once the pause was long enough; at once where an earlier run paused it."""
+    if past.paused_at is not None and not past.stopping:
+        left = past.paused_at + order.pause_seconds - past.now
+        if left > 0:
+            return Step(do=Do.WAIT, seconds=left, message="paused")
+    return Step(do=Do.RESUME, host=host.name)
+
+
+def _shut_down(order: Order, host: str, past: Past) -> Step:
+    if past.pressed_first is None or past.pressed_last is None:
+        return Step(do=Do.PRESS, host=host)
+    if past.now - past.pressed_first >= order.shutdown_seconds:
+        if order.force:
+            return Step(do=Do.POWER_OFF, host=host)
+        message = f"did not shut down in {order.shutdown_seconds:g} s; it runs on {host}"
+        return Step(do=Do.FAIL, message=message)
+    if past.now - past.pressed_last >= PRESS_EVERY_SECONDS:
+        return Step(do=Do.PRESS, host=host)
+    return Step(do=Do.WAIT, seconds=LOOK_AGAIN_SECONDS, message="waiting until it is off")
+
+
+# Deletion: nothing of it is left on any host.
+
+
+def _delete(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
+    host, domain = max(_found(hosts), key=lambda each: each[1].active)
+    if past.stopping:
+        return Step(do=Do.FAIL, message=f"its time was over; it is {domain.state} on {host.name}")
+    marker = domain.marker
+    if marker is None or not order.owns(marker) or marker.attempt != order.attempt:
+        return _mark(order, host, order.marker(MarkerPhase.BEGUN, host.name))
+    if domain.active:
+        return Step(do=Do.POWER_OFF, host=host.name)
+    if order.delete_disks and not past.disks_deleted:
+        return Step(do=Do.DELETE_DISKS, host=host.name)
+    return Step(do=Do.UNDEFINE, host=host.name)
+
+
+# Moves: from the source, which the marker remembers, to a host that is fit for the machine.
+
+
+def obstacle(order: Order, host: HostSight, source: HostSight, domain: DomainSight) -> str:
+    """Return why a host cannot take a machine in; "" if it can."""
+    if not host.answers:
+        return f"does not answer: {host.why}"
+    if host.name == source.name or (host.host_id and host.host_id == source.host_id):
+        return "is the host that it is on"
+    if host.name in order.closed_hosts:
+        return "is closed for machines"
+    if not host.target:
+        return "is no target in the settings"
+    if host.domain is not None:
+        return "has a definition of this machine already"
+    if host.name_taken:
+        return f"has another machine named {domain.name}"
+    if host.free_memory_mib < domain.memory_mib:
+        return f"has {host.free_memory_mib} MiB free of {domain.memory_mib}"
+    return ""
+
+
+def _target(
+    order: Order,
+    hosts: tuple[HostSight, ...],
+    source: HostSight,
+    domain: DomainSight,
+    preferred: str,
+) -> tuple[str, str]:
+    """Return the host to move to; or "", and why there is none."""
+    if order.to_host:
+        known = next((host for host in hosts if host.name == order.to_host), None)
+        why = "is not in the settings" if known is None else obstacle(order, known, source, domain)
+        return ("", f"cannot move to {order.to_host}: it {why}") if why else (order.to_host, "")
+    whys = {host.name: obstacle(order, host, source, domain) for host in hosts}
+    fit = [host for host in hosts if not whys[host.name]]
+    if not fit:
+        said = "; ".join(f"{name} {why}" for name, why in whys.items() if name != source.name)
+        return "", f"no host to move to: {said or 'there is no other host'}"
+    best = max(fit, key=lambda host: (host.name == preferred, host.free_memory_mib))
+    return best.name, ""
+
+
+def _move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
+    found = _found(hosts)
+    markers = [(host, domain.marker) for host, domain in found]
+    marked = [(host, m) for host, m in markers if m is not None and order.owns(m)]
+    active = [(host, domain) for host, domain in found if domain.active]
+    if not marked:
+        if len(active) > 1:  # handed over by a migration that is not ours
+            return _patient(order, past, _doubled(active))
+        return _begin_move(order, hosts, past)
+    source = next((m.source for _, m in marked if m.source), marked[0][0].name)
+    if len(active) > 1:
+        return _handed_over(order, active, source, past)
+    if not active:
+        return _move_off(order, hosts, source, past)
+    host, domain = active[0]
+    if host.name != source:
+        return _arrived(order, hosts, (host, domain), source, past)
+    return _at_source(order, hosts, (host, domain), past)
+
+
+def _begin_move(order: Order, hosts: tuple[HostSight, ...], past: Past) -> Step:
+    found = _found(hosts)
+    active = [each for each in found if each[1].active]
+    if not active and len(found) > 1:
+        names = ", ".join(host.name for host, _ in found)
+        return Step(do=Do.FAIL, message=f"is off, and defined on several hosts: {names}")
+    host, domain = (active or found)[0]
+    if order.to_host == host.name:
+        return Step(do=Do.DONE, message=f"it is on {host.name} already")
+    if domain.state in {State.PAUSED, State.CRASHED}:
+        return Step(do=Do.FAIL, message=_unexpected(domain, None))
+    if not domain.persistent and order.way is MoveBy.COLD:
+        return Step(do=Do.FAIL, message="is transient: it would be gone once it is off")
+    if past.stopping:
+        return Step(do=Do.FAIL, message="its time was over before it began; it was not touched")
+    target, why = _target(order, hosts, host, domain, "")
+    if not target:
+        state = "runs" if domain.active else "is off"
+        return Step(do=Do.FAIL, message=f"{why}; it {state} on {host.name}")
+    phase = MarkerPhase.BEGUN if domain.active else MarkerPhase.OFFLINE
+    if domain.active and order.way is MoveBy.COLD:
+        phase = MarkerPhase.COLD
+    return _mark(order, host, order.marker(phase, host.name, target))
+
+
+def _handed_over(order: Order, active: Found, source: str, past: Past) -> Step:
+    """Judge two active copies of which a migration left one or both paused."""
+    left = next((each for each in active if each[0].name == source), None)
+    there = next((each for each in active if each[0].name != source), None)
+    if left is not None and there is not None:
+        moved = there[1].state is State.RUNNING and left[1].handed_over
+        if moved and order.owns(there[1].marker) and order.owns(left[1].marker):
+            # libvirt asks its caller to confirm, and the caller was killed: this is its last step.
+            return Step(do=Do.POWER_OFF, host=source)
+    return _patient(order, past, _doubled(active))
+
+
+def _arrived(
+    order: Order,
+    hosts: tuple[HostSight, ...],
+    there: tuple[HostSight, DomainSight],
+    source: str,
+    past: Past,
+) -> Step:
+    host, domain = there
+    if domain.state is State.CRASHED:
+        return Step(do=Do.FAIL, message=f"moved to {host.name} and crashed there")
+    if domain.state is State.PAUSED:
+        dark = tuple(each for each in hosts if each.name == source and not each.answers)
+        if domain.handed_over and dark:
+            return _patient(order, past, f"is paused by its move, and {_dark(dark)}")
+        return Step(do=Do.RESUME, host=host.name)
+    for other, left in _found(hosts):
+        if other.name != host.name and order.owns(left.marker):
+            return Step(do=Do.UNDEFINE, host=other.name)
+    notes = (f"moved to {host.name}", *past.notes)
+    return Step(do=Do.DONE, message="; ".join(notes))
+
+
+def _at_source(
+    order: Order, hosts: tuple[HostSight, ...], here: tuple[HostSight, DomainSight], past: Past
+) -> Step:
+    host, domain = here
+    marker = domain.marker
+    assert marker is not None
+    if domain.state is State.CRASHED:
+        return Step(do=Do.FAIL, message=f"crashed on {host.name} before it had moved")
+    if domain.state is State.PAUSED:
+        dark = tuple(each for each in hosts if each.name == marker.target and not each.answers)
+        if domain.handed_over and dark:
+            return _patient(order, past, f"is paused by its move, and {_dark(dark)}")
+        return Step(do=Do.RESUME, host=host.name)
+    cold = marker.phase is MarkerPhase.COLD or past.failed(Do.MIGRATE) is not None
+    target, why = _target(order, hosts, host, domain, marker.target)
+    if why := _stays(order, domain, marker, past) or why:
+        return Step(do=Do.FAIL, message=f"{why}; it runs on {host.name}")
+    wanted = order.marker(MarkerPhase.COLD if cold else MarkerPhase.BEGUN, host.name, target)
+    if marker != wanted:
+        return _mark(order, host, wanted)
+    if cold:
+        return _shut_down(order, host.name, past)
+    return Step(do=Do.MIGRATE, host=host.name, target=target)
+
+
+def _stays(order: Order, domain: DomainSight, marker: Marker, past: Past) -> str:
+    """Return why a machine that runs at its source is given up; "" while it is not."""
+    if past.stopping:
+        return "its time was over"
+    if (failure := past.failed(Do.MOVE_DEFINITION) or past.failed(Do.START)) is not None:
+        return f"could not move: {failure.message}"
+    if past.started_on:
+        return "could not move: no host could take it any more while it was off"
+    failure = past.failed(Do.MIGRATE)
+    if failure is None or marker.phase is MarkerPhase.COLD:
+        return ""
+    if order.way is MoveBy.LIVE:
+        return f"could not migrate: {failure.message}"
+    if not domain.persistent:
+        return f"could not migrate: {failure.message}; is transient: it cannot move while it is off"
+    return ""
+
+
+def _move_off(order: Order, hosts: tuple[HostSight, ...], source: str, past: Past) -> Step:
+    """Go on with a machine that is off and has our marker."""
+    found = _found(hosts)
+    at_source = next((each for each in found if each[0].name == source), None)
+    others = [each for each in found if each[0].name != source and order.owns(each[1].marker)]
+    marker = next(d.marker for _, d in found if d.marker is not None and order.owns(d.marker))
+    starts = marker.phase is MarkerPhase.COLD
+    if marker.phase is MarkerPhase.BEGUN:
+        where = ", ".join(host.name for host, _ in found)
+        return Step(do=Do.FAIL, message=f"went off by itself while it moved; it is on {where}")
+    if others and at_source is not None:
+        return Step(do=Do.UNDEFINE, host=source)
+    if others:
+        host = others[0][0]
+        if not starts:
+            return Step(do=Do.DONE, message=f"moved to {host.name}; it is off, as it was")
+        back = next((each for each in hosts if each.name == source and each.answers), None)
+        refused = [each for each in past.failures if (each.do, each.host) == (Do.START, host.name)]
+        if len(refused) >= TRIES[Do.START] // 2 and back is not None:
+            return Step(do=Do.MOVE_DEFINITION, host=host.name, target=source)
+        return Step(do=Do.START, host=host.name)
+    assert at_source is not None
+    host, domain = at_source
+    refused_move = past.failed(Do.MOVE_DEFINITION)
+    target, why = _target(order, hosts, host, domain, marker.target)
+    if target and not past.stopping and refused_move is None and past.failed(Do.START) is None:
+        if marker.attempt != order.attempt:
+            return _mark(order, host, renewed(marker, order))
+        return Step(do=Do.MOVE_DEFINITION, host=host.name, target=target)
+    if starts:
+        return Step(do=Do.START, host=host.name)
+    why = refused_move.message if refused_move is not None else why or "its time was over"
+    return Step(do=Do.FAIL, message=f"could not move: {why}; it is off on {host.name}, as it was")

@@ -1,0 +1,287 @@
+"""What the program is told and what it sees: values, without libvirt."""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+from xml.etree import ElementTree as ET
+
+MARKER_URI = "urn:forewarn:task:1"
+"""The namespace of the marker in a domain's metadata; only this connector writes it."""
+
+
+class Act(StrEnum):
+    """What is to happen to a machine."""
+
+    PAUSE = "pause"
+    REBOOT = "reboot"
+    MOVE = "move"
+    DELETE = "delete"
+
+
+class MoveBy(StrEnum):
+    """How a running machine moves."""
+
+    LIVE = "live"
+    LIVE_OR_COLD = "live-or-cold"
+    COLD = "cold"
+
+
+class MarkerPhase(StrEnum):
+    """How far an operation has come, as its marker says."""
+
+    BEGUN = "begun"
+    PAUSED = "paused"
+    """A Freeze has paused the machine: only the resume is left."""
+    RESTARTED = "restarted"
+    """The copy of the marker that a boot makes live: who reads it live knows that it booted."""
+    COLD = "cold"
+    """A move that shuts the machine down."""
+    OFFLINE = "offline"
+    """A move of a machine that was off, and stays off."""
+    DONE = "done"
+
+
+class State(StrEnum):
+    """What a domain does on one host."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    OFF = "off"
+    CRASHED = "crashed"
+    """Its processor has stopped for good, but its process is there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marker:
+    """What an operation left in the metadata of a domain."""
+
+    operation: str
+    started_at: str
+    attempt: int
+    phase: MarkerPhase
+    source: str = ""
+    """Where the machine was before the operation."""
+    target: str = ""
+
+    def xml(self) -> str:
+        """Return it as an element for libvirt, which adds the namespace."""
+        values = {
+            "operation": self.operation,
+            "started-at": self.started_at,
+            "attempt": str(self.attempt),
+            "phase": self.phase.value,
+            "source": self.source,
+            "target": self.target,
+        }
+        return ET.tostring(ET.Element("task", values), encoding="unicode")
+
+
+def marker_of(xml: str) -> Marker | None:
+    """Return the marker that a metadata element holds; None if it is not one of ours."""
+    try:
+        element = ET.fromstring(xml)  # noqa: S314 - a few attributes, from the hypervisor itself
+        return Marker(
+            operation=element.attrib["operation"],
+            started_at=element.attrib["started-at"],
+            attempt=int(element.attrib["attempt"]),
+            phase=MarkerPhase(element.attrib["phase"]),
+            source=element.get("source", ""),
+            target=element.get("target", ""),
+        )
+    except (ET.ParseError, KeyError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainSight:
+    """A machine as one host has it."""
+
+    name: str
+    state: State
+    memory_mib: int = 0
+    persistent: bool = True
+    job: bool = False
+    """Something is under way that excludes other work, such as a migration."""
+    handed_over: bool = False
+    """Paused by a migration: its other copy may run."""
+    live: Marker | None = None
+    """The marker of the running machine; None where it is off."""
+    config: Marker | None = None
+    """The marker of the definition, which the next boot makes the live one."""
+    restarts_on_poweroff: bool = False
+    """`on_poweroff` is `restart`: it never goes off by its button."""
+
+    @property
+    def active(self) -> bool:
+        """Whether it has a process."""
+        return self.state is not State.OFF
+
+    @property
+    def marker(self) -> Marker | None:
+        """The marker that counts: the live one of an active machine."""
+        return self.live if self.active else self.config
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSight:
+    """A host, and what it has of one machine."""
+
+    name: str
+    answers: bool = True
+    why: str = ""
+    """Why it does not answer."""
+    boot_id: str = ""
+    """Asked for only where the order waits for another one."""
+    host_id: str = ""
+    """libvirt's own id of the host: a machine cannot move to the host that it is on."""
+    target: bool = True
+    """Machines may move there, as the settings say."""
+    free_memory_mib: int = 0
+    domain: DomainSight | None = None
+    name_taken: bool = False
+    """Another machine has the name there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostAddress:
+    """How a host is reached."""
+
+    name: str
+    uri: str
+    migrate_uri: str = ""
+    target: bool = True
+    memory_mib: int = 0
+    boot_id: tuple[str, ...] = ()
+    """The command that prints its boot id."""
+    reboot: bool = False
+    """Whether there is a command to reboot it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Migration:
+    """How machines migrate."""
+
+    by: str = "direct"
+    disks: str = "shared"
+    unsafe: bool = False
+    auto_converge: bool = True
+    bandwidth_mib: int = 0
+    tls: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One machine's part of a task, and the settings that it is carried out by."""
+
+    operation: str
+    started_at: str
+    attempt: int
+    machine: str
+    vm_id: str
+    act: Act
+    way: MoveBy = MoveBy.LIVE
+    pause_seconds: float = 5.0
+    to_host: str = ""
+    closed_hosts: frozenset[str] = frozenset()
+    unforeseen: bool = False
+    """The machine failed without notice: start it if it is off, leave it alone if it runs."""
+    host_boot_id: str = ""
+    """Start it again only when its host has another boot id."""
+    again: bool = False
+    """An earlier run of this task may have begun."""
+    shutdown_seconds: float = 120.0
+    force: bool = True
+    retry_seconds: float = 300.0
+    delete_disks: bool = False
+    migration: Migration = field(default_factory=Migration)
+    hosts: tuple[HostAddress, ...] = ()
+
+    def marker(self, phase: MarkerPhase, source: str = "", target: str = "") -> Marker:
+        """Return this attempt's marker."""
+        return Marker(
+            operation=self.operation,
+            started_at=self.started_at,
+            attempt=self.attempt,
+            phase=phase,
+            source=source,
+            target=target,
+        )
+
+    def owns(self, marker: Marker | None) -> bool:
+        """Return whether a marker is of this operation, by any attempt."""
+        return marker is not None and (marker.operation, marker.started_at) == (
+            self.operation,
+            self.started_at,
+        )
+
+
+ACTS = {
+    "Freeze": Act.PAUSE,
+    "Reboot": Act.REBOOT,
+    "Redeploy": Act.MOVE,
+    "Preempt": Act.DELETE,
+    "Terminate": Act.DELETE,
+}
+
+
+def order_of(told: dict[str, Any]) -> Order:
+    """Return the order in the JSON object that the connector writes.
+
+    Raises:
+        KeyError, ValueError, TypeError: It is not such an object.
+    """
+    given = told["libvirt"]
+    act, way = ACTS[told["event_type"]], MoveBy(given["redeploy"])
+    moves = bool(told["live_migration"]) or given["freeze"] == "migrate"
+    if act is Act.PAUSE and moves:
+        act, way = Act.MOVE, MoveBy.LIVE
+    announced = int(told["duration_seconds"])
+    pause = float(given["freeze_seconds"])
+    return Order(
+        operation=told["operation"],
+        started_at=_instant(told["started_at"]),
+        attempt=int(told["attempt"]),
+        machine=told["machine"],
+        vm_id=told["vm_id"],
+        act=act,
+        way=way,
+        pause_seconds=min(pause, announced) if announced > 0 else pause,
+        to_host=told["to_host"],
+        closed_hosts=frozenset(told["closed_hosts"]),
+        unforeseen=bool(told["unforeseen"]),
+        host_boot_id=told["host_boot_id"],
+        again=bool(told["again"]),
+        shutdown_seconds=float(given["shutdown_seconds"]),
+        force=bool(given["force"]),
+        retry_seconds=float(given["retry_seconds"]),
+        delete_disks=bool(given["delete_disks"]),
+        migration=Migration(**given["migration"]),
+        hosts=hosts_of(given),
+    )
+
+
+def _instant(text: str) -> str:
+    """Return a time in the one form in which texts compare as times do."""
+    return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def hosts_of(given: dict[str, Any]) -> tuple[HostAddress, ...]:
+    """Return the hosts in the settings that the connector writes."""
+    return tuple(
+        HostAddress(
+            name=each["name"],
+            uri=each["uri"],
+            migrate_uri=each["migrate_uri"],
+            target=bool(each["targets"]),
+            memory_mib=int(each["memory_mib"]),
+            boot_id=tuple(each["boot_id"]),
+            reboot=bool(each["reboot"]),
+        )
+        for each in given["hosts"]
+    )
+
+
+def renewed(marker: Marker, order: Order) -> Marker:
+    """Return an earlier attempt's marker under this attempt's number."""
+    return replace(marker, attempt=order.attempt)

@@ -1,0 +1,147 @@
+"""The settings of the `libvirt` connector, apart from it: the command line reads them too."""
+
+import re
+import urllib.parse
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from forewarn.settings import FieldError
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+Limit = Annotated[float, msgspec.Meta(ge=1, le=7 * 24 * 3600)]
+Argument = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+
+URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://?.*", re.DOTALL)
+"""What libvirt can open: a driver, perhaps a transport, and a place."""
+
+MIGRATE_URI: Final = re.compile(r"(?:tcp|rdma|unix):\S+")
+"""Where a hypervisor listens for machines that come in."""
+
+MAX_HOSTS: Final = 1000
+"""Each program looks at every host: more of them are another service's."""
+
+
+BOOT_ID_FILE: Final = "/proc/sys/kernel/random/boot_id"
+
+SSH_OPTIONS: Final = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+"""Nobody is there to type a password."""
+
+
+class LibvirtHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One host, and how it is reached."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    """Its name in the fleet."""
+    uri: str
+    """What libvirt opens, as `qemu+ssh://h1/system`."""
+    migrate_uri: str = ""
+    """Where its hypervisor takes machines in, as `tcp://10.98.0.11`. `""`: libvirt asks the host
+    for its own name."""
+    targets: bool = True
+    """Whether machines may move there."""
+    memory_mib: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The memory that its machines may have altogether, in MiB. 0 is all that it has."""
+    reboot: tuple[Argument, ...] = ()
+    """The command that reboots it, as `["ssh", "h1", "systemctl", "reboot"]`, run where the service
+    runs, without a shell. Empty: it is not rebooted from here."""
+    boot_id: tuple[Argument, ...] = ()
+    """The command that prints another text after each boot, which proves a reboot. Empty: the
+    kernel's boot id, over SSH for a `qemu+ssh` URI, or from this machine for a URI without a
+    host."""
+
+    @property
+    def boot_id_command(self) -> tuple[str, ...]:
+        """The command that prints the boot id; () where there is none."""
+        if self.boot_id:
+            return self.boot_id
+        parsed = urllib.parse.urlsplit(self.uri)
+        if not parsed.hostname:
+            return ("cat", BOOT_ID_FILE)
+        if not parsed.scheme.endswith("+ssh"):
+            return ()
+        user = f"{parsed.username}@" if parsed.username else ""
+        port = ("-p", str(parsed.port)) if parsed.port else ()
+        return ("ssh", *SSH_OPTIONS, *port, f"{user}{parsed.hostname}", "cat", BOOT_ID_FILE)
+
+    def __post_init__(self) -> None:
+        """Refuse what libvirt could not open."""
+        if not self.name.isprintable():
+            raise FieldError("name", "contains a character that cannot be printed")
+        try:
+            parsed = urllib.parse.urlsplit(self.uri)
+            parsed.port  # noqa: B018 - raises where it is not a number
+        except ValueError as error:
+            raise FieldError("uri", f"invalid URI {self.uri!r}: {error}") from error
+        if not URI.fullmatch(self.uri) or "\0" in self.uri:
+            message = f"invalid URI {self.uri!r}: expected one such as 'qemu+ssh://h1/system'"
+            raise FieldError("uri", message)
+        if self.migrate_uri and not MIGRATE_URI.fullmatch(self.migrate_uri):
+            message = f"invalid URI {self.migrate_uri!r}: expected one such as 'tcp://10.98.0.11'"
+            raise FieldError("migrate_uri", message)
+
+
+class LibvirtMigration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How machines migrate."""
+
+    by: Literal["direct", "p2p"] = "direct"
+    """`direct`: the service's machine talks to both hosts, which need no credentials for each
+    other, and a migration ends with the program that runs it. `p2p`: the source's libvirt talks to
+    the target's URI by itself."""
+    disks: Literal["shared", "copy"] = "shared"
+    """`copy` copies the disks with the machine, onto images that exist on the target."""
+    unsafe: bool = False
+    """Whether libvirt may migrate a disk whose cache mode could lose writes."""
+    auto_converge: bool = True
+    """Whether a machine that changes its memory faster than it can be copied is slowed down."""
+    bandwidth_mib: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    """The most MiB a second that one migration takes; 0 is no limit."""
+    tls: bool = False
+    """Whether the hypervisors encrypt what they send each other."""
+
+
+class LibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The hosts, and how maintenance is carried out on them."""
+
+    python: str = ""
+    """The Python with the module `libvirt`: `"/usr/bin/python3"` with Debian's `python3-libvirt`.
+    `""` is the service's own, with `pip install 'forewarn[libvirt]'`."""
+    host: Annotated[tuple[LibvirtHost, ...], msgspec.Meta(max_length=MAX_HOSTS)] = ()
+    """All hosts on which a machine of the fleet may be."""
+    at_once: Count = 8
+    """How many machines are worked on at once; the others wait in the order in which they came."""
+    at_once_per_host: Count = 2
+    """How many of them may be on one host, or move to it: two migrations fill a link."""
+    time_limit_seconds: Limit = 3600.0
+    """How long one machine may take, as a large one's migration. Then the migration is cancelled,
+    the machine is left running where it is, and the operation has failed."""
+    shutdown_seconds: Limit = 120.0
+    """How long a guest may take to shut down for a Reboot or a cold move."""
+    force: bool = True
+    """Whether a guest that has not shut down by then is powered off. Otherwise the operation has
+    failed, and the guest runs on."""
+    retry_seconds: Limit = 300.0
+    """How long to ask again for a host that stopped answering after something was begun. After
+    that the outcome is unknown, and `on_unknown` decides."""
+    freeze: Literal["suspend", "migrate"] = "suspend"
+    """What a Freeze does: pause the machine, or move it. One that was announced as a live migration
+    always moves it."""
+    freeze_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 5.0
+    """How long a Freeze pauses the machine; less where a shorter interruption was announced."""
+    redeploy: Literal["live", "live-or-cold", "cold"] = "live"
+    """How a Redeploy moves a machine: live, which keeps its memory; live, or by a shutdown where
+    libvirt refuses that; or by a shutdown."""
+    migration: LibvirtMigration = LibvirtMigration()
+    delete_disks: bool = False
+    """Whether a Preempt or Terminate deletes the machine's disks from their storage pools too. The
+    definition, its saved state and its firmware variables are always removed."""
+
+    def __post_init__(self) -> None:
+        """Refuse two hosts of one name, or with one URI."""
+        for field in ("name", "uri"):
+            seen: set[str] = set()
+            for host in self.host:
+                value = getattr(host, field)
+                if value in seen:
+                    raise FieldError("host", f"two hosts have the {field} {value!r}")
+                seen.add(value)

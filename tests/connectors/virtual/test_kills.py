@@ -1,0 +1,115 @@
+"""The program is killed at each of its steps; the next run goes on, and the machine is fine."""
+
+from dataclasses import replace
+
+import pytest
+
+from connectors.virtual.hosts import Hosts, KilledError, Timer, order, pair
+from forewarn.connectors.libvirt import carry_out
+from forewarn.connectors.libvirt.decide import Do
+from forewarn.connectors.libvirt.facts import Act, MoveBy, Order, State
+
+ORDERS = {
+    "freeze": order(Act.PAUSE),
+    "reboot": order(Act.REBOOT),
+    "live": order(Act.MOVE, way=MoveBy.LIVE),
+    "cold": order(Act.MOVE, way=MoveBy.COLD),
+    "delete": order(Act.DELETE, delete_disks=True),
+}
+MAX_STEPS = 12
+"""More steps than any of them takes."""
+
+
+def run_killed(hosts: Hosts, asked: Order) -> bool:
+    """Run until the kill; return whether there was one."""
+    try:
+        carry_out.carry_out(asked, hosts, hosts.timer)
+    except KilledError:
+        hosts.kill_at = None
+        return True
+    return False
+
+
+def judge(hosts: Hosts, asked: Order) -> None:
+    """Refuse a machine that is off, paused, doubled or lost, or was touched more than asked."""
+    if asked.act is Act.DELETE:
+        assert hosts.copies == []
+        return
+    assert len(hosts.running) == len(hosts.active) == 1
+    assert hosts.defined == hosts.running
+    copy = dict(hosts.copies)[hosts.running[0]]
+    moved = asked.act is Act.MOVE
+    assert hosts.running == (["h2"] if moved else ["h1"])
+    assert copy.boots == (1 if asked.act is Act.REBOOT or asked.way is MoveBy.COLD else 0)
+    assert copy.pauses == (1 if asked.act is Act.PAUSE else 0)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("when", ["before", "after", "middle"])
+@pytest.mark.parametrize("number", range(MAX_STEPS))
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_run_that_was_killed_at_any_step_is_finished_by_the_next(
+    name: str, number: int, when: str, attempts: int
+) -> None:
+    asked = ORDERS[name]
+    hosts = pair()
+    hosts.kill_at, hosts.kill_when = number, when
+    killed = run_killed(hosts, asked)
+    assert killed or number >= 2
+    again = replace(asked, attempt=attempts, again=True)
+    found = carry_out.check(again, hosts, hosts.timer)
+    end = carry_out.carry_out(again, hosts, hosts.timer)
+    assert end.do is Do.DONE
+    assert found.do in {Do.DONE, Do.FAIL}
+    judge(hosts, asked)
+    assert carry_out.check(again, hosts, hosts.timer).do is Do.DONE
+
+
+@pytest.mark.parametrize("when", ["before", "after", "middle"])
+@pytest.mark.parametrize("number", range(MAX_STEPS))
+@pytest.mark.parametrize("name", [name for name in ORDERS if name != "delete"])
+def test_whoever_has_no_time_left_leaves_the_machine_running(
+    name: str, number: int, when: str
+) -> None:
+    hosts = pair()
+    hosts.kill_at, hosts.kill_when = number, when
+    run_killed(hosts, ORDERS[name])
+    hosts.timer = Timer(over=0.0)
+    end = carry_out.carry_out(replace(ORDERS[name], again=True), hosts, hosts.timer)
+    assert end.do in {Do.DONE, Do.FAIL}
+    assert end.host in {"h1", "h2"}
+    assert len(hosts.running) == len(hosts.active) == 1
+    assert hosts.defined == hosts.running
+
+
+@pytest.mark.parametrize("seconds", [0.1 * tenth for tenth in range(1, 160)])
+@pytest.mark.parametrize("name", [name for name in ORDERS if name != "delete"])
+def test_a_time_limit_at_any_moment_leaves_the_machine_running(name: str, seconds: float) -> None:
+    hosts = pair(presses_ignored=1)
+    hosts.timer = Timer(over=seconds)
+    carry_out.carry_out(ORDERS[name], hosts, hosts.timer)
+    assert len(hosts.running) == len(hosts.active) == 1
+
+
+def test_the_check_is_exact_for_a_machine_that_nothing_was_done_to() -> None:
+    for asked in ORDERS.values():
+        hosts = pair()
+        found = carry_out.check(asked, hosts, hosts.timer)
+        assert (found.do, hosts.done) == (Do.FAIL, [])
+
+
+def test_a_check_waits_for_a_job_and_then_cannot_tell() -> None:
+    hosts = pair(job=True)
+    assert carry_out.check(ORDERS["live"], hosts, hosts.timer).do is Do.UNKNOWN
+    assert hosts.timer.time >= carry_out.CHECK_SECONDS
+
+
+def test_the_machine_of_a_migration_whose_last_step_is_missing_is_not_doubled() -> None:
+    hosts = pair()
+    hosts.kill_at, hosts.kill_when = 1, "middle"
+    assert run_killed(hosts, ORDERS["live"])
+    assert hosts.active == ["h1", "h2"]
+    assert hosts["h1"].copy is not None
+    assert hosts["h1"].copy.state is State.PAUSED
+    end = carry_out.carry_out(replace(ORDERS["live"], again=True), hosts, hosts.timer)
+    assert (end.do, hosts.active, hosts.defined) == (Do.DONE, ["h2"], ["h2"])
