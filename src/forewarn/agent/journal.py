@@ -1,13 +1,9 @@
 """The journal: the agent's records in an SQLite database, each durable before the agent goes on.
 
-SQLite brings what a log of its own would have to: a record is there whole or not at all after a
-kill or a power cut (write-ahead log, `synchronous = FULL`), the file is checked as it is opened,
-and one process has it, by a lock that ends with the process (`locking_mode = EXCLUSIVE`). A record
-carries its checksum, which covers its number: a page that was changed, lost or copied is noticed.
-Damage is never repaired by guessing: the agent refuses to start, and says what to do.
-
-When many records have come together, one transaction puts one record of the whole state in their
-place.
+After a kill or a power cut a record is there whole or not at all (write-ahead log, `synchronous =
+FULL`), and one process has the file, by a lock that ends with the process (`locking_mode =
+EXCLUSIVE`). A record's checksum covers its number, so a page that was changed, lost or copied is
+noticed. Damage is never repaired by guessing: the agent refuses to start, and says what to do.
 """
 
 import os

@@ -1,12 +1,8 @@
 """The agent's settings: one TOML file and a folder of drop-ins, checked before anything runs.
 
-Every setting is optional; what it means and why its default is what it is stands with its field
-here, in `rules` and in `action_settings`, and for people in docs/reference/agent-settings.md.
-
-The drop-ins are the `*.toml` of the folder that is named like the file (`agent.d` beside
-`agent.toml`), in the order of their names; later wins. A single setting of a later file replaces
-the earlier one. A rule of a later file replaces the rule of its name, in its place; other rules of
-a later file are tried before those of earlier ones, so that the first match is the latest word.
+docs/reference/agent-settings.md has what the fields say here, in `rules` and in `action_settings`.
+In the order of their names a later drop-in wins: its settings and its rules replace earlier ones of
+the same name; its other rules are tried first, so that the first match is the latest word.
 """
 
 import sys

@@ -1,19 +1,10 @@
-"""The wire: the guest protocol without any I/O.
+"""The wire: the guest protocol, values and bytes in, values and bytes out.
 
-Values and bytes go in, values and bytes come out; no sockets, no clock, no chance, no logging.
-
-    versions   the published versions as one table
-    document   what a guest reads, as frozen values, and the descriptions by default
-    instance   /metadata/instance: a tree of strings and its leaves
-    text       case by ASCII alone; how much of a client's text is shown back
-    codec      the only file that knows JSON names and date formats
-    tolerant   reads the answer of any server in any version: the client's side
-    message    a request and an answer as values
-    identity   whom a proxy speaks for: its signed headers
-    target     a request's path and query, read
-    refusals   every refusal, its text and standing; what the sources leave open
-    agent_status   the header that says how a machine fares
-    exchange   judges a request by docs/protocol.md sections 3 and 9, in their order
+No sockets, no clock, no chance, no logging. `exchange` judges a request, a `message` value, by
+docs/protocol.md sections 3 and 9: its `target`, whom a proxy speaks for (`identity`), how the
+machine fares (`agent_status`); `refusals` has what it answers. `document` and `instance` are what
+guests read, in the `versions` that are published. `codec` alone knows JSON names and date formats,
+`tolerant` reads any server's answer for the client, `text` compares by ASCII case.
 
 A stranger to `maintenance`: the server maps one's values to the other's. Imports only
 `vocabulary` and `version`.
