@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
 from forewarn.client import event
 from forewarn.client.discovery import EndpointAddress
@@ -189,17 +190,9 @@ def _retry_after(reply: Reply) -> float | None:
 
 def seen(listed: Listed, name: str | None, at: ClockReading, sent: datetime | None) -> event.Event:
     """Return a listed event as a handler sees it, by this machine's name and the server's Date."""
-    duration = listed.duration_seconds
+    shown = {name: value for name, value in asdict(listed).items() if value is not None}
     return event.Event(
-        event_id=listed.event_id,
-        status=listed.status,
-        event_type=listed.event_type,
-        resource_type=listed.resource_type,
-        resources=listed.resources,
-        not_before=listed.not_before,
-        description=listed.description or "",
-        source=listed.source,
-        duration_seconds=event.UNKNOWN_DURATION if duration is None else duration,
+        **{"not_before": None, **shown},
         concerns_me=None if name is None else tolerant.concerns(listed.resources, name),
         starts_by=starts_by(listed.not_before, at, sent),
     )

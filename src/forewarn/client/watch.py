@@ -411,34 +411,22 @@ def merged(
     An answer may be of an older version than the one before, may write the id in another case and
     put `_` before the names; none of this is news. `by_server` says that it had the server's Date.
     """
-    same_names = [_bare(name) for name in seen.resources] == [
-        _bare(name) for name in before.resources
-    ]
-    resources = before.resources if same_names or not seen.resources else seen.resources
-    forgotten = seen.not_before is None and not seen.started
-    not_before = before.not_before if forgotten else seen.not_before
-    concerns_me = seen.concerns_me
-    if concerns_me is None or not seen.resources:
-        concerns_me = before.concerns_me
-    return msgspec.structs.replace(
-        seen,
-        event_id=before.event_id,
-        status=seen.status or before.status,
-        event_type=seen.event_type or before.event_type,
-        resources=resources,
-        not_before=not_before,
-        description=before.description if listed.description is None else seen.description,
-        source=before.source if listed.source is None else seen.source,
-        duration_seconds=(
-            before.duration_seconds if listed.duration_seconds is None else seen.duration_seconds
-        ),
-        concerns_me=concerns_me,
-        starts_by=(
-            _soonest(before.starts_by, seen.starts_by, by_server=by_server)
-            if not_before == before.not_before
-            else seen.starts_by
-        ),
-    )
+    same_names = list(map(_bare, seen.resources)) == list(map(_bare, before.resources))
+    left_out = {
+        "event_id": True,
+        "status": not seen.status,
+        "event_type": not seen.event_type,
+        "resources": same_names or not seen.resources,
+        "not_before": seen.not_before is None and not seen.started,
+        "description": listed.description is None,
+        "source": listed.source is None,
+        "duration_seconds": listed.duration_seconds is None,
+        "concerns_me": seen.concerns_me is None or not seen.resources,
+    }
+    kept = {name: getattr(before, name) for name, is_left_out in left_out.items() if is_left_out}
+    if kept.get("not_before", seen.not_before) == before.not_before:
+        kept["starts_by"] = _soonest(before.starts_by, seen.starts_by, by_server=by_server)
+    return msgspec.structs.replace(seen, **kept)
 
 
 def _soonest(before: float | None, now: float | None, *, by_server: bool) -> float | None:

@@ -25,15 +25,7 @@ from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import alerts, model, planner
 from forewarn.maintenance.fleet import Fleet
 from forewarn.maintenance.invariants import InvariantBroken
-from forewarn.maintenance.model import (
-    Changes,
-    Machine,
-    Operation,
-    Policy,
-    Sighting,
-    StartCause,
-    key,
-)
+from forewarn.maintenance.model import Changes, Machine, Operation, Policy, Sighting, StartCause
 from forewarn.protocol import codec, tolerant, versions
 from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.tolerant import Listing
@@ -215,11 +207,11 @@ class Harness:
         scope = self._scope_of(machine)
         self._need_server()
         now = self._watch.now().replace(microsecond=0)
-        known = self._sightings.get(key(machine))
+        known = self._sightings.get(model.key(machine))
         seen = known or Sighting(asked_at=now, version=versions.NEWEST.name)
         if report is not None:
             seen = msgspec.structs.replace(seen, agent=report.status, reason=report.reason)
-        self._sightings[key(machine)] = msgspec.structs.replace(seen, asked_at=now)
+        self._sightings[model.key(machine)] = msgspec.structs.replace(seen, asked_at=now)
         self.ask(lambda plane: plane.record_requests([scope]))
 
     def approve(self, machine: str, operations: Sequence[str]) -> None:
