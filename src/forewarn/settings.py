@@ -169,8 +169,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def state_folder(environment: Mapping[str, str]) -> Path:
     """Return where a process keeps its state if no setting says where.
 
-    `STATE_DIRECTORY` (which systemd sets), else `/var/lib/forewarn` for root, else
-    `$XDG_STATE_HOME/forewarn`, which is `~/.local/state/forewarn` unless set.
+    `STATE_DIRECTORY` (which systemd sets), else `/var/lib/forewarn` for root, else `forewarn` in
+    `$XDG_STATE_HOME` or `~/.local/state`.
     """
     given = environment.get("STATE_DIRECTORY")
     if given:

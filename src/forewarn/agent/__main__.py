@@ -26,10 +26,9 @@ SOCKET_UNUSABLE: Final = 10
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run an agent until a signal ends it, and return the exit status.
+    """Run an agent until a signal ends it; return the exit status.
 
-    The arguments are `--dry-run` and `--once`, and `--config` with a file, last. What goes wrong is
-    said on stderr, each thing in one line.
+    The arguments are `--dry-run`, `--once` and, last, `--config FILE`.
     """
     config = Path(arguments[-1]) if "--config" in arguments else None
     try:

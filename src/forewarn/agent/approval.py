@@ -24,8 +24,8 @@ APPROVAL_SECONDS: Final = 5.0
 """Before an approval is sent again whose answer was lost."""
 
 REFUSED_SECONDS: Final = 60.0
-"""Before an approval is sent again that the endpoint refused: the cause may pass, such as a missing
-registration, and one request a minute disturbs nobody if it does not."""
+"""Before sending an approval again that the endpoint refused: the cause, such as a missing
+registration, may be mended by then."""
 
 
 class _Pending(msgspec.Struct):
@@ -42,7 +42,7 @@ class _Pending(msgspec.Struct):
     request: int | None = None
     """The approval whose answer is awaited."""
     approve_at: float = 0.0
-    """When the next may be sent. Peers are not asked before: their answers would be old by then."""
+    """When the next may be sent. Peers are asked then, and not before."""
 
 
 def name_of(machine: str) -> str:
@@ -94,10 +94,7 @@ class Approvals:
     def decide(
         self, case: Case, event: Event, own: str | None, now: float
     ) -> tuple[Output | None, float | None]:
-        """Return what to do about an event's approval now, and when to look again.
-
-        `event` is as the document shows it, `own` this machine's name, None while it is not known.
-        """
+        """Return what to do about an event's approval now, and when to look again."""
         rule = case.rule
         if (
             case.phase is not Phase.PREPARED

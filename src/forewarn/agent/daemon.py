@@ -38,8 +38,7 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 """random(4): another with each boot."""
 
 ALIVE_SECONDS: Final = 30.0
-"""How long the deciding thread may be silent before `/healthz` says so: it wakes up every ten
-seconds where nothing happens."""
+"""How long the deciding thread, which wakes up every ten seconds, may be silent."""
 
 IDLE_SECONDS: Final = 10.0
 """The longest that the deciding thread waits for an input."""
@@ -48,10 +47,10 @@ RETRY_SECONDS: Final = 1.0
 """Before the next try to write a record."""
 
 LAST_TRIES: Final = 3
-"""How often an agent that was told to end tries that: the journal has all that was done."""
+"""How often an agent that is to end still tries that."""
 
 SHORTEN_SECONDS: Final = 60.0
-"""Before the next try to shorten the journal: what is to be done meanwhile does not need it."""
+"""Before the next try to shorten the journal."""
 
 
 def boot_id() -> str:

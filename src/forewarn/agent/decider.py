@@ -21,19 +21,17 @@ from forewarn.client.event import Event
 from forewarn.vocabulary import EventStatus
 
 NAME_SECONDS: Final = 10.0
-"""How long the rules wait for this machine's name: it is asked for within 5 s, then the document. A
-third of the shortest notice, which is 30 s."""
+"""How long the rules wait for this machine's name: a third of the shortest notice, 30 s."""
 
 GRACE_SECONDS: Final = 15.0
-"""How long an action that was told to stop may take to end: a program has 10 s between SIGTERM and
-SIGKILL. After that the agent goes on without it."""
+"""How long a stopped action may take to end: a program has 10 s from SIGTERM to SIGKILL."""
 
 LONGEST_PAUSE_SECONDS: Final = 60.0
 """The longest pause between two tries to undo something."""
 
 OTHERS_AT_ONCE: Final = 20
-"""How many events of other machines that are only logged are taken up at once: each costs durable
-records, and this machine's own events must not wait for a thousand of them."""
+"""How many events of other machines that are only logged begin at once: each costs durable records,
+and this machine's own events must not wait for a thousand."""
 
 ENDED_IN_IT: Final = "the agent ended in the middle of it"
 NO_END: Final = "it did not end when it was told to stop"
@@ -90,10 +88,7 @@ class Decider:
 
     @property
     def busy(self) -> bool:
-        """Whether something runs or is about to: an action, a retry, a question to others.
-
-        An agent that is to end retries nothing.
-        """
+        """Whether an action, a retry or a question to others is under way or due."""
         waits = bool(self._retries or self._waits) and not self._closing
         return bool(self._runs) or waits or self._approvals.busy
 
@@ -193,11 +188,10 @@ class Decider:
             self._undo(now)
 
     def _wait_for_name(self, now: float) -> None:
-        """Find the events that may or may not be this machine's, as long as its name is unknown.
+        """Find the events that may or may not be this machine's, while its name is unknown.
 
-        The client asks for the name again as soon as such an event is listed, so the rules leave
-        these events alone for a while: a rule for any machine could otherwise take for good what
-        another rule says of this machine's own.
+        The client asks for the name again when such an event is listed. Until then the rules leave
+        it alone: a rule for any machine could keep what another rule says of this machine's own.
         """
         self._unidentified = {
             event_id: self._unidentified.get(event_id, now + NAME_SECONDS)
@@ -254,10 +248,7 @@ class Decider:
             self._wakes.append(now + seconds)
 
     def _deadline(self, case: state.Case) -> float:
-        """Return when everything must be prepared for an event; `inf` if nothing limits it.
-
-        A started event keeps the deadline that it had, unless its rule prepares then too.
-        """
+        """Return when all must be prepared; a started event keeps the deadline that it had."""
         event, rule = self.events[case.event_id], case.rule
         if event.starts_by is not None:
             self._deadlines[case.event_id] = event.starts_by - self._margin
@@ -423,9 +414,9 @@ class Decider:
         )
 
     def _undo(self, now: float) -> None:
-        """Begin to undo what no event needs, for each event the last action first.
+        """Begin to undo what no event needs, the last action first.
 
-        An effect that served several events waits for what each of them has done after it.
+        An effect that served several events waits for the later actions of each.
         """
         waits: set[str] = set()
         standing = sorted(self.state.effects.values(), key=lambda e: e.order, reverse=True)

@@ -53,10 +53,7 @@ def set_up(settings: Log, stream: TextIO | None = None) -> None:
 
 
 class _ConsoleFormatter(logging.Formatter):
-    """A line for people, without control characters.
-
-    A terminal would obey those that events, programs and servers put into it.
-    """
+    """A line for people, without control characters: a terminal would obey them."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
@@ -91,10 +88,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 class ActivityLog:
-    """Logs what happens; each line about an event carries its id, and its rule where one acts.
-
-    With `dry` nothing is done, so no end of an action is worth a line.
-    """
+    """Logs what happens, with the event's id and its rule; in a dry run no end of an action."""
 
     def __init__(self, *, dry: bool) -> None:
         self._dry = dry

@@ -21,10 +21,7 @@ class AgentStarted(Input, frozen=True):
 
 
 class DocumentSeen(Input, frozen=True):
-    """The endpoint's whole document has changed, or is the first.
-
-    The client has confirmed an event's end by a second document before it leaves this one.
-    """
+    """The endpoint's whole document, the first or a changed one; ends are confirmed."""
 
     events: tuple[Event, ...]
     machine: str | None

@@ -22,8 +22,7 @@ FAULT_SECONDS: Final = 1.0
 """Before the next look after a fault of our own: as long as between two polls."""
 
 APPROVAL_SECONDS: Final = 10.0
-"""How long one approval is tried. Then the decider is told, which asks the peers again: what they
-said may no longer be so when an endpoint that was away is back."""
+"""How long to try one approval; then the decider asks the peers again."""
 
 
 class Poller:

@@ -101,10 +101,7 @@ BUILT_IN: Final = Rule(
 
 
 def choose(rules: Sequence[Rule], event: Event, notice_seconds: float | None) -> Rule:
-    """Return the first rule that takes an event; the built-in one if none does.
-
-    `notice_seconds` is the notice that is left, None where nobody knows; so in what follows.
-    """
+    """Return the first rule that takes an event; the notice is None where nobody knows it."""
     return next((rule for rule in rules if matches(rule, event, notice_seconds)), BUILT_IN)
 
 

@@ -167,10 +167,7 @@ def _drop_ins(path: Path) -> tuple[Path, ...]:
 
 
 def _joined(later: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rules of two files: the later's first, or in the place of their namesakes.
-
-    What is not a list of rules stays as it is, for the conversion to refuse.
-    """
+    """Return the rules of two files: the later's first, or in the place of their namesakes."""
     if not isinstance(later.get("rule"), list):
         return {}
     by_name = {_name(rule): rule for rule in _rules(later)}

@@ -51,10 +51,7 @@ def is_ready(decider: Decider) -> bool:
 
 
 def word(decider: Decider) -> tuple[str, str]:
-    """Return how this machine fares, and why (protocol.md section 10).
-
-    Of several events the one that keeps the machine furthest from its work counts.
-    """
+    """Return how this machine fares, and why (section 10): the event that needs most counts."""
     state_, cases = decider.state, decider.state.cases.values()
     held = [case for case in cases if case.phase is state.Phase.HELD]
     if held:
@@ -74,10 +71,7 @@ def word(decider: Decider) -> tuple[str, str]:
 
 
 def report(decider: Decider, now: float, *, dry: bool = False) -> dict[str, Any]:
-    """Return `/status`: the events in hand and the effects that stand, for people and peers.
-
-    In a dry run the machine stays in its pool, and peers are not told that it is prepared.
-    """
+    """Return `/status`; a dry run is ready, and agrees to nothing."""
     cases = decider.state.cases.values()
     return {
         "machine": decider.name,
@@ -183,8 +177,7 @@ REFUSED: Final = (("reason", "refused"),)
 UNANSWERED: Final = (("reason", "unanswered"),)
 
 DECIMALS: Final = 3
-"""Of fractions: milliseconds. Digits before the point are never left out: a counter that grows by
-steps of a hundred would look as if it stood still."""
+"""Of fractions, milliseconds. No digit before the point is left out, for rates of counters."""
 
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
@@ -237,7 +230,7 @@ class Metrics:
         values[labels] = values.get(labels, 0) + amount
 
     def page(self, decider: Decider, now: float, *, dry: bool = False) -> bytes:
-        """Return everything except what `live_page` has."""
+        """Return all metrics but those of `live_page`."""
         cases = decider.state.cases.values()
         events: Counter[Labels] = Counter(
             (("type", str(case.event.event_type)), ("phase", case.phase.value)) for case in cases
@@ -258,10 +251,7 @@ class Metrics:
 
 
 def live_page(*, healthy: bool, endpoint_up: bool, last_look: float | None, looks: int) -> bytes:
-    """Return the metrics that change without any input; any thread may call it.
-
-    `last_look` is when the last answer came, in seconds since 1970; None before the first.
-    """
+    """Return the metrics that change without any input. Any thread may call it."""
     return _page(
         healthy={(): int(healthy)},
         endpoint_up={(): int(endpoint_up)},
@@ -288,19 +278,19 @@ def _labels(labels: Iterable[tuple[str, str]]) -> str:
 
 
 CONNECTIONS: Final = 64
-"""At once: probes and peers ask for milliseconds; whoever comes above it is hung up on."""
+"""At once: probes and peers take milliseconds. Any more are closed."""
 
 CLOSE_SECONDS: Final = 1.0
-"""How long the thread may take to see that the port is closed; it keeps no process from ending."""
+"""How long the thread may take to see that the port is closed."""
 
 SECONDS: Final = 5.0
-"""For a whole request to come and its answer to be taken."""
+"""For a whole request and its answer."""
 
 HEAD_BYTES: Final = 16 * 1024
 """The longest request."""
 
 NO_FILES_SECONDS: Final = 0.1
-"""Before the next connection is taken when the process has no file left for one."""
+"""Before the next try to accept a connection when the process has no file left for it."""
 
 TEXT: Final = "text/plain; charset=utf-8"
 Page: TypeAlias = tuple[int, str, bytes]
@@ -412,7 +402,7 @@ MAX_ANSWER: Final = 1024 * 1024
 """The longest status of a peer that is read."""
 
 ANSWER_SECONDS: Final = 2.0
-"""For a peer's whole answer: a slower one is asked again a second later."""
+"""For a peer's whole answer; a slower one is asked again."""
 
 PATH: Final = "/status"
 MAX_PEERS: Final = 200
@@ -485,10 +475,7 @@ class _PeerStatus(msgspec.Struct):
 
 
 def _agreeing(answer: bytes, event_id: str) -> str | None:
-    """Return the name, as names are compared, of a peer that is prepared for this very event.
-
-    None if it is not, or if the answer is no `/status`.
-    """
+    """Return a peer's name, as names are compared, if it is prepared for this event."""
     try:
         told = msgspec.json.decode(answer, type=_PeerStatus)
     except msgspec.DecodeError:

@@ -27,11 +27,10 @@ MAX_ADDRESS: Final = 2048
 """The most characters of an address: no URL that anybody types is longer."""
 
 MAX_LEASE_BYTES: Final = 1024 * 1024
-"""The most that is read of one lease file, from its end, where the newest leases are. dhclient
-appends some hundred bytes at each renewal, so this is months."""
+"""The most that is read of a lease file, from its end: months of renewals by dhclient."""
 
 MAX_LEASE_FILES: Final = 64
-"""The most lease files that are read: one for each network card and each client."""
+"""The most lease files that are read: one for each network card and DHCP client."""
 
 DHCLIENT: Final = (
     "/var/lib/dhcp/dhclient*.leases",
@@ -225,10 +224,7 @@ def _networkd(text: str) -> str | None:
 def lease_files(
     dhclient: Sequence[str] = DHCLIENT, networkd: Sequence[str] = NETWORKD
 ) -> tuple[LeaseFile, ...]:
-    """Read the machine's lease files by patterns, the one that was written last at the end.
-
-    What this user may not read, or what goes away meanwhile, is left out: leases are a hint.
-    """
+    """Read the machine's lease files, the newest last; leave out what cannot be read."""
     found: list[tuple[float, str, LeaseFile]] = []
     formats: dict[Format, Sequence[str]] = {"dhclient": dhclient, "networkd": networkd}
     paths = (

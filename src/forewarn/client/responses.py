@@ -201,11 +201,7 @@ def seen(listed: Listed, name: str | None, at: ClockReading, sent: datetime | No
 def starts_by(
     not_before: datetime | None, at: ClockReading, sent: datetime | None = None
 ) -> float | None:
-    """Return a NotBefore on the monotonic clock.
-
-    Where this machine's wall clock and the server's Date differ, the server's counts: it wrote the
-    NotBefore.
-    """
+    """Return a NotBefore on the monotonic clock, by the server's Date where the clocks differ."""
     if not_before is None:
         return None
     now = at.now

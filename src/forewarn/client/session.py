@@ -27,31 +27,28 @@ MOST_SECONDS: Final = 86_400.0
 """The most of any time of a pace: a day."""
 
 MAX_DOUBLINGS: Final = 30
-"""Failures in a row after which the pause is at its longest whatever the numbers are."""
+"""Failures in a row after which the pause does not grow any more."""
 
 INSTANCE_VERSIONS: Final = ("2019-03-11", "2017-08-01")
-"""Versions for the instance service: the first that shows the resource id, and one that every
-server has."""
+"""For the instance service: the first that shows the resource id, and one that all have."""
 
 REFUSALS_UNTIL_DOUBT: Final = 3
-"""Refusals in a row after which a version that was accepted before counts as refused: one alone is
-more likely the fault of something in between."""
+"""Refusals in a row after which an accepted version is doubted: one may be a proxy's fault."""
 
 NAME_TRIES: Final = 3
-"""Failures in a row after which the name is left for later: the events must not wait for it."""
+"""Failures in a row after which the client asks for the name later: events go first."""
 
 NAME_SECONDS: Final = 5.0
-"""How long the client asks for this machine's name at a time, tries and all: meanwhile it does not
-look for events, and the shortest notice is 30 s."""
+"""How long to ask for the name at a time: the client does not look for events meanwhile."""
 
 NAME_PAUSE_SECONDS: Final = 60.0
-"""How long the name is left then."""
+"""How much later."""
 
 TRIES: Final = 4
 """Failures in a row after which a dialogue gives up."""
 
 LEAST_ANSWER_SECONDS: Final = 0.1
-"""The least time for an answer, however little is left: one try is made in any case."""
+"""The least time for an answer: one try is made in any case."""
 
 FOREWARN: Final = b"Forewarn/"
 """What the Server header of Forewarn contains (protocol.md section 9)."""
@@ -135,8 +132,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     report: str = ""
     """How the machine fares, as the header's value; `""` to say nothing."""
     held: tuple[tuple[bytes, bytes], ...] = ()
-    """Headers that hold only on the connection that the answer before came on. On another they are
-    left out: the server there may be another, with the same number for another document."""
+    """Headers for the connection of the last answer only: another may lead to another server, which
+    has another document by the same number."""
     held_seconds: float = 0.0
     """How much longer the answer may take with these."""
 
@@ -303,10 +300,7 @@ def document(session: Session, at: ClockReading) -> Dialogue[event.Document]:
 
 
 def report(session: Session, value: str) -> Dialogue[None]:
-    """Tell a server that is Forewarn how this machine fares, now and with each later question.
-
-    It is asked once: if that fails, the next question for the document says it too.
-    """
+    """Tell Forewarn how this machine fares, now and with each later question."""
     session.report = value
     if session.takes_reports and value:
         yield session.question()

@@ -203,10 +203,7 @@ _SELECTOR: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 class SocketConnection:
-    """One connection at a time to the endpoint, and a bell that ends every wait.
-
-    One thread asks; any thread, and a signal's handler, may close.
-    """
+    """One connection at a time; one thread asks, and any, or a signal's handler, may close."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

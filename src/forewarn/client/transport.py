@@ -43,21 +43,21 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """Of a response's body: ten thousand events."""
 
 MAX_PIECES: Final = 20_000
-"""Of a body, as chunks and reads cut it: each costs 20 microseconds of the processor. A body that
-may be long may have a piece for each 512 bytes: network packets have three times as many."""
+"""Of a body, as chunks and reads: each costs 20 microseconds. A larger body may have one for each
+512 bytes, which is a third of a network packet."""
 
 MAX_INTERIM: Final = 8
-"""Interim responses (1xx) before the one that counts: a server has reason for one at most."""
+"""Interim responses (1xx) before the one that counts: one is usual."""
 
 READ_BYTES: Final = 64 * 1024
 """How much one read takes at most."""
 
 KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-"""Seconds of silence, seconds between probes, probes without an echo: a server that dies without a
-word while it holds an answer is noticed within half a minute, not at the end of the wait."""
+"""Seconds of silence, seconds between probes, probes: a server that dies while it holds an answer
+is noticed within half a minute."""
 
 MAX_IDLE: Final = 2
-"""Connections that a client keeps for its next question; a third one is closed after its own."""
+"""Connections that a client keeps for later questions."""
 
 USER_AGENT: Final = f"Forewarn/{__version__}".encode()
 LOGGER: Final = "forewarn.client"
@@ -78,11 +78,9 @@ class ConnectionClosed(Exception):  # noqa: N818 - the clients turn it into Misu
 class RequestFailed(Exception):  # noqa: N818 - named for what is the matter
     """No whole response came; the operating system's error, if any, is its cause.
 
-    Args:
-        failure: Why: `invalid-request`, `no-connection`, `no-answer`, `cut`, `no-http` or
-            `too-large`.
-        stale: Whether the connection had served before and ended before any part of an answer
-            came, like one that the server closed meanwhile: the question may be asked again.
+    The reason is `invalid-request`, `no-connection`, `no-answer`, `cut`, `no-http` or `too-large`.
+    It is `stale` if the connection had served before and ended before any part of an answer came,
+    as when the server has closed it: then the question may be asked again.
     """
 
     def __init__(self, failure: FailedAnswer, *, stale: bool = False) -> None:
@@ -115,10 +113,7 @@ class HttpExchange:
         return self._answered == 0
 
     def ask(self, question: Question) -> bytes:
-        """Return a question's bytes; headers that hold on this connection only if it is not fresh.
-
-        The connection must be reusable, and the response before be taken.
-        """
+        """Return a question's bytes; the response before must be taken."""
         headers = [(b"Metadata", b"true"), *(() if self.fresh else question.held)]
         if question.report:
             headers.append((b"Forewarn-Agent", question.report.encode()))

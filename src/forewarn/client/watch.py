@@ -26,15 +26,14 @@ from forewarn.protocol.tolerant import Listed, Listing
 from forewarn.vocabulary import EventSource, EventStatus, EventType
 
 LEAST_GAP_SECONDS: Final = session.SECOND_LOOK_GAP_SECONDS
-"""Between two questions, however often the document changes: a handler gets at most twenty
-documents a second, and no server is asked for more, but to confirm that an event is over."""
+"""Between two questions, however often the document changes: twenty documents a second."""
 
 SECOND_LOOK_SECONDS: Final = 2.0
 """For the answer that confirms an end: the rest of the document before waits for it."""
 
 TRY_WAITING_SECONDS: Final = 60.0
-"""How long a server that did not wait is polled before it is asked to wait again: it may have had
-as many waiting clients as it takes."""
+"""How long to poll a server that did not wait before asking it to wait again: it may have had too
+many waiting clients."""
 
 NO_NAME: Final = "no-name"
 """The reason of the trouble that nobody can tell which events concern this machine."""
@@ -56,8 +55,8 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     types: frozenset[str] | None = None
     """In lower case; None for every type."""
     mine: bool = False
-    """Whether to leave out events that concern other machines only. Where this machine's name is
-    not known they are reported: a notice too many is better than one too few."""
+    """Whether to leave out events that concern other machines only. Events are reported while this
+    machine's name is unknown: one notice too many is better than one too few."""
 
     def wants(self, seen: event.Event) -> bool:
         """Tell whether to report an event."""

@@ -169,11 +169,7 @@ def _event_id(entry: object, number: int) -> str:
 
 
 def _member(content: dict[str, Any], name: str) -> object:
-    """Return a value by its exact name, else by a name that differs in ASCII case, else UNSET.
-
-    Beside the exact name, one that differs in case is an extra key and ignored. Two that differ are
-    ambiguous.
-    """
+    """Return a value by its exact name, else by one in another ASCII case, else UNSET."""
     if name in content:
         return content[name]
     spelled = [given for given in content if text.lower(given) == text.lower(name)]
@@ -192,10 +188,7 @@ def _is_unicode(value: str) -> bool:
 
 
 def _json(body: bytes) -> object:
-    """Parse any JSON, its numbers as None: none is ever needed, however huge it is.
-
-    A byte-order mark before it is skipped (RFC 8259, 8.1): .NET's writers may put one there.
-    """
+    """Parse any JSON, its numbers as None; skip a byte-order mark, which .NET may write."""
     if not body:
         raise Malformed("is empty")
     try:
@@ -238,10 +231,7 @@ def encode_error(message: str, newest_versions: tuple[str, ...] = ()) -> bytes:
 
 
 def decode_error(body: bytes) -> tuple[str, tuple[str, ...]]:
-    """Return the message of an error's body, and the newest versions that it names.
-
-    Any other body has none of both: `""` and no versions.
-    """
+    """Return the message of an error's body and the newest versions, both empty for another."""
     try:
         wire = _error_decoder.decode(body)
     except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors

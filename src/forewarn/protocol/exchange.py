@@ -40,16 +40,15 @@ from forewarn.protocol.versions import Version
 from forewarn.version import __version__
 
 MAX_WAIT_SECONDS: Final = 120
-"""The longest that an answer is held (protocol.md section 10): proxies and address translation
-between a guest and its endpoint keep a silent connection for minutes, not for hours."""
+"""The longest that an answer is held (section 10): proxies and NAT keep a silent connection for
+minutes."""
 
 _MAX_DIGITS: Final = 9
 """More digits are far beyond the longest wait, and Python refuses to parse thousands."""
 
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _QUOTED: Final = rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
-"""One that is not closed goes on to the end. Every part of these patterns is possessive, so that
-parsing takes time linear in the header's length."""
+"""An unclosed one goes on to the end. All parts are possessive: parsing takes linear time."""
 _ELEMENT: Final = re.compile(rb'(?:%s|[^",]++)++' % _QUOTED, re.DOTALL)
 """An element of a comma list, whose quoted strings may hold commas."""
 _PREFERENCE: Final = re.compile(
@@ -60,10 +59,7 @@ _PREFERENCE: Final = re.compile(
 
 
 def wait_seconds(values: Iterable[bytes]) -> int:
-    """Return how long the answer may wait, MAX_WAIT_SECONDS at most; 0 where it may not.
-
-    The first of equal preferences counts (RFC 7240 section 2); an unknown one is ignored.
-    """
+    """Return the first `wait` preference (RFC 7240), MAX_WAIT_SECONDS at most; 0 without one."""
     for value in values:
         for element in _ELEMENT.findall(value):
             preference = _PREFERENCE.fullmatch(element)
@@ -109,8 +105,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What the settings decide about requests."""
 
     post_without_header: Literal["preview", "always", "never"] = "preview"
-    """At which versions a POST may lack `Metadata: true`: the preview's alone, all, or none
-    (section 3, rule 1)."""
+    """Which versions' POST may lack `Metadata: true`: the preview's, all, none (rule 1)."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,8 +114,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     """The source address, for the error that names it."""
     trusted_proxy: bool = False
-    """Whether the peer is a configured proxy: it may send X-Forwarded-For, and it must name the
-    machine it speaks for by signed headers (section 10)."""
+    """Whether it is a configured proxy, which must name its machine by signed headers (section
+    10)."""
     without_header: bool = False
     """Whether `Metadata: true` may be missing: the peer is a proxy that is known to drop it."""
     vm_paths: bool = False
@@ -141,8 +136,7 @@ class IfNoneMatch(msgspec.Struct, frozen=True):
 
 
 CallerHint: TypeAlias = str | Claim | None
-"""What a request itself says about who asks: the name in a `/vm/NAME` prefix, as written; a trusted
-proxy's claim; None where only the connection tells."""
+"""Who asks, by the request itself: the name in a `/vm/NAME` prefix, or a trusted proxy's claim."""
 
 
 class GetDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,8 +145,7 @@ class GetDocument(msgspec.Struct, frozen=True, kw_only=True):
     version: Version
     if_none_match: IfNoneMatch = IfNoneMatch()
     wait_seconds: int = 0
-    """How long the answer may be held for a change; 0 where the client did not ask for it, or sent
-    no entity tag to compare with."""
+    """How long the answer may be held; 0 without an entity tag to compare with."""
     machine: CallerHint = None
     agent: AgentReport | None = None
     """What the machine's agent says of it (section 10); None where it says nothing."""
@@ -205,10 +198,7 @@ _WRONG_INSTANCE_VERSION: Final = _wrong_version(versions.INSTANCE_VERSIONS)
 
 
 def judge(request: HttpRequest, peer: Peer, rules: Rules) -> Reply | ValidRequest:
-    """Judge all that the request alone tells: path, method, headers, parameters, version.
-
-    The order of the lines is the order of section 3, rule 6. Never raises, whatever the bytes.
-    """
+    """Judge all that the request alone tells, line by line in the order of section 3, rule 6."""
     asked = target.read(request.target)
     if asked is None or (asked.machine is not None and not peer.vm_paths):
         return refuse(refusals.NOT_FOUND)
@@ -339,10 +329,7 @@ def _instance_request(asked: Target, hint: CallerHint) -> Reply | ValidRequest:
 
 
 def _if_none_match(values: list[bytes]) -> IfNoneMatch:
-    """Parse the tags, quoted or not, weak or not, in one list or in several headers.
-
-    A list is parsed up to the first invalid tag: after an unclosed quote the rest is ambiguous.
-    """
+    """Parse the tags up to the first invalid one: after an unclosed quote all is ambiguous."""
     if not values:
         return IfNoneMatch()
     tags: list[bytes] = []
@@ -414,8 +401,7 @@ def start_requests(body: bytes) -> tuple[str, ...] | Reply:
 def unknown_caller(address: str, machine: CallerHint = None) -> Reply:
     """Refuse a caller that is not a registered machine.
 
-    Behind a proxy, a wrong signature and an unknown machine get the same answer, which repeats
-    nothing of either: the service's log says what is wrong.
+    A proxy gets the same answer for a wrong signature and an unknown machine.
     """
     if machine is None:
         return refuse(refusals.UNKNOWN_CALLER, address=address)

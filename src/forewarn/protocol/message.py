@@ -19,11 +19,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A reply with its own headers only.
-
-    The server adds Server, Date, x-ms-request-id, Content-Length and Connection, and leaves out the
-    body where HTTP forbids one: in the answer to a HEAD, and in a 304.
-    """
+    """A reply with its own headers only; the server adds those that each answer has."""
 
     status: int
     body: bytes = b""

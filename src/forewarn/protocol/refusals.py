@@ -57,17 +57,16 @@ NO_TRUSTED_PROXY: Final = Refusal(
     "Bad request. X-Instance-ID is not accepted from here: ask the endpoint directly, without a "
     "proxy",
 )
-"""Identity headers of a peer that is not a trusted proxy are refused, signed or not [O]. No guest's
-client sends them, and a proxy that is not configured would otherwise get the answers of whatever
-machine has the proxy's own address."""
+"""Identity headers of a peer that is not a trusted proxy are refused, signed or not [O]. Otherwise
+a proxy that is not configured would get the answers for the machine at its own address."""
 WEB_PAGE: Final = Refusal(
     403,
     "Forbidden. Web pages may not ask: send no Origin header, and an IP address or localhost as "
     "the Host",
 )
-"""On a loopback listener, where anybody may name any machine, a browser on the same desk must not
-ask for a page that it loaded from elsewhere [O]. Such a page sends its Origin; one whose name was
-pointed at this address (DNS rebinding) sends its name as the Host."""
+"""On a loopback listener, where anybody may name any machine, a page from elsewhere must not ask
+through the user's browser [O]. Such a page sends its Origin or, by DNS rebinding, its own name as
+the Host."""
 UNSIGNED: Final = Refusal(
     400,
     "Bad request. A trusted proxy says who asks by X-Instance-ID and X-Instance-ID-Signature: "

@@ -48,8 +48,7 @@ _VM_PREFIX: Final = "vm"
 def read(target: bytes) -> Target | None:
     """Return what a target asks for, None if it leads nowhere.
 
-    Paths match in any ASCII case, and one slash at the end is allowed (section 1). Each segment is
-    percent-decoded by itself, so an encoded slash never separates segments.
+    Each segment is percent-decoded by itself, so an encoded slash never separates segments.
     """
     if len(target) <= MAX_REMEMBERED_BYTES:
         return _remembered(target)

@@ -184,9 +184,6 @@ def compute(body: bytes) -> dict[str, str]:
 
 
 def concerns(resources: Sequence[str], name: str) -> bool:
-    """Tell whether a machine is among an event's resources.
-
-    Names compare in any case, with or without the `_` of the preview version (section 2).
-    """
+    """Tell whether a machine is among the names, in any case, with or without the `_`."""
     wanted = text.lower(name)
     return any(text.lower(each) in {wanted, codec.PREVIEW_PREFIX + wanted} for each in resources)

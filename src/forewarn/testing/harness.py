@@ -106,10 +106,7 @@ class Harness:
         return self._down_since is None
 
     def start(self) -> None:
-        """Start the server from its store, in the order of the real service.
-
-        Its heartbeat extends the notices by the outage before guests can read.
-        """
+        """Start the server from its store, in the order of the real service."""
         if self._down_since is None:
             raise ServerDown("the server runs already")
         feed = Changefeed()
@@ -165,11 +162,7 @@ class Harness:
         ]
 
     def kill(self) -> None:
-        """End the server at once: its memory is gone.
-
-        Its last heartbeat was in this instant. A real one can be 2 s old, which lengthens the
-        outage.
-        """
+        """End the server at once, in the instant of its last heartbeat: its memory is gone."""
         if self._down_since is not None:
             raise ServerDown("the server is down already")
         self._doomed = self._store.doomed = False

@@ -27,8 +27,8 @@ LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logg
 VARIABLE_PREFIX: Final = "FOREWARN_"
 
 MAX_VARIABLE: Final = 64 * 1024
-"""The longest variable of a program, in bytes: the kernel refuses 128 KiB. A longer value is in
-the JSON on standard input only."""
+"""The longest variable of a program, in bytes; the kernel refuses 128 KiB. Longer values are in the
+JSON."""
 
 MAX_FILE: Final = 64 * 1024
 """The most that is read of a file, in bytes."""
@@ -45,11 +45,7 @@ class ActionStopped(Exception):  # noqa: N818 - an outcome, not a fault of the c
 
 
 class ActionRun:
-    """One run of one action.
-
-    `machine` is this machine's name, `""` while it is not known; `now` is the monotonic clock's
-    seconds; `tell` takes inputs for the decider.
-    """
+    """One run of one action, on this machine, from a moment of the monotonic clock."""
 
     def __init__(
         self,
@@ -101,10 +97,9 @@ class ActionRun:
 
     @contextlib.contextmanager
     def on_stop(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call `callback` if the action is told to stop within this block.
+        """Call `callback`, which ends this block soon, if the action is told to stop within it.
 
-        It ends the block soon, such as by closing a socket. Another thread calls it, perhaps in the
-        moment in which the block ends by itself.
+        Another thread calls it, perhaps just when the block ends by itself.
         """
         with self._guard:
             if self._stopped.is_set():
@@ -156,10 +151,9 @@ class ActionRun:
 
 
 class Action(abc.ABC, Generic[S]):
-    """Does one action, once. Its methods return a word about it for the log, or `""`.
+    """Does one action, once; the methods return a word for the log.
 
-    They raise ActionFailed if it cannot be done, and ActionStopped if it is told to stop before it
-    is done.
+    They raise ActionFailed, or ActionStopped if it is told to stop before it is done.
     """
 
     def __init__(self, run: ActionRun, settings: S) -> None:
@@ -178,9 +172,8 @@ class Action(abc.ABC, Generic[S]):
 class ReadyAction(Action[ReadySettings]):
     """Waits while the balancer's probe takes the machine out.
 
-    `/readyz` is not answered here: its answer follows from the journal, so it is 503 from the
-    moment at which this action is recorded as begun until it is being undone, whatever kills and
-    boots happen between.
+    The journal decides what `/readyz` answers, so it is 503 from the record that this action begins
+    until it is being undone, whatever kills and boots happen between.
     """
 
     def prepare(self) -> str:
@@ -237,11 +230,10 @@ def hang_up(connection: socket.socket | None) -> None:
 
 
 class ActionRunner:
-    """Runs actions, and tells the end of each in any case.
+    """Runs actions, and always tells their end; in a dry run it only logs them.
 
-    The deciding thread owns an entry of `_runs` until it starts that run's thread, which removes
-    it when it ends. `stop` and `proceed` may come too late, and then find nothing. With `dry`
-    nothing is done, and only logged.
+    The deciding thread owns an entry of `_runs` until that run's thread starts, which removes it at
+    its end. `stop` and `proceed` may come too late, and then find nothing.
     """
 
     def __init__(self, tell: Callable[[messages.Input], None], *, dry: bool = False) -> None:

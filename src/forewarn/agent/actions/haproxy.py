@@ -64,10 +64,7 @@ class HaproxyAction(Action[HaproxySettings]):
         return f"{self.settings.server} is set to {READY} again"
 
     def _wait_until_up(self) -> None:
-        """Wait until the checks let the server have sessions, or an administrator takes it out.
-
-        When all is undone the agent says `back`, and another server may be drained at once.
-        """
+        """Wait until the checks let the server have sessions: then the agent says `back`."""
         try:
             while _state(row := self._row()) == READY and not _is_up(row):
                 self.run.wait(LOOK_SECONDS)

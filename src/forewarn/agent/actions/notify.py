@@ -47,10 +47,7 @@ class NotifyAction(Action[NotifySettings]):
 
 
 def main() -> int:
-    """Send the message on standard input; return 0 if every address has taken it.
-
-    This runs in a process of its own.
-    """
+    """Send the message on standard input; return 0 if every address has taken it."""
     import apprise  # noqa: PLC0415 - an extra, and 30 MB that only this process is to carry
 
     message = msgspec.json.decode(sys.stdin.buffer.read())

@@ -22,8 +22,7 @@ GRACE_SECONDS: Final = 10.0
 """Between SIGTERM and SIGKILL: a program's time to put things in order."""
 
 TAIL_BYTES: Final = 4096
-"""How much of the end of a program's output is kept, for the log and for the reason of a
-failure."""
+"""How much of the end of a program's output is kept."""
 
 SYSTEMCTL: Final = "systemctl"
 RUNNING: Final = frozenset({"active", "activating", "reloading", "refreshing"})
@@ -33,11 +32,10 @@ LOOK_SECONDS: Final = 0.2
 
 READ_BYTES: Final = 65536
 LEFT_OVER_SECONDS: Final = 1.0
-"""How long a pipe is still read after its program has ended: another process may hold it open for
-ever."""
+"""How long to read on after a program has ended: another may hold its pipe open for ever."""
 
 AGENT_ONLY: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"})
-"""Variables by which systemd speaks to the agent, and to no program of it."""
+"""Variables by which systemd speaks to the agent, and not to its programs."""
 
 
 class CommandAction(Action[CommandSettings]):
