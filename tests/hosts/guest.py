@@ -18,6 +18,7 @@ PATIENCE_SECONDS = 90
 ROUTER = "10.99.0.1"
 LINE = re.compile(r"POLL (\S+) (\d+) (.*)")
 UP = re.compile(r"UP (\S+)")
+OFF = re.compile(r"\bOFF\b")
 KERNEL = (
     "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests "
     "clocksource=acpi_pm"  # a busy host makes an emulated processor's own clock run too fast
@@ -112,6 +113,8 @@ class Guest:
         self.console.write_bytes(b"")
         self.polls: list[Poll] = []
         """All of them, of all its boots, in order."""
+        self.presses: list[float] = []
+        """When it heeded its power button, and went down."""
         self._rest = ""
         self._read = 0
         self.boots: list[str] = []
@@ -239,6 +242,8 @@ class Guest:
                 self.polls.append(_poll(now, *found.groups()))
             elif (found := UP.search(line)) and found[1] not in self.boots:
                 self.boots.append(found[1])
+            elif OFF.search(line):
+                self.presses.append(now)
 
 
 def _poll(at: float, boot: str, number: str, text: str) -> Poll:

@@ -11,7 +11,7 @@ from machines import image
 
 HERE = Path(__file__).resolve().parent
 MODULES = ("virtio_pci", "virtio_net", "virtio_blk", "button", "evdev", "crc32c_generic", "ext4")
-BUTTON = "#!/bin/sh\necho BUTTON >/dev/console\nsync\nexec poweroff -f\n"
+BUTTON = "#!/bin/sh\necho OFF >/dev/console\nsync\nexec poweroff -f\n"
 """What acpid runs when the power button is pressed."""
 
 

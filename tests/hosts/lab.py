@@ -167,10 +167,19 @@ class Lab:
         """Wait until no operation is queued, announced or under way; return all of them."""
         until(
             lambda: all(each["status"] in OVER for each in self.operations()),
-            lambda: (self.operations(), self.forewarn("alerts")),
+            self.report,
             seconds=seconds,
         )
         return self.operations()
+
+    def report(self) -> str:
+        """Return what a failed test wants to read: of the service, the hosts and the guests."""
+        parts = [f"operations: {json.dumps(self.operations(), indent=1)}"]
+        if self.service is not None:
+            parts.append(f"service: {self.service.log.read_text()[-3000:]}")
+        parts += [f"{name}: {host.log()}" for name, host in self.hosts.items()]
+        parts += [f"{guest.name}: {guest.said()[-1000:]}" for guest in self.guests.values()]
+        return "\n\n".join(parts)
 
     def clear(self) -> None:
         """End the service with all that it knows, and every guest; every host has power then."""
