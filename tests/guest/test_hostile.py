@@ -29,7 +29,12 @@ from forewarn.server.guest.limits import (
     Rate,
     Reason,
 )
-from forewarn.server.guest.listener import ACCEPTS_PER_TURN, CROWD_ACCEPTS, Listener
+from forewarn.server.guest.listener import (
+    ACCEPTS_PER_TURN,
+    CROWD_ACCEPTS,
+    RECEIVE_BYTES,
+    Listener,
+)
 from forewarn.server.guest.machines import Proxies, Registry
 from guest import room
 from guest.room import APPROVAL, EVENTS, Behind, Peer, answers, chunked, get, post
@@ -608,6 +613,23 @@ def test_a_guest_holds_a_few_bodies_and_reads_the_others_when_these_are_submitte
         assert len(plane.approvals.book) == 21
         account = greedy[0].connection.account
         assert (account.body_bytes, account.bodies) == (0, {})
+
+
+def test_little_is_held_of_what_a_connection_sends_before_its_turn(play: Play) -> None:
+    async def scene() -> None:
+        async with serving(GUESTS) as served:
+            plane = served.plane
+            plane.approvals.waits = True
+            clients = [await served.connect() for _ in range(20)]
+            for _, writer in clients:
+                writer.write(post() + get(EVENTS) * 1000)
+            connections = list(plane.connections._all)
+            await until(lambda: all(each._unread and each._paused for each in connections))
+            assert sum(len(each._unread) for each in connections) <= 20 * 2 * RECEIVE_BYTES
+            for _, writer in clients:
+                writer.transport.abort()
+
+    play(scene())
 
 
 def test_small_bodies_never_wait_for_each_other() -> None:

@@ -44,9 +44,10 @@ queue is first in, first out, and who connects would wait behind all that connec
 CROWD_ACCEPT_SECONDS: Final = 0.005
 """After this no further one is accepted in the round: those who are served wait meanwhile."""
 
-RECEIVE_BYTES: Final = 16 * 1024
-"""Of a connection's receive buffer, which Linux doubles. A head fits, and a body comes in a few
-pieces; of a thousand connections that wait for their turn, each holds one buffer's worth."""
+RECEIVE_BYTES: Final = 6 * 1024
+"""Of a connection's receive buffer, which Linux doubles: 9 KiB come in one read, and that much is
+held of each of some thousand connections that wait for their turn. Agents send under 1 KiB; a body
+of 64 KiB takes 10 reads, and no longer than by a larger buffer."""
 
 MAX_LISTENERS: Final = 64
 """One for each bridge of a host, and some to spare."""
