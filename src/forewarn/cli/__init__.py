@@ -8,6 +8,7 @@
     maintenance  `forewarn schedule` and `forewarn maintenance`
     events       `forewarn events`, `approve`, `cancel` and `postpone`
     holds        `forewarn hold` and `release`
+    host         `forewarn host`
     alerts       `forewarn alerts`, `acknowledge`, `resolve` and `clock trust`
     watch        `forewarn watch`
     agent        `forewarn agent`

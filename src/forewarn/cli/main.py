@@ -17,6 +17,7 @@ from forewarn.cli import (
     events,
     fleet_libvirt,
     holds,
+    host,
     maintenance,
     operations,
     output,
@@ -34,6 +35,7 @@ TRACEBACK_VARIABLE: Final = "FOREWARN_TRACEBACK"
 COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "serve": serve.serve,
     "fleet": fleet_libvirt.app,
+    "host": host.app,
     "schedule": maintenance.schedule,
     "maintenance": maintenance.app,
     "events": events.events,

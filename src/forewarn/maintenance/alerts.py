@@ -10,7 +10,15 @@ from enum import StrEnum
 
 import msgspec
 
-from forewarn.maintenance.model import Hold, Maintenance, Operation, RollingState, listed
+from forewarn.maintenance.model import (
+    Drain,
+    Hold,
+    HostState,
+    Maintenance,
+    Operation,
+    RollingState,
+    listed,
+)
 from forewarn.vocabulary import EventStatus
 
 CLOSE = timedelta(minutes=2)
@@ -63,6 +71,8 @@ class AlertKind(StrEnum):
     """Two hosts run the same machine."""
     FLEET = "fleet"
     """The fleet and the hosts' domains differ."""
+    HOST_STUCK = "host-stuck"
+    """The drain of a host waits for an operator."""
     DOUBTED = "doubted"
     """The time of day is not trusted, and nothing starts."""
 
@@ -114,7 +124,7 @@ def items(
     It takes the operations that are live, or failed and nobody acknowledged; the maintenances that
     are open; all holds; and audiences by operation. One without an audience raises no alert about
     who sees it. `up_since` is the service's start: since then it knows who asks. `observed` is what
-    follows from observations of hosts.
+    follows from observations of hosts, and from their drains.
     """
     operations = tuple(operations)
     waiting: dict[str, list[str]] = {}
@@ -146,6 +156,17 @@ def items(
         for kind, about, message, since in found
     )
     return sorted([*alerts, *observed], key=lambda alert: (alert.since, alert.kind, alert.about))
+
+
+def of_drains(drains: Iterable[Drain]) -> Iterator[Alert]:
+    """Yield an alert for each host whose drain is stuck."""
+    for drain in drains:
+        if drain.state is HostState.STUCK:
+            message = f"its drain is stuck ({drain.stuck_in}): {drain.reason}; "
+            message += f"see 'forewarn host show {drain.host}'"
+            about = f"host {drain.host}"
+            kind = AlertKind.HOST_STUCK
+            yield Alert(kind=kind, about=about, message=message, since=drain.changed_at)
 
 
 def _of_ended(

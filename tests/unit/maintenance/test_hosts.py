@@ -1,5 +1,6 @@
 """The drain of a host: its table, its plan, its order, and what never happens, whatever does."""
 
+import re
 from random import Random
 
 import pytest
@@ -9,6 +10,7 @@ from forewarn.maintenance import decide, host_plan, hosts
 from forewarn.maintenance.hosts import HostTrigger
 from forewarn.maintenance.model import HoldKind, HostState, Refused, Stay, Way
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
+from house import tree
 from unit.maintenance.host_world import HOST_BACK, World
 
 ON_H1 = ("web-0", "web-3", "db-0", "db-3")
@@ -494,3 +496,17 @@ def test_every_transition_leads_to_a_state_that_is_left_again() -> None:
         assert any(before is state for before, _ in hosts.TRANSITIONS)
         assert state in hosts.TRANSITIONS.values()
     assert {trigger for _, trigger in hosts.TRANSITIONS} == set(HostTrigger)
+
+
+def test_the_guide_draws_the_table_and_nothing_else() -> None:
+    page = (tree.ROOT / "docs" / "guides" / "hosts.md").read_text(encoding="utf-8")
+    (drawing,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.DOTALL)
+    drawn = re.findall(r"^ +(\w+) --> (\w+) : (\w+)$", drawing, re.MULTILINE)
+    table = {
+        (before.value, after.value, trigger.value)
+        for (before, trigger), after in hosts.TRANSITIONS.items()
+    }
+    assert len(drawn) == len(drawing.splitlines())
+    assert set(drawn) == table
+    for state in HostState:
+        assert f"| `{state.value}` |" in page

@@ -22,13 +22,17 @@ from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryP
 from litestar.plugins import OpenAPISchemaPlugin
 from litestar.typing import FieldDefinition
 
-from forewarn.maintenance import fleet
+from forewarn.maintenance import fleet, hosts
+from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
+    Drain,
     HoldKind,
+    HostState,
     Maintenance,
     Operation,
     Refused,
     Scope,
+    Way,
     key,
 )
 from forewarn.server.operator import errors, metrics, requests, schemas, views
@@ -53,6 +57,7 @@ ByNumber = Annotated[int, PathParameter(le=schemas.MAX_NUMBER)]
 
 FLEET: Final = "fleet"
 MAINTENANCE: Final = "maintenance"
+HOSTS: Final = "hosts"
 SERVICE: Final = "service"
 
 ANONYMOUS: Final = "operator"
@@ -442,6 +447,105 @@ async def _listed(
     return schemas.OperationList(operations=_shown(backend, operations))
 
 
+# Hosts.
+
+
+@_get("/v1/hosts", HOSTS)
+async def list_hosts(backend: TheBackend) -> schemas.HostList:
+    """List the hosts that the connector knows, as a look at them shows them now."""
+    survey = await backend.hosts.survey()
+    drains = backend.hosts.drains
+    open_drains = {name for name, drain in drains.items() if drain.state is not HostState.UP}
+    names = sorted(survey.hosts.keys() | open_drains)
+    return schemas.HostList(
+        now=backend.now(),
+        trouble=survey.trouble,
+        hosts=tuple(views.host(name, survey, drains.get(name)) for name in names),
+    )
+
+
+@_get("/v1/hosts/{name:str}", HOSTS)
+async def show_host(backend: TheBackend, name: FromPath[str]) -> schemas.HostDetail:
+    """Show a host, the machines on it, and its latest drain."""
+    survey = await backend.hosts.survey()
+    if name not in survey.hosts and name not in backend.hosts.drains:
+        message = f"no host named {name!r}: see 'forewarn host list'"
+        raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=name)
+    return await _host(backend, name, survey)
+
+
+@_post("/v1/hosts/drain", schemas.HostDrainRequest, HOSTS)
+async def drain_hosts(
+    backend: TheBackend,
+    *,
+    data: JSONBody[schemas.HostDrainRequest],
+    dry_run: FromQuery[bool] = False,
+) -> schemas.HostDrainPlans:
+    """Drain hosts, one after another; the answer is the plan, and in a dry run nothing more."""
+    survey = await backend.hosts.survey()
+    now = backend.now()
+    wanted = [
+        Drain(
+            host=host,
+            state=HostState.UP,
+            after=before,
+            reboot=data.reboot,
+            bring_home=data.bring_home,
+            stay=data.stay,
+            without_notice=data.without_notice,
+            requested_by=_who(data.by),
+            requested_at=now,
+            changed_at=now,
+        )
+        for before, host in zip(("", *data.hosts), data.hosts, strict=False)
+    ]
+    plans = await backend.done(backend.plane.plan_drains(wanted, survey))
+    if not dry_run:
+        await backend.done(backend.plane.drain_hosts(wanted, survey))
+    return schemas.HostDrainPlans(
+        dry_run=dry_run,
+        plans=plans,
+        states=tuple(
+            views.host(one.host, survey, backend.hosts.drains.get(one.host)) for one in wanted
+        ),
+    )
+
+
+@_post("/v1/hosts/{name:str}/orders", schemas.HostOrder, HOSTS)
+async def order_drain(
+    backend: TheBackend, name: FromPath[str], data: JSONBody[schemas.HostOrder]
+) -> schemas.HostDetail:
+    """Say how the drain of a host goes on; the answer is the host after it."""
+    kind = schemas.HostOrderKind
+    if (data.order in {kind.SKIP, kind.STOP}) != bool(data.machine):
+        message = f"at machine: '{data.order}' " + (
+            "takes no machine" if data.machine else "needs the name of a machine"
+        )
+        raise Refused(ErrorCode.INVALID, message, where="machine")
+    ways = {kind.SKIP: Way.SKIP, kind.STOP: Way.STOP}
+    simple = {kind.UNDRAIN: hosts.undrain, kind.RETURN: hosts.bring_home, kind.RETRY: hosts.retry}
+
+    def order(view: hosts.DrainView, now: datetime) -> hosts.DrainStep:
+        if data.order in simple:
+            return simple[data.order](view, now)
+        return hosts.look_after(view, data.machine, ways[data.order], now)
+
+    _log.info("an operator orders", host=name, order=data.order, by=_who(data.by))
+    await backend.done(backend.plane.order_drain(name, order))
+    return await _host(backend, name, await backend.hosts.survey())
+
+
+async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.HostDetail:
+    drain = backend.hosts.drains.get(name)
+    ids = [f"{number}.1" for number in drain.maintenances] if drain is not None else []
+    operations = await backend.read(lambda reading: reading.operations(ids))
+    return schemas.HostDetail(
+        host=views.host(name, survey, drain),
+        guests=views.guests(name, survey, backend.inventory),
+        drain=views.drain(drain, operations, backend.inventory) if drain is not None else None,
+    )
+
+
 # The service itself.
 
 
@@ -571,6 +675,7 @@ def application(backend: Backend) -> Litestar:
             tags=[
                 Tag(name=FLEET, description="Machines, and the scopes that they share."),
                 Tag(name=MAINTENANCE, description="Maintenance and its history."),
+                Tag(name=HOSTS, description="Hosts, and their drains."),
                 Tag(name=SERVICE, description="The service itself."),
             ],
         ),

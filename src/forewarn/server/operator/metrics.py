@@ -25,7 +25,9 @@ from prometheus_client.registry import Collector
 from forewarn.maintenance import alerts, decide
 from forewarn.maintenance.model import (
     Changes,
+    Drain,
     Enablement,
+    HostState,
     Operation,
     Policy,
     Scope,
@@ -69,6 +71,7 @@ FAMILIES: Final[tuple[tuple[type[_Family], str, tuple[str, ...], str], ...]] = (
     (GaugeMetricFamily, "events", ("type", "status"), "Events that guests see."),
     (GaugeMetricFamily, "agents", ("status",), "Machines of live events, by their agents' word."),
     (GaugeMetricFamily, "notice_left_min_seconds", (), "The least notice left; absent for none."),
+    (GaugeMetricFamily, "hosts", ("state",), "Hosts that are drained, by the state of the drain."),
     (GaugeMetricFamily, "alerts", ("kind",), "What needs an operator; absent without the store."),
 )
 """What is read at a scrape: its kind, its name after `forewarn_`, its labels, and its help."""
@@ -140,6 +143,7 @@ async def render(backend: Backend) -> bytes:
         **backend.figures(),
     }
     now = backend.now()
+    drains = tuple(backend.hosts.drains.values())
     scopes = tuple(backend.inventory.scopes.values())
     operations = tuple(backend.inventory.operations.values())
 
@@ -150,6 +154,7 @@ async def render(backend: Backend) -> bytes:
             "scopes": _scopes_by_state(scopes, backend.policy, now),
             **_of_operations(operations, backend.inventory.sighting, now),
             "alerts": _by_kind(found),
+            "hosts": _by_state(drains),
         }
         for collector in (_State(counted), *backend.collectors):
             registry.register(collector)
@@ -207,6 +212,11 @@ def _of_operations(
         "agents": {(status.value,): words[status] for status in AgentStatus},
         "notice_left_min_seconds": {(): max(0.0, min(left))} if left else {},
     }
+
+
+def _by_state(drains: Sequence[Drain]) -> _ByLabels:
+    counts = Tally(drain.state for drain in drains)
+    return {(state.value,): counts[state] for state in HostState if state is not HostState.UP}
 
 
 def _by_kind(found: Sequence[alerts.Alert] | None) -> _ByLabels:

@@ -118,7 +118,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         """Return what needs an operator, oldest first; StoreError while the store is away."""
         clock = self.heartbeat.clock_doubt()
         live = tuple(self.inventory.operations.values())
-        observed = tuple(self.observed())
+        drains = self.hosts.drains.values()
+        observed = (*self.observed(), *alerts.of_drains(drains))
 
         def question(reading: Reading) -> list[alerts.Alert]:
             return alerts.items(

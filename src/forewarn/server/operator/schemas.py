@@ -5,29 +5,36 @@ time, which `GET /v1/clock` tells. A field that does not apply is null where it 
 or an object, and `""` where it is text. Unknown keys of a request are refused. Clients should
 ignore keys of an answer that they do not know: later releases add some.
 
-Values that the API shows unchanged (`Alert`, `Approval`, `Intervention`, `Tombstone`) are the
+Values that the API shows unchanged (`Alert`, `Approval`, `HostPlan`,
+`Intervention`, `Tombstone`) are the
 rules' own types. A shape that differs from the rules' value, because it shows names instead of keys
 or counts instead of lists, has a name that ends in `View`; `maintenance.model` explains the fields
 that both have. A `reference` is an event's id, an operation (`12.1`) or a maintenance (`12`).
 """
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 import msgspec
 
 from forewarn.maintenance import planner
 from forewarn.maintenance.alerts import Alert
+from forewarn.maintenance.host_plan import HostPlan
 from forewarn.maintenance.model import (
     Approval,
+    GuestFacts,
     Hold,
     HoldKind,
+    HostState,
     Intervention,
     Queueing,
     RollingState,
     StartCause,
+    Stay,
     Tombstone,
     Verdict,
+    Way,
 )
 from forewarn.vocabulary import (
     AgentStatus,
@@ -62,6 +69,25 @@ MAX_REMOVED: Final = 1000
 
 MAX_ITEMS: Final = 1000
 """The most alerts of one answer: nobody reads more, and the count is complete."""
+
+MAX_HOSTS: Final = 1000
+"""The most hosts of one request."""
+
+
+class HostOrderKind(StrEnum):
+    """An order about the drain of a host."""
+
+    UNDRAIN = "undrain"
+    """Open the host and leave its machines where they are."""
+    RETURN = "return"
+    """Open the host and bring its machines home."""
+    RETRY = "retry"
+    """Try again what it is stuck at."""
+    SKIP = "skip"
+    """Go on without a machine."""
+    STOP = "stop"
+    """Go on, and shut a machine down while the host reboots."""
+
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time with a zone."""
@@ -456,6 +482,119 @@ class HoldList(Value, frozen=True, kw_only=True):
     """All holds, oldest first."""
 
     holds: tuple[HoldView, ...]
+
+
+class HostView(Value, frozen=True, kw_only=True):
+    """A host, as the connector found it, and how far its drain is."""
+
+    name: str
+    state: HostState
+    stuck_in: HostState | None
+    reason: str
+    """Why it is stuck, or what it waits for."""
+    changed_at: datetime | None
+    """When its state changed last; null if it was never drained."""
+    closed: bool
+    """Whether no machine may move there."""
+    answers: bool
+    why: str
+    """Why it does not answer."""
+    boot_id: str
+    free_memory_mib: int
+    target: bool
+    can_reboot: bool
+    running: int
+    """How many machines run there, in the fleet or not."""
+
+
+class HostList(Value, frozen=True, kw_only=True):
+    """All hosts that the connector knows, by name."""
+
+    now: datetime
+    trouble: str
+    """Why the hosts could not be looked at; `""` where they were."""
+    hosts: tuple[HostView, ...]
+
+
+class HostGuest(GuestFacts, frozen=True, kw_only=True):
+    """A machine that a host has."""
+
+    machine: str
+    """Its name in the fleet; `""` if it is not in the fleet."""
+
+
+class DrainMove(Value, frozen=True, kw_only=True):
+    """The operation that takes a machine away, or brings it home."""
+
+    operation: str
+    status: EventStatus | None
+    """Null where history no longer holds it."""
+    not_before: datetime | None
+
+
+class DrainedMachine(Value, frozen=True, kw_only=True):
+    """A machine that ran on a host when it was drained."""
+
+    name: str
+    memory_mib: int
+    way: Way
+    to_host: str
+    obstacles: tuple[str, ...]
+    host: str
+    """Where it is now, as far as is known."""
+    leaves_by: DrainMove | None
+    returns_by: DrainMove | None
+
+
+class DrainDetail(Value, frozen=True, kw_only=True):
+    """The drain of a host, as it was asked for, and its machines."""
+
+    reboot: bool
+    bring_home: bool
+    stay: Stay
+    after: str
+    requested_by: str
+    requested_at: datetime
+    reboot_asked_at: datetime | None
+    machines: tuple[DrainedMachine, ...]
+
+
+class HostDetail(Value, frozen=True, kw_only=True):
+    """A host, the machines on it, and its latest drain."""
+
+    host: HostView
+    guests: tuple[HostGuest, ...]
+    drain: DrainDetail | None
+
+
+class HostDrainRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Drains hosts, one after another."""
+
+    hosts: Annotated[tuple[ShortText, ...], msgspec.Meta(min_length=1, max_length=MAX_HOSTS)]
+    reboot: bool = False
+    """Whether each is rebooted once it is empty."""
+    bring_home: bool = True
+    """Whether its machines come home after that."""
+    stay: Stay = Stay.REFUSE
+    """What becomes of machines that cannot be moved while they run."""
+    without_notice: bool = False
+
+
+class HostDrainPlans(Value, frozen=True, kw_only=True):
+    """The plan of a drain, host by host; in a dry run nothing more."""
+
+    dry_run: bool
+    plans: tuple[HostPlan, ...]
+    states: tuple[HostView, ...]
+    """The hosts as they are now."""
+
+
+class HostOrder(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an operator orders about the drain of a host."""
+
+    order: HostOrderKind
+    machine: ShortText = ""
+    """For `skip` and `stop`: the machine."""
 
 
 class AcknowledgementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):

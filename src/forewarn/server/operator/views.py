@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from forewarn.maintenance import alerts, fleet, model, planner
+from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.protocol import versions
 from forewarn.server.operator import schemas
 from forewarn.server.operator.inventory import Inventory
@@ -266,6 +267,73 @@ def holds(values: Iterable[model.Hold], inventory: Inventory) -> Iterator[schema
         name = name_of.get(value.kind, str)(value.name)
         covered = names(operation.id for operation in held if value.covers(operation))
         yield shown(schemas.HoldView, value, name=name, operations=covered)
+
+
+# Hosts.
+
+
+def host(name: str, survey: HostSurvey, drain: model.Drain | None) -> schemas.HostView:
+    """Return a host, as a look at it and its latest drain tell."""
+    facts = survey.of(name)
+    return shown(
+        schemas.HostView,
+        facts,
+        name=name,
+        state=drain.state if drain else model.HostState.UP,
+        stuck_in=drain.stuck_in if drain else None,
+        reason=drain.reason if drain else "",
+        changed_at=drain.changed_at if drain else None,
+        closed=drain is not None and drain.closed,
+        running=sum(guest.running for guest in facts.guests),
+    )
+
+
+def guests(name: str, survey: HostSurvey, inventory: Inventory) -> tuple[schemas.HostGuest, ...]:
+    """Return the machines that a host has, by name."""
+    found = sorted(survey.of(name).guests, key=lambda guest: guest.name)
+    keys = survey.keys
+    return tuple(
+        shown(
+            schemas.HostGuest,
+            guest,
+            machine=inventory.name_of_machine(keys[guest.vm_id]) if guest.vm_id in keys else "",
+        )
+        for guest in found
+    )
+
+
+def drain(
+    value: model.Drain, operations: Mapping[str, model.Operation], inventory: Inventory
+) -> schemas.DrainDetail:
+    """Return a drain; the operations are its own, by id."""
+    machines = tuple(
+        shown(
+            schemas.DrainedMachine,
+            guest,
+            host=_host_of(guest.name, inventory),
+            leaves_by=_move(guest.leaves_by, operations),
+            returns_by=_move(guest.returns_by, operations),
+        )
+        for guest in value.guests
+    )
+    return shown(schemas.DrainDetail, value, machines=machines)
+
+
+def _host_of(name: str, inventory: Inventory) -> str:
+    machine = inventory.machines.get(model.key(name))
+    return machine.host if machine is not None else ""
+
+
+def _move(number: int, operations: Mapping[str, model.Operation]) -> schemas.DrainMove | None:
+    if not number:
+        return None
+    id_ = f"{number}.1"
+    known = operations.get(id_)
+    return schemas.DrainMove(
+        operation=id_,
+        status=known.status if known else None,
+        not_before=known.not_before if known else None,
+    )
 
 
 def _seen(machine_names: Iterable[str], inventory: Inventory) -> dict[str, model.Sighting]:

@@ -1,0 +1,306 @@
+"""`forewarn host`: drain hosts, and say how a drain goes on."""
+
+import threading
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from forewarn.cli import output, times
+from forewarn.cli.exits import ExitStatus, Failed
+from forewarn.cli.operator import OperatorClient, asks, segment
+from forewarn.cli.options import argument, flag, option
+
+if TYPE_CHECKING:
+    from forewarn.server.operator import schemas
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks of `watch`."""
+
+WAYS_OUT: Final = {
+    "retry": "try again what it is stuck at",
+    "skip": "go on without a machine, which you look after",
+    "stop": "shut a machine down while the host reboots",
+    "return": "open the host and bring its machines home",
+    "undrain": "open the host and leave its machines where they are",
+}
+"""What an operator can do about a drain that is stuck."""
+
+app = typer.Typer(help="Drain, reboot and reopen hosts.", no_args_is_help=True)
+
+HostArgument = Annotated[str, argument("HOST", "The host.")]
+MachineArgument = Annotated[str, argument("MACHINE", "The machine.")]
+
+
+class YesOrNo(StrEnum):
+    """Whether machines come home."""
+
+    YES = "yes"
+    NO = "no"
+
+
+class StayChoice(StrEnum):
+    """What becomes of machines that cannot be moved while they run."""
+
+    REFUSE = "refuse"
+    STOP = "stop"
+    REDEPLOY = "redeploy"
+
+
+@app.command("list")
+@asks
+def list_(*, service: OperatorClient) -> None:
+    """List hosts, and how far their drains are."""
+    service.get("/v1/hosts").show(_draw_hosts)
+
+
+@app.command()
+@asks
+def show(host: HostArgument, *, service: OperatorClient) -> None:
+    """Show a host, its machines and its drain."""
+    service.get(f"/v1/hosts/{segment(host)}").show(_draw_host)
+
+
+@app.command()
+@asks
+def drain(
+    hosts: Annotated[list[str], argument("HOST...", "Hosts, drained one after another.")],
+    *,
+    reboot: Annotated[bool, flag("--reboot", "Reboot each host once it is empty.")] = False,
+    bring_home: Annotated[
+        YesOrNo, option("--return", "yes|no", "Whether machines come home after the reboot.")
+    ] = YesOrNo.YES,
+    stay: Annotated[
+        StayChoice,
+        option(
+            "--stay",
+            "refuse|stop|redeploy",
+            "Machines that cannot be moved while they run: refuse the drain, shut them down "
+            "while the host reboots, or redeploy them.",
+        ),
+    ] = StayChoice.REFUSE,
+    without_notice: Annotated[
+        bool, flag("--without-notice", "Move machines of scopes that are off, too.")
+    ] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Only show the plan.")] = False,
+    watching: Annotated[bool, flag("--watch", "Show what moves, until all is done.")] = False,
+    service: OperatorClient,
+) -> None:
+    """Move all machines away from hosts.
+
+    Each machine has its notice. No machine moves to a host that is drained.
+    """
+    answer = service.post(
+        "/v1/hosts/drain" + ("?dry_run=true" if dry_run else ""),
+        hosts=hosts,
+        reboot=reboot,
+        bring_home=bring_home is YesOrNo.YES,
+        stay=stay,
+        without_notice=without_notice,
+    )
+    answer.show(_draw_plans)
+    if watching and not dry_run:
+        _watch(service, hosts)
+
+
+@app.command()
+@asks
+def undrain(host: HostArgument, *, service: OperatorClient) -> None:
+    """Open a host; machines stay where they are.
+
+    What has not started is cancelled, and hosts that wait for this one are not drained.
+    """
+    _order(service, host, "undrain")
+
+
+@app.command("return")
+@asks
+def return_(host: HostArgument, *, service: OperatorClient) -> None:
+    """Open a host and bring its machines home."""
+    _order(service, host, "return")
+
+
+@app.command()
+@asks
+def retry(host: HostArgument, *, service: OperatorClient) -> None:
+    """Try again what a drain is stuck at."""
+    _order(service, host, "retry")
+
+
+@app.command()
+@asks
+def skip(host: HostArgument, machine: MachineArgument, *, service: OperatorClient) -> None:
+    """Go on without a machine that did not move.
+
+    The host is not empty, and not rebooted, while the machine runs there.
+    """
+    _order(service, host, "skip", machine)
+
+
+@app.command()
+@asks
+def stop(host: HostArgument, machine: MachineArgument, *, service: OperatorClient) -> None:
+    """Shut a machine down while the host reboots."""
+    _order(service, host, "stop", machine)
+
+
+@app.command()
+@asks
+def watch(
+    hosts: Annotated[list[str], argument("HOST...", "The hosts.")], *, service: OperatorClient
+) -> None:
+    """Show what moves until the drains are done.
+
+    Exit status: 0 when all is done, 11 when a drain is stuck.
+    """
+    _watch(service, hosts)
+
+
+def _order(service: OperatorClient, host: str, order: str, machine: str = "") -> None:
+    path = f"/v1/hosts/{segment(host)}/orders"
+    service.post(path, order=order, machine=machine).show(_draw_state)
+
+
+def _watch(service: OperatorClient, hosts: list[str]) -> None:
+    """Print each change of drains; end with ALERTS when one is stuck."""
+    from forewarn.server.operator import schemas
+
+    known: dict[str, dict[str, str]] = {host: {} for host in hosts}
+    while True:
+        resting = []
+        for host in hosts:
+            detail = service.get(f"/v1/hosts/{segment(host)}").read(schemas.HostDetail)
+            _tell_changes(detail, known[host])
+            if detail.host.state == "stuck":
+                message = f"the drain of {host} is stuck: see 'forewarn host show {host}'"
+                raise Failed(ExitStatus.ALERTS, message)
+            rebooted = detail.drain is None or detail.drain.reboot
+            state = detail.host.state
+            resting.append(state == "up" or (state == "empty" and not rebooted))
+        if all(resting):
+            return
+        threading.Event().wait(LOOK_EVERY)
+
+
+def _tell_changes(detail: "schemas.HostDetail", known: dict[str, str]) -> None:
+    """Print what differs from what is known, and note it there."""
+    host = detail.host
+    for what, now in _facts(detail):
+        if known.get(what) != now:
+            known[what] = now
+            output.say(output.printable(f"{host.name}  {f'{what} ' if what else ''}{now}"))
+
+
+def _facts(detail: "schemas.HostDetail") -> Iterator[tuple[str, str]]:
+    host = detail.host
+    yield "", f"{host.state}: {host.reason}" if host.reason else str(host.state)
+    for machine in detail.drain.machines if detail.drain is not None else ():
+        move = machine.returns_by or machine.leaves_by
+        if move is not None:
+            yield machine.name, f"{_way(machine)} {move.operation} {move.status or ''}".rstrip()
+
+
+def _way(machine: "schemas.DrainedMachine") -> str:
+    if machine.returns_by is not None:
+        return "returns:"
+    return "stops:" if machine.way == "stop" else f"moves to {machine.to_host}:"
+
+
+def _draw_hosts(found: "schemas.HostList") -> None:
+    if found.trouble:
+        output.note(f"warning: the hosts could not be looked at: {found.trouble}")
+    output.table(
+        found.hosts,
+        {
+            "HOST": lambda host: host.name,
+            "STATE": _state,
+            "SINCE": lambda host: host.changed_at,
+            "RUNNING": lambda host: host.running if host.answers else None,
+            "FREE MIB": lambda host: host.free_memory_mib if host.answers else None,
+            "REASON": lambda host: host.reason or host.why,
+        },
+        empty="The connector knows no hosts.",
+    )
+
+
+def _state(host: "schemas.HostView") -> str:
+    return f"{host.state} in {host.stuck_in}" if host.stuck_in else str(host.state)
+
+
+def _draw_state(detail: "schemas.HostDetail") -> None:
+    host = detail.host
+    reason = f": {host.reason}" if host.reason else ""
+    output.say(output.printable(f"host {host.name} is {_state(host)}{reason}"))
+
+
+def _draw_host(detail: "schemas.HostDetail") -> None:
+    host, its = detail.host, detail.drain
+    output.pairs(
+        [
+            ("host", host.name),
+            ("state", _state(host) + (f", since {times.shown(host.changed_at)}" if its else "")),
+            *([("reason", host.reason)] if host.reason else []),
+            ("answers", "yes" if host.answers else f"no: {host.why}"),
+            ("a target for machines", "yes" if host.target and not host.closed else "no"),
+            ("free memory", f"{host.free_memory_mib} MiB"),
+            ("boot id", host.boot_id),
+            *([("drained by", its.requested_by), ("after", its.after)] if its else []),
+        ]
+    )
+    output.say("")
+    output.table(
+        detail.guests,
+        {
+            "ON THE HOST": lambda guest: guest.machine or f"{guest.name} (not in the fleet)",
+            "RUNS": lambda guest: "yes" if guest.running else "no",
+            "MIB": lambda guest: guest.memory_mib,
+            "CANNOT MOVE": lambda guest: "; ".join(guest.obstacles),
+        },
+        empty="No machine is on it.",
+    )
+    if its is not None and its.machines:
+        output.say("")
+        output.table(
+            its.machines,
+            {
+                "DRAINED": lambda one: one.name,
+                "WAY": lambda one: one.way,
+                "TO": lambda one: one.to_host,
+                "LEAVES BY": lambda one: _move(one.leaves_by),
+                "RETURNS BY": lambda one: _move(one.returns_by),
+                "IS ON": lambda one: one.host,
+            },
+        )
+    if host.stuck_in:
+        output.say("")
+        for order, text in WAYS_OUT.items():
+            machine = " MACHINE" if order in {"skip", "stop"} else ""
+            output.say(f"forewarn host {order} {host.name}{machine}: {text}")
+
+
+def _move(move: "schemas.DrainMove | None") -> str:
+    return f"{move.operation} {move.status or ''}".rstrip() if move else ""
+
+
+def _draw_plans(found: "schemas.HostDrainPlans") -> None:
+    for plan in found.plans:
+        guests = len(plan.guests)
+        output.say(f"host {plan.host}: {guests} machine{'' if guests == 1 else 's'} to move")
+        output.table(
+            plan.guests,
+            {
+                "MACHINE": lambda guest: guest.name,
+                "MIB": lambda guest: guest.memory_mib,
+                "WAY": lambda guest: guest.way,
+                "TO": lambda guest: guest.to_host,
+                "CANNOT MOVE": lambda guest: "; ".join(guest.obstacles),
+            },
+        )
+        if plan.strangers:
+            names = output.listed(plan.strangers)
+            output.note(f"warning: not in the fleet: {names}; the host is not empty while they run")
+        for problem in plan.problems if found.dry_run else ():
+            output.note(f"refused without --dry-run: {problem}")
+    for state in () if found.dry_run else found.states:
+        output.say(f"host {state.name} is {_state(state)}")

@@ -1,0 +1,210 @@
+"""Hosts over the API and at the command line: plans, drains, what is stuck, and the ways out."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from forewarn.cli import main
+from forewarn.cli.exits import ExitStatus
+from forewarn.clock import ManualClock
+from server.running import Client, Running
+
+ASKS = 300
+"""How often the service is asked for what is about to be so."""
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(service: Running, client: Client, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command in this process; return its exit status and what it printed."""
+    del client  # it applied the fleet
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        socket = service.settings.operator.socket
+        status = main.execute(["host", *argv, "--operator", socket])
+        printed = capsys.readouterr()
+        logged = [line for line in printed.out.splitlines() if "[info" in line or "[warn" in line]
+        lines = [line for line in printed.out.splitlines() if line not in logged]
+        return status, "\n".join(lines), printed.err
+
+    return run
+
+
+def drain(client: Client, *hosts: str, status: int = 200, **more: Any) -> Any:
+    answer = client.ask("POST", "/v1/hosts/drain", {"hosts": hosts, "by": "ann", **more})
+    assert answer.status == status, answer.body
+    return answer.json
+
+
+def order(client: Client, host: str, kind: str, machine: str = "", status: int = 200) -> Any:
+    body = {"order": kind, "machine": machine, "by": "ann"}
+    answer = client.ask("POST", f"/v1/hosts/{host}/orders", body)
+    assert answer.status == status, answer.body
+    return answer.json
+
+
+def until(client: Client, clock: ManualClock, host: str, *states: str) -> Any:
+    """Approve and let time pass until a host is in a state; return the host."""
+    for _ in range(ASKS):
+        detail = client.get(f"/v1/hosts/{host}")
+        if detail["host"]["state"] in states:
+            return detail
+        for event in client.get("/v1/events")["events"]:
+            if event["status"] == "Scheduled":
+                client.ask("POST", "/v1/approvals", {"references": [event["id"]]})
+        clock.advance(timedelta(seconds=5))
+    raise AssertionError(detail)
+
+
+def stuck(client: Client, clock: ManualClock, host: str = "h1") -> Any:
+    """Get the drain of a host stuck: an operator cancels the move of web-1."""
+    drain(client, host, reboot=True)
+    for _ in range(ASKS):
+        events = client.get("/v1/events?machine=web-1")["events"]
+        if events:
+            break
+    client.ask("POST", "/v1/cancellations", {"reference": events[0]["operation"]})
+    return until(client, clock, host, "stuck")
+
+
+def test_the_hosts_are_listed_with_what_runs_there(client: Client) -> None:
+    found = client.get("/v1/hosts")
+    hosts = {host["name"]: host for host in found["hosts"]}
+    assert [*hosts] == ["h0", "h1", "h2"]
+    assert hosts["h1"]["running"] == 2
+    assert {host["state"] for host in hosts.values()} == {"up"}
+    detail = client.get("/v1/hosts/h1")
+    assert [guest["machine"] for guest in detail["guests"]] == ["batch_0", "web-1"]
+    assert detail["drain"] is None
+    assert client.ask("GET", "/v1/hosts/h9").status == 404
+
+
+def test_a_dry_run_plans_and_changes_nothing(client: Client) -> None:
+    planned = client.ask("POST", "/v1/hosts/drain?dry_run=true", {"hosts": ["h1"]}).json
+    (plan,) = planned["plans"]
+    assert planned["dry_run"]
+    assert {guest["name"] for guest in plan["guests"]} == {"web-1", "batch_0"}
+    assert {guest["to_host"] for guest in plan["guests"]} == {"h0"}
+    assert plan["problems"] == []
+    assert client.get("/v1/events")["events"] == []
+    assert client.get("/v1/hosts/h1")["drain"] is None
+
+
+def test_a_drain_tells_each_machines_way_and_operations(client: Client, clock: ManualClock) -> None:
+    drain(client, "h1")
+    detail = until(client, clock, "h1", "empty")
+    assert detail["host"]["closed"]
+    assert detail["host"]["running"] == 0
+    for machine in detail["drain"]["machines"]:
+        assert machine["way"] == "live"
+        assert machine["leaves_by"]["status"] == "Completed"
+        assert machine["host"] == machine["to_host"]
+    assert detail["drain"]["requested_by"] == "ann"
+    order(client, "h1", "return")
+    detail = until(client, clock, "h1", "up")
+    assert {machine["host"] for machine in detail["drain"]["machines"]} == {"h1"}
+
+
+def test_a_reboot_gives_the_host_another_boot_id(client: Client, clock: ManualClock) -> None:
+    before = client.get("/v1/hosts/h1")["host"]["boot_id"]
+    drain(client, "h1", reboot=True, bring_home=False)
+    detail = until(client, clock, "h1", "up")
+    assert detail["host"]["boot_id"] != before
+    assert detail["guests"] == []
+
+
+def test_a_stuck_drain_is_an_alert_and_a_metric_until_an_operator_decides(
+    client: Client, clock: ManualClock
+) -> None:
+    detail = stuck(client, clock)
+    assert detail["host"]["stuck_in"] == "draining"
+    (alert,) = (a for a in client.get("/v1/alerts")["items"] if a["kind"] == "host-stuck")
+    assert alert["about"] == "host h1"
+    metrics = client.ask("GET", "/metrics").body.decode()
+    assert 'forewarn_hosts{state="stuck"} 1.0' in metrics
+    assert order(client, "h1", "retry")["host"]["state"] == "draining"
+    until(client, clock, "h1", "up")
+    assert 'forewarn_hosts{state="stuck"} 0.0' in client.ask("GET", "/metrics").body.decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "machine", "end"),
+    [
+        ("undrain", "", ("up",)),
+        ("return", "", ("up",)),
+        ("skip", "web-1", ("stuck",)),
+        ("stop", "web-1", ("up",)),
+    ],
+)
+def test_each_way_out_of_a_stuck_drain(
+    client: Client, clock: ManualClock, kind: str, machine: str, end: tuple[str, ...]
+) -> None:
+    stuck(client, clock)
+    order(client, "h1", kind, machine)
+    if kind == "skip":
+        until(client, clock, "h1", "draining", "stuck")
+    until(client, clock, "h1", *end)
+    events = client.get("/v1/history")["operations"]
+    assert ("Reboot" in {operation["event_type"] for operation in events}) == (kind == "stop")
+
+
+@pytest.mark.parametrize(
+    ("kind", "machine", "status"),
+    [("skip", "", 400), ("undrain", "web-1", 400), ("skip", "web-9", 404), ("stop", "web-2", 404)],
+)
+def test_orders_that_cannot_be_meant_are_refused(
+    client: Client, clock: ManualClock, kind: str, machine: str, status: int
+) -> None:
+    before = stuck(client, clock)
+    order(client, "h1", kind, machine, status=status)
+    assert client.get("/v1/hosts/h1")["drain"] == before["drain"]
+
+
+def test_drains_that_cannot_be_are_refused(client: Client) -> None:
+    drain(client, "h9", status=404)
+    drain(client, "h1", "h1", status=400)
+    drain(client, status=400)
+    order(client, "h1", "retry", status=404)
+    assert client.ask("POST", "/v1/hosts/drain", {"hosts": ["h1"], "stay": "x"}).status == 400
+
+
+def test_the_command_line_plans_drains_and_shows(
+    cli: Cli, client: Client, clock: ManualClock
+) -> None:
+    status, out, _ = cli("drain", "h1", "h2", "--reboot", "--dry-run")
+    assert status == ExitStatus.OK
+    assert {"web-1", "h1", "web-2"} <= set(out.replace(":", " ").split())
+    assert client.get("/v1/events")["events"] == []
+    status, out, _ = cli("drain", "h1")
+    assert status == ExitStatus.OK
+    assert "draining" in out
+    until(client, clock, "h1", "empty")
+    for command in (["list"], ["show", "h1"], ["watch", "h1"]):
+        status, out, _ = cli(*command)
+        assert status == ExitStatus.OK
+        assert "empty" in out
+        assert max(map(len, out.splitlines())) <= 80
+    status, out, _ = cli("return", "h1")
+    assert "returning" in out
+    until(client, clock, "h1", "up")
+    assert cli("show", "h1")[0] == ExitStatus.OK
+    assert cli("undrain", "h1")[0] == ExitStatus.REFUSED
+    assert cli("show", "h9")[0] == ExitStatus.NOT_FOUND
+
+
+def test_the_command_line_tells_what_can_be_done_about_a_stuck_drain(
+    cli: Cli, client: Client, clock: ManualClock
+) -> None:
+    stuck(client, clock)
+    _, out, _ = cli("show", "h1")
+    for way in ("retry", "skip", "stop", "return", "undrain"):
+        assert f"forewarn host {way} h1" in out
+    assert cli("watch", "h1")[0] == ExitStatus.ALERTS
+    assert cli("skip", "h1", "web-1")[0] == ExitStatus.OK
+    until(client, clock, "h1", "stuck")
+    assert cli("stop", "h1", "web-1")[0] == ExitStatus.OK
+    assert cli("retry", "h1")[0] == ExitStatus.REFUSED
+    until(client, clock, "h1", "up")
