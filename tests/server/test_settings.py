@@ -64,6 +64,9 @@ def refusal(folder: Path, text: str, environment: dict[str, str]) -> str:
             "guest.listener[0].default_vm",
             "loopback",
         ),
+        ("[fleet.libvirt]\nsync = true\n", "fleet.libvirt.uris", "there are 0"),
+        ("[fleet.libvirt]\nuris = { h1 = 'h1' }\n", "fleet.libvirt.uris", "'h1'"),
+        ("[fleet.libvirt]\nuris = { '' = 'x:///' }\n", "fleet.libvirt.uris", "''"),
         ("[operator]\nlisten = 'localhost:80'\n", "operator.listen", "'[::1]:8172'"),
         ("[operator]\nsocket = 'off'\n", "operator.listen", "required"),
         ("[[guest.listener]]\nname = 'Blue'\n", "guest.listener[0].name", "lower-case"),
@@ -157,6 +160,27 @@ def test_a_boot_id_is_asked_for_by_ssh_or_by_a_command(
     command = LibvirtHost(name="h1", **host).boot_id_command
     assert [word for word in expected if word not in command] == []
     assert command[:1] == tuple(expected[:1])
+
+
+def test_the_hosts_of_the_fleet_are_the_connectors_and_those_named_beside_them(
+    tmp_path: Path, home: dict[str, str]
+) -> None:
+    connector = """
+        [connector.libvirt]
+        python = "/usr/bin/python3"
+        [[connector.libvirt.host]]
+        name = "h1"
+        uri = "qemu+ssh://h1/system"
+    """
+    own = load(tmp_path, f"{connector}[fleet.libvirt]\nsync = true\n", home)
+    assert own.hypervisors == {"h1": "qemu+ssh://h1/system"}
+    assert own.libvirt_python == "/usr/bin/python3"
+    more = '[fleet.libvirt]\npython = "/opt/python"\nuris = { h2 = "x:///" }\n'
+    both = load(tmp_path, connector + more, home)
+    assert both.hypervisors == {"h1": "qemu+ssh://h1/system", "h2": "x:///"}
+    assert both.libvirt_python == "/opt/python"
+    many = ", ".join(f'h{n} = "x:///{n}"' for n in range(101))
+    assert "101" in refusal(tmp_path, f"[fleet.libvirt]\nsync = true\nuris = {{ {many} }}\n", home)
 
 
 @pytest.mark.parametrize(

@@ -203,22 +203,19 @@ class FleetLibvirtSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     and one that crashes has an unforeseen Reboot. By default it connects to no host."""
     python: str = ""
     """The Python with the module `libvirt` that reads the hosts: `"/usr/bin/python3"` with Debian's
-    `python3-libvirt`. `""` is the service's own."""
+    `python3-libvirt`. `""` is the connector's, else the service's own."""
     uris: dict[str, str] = {}
-    """The hosts' libvirt URIs, each by the name that the fleet has for the host."""
+    """The libvirt URIs of hosts, each by the name that the fleet has for the host, beside those of
+    `connector.libvirt.host`."""
 
     def __post_init__(self) -> None:
         """Refuse what is no host."""
-        if len(self.uris) > MAX_HOSTS:
-            raise FieldError("uris", f"{len(self.uris)} hosts, at most {MAX_HOSTS} allowed")
         for name, uri in self.uris.items():
             if not name or len(name) > MAX_TEXT or not name.isprintable():
                 raise FieldError("uris", f"invalid host name {name[:MAX_TEXT]!r}")
             if ":" not in uri or not uri.isprintable():
                 message = f"invalid URI {uri!r} of {name}: expected one as 'qemu+ssh://h1/system'"
                 raise FieldError("uris", message)
-        if self.sync and not self.uris:
-            raise FieldError("uris", "required, as sync is true")
 
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -251,12 +248,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def hypervisors(self) -> dict[str, str]:
         """The URIs of the fleet's libvirt hosts, by name."""
-        return self.fleet.libvirt.uris
+        of_connector = {host.name: host.uri for host in self.connector.libvirt.host}
+        return of_connector | self.fleet.libvirt.uris
 
     @property
     def libvirt_python(self) -> str:
         """The Python that has the module `libvirt`; `""` is this process's."""
-        return self.fleet.libvirt.python
+        return self.fleet.libvirt.python or self.connector.libvirt.python
+
+    def __post_init__(self) -> None:
+        """Refuse to watch no host, and more than one process can."""
+        hosts = len(self.hypervisors)
+        if self.fleet.libvirt.sync and not 0 < hosts <= MAX_HOSTS:
+            message = f"sync = true needs 1 to {MAX_HOSTS} hosts, here or of the connector"
+            raise FieldError("fleet.libvirt.uris", f"{message}; there are {hosts}")
 
 
 def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
