@@ -2,16 +2,15 @@
 
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from forewarn.cli import output
 from forewarn.cli.exits import ExitStatus, Failed, settings_are_usable
 from forewarn.cli.options import JsonOption, flag, option
-from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventType
+from forewarn.vocabulary import RESOURCE_TYPE, EventSource, EventStatus, EventType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
     from forewarn.client.event import Event
 
 app = typer.Typer(no_args_is_help=True)
-
-
-class LiveStatus(StrEnum):
-    """The statuses of an event that a guest sees."""
-
-    SCHEDULED = "Scheduled"
-    STARTED = "Started"
 
 
 PROGRAM = "forewarn.agent"
@@ -60,7 +52,7 @@ def _agent() -> None:
 def check(*, config: ConfigOption = None) -> None:
     """Check the settings; show which rule takes what.
 
-    For each type of event it lists the rules that are tried, in order.
+    For each type of event it lists the rules that may take it, in order.
     """
     from forewarn.agent.rules import BUILT_IN, Match
 
@@ -75,23 +67,26 @@ def check(*, config: ConfigOption = None) -> None:
         output.say(f"{number:>3}. {rule.name}{off}: {actions}; approve {rule.approve}  ({origin})")
     output.say(f"{len(rules) + 1:>3}. {BUILT_IN.name}")
     output.say("Rules that are tried for an event of this machine:")
-    reached = {rule.name for rule in rules if not rule.enabled or rule.match.machine == "others"}
+    own = [
+        (number, rule)
+        for number, rule in enumerate((*rules, BUILT_IN), 1)
+        if rule.enabled and rule.match.machine != "others"
+    ]
+    unreached = {rule.name: None for _, rule in own}
     for kind in EventType:
         offered = []
-        for number, rule in enumerate((*rules, BUILT_IN), 1):
-            types, machine = rule.match.types, rule.match.machine
-            if not rule.enabled or machine == "others" or (types and kind not in types):
+        for number, rule in own:
+            types = rule.match.types
+            if types and kind not in types:
                 continue
             offered.append(f"{number}. {rule.name}")
-            reached.add(rule.name)
-            if rule.match == Match(types=types, machine=machine):
+            unreached.pop(rule.name, None)
+            if rule.match == Match(types=types, machine=rule.match.machine):
                 break  # it takes every one
         output.say(f"  {kind.value:<10} {'; then '.join(offered)}")
-    for rule in rules:
-        if rule.name not in reached:
-            output.note(
-                f"note: rule {rule.name!r} is never reached: earlier rules take all of its events"
-            )
+    unreached.pop(BUILT_IN.name, None)
+    for name in unreached:
+        output.note(f"note: rule {name!r} is never reached: earlier rules take all of its events")
     for warning in _warnings(loaded):
         output.note(f"note: {warning}")
 
@@ -108,8 +103,9 @@ def explain(
         EventSource, option("--source", "SOURCE", "Platform or User.", case_sensitive=False)
     ] = EventSource.PLATFORM,
     status: Annotated[
-        LiveStatus, option("--status", "STATUS", "Scheduled or Started.", case_sensitive=False)
-    ] = LiveStatus.SCHEDULED,
+        Literal["Scheduled", "Started"],
+        option("--status", "STATUS", "Scheduled or Started.", case_sensitive=False),
+    ] = "Scheduled",
     duration_seconds: Annotated[
         int, option("--duration-seconds", "N", "How long the interruption lasts; -1 is unknown.")
     ] = -1,
@@ -129,10 +125,10 @@ def explain(
     from forewarn.client.event import Event
 
     loaded = _load(config)
-    started = status is LiveStatus.STARTED
+    started = status == "Started"
     event = Event(
         event_id="",
-        status=status.value,
+        status=status,
         event_type=event_type.value,
         resource_type=RESOURCE_TYPE,
         resources=("",) * machines,
@@ -241,7 +237,7 @@ def retry(*, config: ConfigOption = None) -> None:
     for event in held:
         name = f"{event['event_id']} {event['event_type']}"
         left = event["notice_left_seconds"]
-        if event["event_status"] != LiveStatus.SCHEDULED:
+        if event["event_status"] != EventStatus.SCHEDULED:
             output.note(
                 f"{name} is {event['event_status']}: the agent prepares only if the rule has "
                 "even_if_started"
@@ -257,21 +253,18 @@ def _signal(process: int | None) -> None:
 
     word = getattr(signal, "SIGUSR1", None)
     if word is None:
-        message = "this platform has no SIGUSR1, which asks the agent to retry"
-        raise Failed(ExitStatus.USAGE, message)
-    try:
-        command = b"" if process is None else Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:
-        command = b""
-    if process is None or PROGRAM.encode() not in command.split(b"\0"):
-        # The status port may be a container's, whose number is another process here.
-        message = "the agent's process is not visible from here: send SIGUSR1 where it runs"
-        raise Failed(ExitStatus.NOT_FOUND, message)
-    try:
+        raise Failed(ExitStatus.USAGE, "this platform lacks SIGUSR1, which asks the agent to retry")
+    try:  # a container's status port names a process that is another one here
+        command = Path(f"/proc/{process or 0}/cmdline").read_bytes()
+        if process is None or PROGRAM.encode() not in command.split(b"\0"):
+            raise FileNotFoundError
         os.kill(process, word)
     except PermissionError as error:
         message = f"cannot signal the agent, process {process}: run as root or as its user"
         raise Failed(ExitStatus.UNAUTHORIZED, message) from error
+    except OSError as error:
+        message = "the agent's process is not visible from here: send SIGUSR1 where it runs"
+        raise Failed(ExitStatus.NOT_FOUND, message) from error
 
 
 def _why(told: "dict[str, Any]") -> str:

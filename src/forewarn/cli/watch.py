@@ -64,10 +64,10 @@ def watch(
     from forewarn.clock import SystemClock
 
     clock = SystemClock()
-    state = _StateFile(since)
+    state = None if since is None else _read_state(since)
     drawn = sys.stdout.isatty()
     with handled(_end, "SIGTERM"), guest.connected(endpoint, name) as client:
-        watching = client.watch(since=state.text, mine=mine, on_trouble=_trouble)
+        watching = client.watch(since=state, mine=mine, on_trouble=_trouble)
         for change in watching:
             now = clock.now()
             tree = json.dumps(guest.change_tree(change, now), ensure_ascii=False)
@@ -75,7 +75,8 @@ def watch(
             sys.stdout.flush()
             if command:
                 _run(command, change, tree, client.endpoint)
-            state.keep(watching.since)
+            if since is not None:
+                _save_state(since, watching.since)
             if once:
                 return
 
@@ -84,40 +85,31 @@ def _trouble(trouble: "Trouble") -> None:
     output.note(output.printable(f"forewarn: {trouble.message}"))
 
 
-class _StateFile:
-    """The state of the watch in its file, so that no change is reported twice."""
+def _read_state(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_STATE_BYTES).decode()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"could not read the state in {path}: {error}"
+        raise Failed(ExitStatus.USAGE, message) from error
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self.text = None if path is None else self._read(path)
 
-    @staticmethod
-    def _read(path: Path) -> str | None:
-        try:
-            with path.open("rb") as file:
-                return file.read(MAX_STATE_BYTES).decode()
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            message = f"could not read the state in {path}: {error}"
-            raise Failed(ExitStatus.USAGE, message) from error
-
-    def keep(self, text: str) -> None:
-        """Write the state; a crash in the middle leaves the one before."""
-        if self._path is None:
-            return
-        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        try:
-            with draft.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self._path)
-        except OSError as error:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
-            message = f"could not save the state in {self._path}: {error}"
-            raise Failed(ExitStatus.USAGE, message) from error
+def _save_state(path: Path, text: str) -> None:
+    # A crash in the middle leaves the state before.
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        message = f"could not save the state in {path}: {error}"
+        raise Failed(ExitStatus.USAGE, message) from error
 
 
 def _run(command: str, change: "Change", tree: str, endpoint: str) -> None:
