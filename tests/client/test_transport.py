@@ -227,7 +227,9 @@ def test_another_thread_may_end_a_request() -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_a_request_by_https_checks_the_server(tmp_path: Path) -> None:
+def test_a_request_by_https_checks_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key, certificate = str(tmp_path / "key"), str(tmp_path / "certificate")
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     command += ["-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", key]
@@ -246,7 +248,7 @@ def test_a_request_by_https_checks_the_server(tmp_path: Path) -> None:
 
     with Scripted(script) as server:
         url = f"https://localhost:{server.port}/"
-        trusts = ssl.create_default_context(cafile=certificate)
-        assert transport.request("GET", url, seconds=10, tls=trusts).body == b"secured"
         distrusted = failed(url)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert transport.request("GET", url, seconds=10).body == b"secured"
     assert isinstance(distrusted.__cause__, ssl.SSLCertVerificationError)

@@ -1,5 +1,6 @@
 """What a response means: a document, a name, or a failure with its likely cause."""
 
+import functools
 from collections.abc import Callable
 from datetime import datetime
 from typing import Final, TypeVar
@@ -12,7 +13,7 @@ from forewarn.client.discovery import EndpointAddress
 from forewarn.client.errors import BadAnswer, ClientError, Refused, Unreachable
 from forewarn.protocol import codec, text, tolerant
 from forewarn.protocol.message import Reply
-from forewarn.protocol.tolerant import Listed, Listing
+from forewarn.protocol.tolerant import Listed
 
 CLOCKS_AGREE_SECONDS: Final = 2.0
 """The server's Date is in whole seconds and has travelled: within this, our own clock is better."""
@@ -112,24 +113,8 @@ def _no_document(message: str) -> FailedAnswer:
     return FailedAnswer(reason="no-document", message=message, answered=True)
 
 
-def listing_of(reply: Reply, endpoint: EndpointAddress) -> Listing | FailedAnswer:
-    """Return the document in a response, or why there is none."""
-    return _content(reply, endpoint, tolerant.listing, of_name=False)
-
-
-def name_in(reply: Reply, endpoint: EndpointAddress) -> str | FailedAnswer:
-    """Return the machine's name in a response for its leaf, or why there is none."""
-    return _content(reply, endpoint, tolerant.machine_name, of_name=True)
-
-
-def machine_in(reply: Reply, endpoint: EndpointAddress) -> event.Machine | FailedAnswer:
-    """Return what a response for `compute` says of this machine, or why it says nothing."""
-    values = _content(reply, endpoint, tolerant.compute, of_name=True)
-    return values if isinstance(values, FailedAnswer) else event.Machine(**values)
-
-
 def _content(
-    reply: Reply, endpoint: EndpointAddress, read: Callable[[bytes], T], *, of_name: bool
+    read: Callable[[bytes], T], reply: Reply, endpoint: EndpointAddress, *, of_name: bool = True
 ) -> T | FailedAnswer:
     if reply.status != 200:
         return failure_of(reply, endpoint, of_name=of_name)
@@ -139,6 +124,16 @@ def _content(
         return read(reply.body)
     except codec.Malformed as error:
         return _no_document(f"the answer {text.shown(str(error))}")
+
+
+listing_of = functools.partial(_content, tolerant.listing, of_name=False)
+"""Return the document in a response, or why there is none."""
+
+name_in = functools.partial(_content, tolerant.machine_name)
+"""Return the machine's name in a response for its leaf, or why there is none."""
+
+machine_in = functools.partial(_content, lambda body: event.Machine(**tolerant.compute(body)))
+"""Return what a response for `compute` says of this machine, or why it says nothing."""
 
 
 def confirmation_in(reply: Reply, endpoint: EndpointAddress) -> FailedAnswer | None:

@@ -15,7 +15,7 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import h11
 
@@ -32,9 +32,6 @@ from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.message import Reply
 from forewarn.version import __version__
 from forewarn.vocabulary import AgentStatus
-
-if TYPE_CHECKING:
-    import ssl
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 """Of a response's status line and headers: the usual limit."""
@@ -386,7 +383,6 @@ def request(  # noqa: PLR0913 - all but the first two by name
     body: bytes | None = None,
     unix_socket: str = "",
     max_body: int = MAX_BODY_BYTES,
-    tls: "ssl.SSLContext | None" = None,
     opened: Callable[[socket.socket], None] = lambda _: None,
 ) -> Reply:
     """Send one HTTP request and return the response, whatever its status.
@@ -400,7 +396,6 @@ def request(  # noqa: PLR0913 - all but the first two by name
         body: None for none.
         unix_socket: A path to connect to; the URL's host is then for the Host header only.
         max_body: The most bytes of the response's body.
-        tls: How to check the server of an https URL; None for the system's certificates.
         opened: Gets the socket before it connects: another thread that shuts it down ends the
             request at once.
 
@@ -421,7 +416,7 @@ def request(  # noqa: PLR0913 - all but the first two by name
             if url[:6].lower() == "https:":
                 import ssl  # noqa: PLC0415 - for https alone
 
-                tls = tls or ssl.create_default_context()
+                tls = ssl.create_default_context()  # by the system's certificates
                 connected = tls.wrap_socket(connected, server_hostname=exchange.endpoint.host)
                 stack.enter_context(connected)
                 opened(connected)
