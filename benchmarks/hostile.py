@@ -77,8 +77,8 @@ STALLED = '"guests got no answer"'
 MOVED = '"every notice has moved later"'
 """What the service's log says of an outage."""
 
-REFUSED_SECONDS = 15.0
-"""An approval's answer without the store: two of its waits for another program's lock, and some."""
+REFUSED_SECONDS = 8.0
+"""An approval's answer without the store: its wait for another program's lock, and some."""
 
 AWAY_SECONDS = 3.0
 """How long the store is away in the last case."""

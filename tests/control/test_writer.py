@@ -1,7 +1,9 @@
 """The one writer: what shares a commit, what a failure costs, and who is told when."""
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -13,7 +15,7 @@ from control.conftest import Counting
 from forewarn.clock import ManualClock
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.unit_of_work import UnitOfWork, Work
-from forewarn.control.writer import MAX_BATCH, InlineWriter, Job
+from forewarn.control.writer import LONG_SECONDS, MAX_BATCH, InlineWriter, Job
 from forewarn.maintenance import fleet
 from forewarn.maintenance.model import Changes, Refused, Scope
 from forewarn.maintenance.planner import Request
@@ -98,6 +100,43 @@ def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: B
     threaded.store.away = False
     assert threaded.writer.submit(save("c")).result(10)[0] == "c"
     assert threaded.store.names() == {"c"}
+
+
+@pytest.mark.parametrize(("seconds", "refused"), [(LONG_SECONDS + 0.1, True), (0.0, False)])
+def test_what_waits_behind_a_long_wait_for_the_store_is_refused_with_it(
+    threaded: Busy, seconds: float, refused: bool
+) -> None:
+    behind: list[Future[Any]] = []
+
+    def wait_in_vain(_: UnitOfWork) -> Work:
+        behind.append(threaded.writer.submit(save("behind")))
+        threaded.clock.advance(timedelta(seconds=seconds))
+        raise StoreUnavailable("another program has it locked")
+
+    first = threaded.writer.submit(wait_in_vain)
+    with pytest.raises(StoreUnavailable):
+        first.result(10)
+    assert isinstance(behind[0].exception(10), StoreUnavailable) is refused
+    assert threaded.writer.submit(save("after")).result(10)[0] == "after"
+    assert threaded.store.names() == ({"after"} if refused else {"behind", "after"})
+
+
+def test_a_writer_that_is_closed_while_the_store_is_away_ends(threaded: Busy) -> None:
+    closing: list[threading.Thread] = []
+
+    def wait_in_vain(_: UnitOfWork) -> Work:
+        closing.append(threading.Thread(target=threaded.writer.close))
+        closing[0].start()
+        while not threaded.writer._closed:
+            threading.Event().wait(0.001)
+        threaded.clock.advance(timedelta(seconds=2 * LONG_SECONDS))
+        raise StoreUnavailable("another program has it locked")
+
+    with pytest.raises(StoreUnavailable):
+        threaded.writer.submit(wait_in_vain).result(10)
+    closing[0].join(10)
+    assert not closing[0].is_alive()
+    threaded.writer.ended.result(10)
 
 
 def test_the_feed_is_told_after_the_commit_and_before_the_answer(threaded: Busy) -> None:

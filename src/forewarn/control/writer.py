@@ -26,6 +26,10 @@ from forewarn.store.port import Store, StoreError, StoreUnavailable
 MAX_BATCH = 500
 """The most jobs that share a commit: about a tenth of a second, in which nobody else writes."""
 
+LONG_SECONDS: Final = 1.0
+"""What waited for the store so long in vain speaks for what waits behind it: each by itself would
+wait as long again, and the clients of approvals go away after some seconds."""
+
 NO_NEEDS = Needs()
 
 Job = Callable[[UnitOfWork], Work[Any]]
@@ -163,9 +167,21 @@ class ThreadWriter:
         if batch:
             self._jobs.inc(len(batch))
             began = self._real.monotonic()
-            self._committer.commit(batch)
-            self._commits.observe(self._real.monotonic() - began)
+            away = self._committer.commit(batch)
+            took = self._real.monotonic() - began
+            self._commits.observe(took)
+            if away is not None and took > LONG_SECONDS:
+                return self._refuse_waiting(away) and following is not None
         return following is not None
+
+    def _refuse_waiting(self, away: StoreError) -> bool:
+        """Answer everybody who waits that the store is away; return whether more may come."""
+        while not self._queue.empty():
+            following = self._queue.get()
+            if following is None:
+                return False
+            following[2].set_exception(away)
+        return True
 
 
 def _promise() -> "Future[Any]":
@@ -181,19 +197,23 @@ class _Committer:
         self._clock = clock
         self._feed = feed
 
-    def commit(self, batch: Sequence[Waiting]) -> None:
-        """Run a batch in one transaction and answer each of its jobs."""
+    def commit(self, batch: Sequence[Waiting]) -> StoreError | None:
+        """Run a batch in one transaction and answer each of its jobs.
+
+        Returns:
+            What kept the store away, if anything did.
+        """
         try:
             unit, results = self._transact(batch)
         except Exception as error:  # noqa: BLE001 - whatever fails is the callers' to see
             if len(batch) == 1 or isinstance(error, StoreError):
                 for _, _, future in batch:
                     future.set_exception(error)
-                return
+                return error if isinstance(error, StoreError) else None
             _log.warning("a shared transaction failed; its jobs run alone", jobs=len(batch))
             for single in batch:
                 self.commit([single])
-            return
+            return None
         for changes in unit.saved:
             self._feed.publish(changes)
         for (_, _, future), result in zip(batch, results, strict=True):
@@ -201,6 +221,7 @@ class _Committer:
                 future.set_result(result.result)
             else:
                 future.set_exception(result)
+        return None
 
     def _transact(self, batch: Sequence[Waiting]) -> tuple[UnitOfWork, list[Work[Any] | Exception]]:
         results: list[Work[Any] | Exception] = []

@@ -19,8 +19,8 @@ from forewarn.store.port import ChangesBeside, Store, StoreError, StoreUnavailab
 from forewarn.store.sql import WRITING, SqlStore
 
 BUSY_SECONDS = 5
-"""How long another program's lock (a backup's, a shell's) is waited for. An approval may wait
-twice: behind another transaction that waits, and then itself. Most clients wait 10 s or more."""
+"""How long another program's lock (a backup's, a shell's) is waited for; what waits behind that is
+refused with it. Most clients wait 10 s or more."""
 
 LOCK_SECONDS: Final = 1.0
 """How long another process's lock is waited for: a service that was killed while it started a
