@@ -120,11 +120,10 @@ _SIMPLE: dict[Any, ColumnType] = {
 }
 
 
-def columns(kind: type[V], **given: ColumnType | Column[Any] | None) -> Iterator[Column[Any]]:
+def columns(kind: type[V], **given: ColumnType | Column[Any]) -> Iterator[Column[Any]]:
     """Yield a column for each field of a struct; what may be None is nullable.
 
-    `given` is what a field's type does not say: its column, or the column's type; None for a field
-    that is rows of another table.
+    `given` is what a field's type does not say: its column, or the column's type.
     """
     for field in msgspec.structs.fields(kind):
         choices = get_args(field.type)
@@ -132,7 +131,7 @@ def columns(kind: type[V], **given: ColumnType | Column[Any] | None) -> Iterator
         special = given.get(field.name, choices[0] if nullable else field.type)
         if isinstance(special, Column):
             yield special
-        elif special is not None:
+        else:
             yield Column(field.name, _column_type(special), nullable=nullable)
 
 
@@ -145,25 +144,21 @@ def _column_type(kind: Any) -> ColumnType:  # noqa: ANN401 - a column's type, or
 
 
 class Mapping(Generic[V]):
-    """One type of struct and its table; fields without a column are rows of another table.
+    """One type of struct and its table.
 
     `derived` is what further columns hold of a value: the keys and the indexes.
     """
 
     def __init__(self, kind: type[V], table: Table, **derived: Callable[[V], Any]) -> None:
         self.table = table
-        fields = [name for name in kind.__struct_fields__ if name in table.c]
-        elsewhere = [name for name in kind.__struct_fields__ if name not in table.c]
-        self._columns = [table.c[name] for name in fields]
-        self._elsewhere = elsewhere
+        self._columns = [table.c[name] for name in kind.__struct_fields__]
         self._derived = derived
         # Compiled, as dataclasses do: a dictionary for each row would cost a start with 100,000
         # machines a tenth of a second.
-        values = [f"{name}=row[{place}]" for place, name in enumerate(fields)]
-        values += [f"{name}={name}" for name in elsewhere]
-        source = f"lambda {', '.join(('row', *elsewhere))}: kind({', '.join(values)})"
-        self.value: Callable[..., V] = eval(source, {"kind": kind})  # noqa: S307 - names of ours
-        """Returns the value of a row that `select` found; takes the row and what is elsewhere."""
+        values = [f"{name}=row[{place}]" for place, name in enumerate(kind.__struct_fields__)]
+        source = f"lambda row: kind({', '.join(values)})"
+        self.value: Callable[[Any], V] = eval(source, {"kind": kind})  # noqa: S307 - names of ours
+        """Returns the value of a row that `select` found."""
 
     def select(self, *more: Any) -> Select[Any]:  # noqa: ANN401 - columns of any type
         """Return a query for what `value` needs, and after that for more columns."""
@@ -172,8 +167,6 @@ class Mapping(Generic[V]):
     def row(self, value: V) -> Row:
         """Return the row of a value."""
         row = msgspec.structs.asdict(value)
-        for name in self._elsewhere:
-            del row[name]
         for name, derive in self._derived.items():
             row[name] = derive(value)
         return row

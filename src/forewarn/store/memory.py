@@ -213,13 +213,10 @@ class MemoryStore:
 
     def _save_operation(self, operation: Operation) -> None:
         assert operation.maintenance in self.all_maintenances
-        before = self.all_operations.get(operation.id)
-        if before is None:
+        if operation.id not in self.all_operations:
             self._last_sequence += 1
             self._sequences[operation.id] = self._last_sequence
-        else:
-            _remove(self._by_event, (event.id for event in before.events))
-        self._by_event |= {event.id: operation.id for event in operation.events}
+            self._by_event |= {event.id: operation.id for event in operation.events}
         self.all_operations[operation.id] = operation
         if operation.live:
             self.live[operation.id] = operation

@@ -218,8 +218,8 @@ class Transaction(Reading, Protocol):
         """Write new values over the old; later readings of this transaction see them.
 
         What is removed goes last. A machine's scope, and an operation's maintenance, is there
-        already or comes with it; a scope goes with or after its machines. An event belongs to
-        one operation for ever.
+        already or comes with it; a scope goes with or after its machines. An operation keeps its
+        events, and these their scope and machines.
 
         Of holds, what is released goes first: by kind and name, whatever else the value says. A
         new one is the only one of its kind and name. Of tombstones, what is revived goes first.

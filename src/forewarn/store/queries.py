@@ -22,7 +22,6 @@ from sqlalchemy.exc import DBAPIError
 
 from forewarn.maintenance.model import (
     Drain,
-    Event,
     Hold,
     Machine,
     Maintenance,
@@ -203,7 +202,7 @@ class SqlReading:
         following = ""
         if len(found) > query.limit:
             following = port.cursor(page[-1].announced_at, page[-1].sequence)
-        return Page(operations=tuple(self._with_events(page).values()), next=following)
+        return Page(operations=tuple(_by_id(page).values()), next=following)
 
     def setting(self, name: str) -> str | None:
         named = select(tables.settings.c.value).where(tables.settings.c.name == name)
@@ -230,7 +229,7 @@ class SqlReading:
         return [tables.MAINTENANCES.value(row) for row in self._connection.rows(statement)]
 
     def _operations(self, statement: Select[Any]) -> dict[str, Operation]:
-        return self._with_events(self._connection.rows(statement))
+        return _by_id(self._connection.rows(statement))
 
     def _operations_with(
         self, ids: Select[Any], column: ColumnElement[str], keys: Collection[str]
@@ -239,17 +238,14 @@ class SqlReading:
         statements = each(ids, column, keys)
         return self.operations([row[0] for s in statements for row in self._connection.rows(s)])
 
-    def _with_events(self, found: Sequence[Any]) -> dict[str, Operation]:
-        events: dict[str, list[Event]] = {row.id: [] for row in found}
-        for statement in each(tables.EVENTS.select(_events.operation), _events.operation, events):
-            in_order = statement.order_by(_events.operation, _events.position)
-            for row in self._connection.rows(in_order):
-                events[row.operation].append(tables.EVENTS.value(row))
-        return {row.id: tables.OPERATIONS.value(row, events=tuple(events[row.id])) for row in found}
-
 
 def _select_operations() -> Select[Any]:
     return tables.OPERATIONS.select(_operations.sequence)
+
+
+def _by_id(rows: Iterable[Any]) -> dict[str, Operation]:
+    found = map(tables.OPERATIONS.value, rows)
+    return {operation.id: operation for operation in found}
 
 
 def each(

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import islice
-from typing import Any
 
 from sqlalchemy import (
     Connection,
@@ -22,7 +21,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from forewarn.maintenance.model import Changes, Event, Operation, key
+from forewarn.maintenance.model import Changes, Operation, key
 from forewarn.store import tables
 from forewarn.store.mapping import Mapping, Row, V
 from forewarn.store.port import Reading, StoreError, StoreUnavailable, Transaction, WriterTurn
@@ -120,12 +119,7 @@ class SqlStore:
 class SqlTransaction(SqlReading):
     """`port.Transaction` over SQL, which has the docstrings."""
 
-    def __init__(self, connection: GuardedConnection) -> None:
-        super().__init__(connection)
-        self._upserts = _upserts(connection.dialect)
-
     def save(self, changes: Changes) -> None:
-        write = self._connection.write
         self._put(tables.SCOPES, changes.scopes)
         # In the index's order of hosts: in a fleet file's order, a first hundred thousand machines
         # take half as long again.
@@ -135,8 +129,10 @@ class SqlTransaction(SqlReading):
             self._put(tables.MAINTENANCES, changes.maintenances)
             self._count_up_to(max(m.number for m in changes.maintenances))
         self._save_operations({operation.id: operation for operation in changes.operations})
-        write(_RELEASE, [{"_kind": hold.kind, "_name": hold.name} for hold in changes.released])
-        write(insert(tables.holds), list(map(tables.HOLDS.row, changes.holds)))
+        self._write(
+            _RELEASE, ({"_kind": hold.kind, "_name": hold.name} for hold in changes.released)
+        )
+        self._write(insert(tables.holds), map(tables.HOLDS.row, changes.holds))
         self._delete(tables.tombstones, "key", changes.revived)
         self._put(tables.TOMBSTONES, changes.tombstones)
         self._put(tables.DRAINS, changes.drains)
@@ -174,9 +170,12 @@ class SqlTransaction(SqlReading):
         self._upsert(mapping.table, map(mapping.row, values))
 
     def _upsert(self, table: Table, rows: Iterable[Row]) -> None:
+        self._write(_upsert(self._connection.dialect, table), rows)
+
+    def _write(self, statement: Executable, rows: Iterable[Row]) -> None:
         remaining = iter(rows)
         while part := list(islice(remaining, ROWS_AT_ONCE)):
-            self._connection.write(self._upserts[table], part)
+            self._connection.write(statement, part)
 
     def _delete(self, table: Table, column: str, keys: Iterable[str]) -> None:
         for some in chunks(keys):
@@ -191,77 +190,47 @@ class SqlTransaction(SqlReading):
             self._upsert(tables.counters, [{"name": _LAST_MAINTENANCE, "value": number}])
 
     def _save_operations(self, operations: dict[str, Operation]) -> None:
-        """Write operations, and of their events only what differs from what is stored."""
-        self._put(tables.OPERATIONS, operations.values())
-        stored = self._stored_events(operations)
-        new: list[Row] = []
-        changed: list[Row] = []
-        moved: set[str] = set()
-        for operation in operations.values():
-            beside = {"operation": operation.id, "live": operation.live}
-            for position, event in enumerate(operation.events):
-                beside["position"] = position
-                before, as_before = stored.pop(event.id, (None, None))
-                if before is None:
-                    new.append(tables.EVENTS.row(event) | beside)
-                elif before != event or as_before != beside:
-                    changed.append(tables.EVENTS.row(event) | beside | {"_id": event.id})
-                if before is None or before.machines != event.machines:
-                    moved.add(operation.id)
-        moved.update(beside["operation"] for _, beside in stored.values())
-        self._delete(tables.events, "id", stored)
-        self._connection.write(insert(tables.events), new)
-        self._connection.write(_CHANGE_EVENT, changed)
-        self._index_machines([operations[id_] for id_ in moved])
-
-    def _stored_events(self, ids: Iterable[str]) -> dict[str, tuple[Event, dict[str, Any]]]:
-        """Return the stored events of these operations, and what their rows hold beside, by id."""
-        beside = ("operation", "live", "position")
-        columns = [tables.events.c[name] for name in beside]
-        return {
-            row.id: (tables.EVENTS.value(row), {name: getattr(row, name) for name in beside})
-            for statement in each(tables.EVENTS.select(*columns), tables.events.c.operation, ids)
+        """Write operations; where its events and machines are found is written with a new one."""
+        table, events = tables.operations.c, tables.events
+        stored = {
+            row.id: row.live
+            for statement in each(select(table.id, table.live), table.id, operations)
             for row in self._connection.rows(statement)
         }
-
-    def _index_machines(self, operations: list[Operation]) -> None:
-        table = tables.operation_machines
-        self._delete(table, "operation", (operation.id for operation in operations))
-        pairs = (
-            {"machine": machine, "operation": operation.id}
-            for operation in operations
-            for machine in sorted({key(name) for name in operation.machines})
+        self._put(tables.OPERATIONS, operations.values())
+        new = [operation for operation in operations.values() if operation.id not in stored]
+        self._write(
+            insert(events),
+            (
+                {"id": event.id, "operation": o.id, "scope": event.scope, "live": o.live}
+                for o in new
+                for event in o.events
+            ),
         )
-        while part := list(islice(pairs, ROWS_AT_ONCE)):
-            self._connection.write(insert(table), part)
+        self._write(
+            insert(tables.operation_machines),
+            (
+                {"machine": machine, "operation": operation.id}
+                for operation in new
+                for machine in {key(name) for name in operation.machines}
+            ),
+        )
+        for some in chunks(i for i, live in stored.items() if live != operations[i].live):
+            turned = update(events).where(events.c.operation.in_(some))
+            self._connection.write(turned.values(live=~events.c.live))
 
 
-_CHANGE_EVENT = update(tables.events).where(tables.events.c.id == bindparam("_id"))
 _RELEASE = delete(tables.holds).where(
     tables.holds.c.kind == bindparam("_kind"), tables.holds.c.name == bindparam("_name")
 )
 
 
 @functools.cache
-def _upserts(dialect: str) -> dict[Table, Executable]:
-    """Return for each table the statement that writes a row over the one of the same key."""
-    by_key = {
-        tables.scopes: "key",
-        tables.machines: "key",
-        tables.maintenances: "number",
-        tables.operations: "id",
-        tables.tombstones: "key",
-        tables.drains: "host",
-        tables.counters: "name",
-        tables.settings: "name",
-    }
-    return {table: _upsert(dialect, table, column) for table, column in by_key.items()}
-
-
-def _upsert(dialect: str, table: Table, by: str) -> Executable:
+def _upsert(dialect: str, table: Table) -> Executable:
+    """Return the statement that writes a row over the one of the same key."""
     statement = _INSERTS[dialect](table)
-    kept = {by, "sequence"}  # an operation keeps its place in the order of first saving
-    new = {column.name: statement.excluded[column.name] for column in table.c}
-    return statement.on_conflict_do_update(
-        index_elements=[by], set_={name: value for name, value in new.items() if name not in kept}
-    )
+    # An operation keeps its primary key, its place in the order of first saving.
+    key_of = ["id"] if table is tables.operations else list(table.primary_key.columns.keys())
+    kept = {*key_of, "sequence"}
+    new = {one.name: statement.excluded[one.name] for one in table.c if one.name not in kept}
+    return statement.on_conflict_do_update(index_elements=key_of, set_=new)

@@ -97,7 +97,6 @@ operations = Table(
         maintenance=Column(
             "maintenance", BigInteger, ForeignKey("maintenances.number"), nullable=False
         ),
-        events=None,
     ),
     # `wakeup_at` of what is stored, so that what is due is one look into an index.
     Column("wakeup_at", Instant),
@@ -114,15 +113,15 @@ operations = Table(
 )
 
 events = Table(
+    # Which operation an event belongs to; the operation's row holds the event.
     "events",
     metadata,
-    *columns(model.Event),
+    Column("id", Text, primary_key=True),
     Column("operation", Text, ForeignKey("operations.id", ondelete="CASCADE"), nullable=False),
-    Column("position", BigInteger, nullable=False),
+    Column("scope", Text, nullable=False),
     # Its operation's: what is live in a scope is found beside any history.
     Column("live", Boolean, nullable=False),
-    PrimaryKeyConstraint("id"),
-    Index(None, "operation", "position"),
+    Index(None, "operation"),
     Index(None, "scope", "live", "operation"),
 )
 
@@ -172,7 +171,6 @@ MAINTENANCES = Mapping(model.Maintenance, maintenances, open=attrgetter("open"))
 OPERATIONS = Mapping(
     model.Operation, operations, wakeup_at=decide.wakeup_at, live=attrgetter("live")
 )
-EVENTS = Mapping(model.Event, events)
 HOLDS = Mapping(model.Hold, holds)
 TOMBSTONES = Mapping(model.Tombstone, tombstones, key=attrgetter("key"))
 DRAINS = Mapping(model.Drain, drains)
