@@ -51,6 +51,21 @@ def test_a_failure_is_listed_until_somebody_takes_note() -> None:
     assert listed(bench) == []
 
 
+def test_a_failure_names_what_waits_for_it() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    bench.ask(REBOOT, "web-1")
+    bench.ask(REBOOT, "bastion", no_notice=True)
+    bench.finish("1.1", succeeded=False)
+    bench.finish("3.1", succeeded=False)
+    first, other = items(bench)
+    assert (first.about, other.about) == ("1.1", "3.1")
+    assert first.message.endswith("; 2.1 waits")
+    assert other.message == "Reboot failed"
+    bench.ask(REBOOT, "web-2")
+    assert items(bench)[0].message.endswith("; 2.1, 4.1 wait")
+
+
 def test_a_stopped_walk_is_listed_until_it_is_resumed_or_cancelled() -> None:
     bench = Bench()
     bench.ask(REBOOT, scope="web")
@@ -83,7 +98,7 @@ def test_a_hold_is_listed_with_who_and_why() -> None:
     bench.snapshot = msgspec.structs.replace(bench.snapshot, holds=(hold,))
     (item,) = items(bench)
     assert item.about == "scope"
-    assert "somebody" in item.message
+    assert "by somebody;" in item.message
 
 
 def test_what_is_not_approved_is_listed_when_its_notice_is_nearly_over() -> None:
@@ -94,9 +109,11 @@ def test_what_is_not_approved_is_listed_when_its_notice_is_nearly_over() -> None
     bench.now += SECOND
     assert listed(bench) == [(AlertKind.UNAPPROVED, f"{n}.1") for n in (1, 2, 3)]
     assert items(bench)[0].since == NOW
+    assert "soon" in items(bench)[0].message
     bench.approve(bench.event("1.1").id)
     assert listed(bench) == [(AlertKind.UNAPPROVED, f"{n}.1") for n in (2, 3)]
     bench.let_pass(2 * MINUTE)
+    assert ["over" in item.message for item in items(bench)] == [True, True]
     bench.hold(HoldKind.EVERYTHING)
     assert listed(bench) == [(AlertKind.HELD, "everything")]
 

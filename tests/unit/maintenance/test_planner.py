@@ -14,6 +14,7 @@ from forewarn.vocabulary import (
     EventSource,
     EventStatus,
     EventType,
+    TargetKind,
 )
 
 
@@ -53,7 +54,7 @@ def test_a_scope_means_all_of_its_machines() -> None:
     ]
     maintenance = decision.maintenance
     assert maintenance is not None
-    assert maintenance.targets == ("Batch",)
+    assert (maintenance.target, maintenance.targets) == (TargetKind.SCOPE, ("Batch",))
     assert maintenance.number == 1
     assert maintenance.requested_at == NOW
 
@@ -70,7 +71,7 @@ def test_a_maintenance_keeps_what_was_asked() -> None:
         requested_by="ann",
     ).maintenance
     assert maintenance is not None
-    assert maintenance.targets == ("web-0", "web-3")
+    assert (maintenance.target, maintenance.targets) == (TargetKind.MACHINES, ("web-0", "web-3"))
     assert maintenance.event_type is EventType.REDEPLOY
     assert maintenance.source is EventSource.USER
     assert maintenance.duration_seconds == 90
@@ -210,6 +211,7 @@ def test_only_the_platforms_failures_strike_without_notice(
 ) -> None:
     refused = refusal_of(Bench(), event_type, machine, source=source, no_notice=True)
     assert refused.code is ErrorCode.NOT_ELIGIBLE
+    assert all(each in refused.message for each in planner.NO_NOTICE_TYPES)
 
 
 def test_a_failure_takes_no_not_before() -> None:

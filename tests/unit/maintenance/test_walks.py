@@ -15,7 +15,7 @@ from forewarn.maintenance.model import (
     RollingUpdate,
     StartCause,
 )
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, TargetKind
 
 REBOOT = EventType.REBOOT
 
@@ -334,6 +334,8 @@ def test_a_host_is_one_operation_with_an_event_in_each_scope() -> None:
         ("web", 0, ("web-0",)),
     ]
     assert operation.hosts == ("h1",)
+    maintenance = bench.snapshot.maintenances[1]
+    assert (maintenance.target, maintenance.targets) == (TargetKind.HOST, ("h1",))
     assert bench.snapshot.maintenances[1].targets == ("h1",)
     assert len({event.id for event in operation.events}) == 4
     assert {s.key for s in bench.snapshot.scopes.values() if s.incarnation == 1} == {
