@@ -182,7 +182,7 @@ class WorkingSet:
         )
         self.maintenances[number] = replace(maintenance, announced=maintenance.announced + 1)
         if no_notice:
-            not_before = notice.not_before(asked, timedelta(0), self.now)
+            not_before = notice.whole_seconds(self.now)
             self._start(replace(operation, not_before=not_before), StartCause.NO_NOTICE)
         else:
             self._announce_or_queue(operation, asked)
@@ -514,7 +514,7 @@ class WorkingSet:
         self.maintenances[maintenance.number] = replace(maintenance, rolling_updates=tuple(updates))
 
     def _start_if_free(self, operation: Operation) -> None:
-        obstacle = self._obstacle(operation) if self.policy.starts else None
+        obstacle = self._obstacle(operation)
         if obstacle is not None:
             self.put(replace(operation, waits_for=obstacle.id))
         elif not self.policy.starts:
@@ -615,10 +615,10 @@ class WorkingSet:
             by_scope.setdefault(event.scope, {})[operation.id] = None
 
 
-def queue_order(operation: Operation) -> tuple[bool, datetime, int, int]:
-    """Sort key: what is announced; then the time, maintenance and ordinal of what is queued."""
+def queue_order(operation: Operation) -> tuple[datetime, int, int]:
+    """Sort key of what is queued: the time of its request, then maintenance and ordinal."""
     ordinal = int(operation.id.partition(".")[2])
-    return not operation.pending, operation.announced_at, operation.maintenance, ordinal
+    return operation.announced_at, operation.maintenance, ordinal
 
 
 def start_order(operation: Operation) -> tuple[datetime, int, str]:

@@ -116,6 +116,43 @@ def test_an_event_once_announced_keeps_its_notice_though_its_scope_turns_off() -
     assert bench.operation("1.1").start_cause is StartCause.NOTICE_OVER
 
 
+def queued(*, on: bool) -> Bench:
+    """A reboot of web-1 queued behind one of web-0, in a scope that was on or off then."""
+    bench = off()
+    if on:
+        bench.decide(decide.record_requests, ("web",))
+    bench.ask(REBOOT, "web-0", no_notice=True)
+    bench.ask(REBOOT, "web-1", without_notice=True)
+    assert bench.operation("2.1").status is EventStatus.QUEUED
+    return bench
+
+
+def test_an_event_that_was_queued_has_its_notice_though_its_scope_turns_off() -> None:
+    bench = queued(on=True)
+    bench.now += 25 * HOUR
+    bench.finish("1.1")
+    announced = bench.operation("2.1")
+    assert announced.status is EventStatus.SCHEDULED
+    assert not announced.silent
+    assert announced.not_before == bench.now + 15 * MINUTE
+
+
+def test_an_event_that_was_queued_has_its_notice_when_its_scope_turns_on() -> None:
+    bench = queued(on=False)
+    bench.decide(decide.record_requests, ("web",))
+    bench.finish("1.1")
+    announced = bench.operation("2.1")
+    assert announced.status is EventStatus.SCHEDULED
+    assert not announced.silent
+    assert bench.event("2.1").published == bench.scope("web").incarnation
+
+
+def test_an_event_that_was_queued_starts_without_notice_where_its_scope_is_still_off() -> None:
+    bench = queued(on=False)
+    bench.finish("1.1")
+    assert bench.operation("2.1").start_cause is StartCause.SILENT
+
+
 @pytest.mark.parametrize("without_notice", [True, False])
 def test_a_walk_into_a_scope_that_has_turned_off(without_notice: bool) -> None:
     bench = off()

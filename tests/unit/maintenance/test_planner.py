@@ -84,6 +84,16 @@ def test_a_maintenance_keeps_what_was_asked() -> None:
     assert operation.maintenance == 1
 
 
+def test_an_operation_keeps_what_its_connector_needs() -> None:
+    bench = Bench()
+    bench.ask(EventType.FREEZE, scope="batch", live_migration=True, to_host="h9")
+    moved = bench.operation("1.1")
+    assert (moved.target, moved.live_migration, moved.to_host) == (TargetKind.SCOPE, True, "h9")
+    bench.ask(EventType.REBOOT, host="h0", host_boot_id="before")
+    rebooted = bench.operation("2.1")
+    assert (rebooted.target, rebooted.host_boot_id) == (TargetKind.HOST, "before")
+
+
 def test_names_are_ordered_by_their_numbers() -> None:
     names = ["web-10", "web-2", "b1", "web", "web-1a", "10x", "9x"]
     wanted = msgspec.convert(

@@ -7,7 +7,7 @@ import pytest
 
 from builders import MINUTE, NOW, Bench, applied
 from forewarn.maintenance import decide, fleet
-from forewarn.maintenance.model import Queueing, Refused, Sighting, StartCause
+from forewarn.maintenance.model import Queueing, Refused, Sighting, StartCause, Verdict
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -54,6 +54,7 @@ def test_an_operation_is_over_when_each_machine_that_listened_has_asked_again() 
     bench.finish("1.1", message="started again")
     assert status(bench, "1.1") is EventStatus.RETURNING
     assert bench.operation("1.1").awaited == ("web-0", "web-3")
+    assert bench.operation("1.1").lease_until is None
     assert bench.scope("web").incarnation == incarnation
     bench.now += SECOND
     saw(bench, "web-0")
@@ -75,10 +76,19 @@ def test_a_request_in_the_second_of_the_connectors_return_is_none_after_it() -> 
     assert status(bench, "1.1") is EventStatus.RETURNING
 
 
+def test_what_an_operator_calls_done_is_not_unknown_while_its_machines_return() -> None:
+    bench = listened()
+    bench.claim("1.1")
+    bench.decide(decide.report_unknown_outcome, "1.1", 1, "lost")
+    bench.decide(decide.resolve_outcome, "1.1", Verdict.SUCCEEDED, "ann")
+    assert status(bench, "1.1") is EventStatus.RETURNING
+    assert bench.operation("1.1").outcome_unknown == ""
+
+
 def test_a_machine_that_did_not_listen_goes_by_the_connectors_word() -> None:
     bench = Bench()
     saw(bench, "web-0")
-    bench.now += 6 * MINUTE
+    bench.now += 5 * MINUTE
     saw(bench, "web-3")
     bench.ask(REBOOT, "web-0", "web-3")
     bench.approve(bench.event("1.1").id)
@@ -400,6 +410,37 @@ def test_a_failure_leaves_its_domain_down_until_its_machines_are_removed() -> No
     bench.snapshot = applied(bench.snapshot, removed.changes)
     look(bench, "1.1")
     assert status(bench, "2.1") is EventStatus.SCHEDULED
+
+
+def test_an_agents_word_is_awaited_no_longer_when_its_scope_is_gone() -> None:
+    bench = Bench()
+    bench.policy = replace(bench.policy, settle=MINUTE)
+    bench.ask(REBOOT, "bastion")
+    carried_out(bench, "1.1", agent=AgentStatus.READY)
+    bench.now += SECOND
+    saw(bench, "bastion", agent=AgentStatus.RECOVERING)
+    look(bench, "1.1")
+    assert bench.operation("1.1").awaited == ("bastion",)
+    removed = fleet.remove(bench.snapshot, ["bastion"])
+    bench.snapshot = applied(bench.snapshot, removed.changes)
+    assert "bastion" not in bench.snapshot.scopes
+    look(bench, "1.1")
+    assert not bench.operation("1.1").down
+
+
+def test_what_is_queued_waits_for_a_repair_that_has_started_too() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.ask(REBOOT, "web-1")
+    bench.approve(bench.event("1.1").id)
+    bench.finish("1.1", succeeded=False)
+    bench.now += SECOND
+    bench.ask(REBOOT, "web-0")
+    bench.approve(bench.event("3.1").id)
+    assert status(bench, "3.1") is EventStatus.STARTED
+    acknowledge(bench, "1.1")
+    assert status(bench, "2.1") is EventStatus.QUEUED
+    assert bench.operation("2.1").waits_for == "3.1"
 
 
 def test_a_later_operation_of_the_same_domain_waits_for_nothing() -> None:
