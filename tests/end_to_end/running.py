@@ -1,15 +1,19 @@
 """The service and the command line as processes of their own."""
 
+import functools
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
+from forewarn.store import sqlite
 from ports import free_port
 from server.running import Client
 
@@ -32,6 +36,15 @@ def lasting(folder: Path, seconds: float = 0) -> str:
     return f'[connector]\nkind = "command"\n[connector.command]\nprogram = {program}'
 
 
+@functools.cache
+def empty_database() -> bytes:
+    """Return a database as a first start makes it: to make one takes a service half a second."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "forewarn.db"
+        sqlite.open_store(path).close()
+        return path.read_bytes()
+
+
 class Running:
     """A service on its own folder, and the command line against it."""
 
@@ -44,6 +57,9 @@ class Running:
         self._only_tcp = "off" in operator
         self.settings = folder / "forewarn.toml"
         self.log = folder / "service.log"
+        database = folder / "forewarn.db"
+        database.touch(mode=0o600)
+        database.write_bytes(empty_database())
         self.settings.write_text(
             f'[store]\npath = "forewarn.db"\n'
             f"[operator]\n{operator}\n"
@@ -107,6 +123,11 @@ class Running:
     def operator(self) -> Client:
         """What speaks to its operator plane."""
         return Client(self.socket)
+
+    def apply(self, fleet: str) -> None:
+        """Apply a fleet file, as the command line does, but without a process of its own."""
+        answer = self.operator.ask("PUT", "/v1/fleet", tomllib.loads(fleet))
+        assert answer.status == 200, answer.body
 
     def operation(self) -> dict[str, Any]:
         """Return the latest operation as the history has it."""

@@ -314,7 +314,7 @@ def test_with_the_service_itself_the_event_starts_when_the_machine_is_prepared(
     service.start()
     agent = Agent(tmp_path / "agent", f"http://127.0.0.1:{service.guest_port}", TWO)
     try:
-        assert service.call("fleet", "apply", "-", stdin=FLEET).returncode == 0
+        service.apply(FLEET)
         agent.start()
         assert service.call("schedule", "reboot", "web-0").returncode == 0
         agent.expect(*DONE, *UNDONE)

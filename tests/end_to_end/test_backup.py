@@ -35,8 +35,7 @@ def killed_after_a_backup(folder: Path) -> Running:
     (folder / "backups").mkdir()
     service.start()
     try:
-        applied = service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "web-0"\n')
-        assert applied.returncode == 0, applied.stderr
+        service.apply('[[machine]]\nname = "web-0"\n')
         service.document("schedule", "reboot", "web-0")
         by_the_guide("live.backup", folder)
         service.document("cancel", "1")

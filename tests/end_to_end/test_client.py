@@ -62,7 +62,7 @@ class Service(Running):
 
     def open(self) -> None:
         self.start()
-        assert self.call("fleet", "apply", "-", stdin=FLEET).returncode == 0
+        self.apply(FLEET)
 
     def again(self) -> None:
         """Start it anew after a kill; return when guests are served."""

@@ -33,7 +33,7 @@ def service(shared_folder: Path) -> Generator[Running]:
     names = [f"m{number}" for number in range(6)]
     names += [f"{each}-{how}" for each in HANDLERS for how in ("missing", "failing")]
     machines = "".join(f'[[machine]]\nname = "{name}"\n' for name in names)
-    assert running.call("fleet", "apply", "-", stdin=machines).returncode == 0
+    running.apply(machines)
     yield running
     assert running.stop() == 0
 
@@ -83,7 +83,8 @@ class Playing:
         assert self.service.call("cancel", event_id).returncode == 0
 
     def approved(self) -> bool:
-        kept = self.service.document("history", "--machine", self.machine)["operations"]
+        plane = self.service.operator
+        kept = plane.get(f"/v1/history?machine={self.machine}")["operations"]
         return bool(kept) and kept[0]["start_cause"] == "approved"
 
     def stop(self) -> int:

@@ -56,8 +56,7 @@ def service(shared_folder: Path) -> Generator[Running]:
     running = Running(shared_folder, connector=lasting(shared_folder))
     running.start()
     try:
-        applied = running.call("fleet", "apply", "-", stdin=FLEET)
-        assert applied.returncode == 0, applied.stderr
+        running.apply(FLEET)
         yield running
     finally:
         assert running.stop() == 0

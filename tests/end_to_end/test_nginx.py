@@ -53,8 +53,7 @@ def service(folder: Path) -> Iterator[Running]:
     made.settings.write_text(text.replace(f"port = {made.guest_port}\n", listener))
     made.start()
     try:
-        applied = made.call("fleet", "apply", "-", stdin=FLEET)
-        assert applied.returncode == 0, applied.stderr
+        made.apply(FLEET)
         yield made
     finally:
         assert made.stop() == 0

@@ -31,7 +31,7 @@ ENDING_SECONDS = 60.0
 def ended(service: Running, operation: str) -> dict[str, Any]:
     deadline = time.monotonic() + ENDING_SECONDS
     while True:
-        found = service.document("history")["operations"]
+        found = service.operator.get("/v1/history")["operations"]
         (entry,) = [one for one in found if one["id"] == operation]
         if entry["status"] not in {"Scheduled", "Started"}:
             return dict(entry)
@@ -50,7 +50,7 @@ def test_a_program_moves_machines_and_its_failure_stops_the_walk(tmp_path: Path)
     service.settings.write_text(text)
     service.start()
     try:
-        assert service.call("fleet", "apply", "-", stdin=FLEET).returncode == 0
+        service.apply(FLEET)
         service.document("schedule", "redeploy", "--scope", "web")
         assert service.call("approve", "1.1").returncode == 0
         assert ended(service, "1.1")["status"] == "Completed"

@@ -98,8 +98,7 @@ def service(folder: Path) -> Iterator[Service]:
     made = Service(folder)
     made.start()
     try:
-        applied = made.call("fleet", "apply", "-", stdin=FLEET)
-        assert applied.returncode == 0, applied.stderr
+        made.apply(FLEET)
         yield made
     finally:
         assert made.stop() == run.STOPPED
@@ -174,7 +173,7 @@ def test_two_listeners_with_equal_addresses_know_their_own_machines(service: Ser
 
 def test_a_machine_at_a_listener_that_is_not_set_is_told_in_the_log(service: Service) -> None:
     far = '[[machine]]\nname = "far"\naddress = "127.0.0.20"\nlistener = "nowhere"\n'
-    assert service.call("fleet", "apply", "-", stdin=far).returncode == 0
+    service.apply(far)
     service.until(lambda: "nowhere" in service.log.read_text())
     (line,) = [one for one in service.log.read_text().splitlines() if "nowhere" in one]
     told = json.loads(line)

@@ -114,7 +114,7 @@ def completed(service: Running, maintenance: int) -> Any:
     records: list[Any] = []
 
     def over() -> bool:
-        kept = service.document("history")["operations"]
+        kept = service.operator.get("/v1/history")["operations"]
         records[:] = [each for each in kept if each["maintenance"] == maintenance]
         return bool(records) and records[0]["status"] == "Completed"
 

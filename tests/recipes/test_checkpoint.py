@@ -183,7 +183,7 @@ def test_after_a_reboot_the_computation_goes_on_from_its_checkpoint(
     machines: Callable[[str], Machine], service: Running, switch: Power
 ) -> None:
     machine = machines("batch")
-    assert service.call("fleet", "apply", "-", stdin='[[machine]]\nname = "batch"').returncode == 0
+    service.apply('[[machine]]\nname = "batch"')
     switch.machines = {"batch": machine}
     machine.start()
     machine.run(f"http://127.0.0.1:{service.guest_port}", "batch")
@@ -209,7 +209,7 @@ def test_after_a_preempt_another_machine_goes_on_from_the_storage(
     machines: Callable[[str], Machine], service: Running, switch: Power
 ) -> None:
     fleet = '[[scale_set]]\nname = "batch"\npriority = "low"\nmachines = [{ index = 0 }]\n'
-    assert service.call("fleet", "apply", "-", stdin=fleet).returncode == 0
+    service.apply(fleet)
     gone, next_one = machines("gone"), machines("next")
     switch.machines = {"batch_0": gone}
     gone.start()

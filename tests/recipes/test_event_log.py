@@ -160,7 +160,7 @@ def test_the_service_remembers_what_the_page_says_of_the_same_event(tmp_path: Pa
         pages.placed(RULES, QUICK | {"max_notice_seconds = 600": "max_notice_seconds = 3600"}),
     )
     try:
-        assert service.call("fleet", "apply", "-", stdin=FLEET).returncode == 0
+        service.apply(FLEET)
         agent.start()
         assert service.call("schedule", "reboot", "web-0").returncode == 0
         agent.until(lambda: len(lines(agent)) == 2)

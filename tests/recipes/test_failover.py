@@ -62,8 +62,7 @@ def writer(pair: Pair) -> Iterator[Writer]:
 def service(service: Running, switch: Power, pair: Pair) -> Running:
     """The service, which knows the pair's machines."""
     switch.machines = {server.name: server for server in (pair.first, pair.second)}
-    applied = service.call("fleet", "apply", "-", stdin=FLEET)
-    assert applied.returncode == 0, applied.stderr
+    service.apply(FLEET)
     return service
 
 

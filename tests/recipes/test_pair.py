@@ -166,7 +166,7 @@ class Witness:
 
 @pytest.fixture
 def pair(folder: Path, service: Running, switch: Power) -> Iterator[Pair]:
-    service.document("fleet", "apply", "-", stdin=FLEET)
+    service.apply(FLEET)
     made = Pair(folder, service, switch)
     yield made
     made.close()
