@@ -24,7 +24,7 @@ serve: $(VENV)/.server ## Run the service with its defaults (ARGS="--config FILE
 	@$(BIN)/forewarn serve $(ARGS)
 
 test: $(VENV)/.dev ## Run every test but the soaks
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/.dev ## Run what is long by nature: the tests marked soak, 100 seeds, 200 kills, a storm
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m soak $(ARGS)

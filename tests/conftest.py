@@ -1,4 +1,5 @@
-"""What holds for every test: none is skipped where all must run, and signals mean what they do.
+"""What holds for every test: the slow ones come first, none is skipped where all must run, and
+signals mean what they do.
 
 With FOREWARN_TESTS_MUST_RUN set, a skipped test is a failure. A shell's background job and nohup
 hand down ignored signals, which processes that tests start would inherit and ignore as well.
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import settings
 
 MUST_RUN = "FOREWARN_TESTS_MUST_RUN"
+SLOWEST_FIRST = ("kills", "end_to_end", "recipes", "store")
+"""Folders whose files take longest. Workers take a file each: were these last, most would wait."""
 
 for number in ("SIGINT", "SIGHUP"):
     known = getattr(signal, number, None)
@@ -21,6 +24,11 @@ for number in ("SIGINT", "SIGHUP"):
 
 settings.register_profile("house", deadline=None, print_blob=True)
 settings.load_profile("house")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(SLOWEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.parent.name, len(places)))
 
 
 @pytest.hookimpl(wrapper=True)

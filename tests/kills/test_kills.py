@@ -7,7 +7,7 @@ import pytest
 
 from kills import rounds
 
-FEW = 4
+FEW = 3
 MANY = 20
 """Enough to meet an act in each of its phases, and a start."""
 
