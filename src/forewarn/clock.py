@@ -41,15 +41,12 @@ class SystemClock:
     """The machine's own clocks."""
 
     def now(self) -> datetime:
-        """Return the machine's time of day."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Return the machine's monotonic seconds."""
         return time.monotonic()
 
     async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
-        """Wait in real seconds."""
         import asyncio  # noqa: PLC0415 - a process that only reads the time has no use for it
 
         if seconds <= 0:
@@ -75,15 +72,12 @@ class ScaledClock:
         self._real_origin = real_origin
 
     def now(self) -> datetime:
-        """Return the scaled time of day."""
         return self._origin + (datetime.now(UTC) - self._real_origin) * self._factor
 
     def monotonic(self) -> float:
-        """Return the machine's monotonic seconds, scaled."""
         return time.monotonic() * self._factor
 
     async def wait(self, seconds: float, wake: "asyncio.Event") -> None:
-        """Wait in scaled seconds."""
         await SystemClock().wait(seconds / self._factor, wake)
 
 
@@ -96,11 +90,9 @@ class ManualClock:
         self._sleepers: list[tuple[float, Callable[[], None]]] = []
 
     def now(self) -> datetime:
-        """Return the time of day that it was last set to."""
         return self._now
 
     def monotonic(self) -> float:
-        """Return the seconds that it was advanced by, in all."""
         return self._monotonic
 
     def advance(self, by: timedelta) -> None:

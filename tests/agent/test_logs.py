@@ -11,14 +11,11 @@ from forewarn.agent import action_settings, logs, status
 from forewarn.agent.logs import ActivityLog
 from forewarn.agent.messages import (
     ActionFinished,
-    BeginAction,
-    DocumentSeen,
     Input,
+    Output,
     PeersAnswered,
-    RetryHeld,
 )
 from forewarn.agent.rules import ActionOutcome
-from forewarn.agent.state import Record
 from forewarn.settings import Log
 
 
@@ -30,25 +27,14 @@ class Told(Bench):
         super().__init__(*args, **given)  # type: ignore[arg-type]  # the bench's own
 
     def tell(self, cause: Input) -> list[str]:
-        if isinstance(cause, PeersAnswered):
-            self.log.peers_answered(cause)
-        elif isinstance(cause, RetryHeld):
-            self.log.retry_asked()
+        self.log.heard(cause, self.decider)
         said = super().tell(cause)
-        self.log.retried(self.decider)
-        if isinstance(cause, DocumentSeen):
-            self.log.document_seen(self.decider)
+        self.log.settled(self.decider)
         return said
 
-    def _take(self, told: object) -> list[str]:
-        if isinstance(told, Record):
-            self.log.wrote(told, self.decider)
-        elif isinstance(told, BeginAction):
-            self.log.began(told)
-        said = super()._take(told)  # type: ignore[arg-type]  # whatever the decider said
-        if said and said[0].startswith("ask "):
-            self.log.asked(self.asked[-1])
-        return said
+    def _take(self, told: Output) -> list[str]:
+        self.log.heard(told, self.decider)
+        return super()._take(told)
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def bench() -> Bench:
 def counted_over(bench: Bench) -> Metrics:
     counted = Metrics()
     for record in bench.journal:
-        counted.wrote(record, bench.now)
+        counted.heard(record, bench.now)
     return counted
 
 
@@ -93,7 +93,7 @@ def test_an_approval_that_is_not_taken_is_counted_by_reason(
     bench: Bench, taken: bool | None, refused: int, unanswered: int
 ) -> None:
     counted = Metrics()
-    counted.answered(ApprovalAnswered(1, taken))
+    counted.heard(ApprovalAnswered(1, taken), 0.0)
     text = page(counted, bench)
     assert f'\n{PREFIX}approvals_failed_total{{reason="refused"}} {refused}\n' in text
     assert f'\n{PREFIX}approvals_failed_total{{reason="unanswered"}} {unanswered}\n' in text

@@ -219,23 +219,13 @@ class Daemon:
         return told
 
     def _handle(self, told: messages.Input) -> None:
-        match told:
-            case _ReadRules():
-                self._read_rules()
-                return
-            case messages.PeersAnswered():
-                self._log.peers_answered(told)
-            case messages.ApprovalAnswered():
-                self._metrics.answered(told)
-            case messages.RetryHeld():
-                self._log.retry_asked()
-            case _:
-                pass
+        if isinstance(told, _ReadRules):
+            self._read_rules()
+            return
+        self._hear(told, clock.monotonic())
         for output in self._decider.handle(told, clock.monotonic()):
             self._carry_out(output)
-        self._log.retried(self._decider)
-        if isinstance(told, messages.DocumentSeen):
-            self._log.document_seen(self._decider)
+        self._log.settled(self._decider)
         if self._journal is not None:
             self._shorten(self._journal)
 
@@ -264,12 +254,11 @@ class Daemon:
 
     def _carry_out(self, output: messages.Output) -> None:
         now = clock.monotonic()
+        if self._journal is not None and isinstance(output, state.Record):
+            self._append(self._journal, output)
+        self._hear(output, now)
         match output:
-            case state.Record():
-                self._write(output, now)
             case messages.BeginAction():
-                self._metrics.began(output, now)
-                self._log.began(output)
                 self._publish_ready()  # before a ready action counts its wait
                 self._runner.begin(output, self._decider.name or "", now)
             case messages.ProceedAction():
@@ -282,14 +271,11 @@ class Daemon:
             case messages.ApproveEvent():
                 self._poller.approve(output)
             case messages.AskPeers():
-                self._log.asked(output)
                 self._peers.ask(output)
 
-    def _write(self, record: state.AnyRecord, now: float) -> None:
-        if self._journal is not None:
-            self._append(self._journal, record)
-        self._metrics.wrote(record, now)
-        self._log.wrote(record, self._decider)
+    def _hear(self, what: messages.Input | messages.Output, now: float) -> None:
+        self._metrics.heard(what, now)
+        self._log.heard(what, self._decider)
 
     def _append(self, journal: Journal, record: state.AnyRecord) -> None:
         """Write a record, however often it takes: nothing may follow what is not in the journal."""

@@ -95,26 +95,19 @@ class ActivityLog:
         self._begun: dict[str, messages.BeginAction] = {}
         self._phases: dict[str, Phase] = {}
         self._started: set[str] = set()
-        self._asked: dict[int, messages.AskPeers] = {}
+        self._asked: messages.AskPeers | None = None
         self._missing: dict[str, tuple[str, ...]] = {}
         self._retried: set[str] | None = None
         """The events that are prepared for again since an operator asked for it; None if nobody
         did."""
 
-    def began(self, output: messages.BeginAction) -> None:
-        """Remember an action that begins."""
-        self._begun[output.effect] = output
-
-    def asked(self, output: messages.AskPeers) -> None:
-        """Remember that peers are asked; a late answer of an older round is not logged."""
-        self._asked = {output.round: output}
-
-    def retry_asked(self) -> None:
-        """Remember that an operator wants what is held to be tried again."""
-        self._retried = set()
-
-    def retried(self, decider: Decider) -> None:
-        """Log what stays held though an operator wants it tried again, and why."""
+    def settled(self, decider: Decider) -> None:
+        """Log what an input has led to, after all its outputs."""
+        started = {key for key, event in decider.events.items() if event.started}
+        for key in sorted(started - self._started):
+            LOGGER.info("%s has started", key, extra=_facts(key))
+        self._started = started
+        # What stays held though an operator wants it tried again, and why.
         if self._retried is None or not decider.looked:
             return  # before its first document the decider has not acted on the request
         for key, case in decider.state.cases.items():
@@ -128,11 +121,11 @@ class ActivityLog:
             LOGGER.warning("%s stays held: %s", case.event_id, why, extra=facts)
         self._retried = None
 
-    def peers_answered(self, answered: messages.PeersAnswered) -> None:
+    def _peers_answered(self, answered: messages.PeersAnswered) -> None:
         """Log which peers are not prepared, if they are others than before."""
-        asked = self._asked.get(answered.round)
-        if asked is None:
-            return
+        asked = self._asked
+        if asked is None or asked.round != answered.round:
+            return  # a late answer of an older round
         prepared = {name_of(name) for name in answered.prepared}
         missing = tuple(name for name in asked.machines if name_of(name) not in prepared)
         if missing and self._missing.get(asked.event_id) != missing:
@@ -144,19 +137,27 @@ class ActivityLog:
             )
         self._missing[asked.event_id] = missing
 
-    def wrote(self, record: state.AnyRecord, decider: Decider) -> None:
-        """Log a record, and what it led to in the decider."""
-        match record:
+    def heard(self, what: messages.Input | messages.Output, decider: Decider) -> None:
+        """Log an input before it is handled, or an output when it is carried out."""
+        match what:
+            case messages.PeersAnswered():
+                self._peers_answered(what)
+            case messages.RetryHeld():
+                self._retried = set()
+            case messages.AskPeers():
+                self._asked = what
+            case messages.BeginAction():
+                self._begun[what.effect] = what
             case state.RuleMatched(event=event, rule=rule):
                 facts = _facts(event.event_id, rule.name)
                 line = "%s %s: rule %r"
                 LOGGER.info(line, event.event_type, event.event_id, rule.name, extra=facts)
             case state.ActionEnded():
-                self._ended(record, decider)
+                self._ended(what, decider)
             case state.ActionSkipped(event_id=event_id, outcome=outcome) if not outcome.good:
                 line = "action %d for %s is not done: %s"
                 facts = _facts(event_id)
-                LOGGER.warning(line, record.index + 1, event_id, outcome, extra=facts)
+                LOGGER.warning(line, what.index + 1, event_id, outcome, extra=facts)
             case state.EventRetried(event_id=event_id):
                 if self._retried is not None:
                     self._retried.add(event_id)
@@ -166,16 +167,9 @@ class ActivityLog:
                 LOGGER.info("%s is over", event_id, extra=_facts(event_id))
                 self._phases.pop(event_id.upper(), None)
                 self._missing.pop(event_id, None)
-            case _:
-                LOGGER.debug("%s", record)
+            case state.Record():
+                LOGGER.debug("%s", what)
         self._log_phases(decider)
-
-    def document_seen(self, decider: Decider) -> None:
-        """Log which events have started since the last document."""
-        started = {key for key, event in decider.events.items() if event.started}
-        for key in sorted(started - self._started):
-            LOGGER.info("%s has started", key, extra=_facts(key))
-        self._started = started
 
     def _ended(self, record: state.ActionEnded, decider: Decider) -> None:
         if self._dry:

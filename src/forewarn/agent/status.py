@@ -197,33 +197,28 @@ class Metrics:
         self._begun: dict[str, tuple[str, float]] = {}
         self._taken_at: dict[str, float] = {}
 
-    def began(self, output: messages.BeginAction, now: float) -> None:
-        """Count an action that begins."""
-        self._begun[output.effect] = output.action.kind, now
-
-    def answered(self, answered: messages.ApprovalAnswered) -> None:
-        """Count an approval that was not taken; one that was is counted by its record."""
-        if not answered.taken:
-            reason = UNANSWERED if answered.taken is None else REFUSED
-            self._add("approvals_failed_total", reason)
-
-    def wrote(self, record: state.AnyRecord, now: float) -> None:
-        """Count a record."""
-        match record:
+    def heard(self, what: messages.Input | messages.Output, now: float) -> None:
+        """Count an input before it is handled, or an output when it is carried out."""
+        match what:
+            case messages.ApprovalAnswered() if not what.taken:
+                reason = UNANSWERED if what.taken is None else REFUSED
+                self._add("approvals_failed_total", reason)
+            case messages.BeginAction():
+                self._begun[what.effect] = what.action.kind, now
             case state.RuleMatched():
-                self._add("events_taken_total", (("type", str(record.event.event_type)),))
-                self._taken_at[record.event.event_id.upper()] = now
-            case state.ActionEnded() if record.effect in self._begun:
-                kind, begun = self._begun.pop(record.effect)
-                labels = ("kind", kind), ("phase", "undo" if record.undo else "prepare")
+                self._add("events_taken_total", (("type", str(what.event.event_type)),))
+                self._taken_at[what.event.event_id.upper()] = now
+            case state.ActionEnded() if what.effect in self._begun:
+                kind, begun = self._begun.pop(what.effect)
+                labels = ("kind", kind), ("phase", "undo" if what.undo else "prepare")
                 self._add("action_seconds_total", labels, now - begun)
-                self._add("actions_total", (*labels, ("outcome", record.outcome.value)))
+                self._add("actions_total", (*labels, ("outcome", what.outcome.value)))
             case state.EventApproved():
                 self._add("approvals_total", ())
-                delay = now - self._taken_at.get(record.event_id, now)
+                delay = now - self._taken_at.get(what.event_id, now)
                 self._values["approval_delay_seconds"] = {(): delay}
             case state.EventGone():
-                self._taken_at.pop(record.event_id, None)
+                self._taken_at.pop(what.event_id, None)
 
     def _add(self, family: str, labels: Labels, amount: float = 1) -> None:
         values = self._values[family]

@@ -387,20 +387,12 @@ def request(  # noqa: PLR0913 - all but the first two by name
 ) -> Reply:
     """Send one HTTP request and return the response, whatever its status.
 
-    Args:
-        method: Such as `GET`.
-        url: `http://` or `https://`, with path and query.
-        seconds: For all of it, from the connection to the last byte.
-        connect_seconds: For the connection alone; None for `seconds`.
-        headers: Beside Host, User-Agent, Accept and Connection, or instead of them.
-        body: None for none.
-        unix_socket: A path to connect to; the URL's host is then for the Host header only.
-        max_body: The most bytes of the response's body.
-        opened: Gets the socket before it connects: another thread that shuts it down ends the
-            request at once.
+    `seconds` is for all of it, from the connection to the last byte, `connect_seconds` for the
+    connection alone. `headers` are added to Host, User-Agent, Accept and Connection, or replace
+    them. With the path of a `unix_socket` the URL's host is only for the Host header. `opened` gets
+    the socket before it connects: another thread that shuts it down ends the request at once.
 
-    Raises:
-        RequestFailed: There was no whole response; its `__cause__` is the system's error, if any.
+    Without a whole response it raises RequestFailed; the cause is the system's error, if any.
     """
     try:
         exchange, sent = _prepared(method, url, headers, body, max_body)

@@ -52,12 +52,8 @@ class ServerKilled(Exception):  # noqa: N818 - what happened, not a mistake
     """The server died before the commit: nobody got an answer, and nothing changed."""
 
 
-class ServerDown(Exception):  # noqa: N818 - a state, not a mistake
-    """Somebody asks the server while it is down."""
-
-
 class Impossible(Exception):  # noqa: N818 - the fault of a line, told with its number
-    """A line needs something that does not exist."""
+    """A line needs something that does not exist, or a server that is up or down."""
 
 
 class _MortalStore:
@@ -108,7 +104,7 @@ class Harness:
     def start(self) -> None:
         """Start the server from its store, in the order of the real service."""
         if self._down_since is None:
-            raise ServerDown("the server runs already")
+            raise Impossible("the server runs already")
         feed = Changefeed()
         loop_time = ManualClock(BEGINNING)  # it stands still: the event loop is never held up
         self._watch = ServiceClock(self.clock, loop_time)
@@ -164,7 +160,7 @@ class Harness:
     def kill(self) -> None:
         """End the server at once, in the instant of its last heartbeat: its memory is gone."""
         if self._down_since is not None:
-            raise ServerDown("the server is down already")
+            raise Impossible("the server is down already")
         self._doomed = self._store.doomed = False
         self._sightings.clear()
         self._heartbeat.stop()
@@ -302,7 +298,7 @@ class Harness:
 
     def _need_server(self) -> None:
         if not self.up:
-            raise ServerDown("the server is down: nobody answers")
+            raise Impossible("the server is down: nobody answers")
 
     def _next_wakeup(self) -> timedelta | None:
         if not self.up or not self._watch.may_start():

@@ -8,7 +8,7 @@ import msgspec
 from forewarn.maintenance.model import Refused
 from forewarn.protocol import document, versions
 from forewarn.testing import parser
-from forewarn.testing.harness import Harness, Impossible, ServerDown, ServerKilled
+from forewarn.testing.harness import Harness, Impossible, ServerKilled
 
 TIME_PASSES = "time passes"
 """The text of an entry that no line caused: the ticker did what was due."""
@@ -79,7 +79,7 @@ class _Play:
                 for _ in self._harness.run_until(line.at, inclusive=not line.before_ticker):
                     yield self._entry(None, TIME_PASSES)
                 self._play(line)
-            except (ServerDown, Impossible) as error:
+            except Impossible as error:
                 raise ScenarioBroken(self._scenario.name, line, str(error)) from error
             yield self._entry(line.number, line.text)
 
