@@ -104,3 +104,14 @@ def test_a_long_name_is_broken_and_leaves_room_for_others(
     assert out.count("h") == 60
     assert "ann" in out
     assert err == ""
+
+
+def test_what_a_table_or_a_list_shows_holds_no_orders_to_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = "eastus\x1b]0;title\x07\r\x9b2J"
+    output.pairs([("location", said), ("tags", {"role": said})])
+    output.table([said], {"NAME": str})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert all(line.isprintable() and "eastus" in line for line in (lines[0], lines[1], lines[3]))

@@ -1,6 +1,8 @@
 """The one writer: what shares a commit, what a failure costs, and who is told when."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import timedelta
@@ -100,6 +102,30 @@ def test_a_store_that_is_away_answers_everybody_and_keeps_the_writer(threaded: B
     threaded.store.away = False
     assert threaded.writer.submit(save("c")).result(10)[0] == "c"
     assert threaded.store.names() == {"c"}
+
+
+def test_what_was_refused_is_let_go_of_without_the_collector(threaded: Busy) -> None:
+    class Large:
+        """What a job refers to: a body of a thousand ids, or a fleet."""
+
+    def submit() -> "weakref.ref[Large]":
+        large = Large()
+
+        def job(unit: UnitOfWork) -> Work:
+            assert large
+            return refuse(unit)
+
+        assert threaded.writer.submit(job).exception(10) is not None
+        return weakref.ref(large)
+
+    gc.disable()
+    try:
+        refused = submit()
+        threaded.writer.submit(save("next")).result(10)
+        threaded.hold()  # the writer has let go of the batch before this one
+        assert refused() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("seconds", "refused"), [(LONG_SECONDS + 0.1, True), (0.0, False)])

@@ -1,6 +1,8 @@
 """A request that was read whole, and its answer in the order of protocol.md section 3."""
 
+import gc
 import json
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -157,3 +159,24 @@ def test_asking_for_events_is_seen_and_asking_for_other_things_is_not(plane: roo
 def test_a_fault_of_ours_is_answered_as_one(plane: room.Room) -> None:
     plane.documents.learn(Changes(removed_scopes=("web",)))
     assert ask(plane).status == 500
+
+
+def test_a_refused_approval_is_let_go_of_without_the_collector(plane: room.Room) -> None:
+    def decide(future: "Future[None]") -> None:
+        assert not future.done()
+        raise Refused(ErrorCode.NOT_FOUND, "never published", event_id=room.EVENT_ID)
+
+    def settle() -> "weakref.ref[Future[None]]":
+        future: Future[None] = Future()
+        try:
+            decide(future)
+        except Refused as refusal:
+            future.set_exception(refusal)
+        assert plane.endpoint.settle(future).status == 400
+        return weakref.ref(future)
+
+    gc.disable()
+    try:
+        assert settle()() is None
+    finally:
+        gc.enable()
