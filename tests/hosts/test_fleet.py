@@ -160,6 +160,22 @@ def test_a_crash_while_libvirtd_is_down_is_found_when_it_is_back(
     assert len(guests[2].boots) == 3, "its neighbour ran on"
 
 
+def test_guests_of_a_host_that_loses_its_power_come_back_with_it(
+    lab: Lab, guests: list[Guest]
+) -> None:
+    before = {guest.name: len(guest.boots) for guest in guests}
+    lost, count = guests[1:], len(lab.operations())
+    lab.hosts["h2"].reboot()
+    for guest in lost:
+        guest.wait_for_boots(before[guest.name] + 1)
+    raised = lab.ended()[count:]
+    assert sorted(name for each in raised for name in each["events"][0]["machines"]) == [
+        guest.name for guest in lost
+    ]
+    assert {each["start_cause"] for each in raised} == {"no-notice"}
+    assert len(guests[0].boots) == before["web-0"]
+
+
 def test_a_machine_whose_domain_goes_stays_in_the_fleet_and_is_an_alert(
     lab: Lab, guests: list[Guest]
 ) -> None:

@@ -9,8 +9,10 @@ suspected at first. It counts as a crash when
     it: a migration that is cancelled ends with a failure at the target, of a healthy machine;
 (c) the failure was on the host that the fleet has for it, where the machine was in memory before.
 
-While a host does not answer, (b) is open, and the suspicion waits for it with an alert. A guest's
-own reboot or shutdown is no failure. A domain that appears or goes is told and changes nothing.
+While a host does not answer, (b) is open, and the suspicion waits for it with an alert. A machine
+that ran on a host which lost its power has failed too, once that host is back and has it off. A
+guest's own reboot or shutdown is no failure. A domain that appears or goes is told, and changes
+nothing.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -31,6 +33,9 @@ FAILED_REASONS = frozenset({"failed", "crashed", "daemon"})
 
 SETTLED = frozenset({"running", "paused"})
 """The states of a domain that is at home on its host."""
+
+LOST_REASONS = FAILED_REASONS | {"unknown"}
+"""Why a domain is off that ran when its host was lost; `unknown`: the host itself has rebooted."""
 
 LOOK_AGAIN = timedelta(seconds=2)
 """How long to wait where a migration is under way, before all hosts are asked again."""
@@ -142,7 +147,7 @@ class Observations:
         for domain in domains:
             earlier = before.get(domain.uuid)
             self._put(host, domain, now, earlier)
-            if earlier and earlier.domain.present and _has_failed(domain):
+            if earlier and earlier.domain.present and _has_failed(domain, LOST_REASONS):
                 failed.append(domain)
         for domain in failed:
             why = f"it was off ({domain.reason}) when {host} answered again"
@@ -340,8 +345,8 @@ class Observations:
         return moves
 
 
-def _has_failed(domain: Domain) -> bool:
-    return domain.state == "crashed" or (domain.state == "off" and domain.reason in FAILED_REASONS)
+def _has_failed(domain: Domain, reasons: Collection[str] = FAILED_REASONS) -> bool:
+    return domain.state == "crashed" or (domain.state == "off" and domain.reason in reasons)
 
 
 def _alert(kind: AlertKind, about: str, message: str, since: datetime) -> Alert:

@@ -261,14 +261,21 @@ def test_a_suspicion_that_nobody_could_settle_ends_and_the_alert_stays(hosts: Ho
 
 
 def test_a_crash_while_the_host_did_not_answer_is_found_when_it_does(hosts: Hosts) -> None:
-    for reason in ("failed", "crashed", "daemon"):
+    for reason in ("failed", "crashed", "daemon", "unknown"):
         hosts = Hosts()
         hosts.loses("h1")
         assert hosts.lists("h1", domain(G1, "off", reason)) == [LookEverywhere(G1)]
-    for reason in ("shutdown", "destroyed", "unknown"):
+    for reason in ("shutdown", "destroyed", "migrated", "saved"):
         hosts = Hosts()
         hosts.loses("h1")
         assert hosts.lists("h1", domain(G1, "off", reason)) == []
+
+
+def test_a_machine_that_was_off_before_its_host_was_lost_has_not_crashed(hosts: Hosts) -> None:
+    hosts.tells("h1", ("STOPPED", "SHUTDOWN"), domain(G1, "off", "shutdown"))
+    hosts.loses("h1")
+    assert hosts.lists("h1", domain(G1, "off", "unknown")) == []
+    assert hosts.alerts() == []
 
 
 def test_a_crash_before_anybody_watched_is_an_alert_only() -> None:
