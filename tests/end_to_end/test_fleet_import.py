@@ -181,6 +181,7 @@ def test_what_cannot_be_meant_is_refused(
         ("no-library", ExitStatus.MISSING_EXTRA),
         ("not-found", ExitStatus.NOT_FOUND),
         ("ambiguous", ExitStatus.REFUSED),
+        ("busy", ExitStatus.REFUSED),
     ],
 )
 def test_what_a_host_refuses_is_told(

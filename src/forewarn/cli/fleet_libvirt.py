@@ -33,6 +33,7 @@ STATUSES: Final = {
     "no-library": ExitStatus.MISSING_EXTRA,
     "not-found": ExitStatus.NOT_FOUND,
     "ambiguous": ExitStatus.REFUSED,
+    "busy": ExitStatus.REFUSED,
 }
 """The exit status of each refusal of the program; any other is a host that does not answer."""
 

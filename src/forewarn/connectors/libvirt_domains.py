@@ -44,6 +44,9 @@ NO_DOMAIN: Final = 42
 NO_METADATA: Final = 80
 """The codes of libvirt's errors that are answers."""
 
+BUSY: Final = frozenset({55, 68})
+"""Those of a domain that is changed by somebody else, such as while it migrates."""
+
 MAX_FILTERS: Final = 100
 """The most filters that one filter may lead to: a circle is none."""
 
@@ -394,8 +397,12 @@ def main(arguments: list[str]) -> int:
             write_tag(library)
         else:
             list_hosts(library, arguments[1:])
-    except (Unanswered, library.libvirtError) as error:
-        say({"error": str(error), "code": getattr(error, "code", "")})
+    except Unanswered as error:
+        say({"error": str(error), "code": error.code})
+        return 1
+    except library.libvirtError as error:
+        busy = error.get_error_code() in BUSY
+        say({"error": str(error), "code": "busy" if busy else ""})
         return 1
     return 0
 

@@ -15,7 +15,7 @@ from forewarn.maintenance.domains import (
     Tag,
     fleet_of,
 )
-from forewarn.maintenance.model import Scope
+from forewarn.maintenance.model import Queueing, Scope
 from forewarn.vocabulary import EventType, Priority, ScopeKind
 
 IDS = [f"00000000-0000-4000-8000-00000000000{n}" for n in range(10)]
@@ -36,7 +36,12 @@ def known(
     fields: dict[str, Any] = {"name": f"g{n}", "vm_id": IDS[n]} | more
     entry = fleet.NamedMachine(**fields)
     found = Scope(
-        name=scope, kind=kind, update_domains=7, automatically_approve=(EventType.REBOOT,)
+        name=scope,
+        kind=kind,
+        update_domains=7,
+        automatically_approve=(EventType.REBOOT,),
+        queue=Queueing.START,
+        settle_seconds=7,
     )
     machines = {IDS[n]: KnownMachine(scope=scope, kind=kind, entry=entry)}
     return KnownFleet(machines=machines, scopes={found.key: found})
@@ -154,6 +159,7 @@ def test_what_the_fleet_has_stays_where_a_domain_says_nothing_else() -> None:
     (web,) = imported.fleet.availability_set
     assert (web.name, web.update_domains) == ("web", 7)
     assert web.automatically_approve == (EventType.REBOOT,)
+    assert (web.queue, web.settle_seconds) == (Queueing.START, 7)
     expected = {**own, "vm_id": IDS[1], "address": "10.0.0.7", "host": "h1", "listener": "lan"}
     assert web.machines == (fleet.NamedMachine(**expected),)
     assert not imported.warnings

@@ -271,6 +271,15 @@ def test_a_crash_while_the_host_did_not_answer_is_found_when_it_does(hosts: Host
         assert hosts.lists("h1", domain(G1, "off", reason)) == []
 
 
+def test_every_machine_of_a_host_that_lost_its_power_is_asked_about(hosts: Hosts) -> None:
+    hosts.tells("h2", ("STOPPED", "MIGRATED"), gone(G2))
+    hosts.machines[G2] = machine(G2, "h1")
+    hosts.tells("h1", ("RESUMED", "1"), domain(G2))
+    hosts.loses("h1")
+    off = [domain(uuid, "off", "unknown") for uuid in (G1, G2)]
+    assert hosts.lists("h1", *off) == [LookEverywhere(G1), LookEverywhere(G2)]
+
+
 def test_a_machine_that_was_off_before_its_host_was_lost_has_not_crashed(hosts: Hosts) -> None:
     hosts.tells("h1", ("STOPPED", "SHUTDOWN"), domain(G1, "off", "shutdown"))
     hosts.loses("h1")
@@ -307,6 +316,7 @@ def test_a_crash_that_could_not_be_recorded_is_judged_again(hosts: Hosts) -> Non
     (raised,) = hosts.answers("h2", gone(G1))
     assert isinstance(raised, RaiseUnforeseen)
     hosts.observed.retry(raised, hosts.now)
+    assert hosts.passes(timedelta(0)) == []
     assert hosts.passes(LOOK_AGAIN) == [LookEverywhere(G1)]
     hosts.answers("h1", domain(G1, "off", "failed"))
     assert hosts.answers("h2", gone(G1)) == [raised]
@@ -397,6 +407,7 @@ def test_an_alert_has_the_time_at_which_its_cause_began(hosts: Hosts) -> None:
     hosts.fails()
     hosts.now += SECOND
     hosts.answers("h1", domain(G1, "off", "failed"))
+    hosts.tells("h1", ("STOPPED", "CRASHED"), domain(G1, "off", "failed"))
     (alert,) = hosts.observed.alerts(hosts.fleet, hosts.now)
     assert alert.since == NOW + SECOND
 
