@@ -44,7 +44,7 @@ vm: $(VENV)/.dev ## Reboot a virtual machine, cut its power, judge agent and uni
 	@$(if $(CUTS),VM_CUTS=$(CUTS)) $(if $(SEED),VM_SEED=$(SEED)) $(BIN)/python -m pytest tests/machines $(ARGS)
 
 hosts: $(VENV)/.dev ## Maintain real libvirt hosts and guests without root (needs libvirt and QEMU; ARGS="-k drain")
-	@PYTHONPATH=tests $(BIN)/python -m hosts $(ARGS)
+	@$(if $(ROOT),FOREWARN_HOSTS_ROOT=1) PYTHONPATH=tests $(BIN)/python -m hosts $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import contracts and the house's rules
 	@$(BIN)/ruff format --check --quiet . || { echo "Run 'make format' and look at what it changes."; exit 1; }

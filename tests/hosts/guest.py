@@ -23,6 +23,13 @@ KERNEL = (
     "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests "
     "clocksource=acpi_pm"  # a busy host makes an emulated processor's own clock run too fast
 )
+TAP = "<target dev='{name}' managed='no'/>"
+FILTERED = (
+    "<source bridge='bridge'/>"
+    "<filterref filter='clean-traffic'><parameter name='IP' value='{address}'/></filterref>"
+)
+"""What holds a guest to its address; only a libvirtd of root can do it."""
+BRIDGED = "<source bridge='bridge'/>"
 DOMAIN = """
 <domain type='qemu'>
   <name>{name}</name>
@@ -39,9 +46,9 @@ DOMAIN = """
   <cpu mode='custom' match='exact'><model>qemu64</model></cpu>
   <on_poweroff>destroy</on_poweroff>
   <devices>
-    <interface type='ethernet'>
+    <interface type='{kind}'>
+      {wire}
       <mac address='{mac}'/>
-      <target dev='{name}' managed='no'/>
       <model type='virtio'/>
       <rom enabled='no'/>
     </interface>
@@ -85,6 +92,9 @@ class Guest:
         image: The kernel and the initramfs.
         approve: Approve each event that it reads as Scheduled.
         button: Turn off when the power button is pressed.
+        route: What it reaches by its router.
+        wire: What its interface is tied to: TAP, or with root BRIDGED or FILTERED.
+        takes: An address that it uses in place of its own.
         memory_mib: 64 did not boot.
         devices: XML of more devices.
         arguments: More words for the kernel's command line.
@@ -100,6 +110,9 @@ class Guest:
         *,
         approve: bool = False,
         button: bool = True,
+        route: str = "default",
+        wire: str = TAP,
+        takes: str = "",
         memory_mib: int = 96,
         devices: str = "",
         arguments: str = "",
@@ -121,8 +134,9 @@ class Guest:
         """The ids of its boots, in order: one of them means that it was never restarted."""
         words = {
             "name": name,
-            "address": self.address,
+            "address": takes or self.address,
             "router": ROUTER,
+            "route": route,
             "approve": "yes" if approve else "no",
             "button": "heed" if button else "ignored",
         }
@@ -134,6 +148,8 @@ class Guest:
             kernel=image[0],
             initramfs=image[1],
             arguments=f"{line} {arguments}".strip(),
+            kind="ethernet" if wire == TAP else "bridge",
+            wire=wire.format(name=name, address=self.address),
             mac=self.mac,
             console=self.console,
             devices=devices,

@@ -79,37 +79,43 @@ class Host:
             self._power_on()
 
     def _power_on(self) -> None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forewarn"
-        kept = {"XDG_CACHE_HOME": str(cache / "hosts")}  # what QEMU can do takes 5 s to find out
-        own = {
-            "HOME": self.folder,
-            "XDG_RUNTIME_DIR": self.folder / "run",
-            "XDG_CONFIG_HOME": self.folder / "config",
-            "XDG_DATA_HOME": self.folder / "data",
-        }
-        environment = {**os.environ, **kept, **{name: str(path) for name, path in own.items()}}
         self.socket.unlink(missing_ok=True)
         (self.folder / "libvirtd.pid").unlink(missing_ok=True)
         self.boot_id_file.write_text(BOOT_ID.read_text())
-        # A libvirtd whose user is not 0 is a session's: it needs neither cgroups nor D-Bus.
-        as_user = "exec unshare --user --map-user=1000 --map-group=1000"
-        init = f'hostname {self.name}; {as_user} "$@"'
         reaper = [sys.executable, str(HERE / "reaper.py"), "--stay"]
         command = [
             *("ip", "netns", "exec", self.name),
             *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
-            *("sh", "-c", init, "sh", *reaper, *DAEMON.format(folder=self.folder).split()),
+            *("sh", "-c", self._init(), "sh", *reaper, *DAEMON.format(folder=self.folder).split()),
         ]
         with (self.folder / "output").open("ab") as output:
             self._process = subprocess.Popen(
                 command,
-                env=environment,
+                env={**os.environ, **self._environment()},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
         self.wait_for_daemon()
+
+    def _environment(self) -> dict[str, str]:
+        own = {
+            "HOME": self.folder,
+            "XDG_RUNTIME_DIR": self.folder / "run",
+            "XDG_CONFIG_HOME": self.folder / "config",
+            "XDG_DATA_HOME": self.folder / "data",
+            "XDG_CACHE_HOME": cache(),
+        }
+        return {name: str(path) for name, path in own.items()}
+
+    def _init(self) -> str:
+        """Return the line of shell that becomes its first process: `$@` is what that runs.
+
+        A libvirtd whose user is not 0 is a session's: it needs neither cgroups nor D-Bus.
+        """
+        as_user = "exec unshare --user --map-user=1000 --map-group=1000"
+        return f'hostname {self.name}; {as_user} "$@"'
 
     def wait_for_daemon(self) -> None:
         """Wait until its libvirtd answers."""
@@ -214,6 +220,12 @@ class Host:
         """Return the ends of what its libvirtd has logged and printed."""
         paths = (self.folder / "libvirtd.log", self.folder / "output")
         return json.dumps([p.read_text()[-3000:] for p in paths if p.exists()], indent=1)
+
+
+def cache() -> Path:
+    """Return the folder that stays between runs: what QEMU can do takes 5 s to find out."""
+    known = os.environ.get("XDG_CACHE_HOME")
+    return (Path(known) if known else Path.home() / ".cache") / "forewarn" / "hosts"
 
 
 def _network(name: str, address: str) -> None:

@@ -15,7 +15,7 @@ hostname "$(told name)"
 ip link set lo up
 ip address add "$(told address)/24" dev eth0
 ip link set eth0 up
-ip route add default via "$(told router)"
+ip route add "$(told route)" via "$(told router)"
 [ "$(told button)" = ignored ] || acpid -f -c /etc/acpi -l /dev/null &
 boot=$(cat /proc/sys/kernel/random/boot_id)
 echo "UP $boot"

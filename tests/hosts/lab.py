@@ -23,6 +23,16 @@ PACKAGES = (
 )
 PYTHON = "/usr/bin/python3"
 """The Python that has Debian's python3-libvirt; ours need not."""
+NETWORK = (
+    "mount -t tmpfs tmpfs /run",
+    "mkdir /run/netns",
+    "ip link set lo up",
+    f"ip address add {ENDPOINT}/32 dev lo",
+    "ip link add switch type bridge",
+    f"ip address add {ROUTER}/24 dev switch",
+    "ip link set switch up",
+)
+"""What makes the network between the hosts; its router is this process's namespace."""
 WATCH_SECONDS = 0.02
 ENDED_SECONDS = 120
 """Of maintenance that guests approve: one reboot takes 10 s on a quiet machine."""
@@ -52,9 +62,11 @@ class Lab:
 
     Args:
         folder: Its own; the path is short, for sockets.
+        kind: Of its hosts.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: type[Host] = Host) -> None:
+        self._kind = kind
         self.folder = folder
         self.hosts: dict[str, Host] = {}
         self.guests: dict[str, Guest] = {}
@@ -70,7 +82,7 @@ class Lab:
     def host(self, name: str) -> Host:
         """Return a host by its name; make and boot it if there is none."""
         if name not in self.hosts:
-            made = Host(self.folder, name, f"10.99.0.{101 + len(self.hosts)}")
+            made = self._kind(self.folder, name, f"10.99.0.{101 + len(self.hosts)}")
             for guest in self._numbers:
                 made.add_tap(guest)
             made.power_on()
@@ -211,14 +223,5 @@ class Lab:
 
 
 def _network() -> None:
-    """Make the network between the hosts; its router is this process's namespace."""
-    for line in (
-        "mount -t tmpfs tmpfs /run",
-        "mkdir /run/netns",
-        "ip link set lo up",
-        f"ip address add {ENDPOINT}/32 dev lo",
-        "ip link add switch type bridge",
-        f"ip address add {ROUTER}/24 dev switch",
-        "ip link set switch up",
-    ):
+    for line in NETWORK:
         subprocess.run(line.split(), check=True)

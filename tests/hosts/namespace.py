@@ -7,6 +7,9 @@ from typing import Final
 INSIDE: Final = "FOREWARN_HOSTS"
 """The variable that tells a test's process whether it is inside: YES, or why it is not."""
 YES: Final = "inside"
+ROOT: Final = "FOREWARN_HOSTS_ROOT"
+"""The variable with which root stays root: only a libvirtd of root has packet filters."""
+AS_ROOT: Final = ("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc")
 UNSHARE: Final = (
     "unshare",
     "--map-root-user",
@@ -18,10 +21,19 @@ UNSHARE: Final = (
 )
 
 
+def command() -> tuple[str, ...]:
+    """Return what makes the namespaces."""
+    return AS_ROOT if with_root() else UNSHARE
+
+
+def with_root() -> bool:
+    return bool(os.environ.get(ROOT))
+
+
 def refused() -> str:
     """Say why the namespaces cannot be made here; empty if they can."""
     try:
-        tried = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+        tried = subprocess.run([*command(), "true"], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return "unshare is not installed: install util-linux"
     if tried.returncode:
