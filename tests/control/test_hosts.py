@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import MINUTE, NOW, SECOND, mint
+from builders import NOW, SECOND, mint
 from control.conftest import Counting, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import HostFacts, Outcome, Task
@@ -485,6 +485,16 @@ def test_an_order_about_a_host_that_is_not_drained_is_refused(site: Site) -> Non
     assert refusal.value.code is ErrorCode.NOT_FOUND
 
 
-def test_a_look_that_takes_too_long_is_told_as_trouble(site: Site) -> None:
+def test_a_look_that_takes_its_time_is_still_young_enough_for_a_reboot() -> None:
     assert timedelta(seconds=driver.SURVEY_SECONDS) < hosts.LOOK_AGE_LIMIT
-    assert timedelta(seconds=driver.REBOOT_SECONDS) <= hosts.COMMAND_LIMIT < 30 * MINUTE
+
+
+def test_a_look_to_be_shown_is_a_recent_one(site: Site) -> None:
+    async def story() -> None:
+        first = await site.hosts.recent_survey()
+        assert await site.hosts.recent_survey() is first
+        assert await site.hosts.survey() is not first
+        site.clock.advance(driver.RECENT)
+        assert (await site.hosts.recent_survey()).began_at == site.clock.now()
+
+    site.play(story)

@@ -19,10 +19,14 @@ from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Drain, HostState, Machine
 from forewarn.store.port import StoreUnavailable
 
-SURVEY_SECONDS = 20.0
-"""How long a look at the hosts may take; shorter than the age at which it is too old to reboot."""
+SURVEY_SECONDS = 45.0
+"""How long a look at the hosts may take. It is longer than a connector waits for a host that does
+not answer, and shorter than the age at which a look is too old to reboot a host."""
 
-REBOOT_SECONDS = 60.0
+RECENT = timedelta(seconds=2)
+"""How old a look may be that is only shown: whoever watches a drain asks every second."""
+
+REBOOT_SECONDS = 120.0
 """How long a host's reboot command may take: it only starts the reboot."""
 
 LONGEST_NAP = timedelta(seconds=30)
@@ -62,6 +66,7 @@ class HostDrains:
         """The latest drain of each host, as of the last change."""
         self._numbers: set[int] = set()
         """The maintenances of the drains that are under way."""
+        self._latest: HostSurvey | None = None
         self._reboots: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._stopping = False
@@ -125,7 +130,16 @@ class HostDrains:
             hosts, trouble = {}, f"{type(error).__name__}: {error}"
         found = {guest.vm_id for facts in hosts.values() for guest in facts.guests}
         keys = {m.vm_id: m.key for m in self._machines() if m.vm_id in found} if found else {}
-        return HostSurvey(began_at=began_at, hosts=hosts, keys=keys, trouble=trouble)
+        survey = HostSurvey(began_at=began_at, hosts=hosts, keys=keys, trouble=trouble)
+        self._latest = survey
+        return survey
+
+    async def recent_survey(self) -> HostSurvey:
+        """Return a look at all hosts to be shown, which may be a little old."""
+        latest = self._latest
+        if latest is not None and self._clock.now() - latest.began_at < RECENT:
+            return latest
+        return await self.survey()
 
     async def _drive_all(self) -> timedelta:
         nap = LONGEST_NAP

@@ -51,7 +51,7 @@ SILENT_LIMIT: Final = timedelta(seconds=60)
 COMMAND_LIMIT: Final = timedelta(seconds=60)
 """How long a host may go on under its old boot id after its reboot command reported a failure."""
 
-LOOK_AGE_LIMIT: Final = timedelta(seconds=30)
+LOOK_AGE_LIMIT: Final = timedelta(seconds=60)
 """How old the look may be on which a host is rebooted: a machine may be started meanwhile."""
 
 replace = msgspec.structs.replace

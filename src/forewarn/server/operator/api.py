@@ -453,7 +453,7 @@ async def _listed(
 @_get("/v1/hosts", HOSTS)
 async def list_hosts(backend: TheBackend) -> schemas.HostList:
     """List the hosts that the connector knows, as a look at them shows them now."""
-    survey = await backend.hosts.survey()
+    survey = await backend.hosts.recent_survey()
     drains = backend.hosts.drains
     open_drains = {name for name, drain in drains.items() if drain.state is not HostState.UP}
     names = sorted(survey.hosts.keys() | open_drains)
@@ -467,7 +467,7 @@ async def list_hosts(backend: TheBackend) -> schemas.HostList:
 @_get("/v1/hosts/{name:str}", HOSTS)
 async def show_host(backend: TheBackend, name: FromPath[str]) -> schemas.HostDetail:
     """Show a host, the machines on it, and its latest drain."""
-    survey = await backend.hosts.survey()
+    survey = await backend.hosts.recent_survey()
     if name not in survey.hosts and name not in backend.hosts.drains:
         message = f"no host named {name!r}: see 'forewarn host list'"
         raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=name)
@@ -532,7 +532,7 @@ async def order_drain(
 
     _log.info("an operator orders", host=name, order=data.order, by=_who(data.by))
     await backend.done(backend.plane.order_drain(name, order))
-    return await _host(backend, name, await backend.hosts.survey())
+    return await _host(backend, name, await backend.hosts.recent_survey())
 
 
 async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.HostDetail:

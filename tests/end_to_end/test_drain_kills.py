@@ -1,0 +1,104 @@
+"""A service that is killed again and again while it drains, reboots and refills a host.
+
+Failures name the seed; DRAIN_KILLS and DRAIN_SEED in the environment set the number of kills and
+the seed. The judge is the history, and the file in which simulated hosts remember their reboots.
+"""
+
+import json
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from end_to_end.running import Running
+
+KILLS = int(os.environ.get("DRAIN_KILLS", "6"))
+SEED = int(os.environ.get("DRAIN_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+
+LIFE_SECONDS = 1.5
+"""The longest life: a whole drain takes a few seconds, mostly its looks at the host."""
+
+END_SECONDS = 90
+"""From the last start to the end: with an operator's word, if the reboot was in doubt."""
+
+CONNECTOR = "freeze_seconds = 0.2\nhost_reboot_seconds = 0.5"
+RULES = "[rules]\nhost_back_seconds = 5\n"
+MACHINES = ("db", "web-0", "web-1", "web-2")
+FLEET = {
+    "availability_set": [
+        {
+            "name": "web",
+            "update_domains": 2,
+            "machines": [{"name": f"web-{n}", "host": "h1", "update_domain": 0} for n in range(3)],
+        }
+    ],
+    "machine": [{"name": "db", "host": "h1"}, {"name": "cache", "host": "h2"}],
+}
+
+
+def state(service: Running) -> str:
+    return str(service.operator.get("/v1/hosts/h1")["host"]["state"])
+
+
+def approve(service: Running) -> None:
+    waiting = [
+        event["id"]
+        for event in service.operator.get("/v1/events")["events"]
+        if event["status"] == "Scheduled"
+    ]
+    if waiting:
+        service.operator.ask("POST", "/v1/approvals", {"references": waiting})
+
+
+def live(service: Running, seconds: float) -> None:
+    """Approve what is announced, for a while."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        approve(service)
+        time.sleep(0.02)
+
+
+def settle(service: Running) -> int:
+    """Let the drain end; return how often an operator had to say that it goes on."""
+    words = 0
+    end = time.monotonic() + END_SECONDS
+    while (now := state(service)) != "up":
+        assert time.monotonic() < end, (SEED, service.operator.get("/v1/hosts/h1"))
+        if now == "stuck":
+            detail = service.operator.get("/v1/hosts/h1")["host"]
+            assert detail["stuck_in"] == "rebooting", detail
+            service.operator.ask("POST", "/v1/hosts/h1/orders", {"order": "retry"})
+            words += 1
+        live(service, 0.1)
+    return words
+
+
+def reboots(folder: Path) -> Any:
+    return json.loads((folder / "simulated-hosts.json").read_text())["h1"]["reboots"]
+
+
+def test_a_drain_that_is_killed_at_random_moments_ends_as_one_that_is_not(tmp_path: Path) -> None:
+    chance = random.Random(SEED)
+    service = Running(tmp_path, connector=CONNECTOR)
+    service.settings.write_text(service.settings.read_text() + RULES)
+    service.start()
+    assert service.operator.ask("PUT", "/v1/fleet", FLEET).status == 200
+    asked = service.operator.ask("POST", "/v1/hosts/drain", {"hosts": ["h1"], "reboot": True})
+    assert asked.status == 200, asked.body
+    for _ in range(KILLS):
+        live(service, chance.uniform(0, LIFE_SECONDS))
+        service.kill()
+        service.start()
+    words = settle(service)
+
+    moves = service.operator.get("/v1/history?limit=1000")["operations"]
+    done = Counter(name for each in moves for event in each["events"] for name in event["machines"])
+    assert {each["status"] for each in moves} == {"Completed"}, f"DRAIN_SEED={SEED}"
+    assert done == dict.fromkeys(MACHINES, 2), f"DRAIN_SEED={SEED}"
+    machines = service.operator.get("/v1/fleet/machines?host=h1")["machines"]
+    assert tuple(machine["name"] for machine in machines) == MACHINES
+    assert reboots(tmp_path) == 1, f"DRAIN_SEED={SEED}"
+    assert words <= 1, f"DRAIN_SEED={SEED}"
+    assert service.stop() == 0
