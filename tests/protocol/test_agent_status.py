@@ -56,6 +56,24 @@ def test_the_longest_reason_is_read_although_every_byte_is_escaped() -> None:
     assert agent_status.parse(value) == AgentReport(AgentStatus.HELD, '"' * MAX_REASON)
 
 
+@pytest.mark.parametrize(
+    ("reason", "written"),
+    [
+        ("", "held"),
+        ("the drain failed", 'held; reason="the drain failed"'),
+        (r'say "no" \ twice', r'held; reason="say \"no\" \\ twice"'),
+        ("two\nlines\x1b[31m", 'held; reason="two lines [31m"'),
+        ("half a character \ud83d", 'held; reason="half a character  "'),
+        ("a" * (MAX_REASON + 1), f'held; reason="{"a" * MAX_REASON}"'),
+        ("a" * (MAX_REASON - 1) + "é", f'held; reason="{"a" * (MAX_REASON - 1)}"'),
+    ],
+)
+def test_a_reason_is_written_in_one_quoted_line_of_bounded_length(
+    reason: str, written: str
+) -> None:
+    assert agent_status.write(AgentReport(AgentStatus.HELD, reason)) == written
+
+
 @given(st.sampled_from(AgentStatus), st.text(max_size=300))
 def test_what_is_written_is_read_again(state: AgentStatus, reason: str) -> None:
     written = agent_status.write(AgentReport(state, reason)).encode()

@@ -70,6 +70,26 @@ def test_a_date_knows_no_time_zone_of_the_machine() -> None:
     assert codec.http_date(datetime(2026, 1, 1, tzinfo=UTC)) == b"Thu, 01 Jan 2026 00:00:00 GMT"
 
 
+@pytest.mark.usefixtures("far_from_utc")
+@pytest.mark.parametrize(
+    "written",
+    ["Thu, 01 Jan 2026 00:00:00", "2026-01-01T00:00:00", "2026-01-01T02:00:00+02:00"],
+)
+def test_a_date_is_read_in_utc_whatever_the_machines_zone(written: str) -> None:
+    read = codec.any_date(written)
+    assert read == datetime(2026, 1, 1, tzinfo=UTC)
+    assert read.utcoffset() == timedelta(0)
+
+
+def test_a_date_has_so_many_characters_and_all_of_ascii() -> None:
+    written = "Thu, 01 Jan 2026 00:00:00 GMT ("
+    longest = written.ljust(codec.MAX_DATE_LENGTH - 1, "x") + ")"
+    assert codec.any_date(f" {longest} ") == datetime(2026, 1, 1, tzinfo=UTC)
+    for wrong in (longest[:-1] + "x)", "Thu, \u0660\u0661 Jan 2026 00:00:00 GMT"):
+        with pytest.raises(ValueError, match="Jan 2026"):
+            codec.any_date(wrong)
+
+
 def test_a_moment_without_a_zone_is_refused() -> None:
     with pytest.raises(ValueError, match=r"has no time zone"):
         codec.http_date(datetime(2026, 1, 1))

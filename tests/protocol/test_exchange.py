@@ -1,8 +1,10 @@
 """The rules of sections 3, 4, 5 and 9, one by one and in their order."""
 
+import msgspec
 import pytest
 
 from forewarn.protocol import exchange, refusals, versions
+from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.exchange import (
     GetDocument,
     GetInstance,
@@ -13,7 +15,7 @@ from forewarn.protocol.exchange import (
     Rules,
 )
 from forewarn.protocol.message import HttpRequest, Reply
-from forewarn.vocabulary import EventStatus
+from forewarn.vocabulary import AgentStatus, EventStatus
 from protocol import cases, world
 from protocol.world import (
     EVENT_ID,
@@ -406,6 +408,73 @@ def test_the_tags_that_were_read_are_told_to_whoever_waits_for_a_change() -> Non
     )
     assert wanted.if_none_match.matches(8)
     assert not wanted.if_none_match.matches(9)
+
+
+def test_an_empty_tag_is_one_and_matches_no_document() -> None:
+    wanted = judge(EVENTS, *HEADER, (b"If-None-Match", b'""'))
+    assert isinstance(wanted, GetDocument)
+    assert wanted.if_none_match == IfNoneMatch((b"",))
+
+
+@pytest.mark.parametrize("name", [b"Prefer", b"prefer"])
+@pytest.mark.parametrize(
+    ("tags", "seconds"),
+    [((b"7",), 60), ((b"7", b"8"), 60), ((), 0), ((b"*",), 0), ((b"7", b"*"), 0)],
+)
+def test_only_a_client_that_says_which_document_it_has_may_wait(
+    name: bytes, tags: tuple[bytes, ...], seconds: int
+) -> None:
+    headers = [(b"If-None-Match", tag) for tag in tags]
+    wanted = judge(EVENTS, *HEADER, *headers, (name, b"wait=60"))
+    assert isinstance(wanted, GetDocument)
+    assert wanted.wait_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "incarnation", "held"),
+    [(60, 7, True), (1, 7, True), (60, 8, False), (0, 7, False), (0, 8, False)],
+)
+def test_an_answer_is_held_while_the_client_has_the_document(
+    seconds: int, incarnation: int, held: bool
+) -> None:
+    wanted = GetDocument(
+        version=versions.NEWEST, if_none_match=IfNoneMatch((b"7",)), wait_seconds=seconds
+    )
+    assert exchange.holds(wanted, incarnation) is held
+
+
+def test_a_client_that_asks_to_wait_learns_where_the_server_waits() -> None:
+    wanted = GetDocument(
+        version=versions.NEWEST, if_none_match=IfNoneMatch((b"7",)), wait_seconds=60
+    )
+    applied = (b"Preference-Applied", b"wait=60")
+    for incarnation, status in ((7, 304), (8, 200)):
+        waiting = exchange.document_reply(wanted, incarnation, b"{}", waits=True)
+        assert (waiting.status, waiting.headers[-2:]) == (
+            status,
+            ((b"ETag", b"%d" % incarnation), applied),
+        )
+        assert applied not in exchange.document_reply(wanted, incarnation, b"{}").headers
+    hasty = msgspec.structs.replace(wanted, wait_seconds=0)
+    reply = exchange.document_reply(hasty, 8, b"{}", waits=True)
+    assert reply.headers == (JSON, (b"ETag", b"8"))
+
+
+def test_the_last_word_of_an_agent_that_is_understood_counts() -> None:
+    said = [(b"Forewarn-Agent", value) for value in (b"preparing", b'held; reason="x"', b"?")]
+    wanted = judge(EVENTS, *HEADER, *said)
+    assert isinstance(wanted, GetDocument)
+    assert wanted.agent == AgentReport(AgentStatus.HELD, "x")
+    silent = judge(EVENTS, *HEADER)
+    assert isinstance(silent, GetDocument)
+    assert silent.agent is None
+
+
+def test_a_refusal_that_says_when_to_come_back_keeps_its_other_headers() -> None:
+    allow = (b"Allow", b"GET")
+    for asked, said in ((3, b"3"), (0, b"1")):
+        reply = exchange.refuse(refusals.METHOD, allow, retry_after_seconds=asked)
+        assert reply.headers == (JSON, allow, (b"Retry-After", said))
 
 
 def test_an_approval_and_the_neighbours_ignore_if_none_match() -> None:

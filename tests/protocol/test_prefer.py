@@ -15,6 +15,7 @@ WAITS = {
     (b"wait=120",): 120,
     (b"wait=121",): 120,
     (b"wait=" + b"9" * 6000,): 120,
+    (b"wait=" + b"0" * 6000 + b"60",): 60,
     (b"respond-async, wait=60",): 60,
     (b"respond-async", b"handling=lenient, wait=60"): 60,
     (b"respond-async, wait=60; a=b; c",): 60,

@@ -109,6 +109,7 @@ def test_what_is_missing_is_none_and_what_is_unknown_is_passed_over() -> None:
     assert (event.status, event.event_type, event.resources) == ("", "", ())
     assert (event.description, event.source, event.duration_seconds) == (None, None, None)
     assert event.resource_type == "VirtualMachine"
+    assert only(ResourceType="Disk").resource_type == "Disk"
     assert tolerant.listing(body(Unknown=1)).events == ()
 
 
@@ -155,6 +156,11 @@ def test_a_number_is_read_where_it_is_one(written: object, read: int | None) -> 
 )
 def test_names_are_read_where_there_are_some(written: object, read: tuple[str, ...]) -> None:
     assert only(Resources=written).resources == read
+
+
+def test_an_id_has_so_many_characters_at_most() -> None:
+    longest = "A" * tolerant.MAX_ID_LENGTH
+    assert only(EventId=longest).event_id == longest
 
 
 def test_an_event_that_is_listed_twice_is_one() -> None:
@@ -232,7 +238,9 @@ def test_any_values_are_a_document_or_none(event: dict[str, Any], incarnation: A
     assert len(listing.events) == 1
 
 
-@pytest.mark.parametrize("written", [b"web-0", b"web-0\r\n", b" Batch_3 "])
+@pytest.mark.parametrize(
+    "written", [b"web-0", b"web-0\r\n", b" Batch_3 ", b"a", b"a" * tolerant.MAX_NAME_LENGTH]
+)
 def test_a_machines_name_is_one_word(written: bytes) -> None:
     assert tolerant.machine_name(written) == written.decode().strip()
 
@@ -248,8 +256,15 @@ def test_what_is_no_machines_name_is_refused(written: bytes) -> None:
 def test_the_instances_single_values_are_read_by_name() -> None:
     content = msgspec.json.encode({"name": "web-0", "vmId": "1", "tagsList": [], "zone": None})
     assert tolerant.compute(content) == {"name": "web-0", "vm_id": "1"}
-    for wrong in (b"", b"[]", b"{}", b'{"name":""}', b'{"name":5}', b"<html>"):
-        with pytest.raises(codec.Malformed):
+    for wrong, said in (
+        (b"", "empty"),
+        (b"[]", "object"),
+        (b"{}", "name"),
+        (b'{"name":""}', "name"),
+        (b'{"name":5}', "name"),
+        (b"<html>", "HTML"),
+    ):
+        with pytest.raises(codec.Malformed, match=said):
             tolerant.compute(wrong)
 
 

@@ -60,7 +60,7 @@ def parse(value: bytes) -> AgentReport | None:
 def write(report: AgentReport) -> str:
     """Return the header's value; a reason that is too long is cut, and kept to one line."""
     line = "".join(c if c.isprintable() else " " for c in report.reason)
-    cut = line.encode("utf-8", "replace")[:MAX_REASON].decode("utf-8", "ignore")
+    cut = line.encode()[:MAX_REASON].decode(errors="ignore")
     if not cut:
         return report.status.value
     quoted = cut.replace("\\", r"\\").replace('"', r"\"")
