@@ -105,13 +105,18 @@ def test_a_host_is_rebooted_by_its_own_command(shop: Workshop) -> None:
     fine = LibvirtHost(name="h1", uri="test:///1", reboot=(shop.program("echo $1 > said"), "now"))
     bad = LibvirtHost(name="h2", uri="test:///2", reboot=("sh", "-c", "echo no way >&2; exit 3"))
     gone = LibvirtHost(name="h3", uri="test:///3", reboot=("/nowhere/reboot",))
-    hosts = connector(shop, fine, bad, gone, LibvirtHost(name="h4", uri="test:///4"))
+    goes = "echo Connection to h6 closed by remote host. >&2; exit 255"
+    cut_off = LibvirtHost(name="h6", uri="test:///6", reboot=("sh", "-c", goes))
+    away = LibvirtHost(name="h7", uri="test:///7", reboot=("sh", "-c", "exit 255"))
+    without = LibvirtHost(name="h4", uri="test:///4")
+    hosts = connector(shop, fine, bad, gone, without, cut_off, away)
+    assert play(hosts.reboot_host("h6")).succeeded
     assert play(hosts.reboot_host("h1")).succeeded
     assert shop.lines("said") == ["now"]
     refused = play(hosts.reboot_host("h2"))
     assert not refused.succeeded
     assert "no way" in refused.message
-    assert not any(play(hosts.reboot_host(name)).succeeded for name in ("h3", "h4", "h5"))
+    assert not any(play(hosts.reboot_host(name)).succeeded for name in ("h3", "h4", "h5", "h7"))
 
 
 # What becomes of a run.

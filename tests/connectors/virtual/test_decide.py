@@ -289,6 +289,30 @@ def test_a_copy_that_a_migration_paused_is_left_alone_while_the_other_host_is_da
         assert hosts.running == ["h2"]
 
 
+def test_a_migration_that_is_under_way_is_waited_for_and_cancelled_when_the_time_is_over() -> None:
+    mine = marker(source="h1", target="h2")
+
+    class Migrating(Hosts):
+        def do(self, asked: Order, step: Any) -> Any:
+            self["h2"].copy = None
+            return super().do(asked, step)
+
+    def under_way() -> Hosts:
+        target = Host("h2", Copy(State.PAUSED, mine, job=True, handed_over=True, defined=False))
+        return Migrating([target, Host("h1", Copy(live=mine, config=mine, job=True))])
+
+    hosts = under_way()
+    hosts.timer = Timer(over=60.0)
+    end = run(hosts, order(Act.MOVE, again=True))
+    assert (end.do, end.host, hosts.running, hosts.active) == (Do.FAIL, "h1", ["h1"], ["h1"])
+    assert [(step.do, step.host) for step in hosts.done] == [(Do.ABORT, "h1")]
+    assert hosts.timer.time >= 60.0
+    hosts = under_way()
+    hosts.timer = Timer(over=0.0)
+    hosts.refusals = {Do.ABORT: [(55, "no job")]}
+    assert run(hosts, order(Act.MOVE, again=True)).do is Do.UNKNOWN
+
+
 # Whose machine it is.
 
 

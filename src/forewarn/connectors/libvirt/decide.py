@@ -292,9 +292,10 @@ def _patient(order: Order, past: Past, message: str) -> Step:
 def _busy(order: Order, host: HostSight, found: Found, past: Past) -> Step:
     """Wait for the end of a job, which is judged then; cancel it when the time is over."""
     if past.stopping and past.failed(Do.ABORT) is None:
-        ours = next((host for host, domain in found if order.owns(domain.marker)), None)
-        if ours is not None:
-            return Step(do=Do.ABORT, host=host.name)
+        markers = [(each.name, domain.marker) for each, domain in found]
+        for name, marker in markers:
+            if marker is not None and order.owns(marker) and name == marker.source:
+                return Step(do=Do.ABORT, host=name)
     message = f"a job is under way on {host.name}"
     if past.stopping:
         return Step(do=Do.UNKNOWN, message=message)

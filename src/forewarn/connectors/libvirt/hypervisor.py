@@ -121,16 +121,20 @@ class Hypervisors:
         return tuple(link.address for link in self._links.values())
 
     def ask(
-        self, question: Callable[[HostAddress, Any], T], dark: Callable[[HostAddress, str], T]
+        self,
+        question: Callable[[HostAddress, Any], T],
+        dark: Callable[[HostAddress, str], T],
+        seconds: float = LOOK_SECONDS,
     ) -> list[T]:
         """Ask all hosts at once, and return the answers in the settings' order.
 
         Args:
             question: Is called with a host and its connection, on the host's own thread.
             dark: What to answer for a host that does not, and why.
+            seconds: How long a host may take.
         """
-        late = f"no answer in {LOOK_SECONDS:g} s"
-        until = now() + LOOK_SECONDS
+        late = f"no answer in {seconds:g} s"
+        until = now() + seconds
         waits = [
             link.start(_guarded(link, question, dark), dark(link.address, late))
             for link in self._links.values()

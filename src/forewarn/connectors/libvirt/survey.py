@@ -1,6 +1,6 @@
 """What the hosts are like: memory, guests, and what keeps a guest from moving while it runs."""
 
-from typing import Any
+from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 import libvirt
@@ -9,11 +9,14 @@ from forewarn.connectors.libvirt import hypervisor
 from forewarn.connectors.libvirt.facts import HostAddress, State
 from forewarn.connectors.libvirt.hypervisor import Hypervisors
 
+HOST_SECONDS: Final = 10.0
+"""How long a host may take: the others are told of in time all the same."""
+
 
 def survey(hypervisors: Hypervisors) -> dict[str, dict[str, object]]:
     """Return the facts of each host by its name, as the port's HostFacts has them."""
     names = [address.name for address in hypervisors.addresses]
-    return dict(zip(names, hypervisors.ask(_facts, _dark), strict=True))
+    return dict(zip(names, hypervisors.ask(_facts, _dark, HOST_SECONDS), strict=True))
 
 
 def _dark(host: HostAddress, why: str) -> dict[str, object]:
