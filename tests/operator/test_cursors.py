@@ -38,6 +38,15 @@ def test_a_cursor_of_maintenances_is_a_number(unchanged: Client, forged: str) ->
     assert unchanged.ask("GET", f"/v1/maintenance?cursor={cursor}").status == 400
 
 
+@pytest.mark.parametrize(
+    "forged", ["operations/x", "operations/1", "operations/-1.1", "operations/" + "9" * 18 + ".1"]
+)
+def test_a_cursor_of_operations_is_a_time_and_a_number(unchanged: Client, forged: str) -> None:
+    cursor = base64.urlsafe_b64encode(forged.encode()).decode().rstrip("=")
+    refused = unchanged.ask("GET", f"/v1/history?cursor={cursor}")
+    assert (refused.status, refused.error["code"]) == (400, "invalid")
+
+
 def test_a_cursor_of_another_list_is_refused(unchanged: Client) -> None:
     of_machines = unchanged.get("/v1/fleet/machines?limit=2")["next"]
     of_scopes = unchanged.get("/v1/fleet/scopes?limit=2")["next"]

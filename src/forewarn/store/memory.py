@@ -25,7 +25,6 @@ from forewarn.maintenance.model import (
     Tombstone,
     key,
 )
-from forewarn.store import port
 from forewarn.store.port import HistoryQuery, Page, Reading, Transaction, WriterTurn
 from forewarn.vocabulary import EventStatus
 
@@ -149,18 +148,17 @@ class MemoryStore:
         return dict(self.all_drains)
 
     def history(self, query: HistoryQuery) -> Page:
-        after = port.place(query)
         found = [
             (operation.announced_at, self._sequences[operation.id])
             for operation in self.all_operations.values()
             if _is_asked_for(operation, query)
         ]
         by_sequence = {sequence: id_ for id_, sequence in self._sequences.items()}
-        found = sorted((p for p in found if after is None or p < after), reverse=True)
+        found = sorted((p for p in found if query.after is None or p < query.after), reverse=True)
         page = found[: query.limit]
         return Page(
             operations=tuple(self.all_operations[by_sequence[sequence]] for _, sequence in page),
-            next=port.cursor(*page[-1]) if len(found) > query.limit else "",
+            next=page[-1] if len(found) > query.limit else None,
         )
 
     def setting(self, name: str) -> str | None:

@@ -1,14 +1,11 @@
 """What every store promises; tests/store holds each of them to it."""
 
-import base64
-import binascii
-import re
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -19,25 +16,16 @@ from forewarn.maintenance.model import (
     Machine,
     Maintenance,
     Operation,
-    Refused,
     Scope,
     Tombstone,
 )
-from forewarn.vocabulary import ErrorCode, EventStatus, EventType
-
-MAX_PAGE = 1000
-"""The most operations that one page of history holds; a reader with more to read pages on."""
-
-MAX_CURSOR = 100
-"""The most characters of a cursor; ours have at most 56."""
+from forewarn.vocabulary import EventStatus, EventType
 
 TURN_SECONDS = 30
 """How long a transaction waits for the one before it: many times the longest (a whole fleet)."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
-
-_PLACE = re.compile(r"(-?\d{1,18})\.(\d{1,18})")
 
 
 def micros(moment: datetime) -> int:
@@ -66,6 +54,10 @@ class ChangesBeside(StoreUnusable):
         self.beside = beside
 
 
+Place: TypeAlias = tuple[datetime, int]
+"""When an operation was announced, and its number in the order of first saving."""
+
+
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which operations to list, newest first; None and empty mean any."""
 
@@ -80,57 +72,18 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Announced at or after this."""
     until: datetime | None = None
     """Announced before this."""
-    cursor: str = ""
-    """`Page.next` of the page before."""
+    after: Place | None = None
+    """`Page.next` of the page before; None for the first page."""
     limit: int = 100
-    """1 to MAX_PAGE."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """One page of operations."""
 
     operations: tuple[Operation, ...]
-    next: str = ""
-    """Where the next page begins; `""` after the last."""
-
-
-def cursor(announced: datetime, sequence: int) -> str:
-    """Return the cursor of what comes after an operation.
-
-    It says where a page ended, not how many operations came before, so pages neither repeat nor
-    skip one while new ones arrive. Clients must treat it as opaque.
-
-    Args:
-        announced: When it was announced.
-        sequence: Its number in the order of first saving.
-    """
-    place = f"{micros(announced)}.{sequence}"
-    return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
-
-
-def place(query: HistoryQuery) -> tuple[datetime, int] | None:
-    """Return the announcement and the number after which a page begins, None for the first page.
-
-    Raises:
-        Refused: The cursor or the limit is invalid.
-    """
-    if not 1 <= query.limit <= MAX_PAGE:
-        message = f"invalid limit {query.limit}: must be between 1 and {MAX_PAGE}"
-        raise Refused(ErrorCode.INVALID, message, limit=query.limit)
-    if not query.cursor:
-        return None
-    if len(query.cursor) <= MAX_CURSOR:
-        with suppress(binascii.Error, ValueError, OverflowError):
-            padded = query.cursor + "=" * (-len(query.cursor) % 4)
-            plain = base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
-            if found := _PLACE.fullmatch(plain):
-                return EPOCH + int(found[1]) * MICROSECOND, int(found[2])
-    given = query.cursor[:MAX_CURSOR]
-    message = (
-        f"invalid cursor {given!r}: pass the cursor of the page before unchanged, or none for the "
-        "first page"
-    )
-    raise Refused(ErrorCode.INVALID, message, cursor=given)
+    next: Place | None = None
+    """Where it ended, not how many operations came before, so that pages neither repeat nor skip
+    one while new ones arrive; None for the last page."""
 
 
 class Reading(Protocol):
@@ -202,9 +155,6 @@ class Reading(Protocol):
         """Return one page of operations, newest announcement first.
 
         Pages neither repeat nor skip an operation while new ones are announced.
-
-        Raises:
-            Refused: The cursor is none of ours, or the limit is out of bounds.
         """
 
     def setting(self, name: str) -> str | None:

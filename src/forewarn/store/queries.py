@@ -29,7 +29,7 @@ from forewarn.maintenance.model import (
     Scope,
     Tombstone,
 )
-from forewarn.store import port, tables
+from forewarn.store import tables
 from forewarn.store.mapping import Instant, Mapping, V
 from forewarn.store.port import HistoryQuery, Page, StoreError
 from forewarn.vocabulary import EventStatus
@@ -199,9 +199,8 @@ class SqlReading:
     def history(self, query: HistoryQuery) -> Page:
         found = self._connection.rows(_page(query))
         page = found[: query.limit]
-        following = ""
-        if len(found) > query.limit:
-            following = port.cursor(page[-1].announced_at, page[-1].sequence)
+        is_last = len(found) <= query.limit
+        following = None if is_last else (page[-1].announced_at, page[-1].sequence)
         return Page(operations=tuple(_by_id(page).values()), next=following)
 
     def setting(self, name: str) -> str | None:
@@ -261,10 +260,9 @@ def each(
 
 def _page(query: HistoryQuery) -> Select[Any]:
     """Return the statement that finds a page and, if there is more, one operation beyond it."""
-    after = port.place(query)
     found = _select_operations()
-    if after is not None:
-        announced, sequence = after
+    if query.after is not None:
+        announced, sequence = query.after
         found = found.where(
             tuple_(_operations.announced_at, _operations.sequence)
             < tuple_(literal(announced, Instant), literal(sequence))

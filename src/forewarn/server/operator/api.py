@@ -321,11 +321,12 @@ async def read_history(  # noqa: PLR0913 - the filters are the query's parameter
         statuses=status,
         since=since and requests.in_utc(since, "since"),
         until=until and requests.in_utc(until, "until"),
-        cursor=cursor,
+        after=requests.place_before(cursor),
         limit=limit,
     )
     page = await backend.read(lambda reading: reading.history(query))
-    return schemas.HistoryPage(operations=_shown(backend, page.operations), next=page.next)
+    following = requests.history_cursor(page)
+    return schemas.HistoryPage(operations=_shown(backend, page.operations), next=following)
 
 
 # What operators do to pending maintenance.

@@ -28,7 +28,7 @@ from forewarn.maintenance.model import Policy, Refused
 from forewarn.server.guest.counters import Figures
 from forewarn.server.operator import errors, views
 from forewarn.server.operator.inventory import Inventory
-from forewarn.store.port import Reading, Store
+from forewarn.store.port import EPOCH, MICROSECOND, Page, Place, Reading, Store, micros
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 T = TypeVar("T")
@@ -53,6 +53,13 @@ MAX_CURSOR: Final = 200
 
 MAX_FAILURES: Final = 1000
 """The most failures without an acknowledgement that are looked at, latest first."""
+
+
+NUMBERS: Final = {
+    "maintenances": re.compile(r"[0-9]{1,15}"),
+    "operations": re.compile(r"[0-9]{1,17}\.[0-9]{1,18}"),
+}
+"""The keys of lists that are not in the order of names."""
 
 
 class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,8 +269,25 @@ def page(
     found = list(itertools.islice(entries, limit + 1))
     if len(found) <= limit:
         return found, ""
-    last = f"{kind}/{key(found[limit - 1])}"
-    return found[:limit], base64.urlsafe_b64encode(last.encode()).decode().rstrip("=")
+    return found[:limit], _cursor(kind, key(found[limit - 1]))
+
+
+def history_cursor(page: Page) -> str:
+    """Return the cursor of the page of operations after this one; `""` after the last."""
+    if page.next is None:
+        return ""
+    announced, sequence = page.next
+    return _cursor("operations", f"{micros(announced)}.{sequence}")
+
+
+def place_before(cursor: str) -> Place | None:
+    """Return the place after which a page of operations begins, as `key_before` does a key."""
+    announced, _, sequence = key_before("operations", cursor).partition(".")
+    return (EPOCH + int(announced) * MICROSECOND, int(sequence)) if announced else None
+
+
+def _cursor(kind: str, key: str) -> str:
+    return base64.urlsafe_b64encode(f"{kind}/{key}".encode()).decode().rstrip("=")
 
 
 def key_before(kind: str, cursor: str) -> str:
@@ -280,7 +304,7 @@ def key_before(kind: str, cursor: str) -> str:
     except ValueError:
         plain = ""
     written, _, name = plain.partition("/")
-    is_key = bool(name) and (kind != "maintenances" or re.fullmatch(r"[0-9]{1,15}", name))
+    is_key = name and (kind not in NUMBERS or NUMBERS[kind].fullmatch(name))
     if len(cursor) > MAX_CURSOR or written != kind or not is_key:
         message = (
             f"invalid cursor {cursor[:MAX_CURSOR]!r}: expected the 'next' of a page of {kind}, "
