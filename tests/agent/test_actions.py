@@ -494,7 +494,8 @@ def test_a_proxy_of_the_environment_is_not_asked(
 def test_people_are_told_by_apprise_in_a_process_of_its_own(site: Site, tmp_path: Path) -> None:
     urls = tmp_path / "urls"
     urls.write_text(f"# ours\njson://127.0.0.1:{site.server_port}/hook\n")
-    done = Done(notify={"urls_file": str(urls), "body": "$event_type, $description"})
+    told = {"urls_file": str(urls), "body": "$event_type, $description"}
+    done = Done(notify=told)
     assert done.prepare() == "told 1"
     (asked,) = site.asked
     assert b'"message": "Reboot, It\'s so."' in asked[3]
@@ -502,7 +503,7 @@ def test_people_are_told_by_apprise_in_a_process_of_its_own(site: Site, tmp_path
     assert done.recover() == ""
     site.status = 500
     with pytest.raises(ActionFailed, match="the message was not delivered"):
-        done.prepare()
+        Done(notify=told).prepare()
 
 
 def test_a_file_of_addresses_that_is_not_there_is_a_failure() -> None:

@@ -92,6 +92,7 @@ def test_an_event_that_has_started_has_no_time_limit_and_needs_a_rule_that_acts_
         ({"signal": {"unit": "u"}}, False),
         ({"signal": {"unit": "u", "undo_signal": "SIGCONT"}}, True),
         ({"http": {"url": "http://x"}}, False),
+        ({"http": {"url": "http://x", "undo_body": "x"}}, False),
         ({"http": {"url": "http://x", "undo_url": "http://y"}}, True),
         ({"notify": {"urls_file": "f"}}, False),
         ({"log": {}}, True),
@@ -99,4 +100,4 @@ def test_an_event_that_has_started_has_no_time_limit_and_needs_a_rule_that_acts_
     ],
 )
 def test_only_some_actions_have_something_to_undo(step: dict[str, Any], *, something: bool) -> None:
-    assert agent_forecast.undoes(rule(step).prepare[0].settings) is something
+    assert rule(step).prepare[0].settings.undoes is something

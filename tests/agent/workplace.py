@@ -90,16 +90,16 @@ class Done:
         self.run.proceed()
 
     def prepare(self) -> str:
-        return self.action.prepare()
+        return self.action.act()
 
     def recover(self) -> str:
         self._turn()
-        return self.action.recover()
+        return self.action.act()
 
     def begin(self, *, undo: bool = False) -> "Begun":
         if undo:
             self._turn()
-        return Begun(self.run, self.action.recover if undo else self.action.prepare)
+        return Begun(self.run, self.action.act)
 
     def _turn(self) -> None:
         """Go on with a run that undoes it, with what was noted."""

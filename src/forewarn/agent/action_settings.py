@@ -52,6 +52,8 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     event by itself."""
     templates: ClassVar[tuple[str, ...]] = ()
     """Its fields that are templates, each a text."""
+    undo_field: ClassVar[str] = ""
+    """The field that says how to undo it; `""` for a kind that needs none."""
 
     time_limit_seconds: Limit = 60.0
     """How long one try may take, to do or to undo the action; each retry has the whole limit again.
@@ -86,6 +88,11 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return ""
 
     @property
+    def undoes(self) -> bool:
+        """Whether there is something to undo when the event is over."""
+        return not self.undo_field or bool(getattr(self, self.undo_field))
+
+    @property
     def needs_posix(self) -> str:
         """Why Windows cannot do it; `""` if it can."""
         return ""
@@ -98,6 +105,8 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 class CommandSettings(ActionSettings, frozen=True, kw_only=True):
     """Runs a program."""
+
+    undo_field: ClassVar[str] = "undo"
 
     run: Argv
     """The program and its arguments; no shell reads them. The program gets the event in variables,
@@ -152,6 +161,8 @@ class ServiceSettings(ActionSettings, frozen=True, kw_only=True):
 
 class SignalSettings(ActionSettings, frozen=True, kw_only=True):
     """Sends a signal, then waits until the process exits or writes a file."""
+
+    undo_field: ClassVar[str] = "undo_signal"
 
     unit: str = ""
     """The systemd unit whose main process gets the signal."""
@@ -250,6 +261,8 @@ class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
 class HttpSettings(ActionSettings, frozen=True, kw_only=True):
     """Sends an HTTP request."""
 
+    undo_field: ClassVar[str] = "undo_url"
+
     url: Name
     """The URL, `http://` or `https://`; any 2xx answer is a success."""
     method: Method = "POST"
@@ -310,6 +323,7 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
 class NotifySettings(ActionSettings, frozen=True, kw_only=True):
     """Sends people a message through apprise (`pip install 'forewarn[notify]'`)."""
 
+    undo_field: ClassVar[str] = "undo_body"
     tells: ClassVar[bool] = True
     templates: ClassVar[tuple[str, ...]] = ("title", "body", "undo_body")
 
@@ -328,6 +342,7 @@ class NotifySettings(ActionSettings, frozen=True, kw_only=True):
 class LogSettings(ActionSettings, frozen=True, kw_only=True):
     """Writes a structured line to the agent's log for each event, and another when it is over."""
 
+    undo_field: ClassVar[str] = "undo_message"
     tells: ClassVar[bool] = True
     templates: ClassVar[tuple[str, ...]] = ("message", "undo_message")
 

@@ -9,7 +9,7 @@ import math
 import msgspec
 
 from forewarn.agent import messages
-from forewarn.agent.action_settings import ActionSettings, RuleAction
+from forewarn.agent.action_settings import RuleAction
 from forewarn.agent.decider import Decider
 from forewarn.agent.rules import ActionOutcome, Rule
 from forewarn.client.event import Event
@@ -34,7 +34,7 @@ class ActionForecast(msgspec.Struct, frozen=True):
     def undone(self) -> bool:
         """Whether it is begun, and there is something to undo when the event is over."""
         begun = self.outcome in {ActionOutcome.DONE, ActionOutcome.CUT}
-        return begun and undoes(self.action.settings)
+        return begun and self.action.settings.undoes
 
 
 def forecast(rule: Rule, event: Event, margin_seconds: float) -> list[ActionForecast]:
@@ -60,10 +60,3 @@ def forecast(rule: Rule, event: Event, margin_seconds: float) -> list[ActionFore
         told = messages.ActionFinished(run.run, outcome)
     (case,) = decider.state.cases.values()
     return list(map(ActionForecast, rule.prepare, case.results, left))
-
-
-def undoes(settings: ActionSettings) -> bool:
-    """Tell whether an action has something to undo when the event is over."""
-    ways = ("undo", "undo_signal", "undo_url", "undo_body", "undo_message")
-    given = [getattr(settings, way) for way in ways if hasattr(settings, way)]
-    return any(given) if given else True  # the other kinds undo by themselves

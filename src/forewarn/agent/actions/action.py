@@ -160,6 +160,12 @@ class Action(abc.ABC, Generic[S]):
         self.run = run
         self.settings = settings
 
+    def act(self) -> str:
+        """Do it, or undo it if there is something to undo."""
+        if not self.run.begun.undo:
+            return self.prepare()
+        return self.recover() if self.settings.undoes else ""
+
     @abc.abstractmethod
     def prepare(self) -> str:
         """Do it."""
@@ -188,7 +194,7 @@ class LogAction(Action[LogSettings]):
         return self._write(self.settings.message)
 
     def recover(self) -> str:
-        return self._write(self.settings.undo_message) if self.settings.undo_message else ""
+        return self._write(self.settings.undo_message)
 
     def _write(self, template: str) -> str:
         facts = {"facts": self.run.variables()}
@@ -268,8 +274,7 @@ class ActionRunner:
     def _run(self, run: ActionRun) -> None:
         outcome = ActionOutcome.FAILED
         try:
-            action = load(run)
-            text = action.recover() if run.begun.undo else action.prepare()
+            text = load(run).act()
             outcome = ActionOutcome.DONE
         except ActionFailed as failed:
             text = str(failed)

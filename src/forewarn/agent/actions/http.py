@@ -27,8 +27,6 @@ class HttpAction(Action[HttpSettings]):
 
     def recover(self) -> str:
         settings = self.settings
-        if not settings.undo_url:
-            return ""
         return self._send(settings.undo_method, settings.undo_url, settings.undo_body)
 
     def _send(self, method: str, url: str, template: Body) -> str:

@@ -26,7 +26,7 @@ class NotifyAction(Action[NotifySettings]):
         return self._send(self.settings.body)
 
     def recover(self) -> str:
-        return self._send(self.settings.undo_body) if self.settings.undo_body else ""
+        return self._send(self.settings.undo_body)
 
     def _send(self, template: str) -> str:
         if not installed():

@@ -45,7 +45,7 @@ class CommandAction(Action[CommandSettings]):
         return self._execute(self.settings.run)
 
     def recover(self) -> str:
-        return self._execute(self.settings.undo) if self.settings.undo else ""
+        return self._execute(self.settings.undo)
 
     def _execute(self, argv: Sequence[str]) -> str:
         run = self.run
@@ -198,8 +198,6 @@ class SignalAction(Action[SignalSettings]):
         return f"{settings.signal} to process {pid}"
 
     def recover(self) -> str:
-        if not self.settings.undo_signal:
-            return ""
         with self._process() as (pid, descriptor):
             _send(descriptor, self.settings.undo_signal)
         return f"{self.settings.undo_signal} to process {pid}"
