@@ -83,6 +83,7 @@ class Rebooted(SimulatedConnector):
         self._site = site
         self.silent = ""
         self.survey_fails = False
+        self.survey_hangs = False
         self.tasks: list[Task] = []
 
     async def perform(self, task: Task) -> Outcome:
@@ -94,6 +95,8 @@ class Rebooted(SimulatedConnector):
     async def survey(self) -> dict[str, HostFacts]:
         if self.survey_fails:
             raise RuntimeError("no library")
+        if self.survey_hangs:
+            await asyncio.Event().wait()
         return await super().survey()
 
     async def reboot_host(self, host: str) -> Outcome:
@@ -143,6 +146,10 @@ class Site:
         for part in parts:
             self.feed.subscribe(part.learn)
             self._tasks.append(asyncio.create_task(part.run()))
+
+    def driving(self) -> "asyncio.Task[None]":
+        """The task that drives the drains."""
+        return self._tasks[-1]
 
     async def kill(self) -> None:
         for task in self._tasks:
@@ -496,5 +503,20 @@ def test_a_look_to_be_shown_is_a_recent_one(site: Site) -> None:
         assert await site.hosts.survey() is not first
         site.clock.advance(driver.RECENT)
         assert (await site.hosts.recent_survey()).began_at == site.clock.now()
+
+    site.play(story)
+
+
+def test_a_service_that_stops_does_not_wait_for_a_look_at_the_hosts(site: Site) -> None:
+    async def story() -> None:
+        await site.drain("h1")
+        site.connector.survey_hangs = True
+        await site.settle()
+        running = site.driving()
+        assert not running.done()
+        site.hosts.stop()
+        await site.settle()
+        assert running.done()
+        assert running.exception() is None
 
     site.play(story)

@@ -88,6 +88,9 @@ def schedule(
     live_migration: Annotated[
         bool, flag("--live-migration", "The freeze is a live migration to another host.")
     ] = False,
+    to_host: Annotated[
+        str, option("--to-host", "NAME", "Where a redeploy or a live migration goes.")
+    ] = "",
     dry_run: Annotated[bool, flag("--dry-run", "Only show what would happen.")] = False,
     service: OperatorClient,
 ) -> None:
@@ -113,6 +116,7 @@ def schedule(
         "duration_seconds": times.duration_seconds(duration),
         "description": description,
         "live_migration": live_migration,
+        "to_host": to_host,
         "no_notice": no_notice,
         "without_notice": without_notice,
         "indivisible": indivisible,

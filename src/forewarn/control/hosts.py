@@ -29,6 +29,9 @@ RECENT = timedelta(seconds=2)
 REBOOT_SECONDS = 120.0
 """How long a host's reboot command may take: it only starts the reboot."""
 
+STOP_SECONDS = 3.0
+"""How long the end of the service waits for a reboot command: most return at once."""
+
 LONGEST_NAP = timedelta(seconds=30)
 """The longest wait between two rounds, so that a time of day that was set forward is noticed."""
 
@@ -68,8 +71,9 @@ class HostDrains:
         """The maintenances of the drains that are under way."""
         self._latest: HostSurvey | None = None
         self._reboots: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[HostSurvey] | None = None
         self._wake = asyncio.Event()
-        self._stopping = False
+        self._stop = asyncio.Event()
 
     def fill(self, drains: Iterable[Drain]) -> None:
         """Take over what the store holds."""
@@ -94,13 +98,15 @@ class HostDrains:
         self._numbers = {number for drain in under_way for number in drain.maintenances}
 
     def stop(self) -> None:
-        """Make `run` return after what is under way."""
-        self._stopping = True
+        """Make `run` return after the step that is under way; nobody waits for a look any more."""
+        self._stop.set()
         self._wake.set()
+        if self._looking is not None:
+            self._looking.cancel()
 
     async def run(self) -> None:
         """Drive all drains until `stop`."""
-        while not self._stopping:
+        while not self._stop.is_set():
             self._wake.clear()
             try:
                 nap = await self._drive_all()
@@ -110,8 +116,10 @@ class HostDrains:
             except Exception:  # noqa: BLE001 - a drain goes on whatever failed
                 _log.exception("a step of a drain failed")
                 nap = LONGEST_NAP
-            if not self._stopping:
+            if not self._stop.is_set():
                 await self._clock.wait(nap.total_seconds(), self._wake)
+        if self._reboots:  # one that is cut off may have had its effect or not
+            await asyncio.wait(self._reboots, timeout=STOP_SECONDS)
         for reboot in self._reboots:
             reboot.cancel()
         await asyncio.gather(*self._reboots, return_exceptions=True)
@@ -144,7 +152,7 @@ class HostDrains:
     async def _drive_all(self) -> timedelta:
         nap = LONGEST_NAP
         for host, drain in [*self.drains.items()]:
-            if _goes_on(drain) and not self._stopping:
+            if _goes_on(drain) and not self._stop.is_set():
                 wake_at = await self._drive(host)
                 if wake_at is not None:
                     nap = min(nap, wake_at - self._clock.now())
@@ -159,12 +167,28 @@ class HostDrains:
                 reboot = asyncio.create_task(self._reboot(host))
                 self._reboots.add(reboot)
                 reboot.add_done_callback(self._reboots.discard)
-            if stepped.survey and not self._stopping:
-                survey = await self.survey()
+            if stepped.survey:
+                survey = await self._look()
             elif not stepped.changed:
                 return stepped.wake_at
+            if self._stop.is_set():
+                return None
         message = f"the drain of host {host} does not come to rest"
         raise RuntimeError(message)
+
+    async def _look(self) -> HostSurvey | None:
+        """Look at all hosts for a step; None if the service stops meanwhile."""
+        if self._stop.is_set():
+            return None
+        self._looking = asyncio.create_task(self.survey())
+        try:
+            return await self._looking
+        except asyncio.CancelledError:
+            if not self._stop.is_set():
+                raise
+            return None
+        finally:
+            self._looking = None
 
     async def _reboot(self, host: str) -> None:
         """Run the reboot command of a host; what it reports proves nothing."""
