@@ -43,6 +43,10 @@ CHECK_SECONDS: Final = 60.0
 MAX_VARIABLE: Final = 64 * 1024
 """The longest variable, in bytes: the kernel refuses 128 KiB. A longer list is in the JSON only."""
 
+MAX_RUNS: Final = 4
+"""How often a program that goes on by itself is run until one run comes to an end: what kills four
+of them in a row is not over by the fifth."""
+
 MAX_SAID: Final = 1500
 """The most characters that are quoted of one program: history holds 2,000 for the outcome."""
 
@@ -134,10 +138,13 @@ class CommandConnector:
         """Refuse: there is no program for hosts."""
         return Outcome(succeeded=False, message=f"no command reboots host {host}")
 
-    @property
-    def _max_runs(self) -> int:
-        """How often the program is run until it leaves a final result."""
-        return 1
+    def _goes_on(self, left: RunResult | RunTrace) -> bool:
+        """Return whether another run goes on where this one was lost: no operator's program does.
+
+        At most MAX_RUNS runs of one attempt do.
+        """
+        del left
+        return False
 
     def _is_final(self, left: RunResult | RunTrace) -> bool:
         """Return whether a run's result is the subject's: whatever an operator's program leaves."""
@@ -178,13 +185,13 @@ class CommandConnector:
             return self._outcome(left)
         program = self._settings.program
         async with self._room(task, subject):
-            for _ in range(self._max_runs):
+            for _ in range(MAX_RUNS):
                 try:
                     run = await self._begin(task, subject, program, earlier=lost)
                 except (OSError, ValueError) as error:
                     return Outcome(succeeded=False, message=f"could not start the program: {error}")
                 left, lost = await self._runs.end(run), run
-                if left is RunTrace.NOTHING or self._is_final(left):
+                if not self._goes_on(left):
                     break
         if isinstance(left, RunResult):
             return self._outcome(left) if self._is_final(left) else None

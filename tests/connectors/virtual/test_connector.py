@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from connectors.workshop import Workshop, play, task, told
-from forewarn.connectors.command import CommandUnusable
+from forewarn.connectors.command import MAX_RUNS, CommandUnusable
 from forewarn.connectors.libvirt import connector as libvirt
 from forewarn.connectors.libvirt.connector import LibvirtConnector
 from forewarn.connectors.libvirt.settings import LibvirtHost, LibvirtSettings
@@ -137,7 +137,7 @@ def test_a_run_that_comes_to_an_end_is_run_once(shop: Workshop, name: str) -> No
     assert play(hosts.check(task(attempt=2))) == outcome
 
 
-@pytest.mark.parametrize("lost", ["exit 1", "kill -KILL $$", f"exit {libvirt.UNKNOWN}"])
+@pytest.mark.parametrize("lost", ["exit 1", "kill -KILL $$"])
 def test_a_run_that_is_lost_is_followed_by_one_that_goes_on(shop: Workshop, lost: str) -> None:
     body = f"cat >> told; echo >> told; echo ran >> log; [ -e lost ] || {{ : > lost; {lost}; }}; "
     assert play(acting(shop, f"{body}{SAYS}0").perform(task())) == ENDS["done"][1]
@@ -161,10 +161,16 @@ def test_a_run_whose_runner_is_lost_is_followed_by_one_that_goes_on(shop: Worksh
     assert len(shop.lines("log")) == 2
 
 
+def test_a_run_that_cannot_tell_is_not_followed_by_another(shop: Workshop) -> None:
+    hosts = acting(shop, f"echo ran >> log; exit {libvirt.UNKNOWN}")
+    assert play(hosts.perform(task())) is Found.UNKNOWN
+    assert shop.lines("log") == ["ran"]
+
+
 def test_runs_that_are_all_lost_leave_it_unknown(shop: Workshop) -> None:
     hosts = acting(shop, "echo ran >> log; exit 1")
     assert play(hosts.perform(task())) is Found.UNKNOWN
-    assert len(shop.lines("log")) == libvirt.MAX_RUNS
+    assert len(shop.lines("log")) == MAX_RUNS
 
 
 def test_a_run_that_was_killed_at_its_time_limit_is_followed_by_one_that_only_mends(

@@ -27,10 +27,6 @@ FAILED: Final = 10
 UNKNOWN: Final = 11
 """The program's exit statuses; `program` has them too, for it imports nothing of the service."""
 
-MAX_RUNS: Final = 4
-"""How often it is run within one attempt until one run comes to an end: what kills four of them in
-a row is not over by the fifth."""
-
 GRACE_SECONDS: Final = 60.0
 """How long the program may take to cancel a migration and to leave the machine running, once its
 time limit has passed."""
@@ -139,9 +135,12 @@ class LibvirtConnector(CommandConnector):
                 await process.wait()
         return process.returncode or 0, out, err
 
-    @property
-    def _max_runs(self) -> int:
-        return MAX_RUNS
+    def _goes_on(self, left: RunResult | RunTrace) -> bool:
+        """Return whether the program was killed or has crashed; not where it knows no more."""
+        if isinstance(left, RunResult):
+            known = left.kind == "exit" and left.number == UNKNOWN and left.stage == 0
+            return not known and not self._is_final(left)
+        return left is RunTrace.BEGUN
 
     def _is_final(self, left: RunResult | RunTrace) -> bool:
         """Return whether the program came to an end of its own, and knew how it was."""
