@@ -1,7 +1,8 @@
 """Real hosts and guests without root: two libvirtds, guests of QEMU, and the service beside them.
 
-`make hosts` runs it (ARGS="-k drain"), and nothing else does. pytest itself runs in namespaces of
-its own (`__main__`, `namespace`), in which all that a test leaves running ends.
+`make hosts` runs it (ARGS="tests/hosts/test_lab.py -x"), and nothing else does. pytest runs each
+file in namespaces of its own (`__main__`, `namespace`), with which all ends that a test leaves
+running; two files run at once.
 
     lab       The network, the hosts h1 and h2 (and more by `lab.host("h3")`), the service at
               169.254.169.254 port 80, the fleet, the command line.
@@ -32,8 +33,8 @@ How a test is written:
         assert len(guests[0].boots) == 1                # it was never restarted
         assert not guests[0].failed_polls(start)
 
-- `lab` is one for the whole run. After each module it is cleared: every guest, definition and the
-  service's store are gone, the hosts have rebooted. Clear it within a module by `lab.clear()`.
+- `lab` is one for the whole file. `lab.clear()` starts again within it: every guest, definition and
+  the service's store are gone, the hosts have rebooted.
 - A boot takes 4 s on a quiet machine, a live move 1 to 3 s: share guests within a module, and leave
   them as the next test expects them. All modules together have three minutes.
 - Guests take words: `approve=True`, `button=False` (ignores its power button), `memory_mib=`,

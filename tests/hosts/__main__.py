@@ -1,27 +1,59 @@
-"""Run pytest on this folder in namespaces of its own: `python -m hosts [PYTEST ARGUMENTS]`.
+"""Run the tests of this folder, each file in namespaces of its own, two of them at once.
 
-Needs no root, only namespaces for ordinary users and /dev/net/tun; with FOREWARN_HOSTS_ROOT set it
-runs, as root, the tests that do need it. Whatever a test leaves running ends with the namespaces.
-Where they cannot be made, pytest runs outside and says so by its skips.
+`python -m hosts [FILES] [PYTEST'S ARGUMENTS]`. It needs no root, only namespaces for ordinary users
+and /dev/net/tun; with FOREWARN_HOSTS_ROOT set it runs, as root, the file that does need it. What a
+test leaves running ends with its namespaces. Where they cannot be made, pytest runs outside and
+says so by its skips.
 """
 
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from hosts import namespace
 
 HERE = Path(__file__).resolve().parent
+AT_ONCE = 2
+"""Files: a guest that boots takes a core, and most of the time all of them wait."""
 
 
-def main(arguments: list[str]) -> None:
-    pytest = [sys.executable, "-m", "pytest", str(HERE), *arguments]
-    os.environ[namespace.INSIDE] = why = namespace.refused() or namespace.YES
-    if why == namespace.YES:
+def chosen(arguments: Sequence[str]) -> list[str]:
+    """Return the files that are named; all that can run if none is."""
+    named = [each for each in arguments if Path(each.partition("::")[0]).exists()]
+    of_root = HERE / "test_filter.py"
+    every = [of_root] if namespace.with_root() else sorted({*HERE.glob("test_*.py")} - {of_root})
+    return named or [str(path) for path in every]
+
+
+def run(file: str, arguments: Sequence[str], *, alone: bool) -> int:
+    """Run the tests of one file; print what they print, at once or when they have ended."""
+    start = time.monotonic()
+    command = [sys.executable, "-m", "pytest", file, *arguments]
+    if os.environ[namespace.INSIDE] == namespace.YES:
         reaper = [sys.executable, str(HERE / "reaper.py")]
-        pytest = [*namespace.command(), "--kill-child", *reaper, *pytest]
-    sys.exit(subprocess.run(pytest, check=False).returncode)
+        command = [*namespace.command(), "--kill-child", *reaper, *command]
+    ran = subprocess.run(command, stdout=None if alone else subprocess.PIPE, text=True, check=False)
+    if ran.returncode != pytest.ExitCode.NO_TESTS_COLLECTED:
+        took = time.monotonic() - start
+        sys.stdout.write(f"{ran.stdout or ''}{Path(file).name}: {took:.0f} s\n\n")
+        sys.stdout.flush()
+    return ran.returncode
 
 
-main(sys.argv[1:])
+def main(arguments: Sequence[str]) -> int:
+    os.environ[namespace.INSIDE] = namespace.refused() or namespace.YES
+    files = chosen(arguments)
+    others = [each for each in arguments if each not in files]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        ends = set(pool.map(lambda file: run(file, others, alone=len(files) == 1), files))
+    nothing = int(pytest.ExitCode.NO_TESTS_COLLECTED)
+    return max(ends - {nothing}, default=nothing)
+
+
+sys.exit(main(sys.argv[1:]))

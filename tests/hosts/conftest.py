@@ -1,4 +1,4 @@
-"""The lab is made once a run, and cleared after each module."""
+"""The lab is made once a run of pytest, and cleared after each module."""
 
 import tempfile
 from collections.abc import Iterator
@@ -11,10 +11,6 @@ from hosts import namespace
 
 HERE = Path(__file__).resolve().parent
 
-collect_ignore_glob = (
-    ["test_[!f]*.py", "test_f[!i]*.py"] if namespace.with_root() else ["test_filter.py"]
-)
-"""What needs root runs alone, by `make hosts ROOT=1`."""
 TEST_SECONDS = 600
 """For a machine that does much else; alone, none takes a minute."""
 
