@@ -45,6 +45,7 @@ SECRET = b"a secret of theirs"
 PROXIES = Proxies([ipaddress.ip_network("192.0.2.7/32")])
 PROXIES.secrets = (SECRET,)
 BEHIND = Behind(Listener(address="169.254.169.254"), PROXIES)
+LARGE = APPROVAL.ljust(refusals.MAX_BODY_BYTES)
 CODED = "Transfer-Encoding: chunked"
 
 
@@ -455,12 +456,29 @@ def test_one_large_approval_is_in_flight_and_a_small_one_does_not_wait_for_the_n
         turn()
         assert (statuses(small), len(plane.approvals._waiting)) == ([200], 1)
         plane.approvals.decide_all()
-        turn()
+        for _ in range(4):  # it is asked whether it is still there
+            turn()
         assert len(plane.approvals._waiting) == 1
         plane.approvals.decide_all()
         turn()
         turn()  # refusals are answered at certain times
-        assert [statuses(peer) for peer in large] == [[400], [400]]
+        assert [statuses(peer) for peer in large] == [[400], [100, 400]]
+
+
+def test_a_client_whose_large_approval_waited_is_asked_whether_it_is_still_there() -> None:
+    with room.opened() as (plane, turn):
+        plane.approvals.waits = True
+        first, there, gone = (plane.connect(f"10.0.0.{10 + n % 2}") for n in range(3))
+        for peer in (first, there, gone):
+            peer.send(post(LARGE))
+        for _ in range(20):
+            turn()
+            plane.approvals.decide_all()
+            if gone.got:
+                gone.abort()  # as its system does, by a reset
+        assert (statuses(first), statuses(there)) == ([200], [100, 200])
+        assert statuses(gone) == [100]
+        assert len(plane.approvals.book) == 2
 
 
 def test_approvals_in_flight_are_bounded_by_their_entries_and_who_approved_least_goes_first() -> (
@@ -579,9 +597,6 @@ def test_nothing_more_is_read_of_a_peer_that_has_reset_its_connection(data: byte
         assert len(plane.connections) == 0
 
 
-LARGE = APPROVAL.ljust(refusals.MAX_BODY_BYTES)
-
-
 def test_a_guest_holds_a_few_bodies_and_reads_the_others_when_these_are_submitted() -> None:
     with room.opened() as (plane, turn):
         plane.approvals.waits = True
@@ -596,11 +611,11 @@ def test_a_guest_holds_a_few_bodies_and_reads_the_others_when_these_are_submitte
         assert plane.counters.refusals[Reason.BODIES] == 15
         neighbour = plane.connect("10.0.0.11")
         neighbour.send(post(LARGE))
-        for _ in range(2):  # behind the one in flight
+        for _ in range(5):  # behind the one in flight, and asked whether it is still there
             turn()
             plane.approvals.decide_all()
         turn()
-        assert statuses(neighbour) == [200]
+        assert statuses(neighbour) == [100, 200]
         for _ in range(30):
             for peer in greedy:
                 in_body = peer.connection._reader.in_body
@@ -609,7 +624,7 @@ def test_a_guest_holds_a_few_bodies_and_reads_the_others_when_these_are_submitte
             turn()
             plane.approvals.decide_all()
             turn()
-        assert [statuses(each) for each in greedy] == [[200]] * 20
+        assert [statuses(each)[-1:] for each in greedy] == [[200]] * 20
         assert len(plane.approvals.book) == 21
         account = greedy[0].connection.account
         assert (account.body_bytes, account.bodies) == (0, {})

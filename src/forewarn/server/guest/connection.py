@@ -42,6 +42,7 @@ from forewarn.server.guest.endpoint import (
 from forewarn.server.guest.http import CHUNKED, CONTINUE, RequestReader
 from forewarn.server.guest.limits import (
     BYTE_SECONDS,
+    LARGE_APPROVAL_BYTES,
     MAX_CHARGE_SECONDS,
     REFUSED_CONNECTIONS,
     TURN_SECONDS,
@@ -436,8 +437,9 @@ class Connection(asyncio.Protocol):
         """Submit the approval, now that its guest's turn has come, unless its client has gone.
 
         A client that has gone looks like one that only sends no more, and still wants its answer:
-        both have sent a FIN. So it is sent an interim answer, which the system of one that has
-        gone answers by a reset.
+        both have sent a FIN. One that had more to send looks alive: its system sends that first. So
+        either is sent an interim answer, which the system of one that has gone answers by a reset;
+        the latter only where a large body is saved by it.
         """
         request = self._pending
         assert isinstance(request, PendingApproval)
@@ -446,7 +448,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         may_probe = not self._is_probed and not self._reader.head.is_http_1_0
-        if state == sockets.TCP_CLOSE_WAIT and may_probe:
+        is_large = len(request.body) >= LARGE_APPROVAL_BYTES
+        if may_probe and (is_large or state == sockets.TCP_CLOSE_WAIT):
             self._is_probed = True
             self._transport.write(CONTINUE)
             self._shared.loop.call_later(PROBE_SECONDS, self._submit_later, request)
