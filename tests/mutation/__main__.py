@@ -67,6 +67,12 @@ TIMES = 10
 MORE_SECONDS = 5
 # A mutant that eats memory dies before the machine does.
 MEMORY = 4 * 2**30
+# Names that count in any case: a mutant that spells one otherwise is the same program.
+ENCODINGS = {"ascii", "utf-8", "utf-8-sig"}
+# What of each module's mutants must die.
+LEAST_DEAD = 0.9
+# How often a run says how far it is.
+SAY_EVERY = 100
 # What mypy finds in a mutant counts where it is about types, and not about style.
 STYLE = {"comparison-overlap", "redundant-expr", "truthy-bool", "unreachable", "unused-ignore"}
 
@@ -88,7 +94,9 @@ class Killing:
             raise session.Interrupted("a test cannot be collected")
         self._see_what_reaches_what(session.items)
         gc.freeze()
-        for name in self.names:
+        for number, name in enumerate(self.names):
+            if number % SAY_EVERY == 0:
+                print(f"{number} of {len(self.names)} mutants", flush=True)
             if len(self._running) >= self.jobs:
                 self._reap()
             self._start(name)
@@ -196,8 +204,11 @@ def _rewords(name: str, sources: data.MutantLineSpans) -> bool:
 
 class _Reworded(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        is_sentence = isinstance(node.value, str) and " " in node.value
-        return ast.Constant("a sentence") if is_sentence else node
+        if not isinstance(node.value, str):
+            return node
+        if " " in node.value:
+            return ast.Constant("a sentence")
+        return ast.Constant(node.value.lower()) if node.value.lower() in ENCODINGS else node
 
 
 def _wrong_types(names: dict[str, Path]) -> set[str]:
@@ -220,6 +231,10 @@ def _wrong_types(names: dict[str, Path]) -> set[str]:
     return wrong
 
 
+def _function(name: str) -> str:
+    return format_utils.mangled_name_from_mutant_name(name).rpartition(".")[2]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="mutation", description=__doc__)
     parser.add_argument(
@@ -228,17 +243,16 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=100, help="per cent of the mutants")
     parser.add_argument("--seed", type=int, default=1, help="of the sample (%(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--functions", default="*", help="only these, such as x_step")
+    parser.add_argument("--functions", nargs="*", default=["*"], help="such as x_step")
     parser.add_argument("--tests", nargs="*", help="instead of the room's")
     chosen = parser.parse_args()
     files = _generate(chosen.modules)
     names = [
         name
         for name in files
-        if fnmatch.fnmatch(name.rpartition(".")[2].partition("__mutmut_")[0], chosen.functions)
+        if any(fnmatch.fnmatch(_function(name), each) for each in chosen.functions)
         and random.Random(f"{chosen.seed} {name}").random() * 100 < chosen.sample
     ]
-    print(f"{len(names)} mutants of {len(files)}", flush=True)
     rooms = sorted({name.split(".")[1] for name in names})
     killing = Killing(names, chosen.jobs)
     with file_utils.change_cwd("mutants"):
@@ -258,11 +272,13 @@ def main() -> int:
         if fates[name] in {"survived", "no test"}:
             print(f"{fates[name]}: {name}")
             print(diff_apply.get_diff_for_mutant(name, path=files[name]))
+    enough = True
     for module, of_module in counts.items():
         whole = of_module.total()
         dead = whole - of_module["survived"] - of_module["no test"]
+        enough = enough and dead >= LEAST_DEAD * whole
         print(f"{module}: {whole} mutants, {dead / whole:.1%} dead {dict(of_module)}")
-    return 0
+    return 0 if enough else 1
 
 
 if __name__ == "__main__":
