@@ -86,9 +86,9 @@ def test_it_is_told_why_what_is_held_stays_so_though_somebody_wants_it_tried_aga
     log.clear()
     bench.retry()
     assert [(record.levelname, record.getMessage()) for record in log.records] == [
-        ("INFO", "E1 was held, and is prepared for again: an operator asked for it"),
-        ("WARNING", "E2 stays held: it is Started, and its rule does not prepare then"),
-        ("WARNING", "E3 stays held: too little of its notice is left"),
+        ("INFO", "retrying E1: an operator asked for it"),
+        ("WARNING", "E2 stays held: it is Started, and its rule lacks even_if_started"),
+        ("WARNING", "E3 stays held: too little notice is left"),
     ]
     log.clear()
     bench.see(*bench.document)
@@ -108,7 +108,7 @@ def test_why_it_stays_held_is_told_only_when_it_is_known_what_is_over(
     assert log.messages == []
     bench.see(event("E2", status="Started"))
     assert [said for said in log.messages if "stays" in said] == [
-        "E2 stays held: it is Started, and its rule does not prepare then"
+        "E2 stays held: it is Started, and its rule lacks even_if_started"
     ]
 
 
@@ -144,7 +144,7 @@ def test_whose_word_is_waited_for_is_told_when_it_changes(log: pytest.LogCapture
     bench.hear()
     bench.wait(1)
     bench.hear("web-1")
-    waited_for = [line.rpartition(": ")[2] for line in log.messages if "these" in line]
+    waited_for = [line.rpartition(" waits for ")[2] for line in log.messages if " waits " in line]
     assert waited_for == ["web-1, web-2", "web-2"]
 
 

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         except Misuse as error:
             return _failed(USAGE, str(error))
         except OSError as error:
-            message = f"status.listen {own.status.listen} cannot be used: {error.strerror}"
+            message = f"cannot listen on status.listen {own.status.listen}: {error.strerror}"
             return _failed(SOCKET_UNUSABLE, message)
     return 0
 

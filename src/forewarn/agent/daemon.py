@@ -237,7 +237,7 @@ class Daemon:
         try:
             journal.append(self._decider.state.checkpoint())
         except JournalError as error:
-            LOGGER.warning("%s; it goes on as it is", error)
+            LOGGER.warning("%s; the journal stays as it is", error)
             self._shorten_at = clock.monotonic() + SHORTEN_SECONDS
 
     def _read_rules(self) -> None:
@@ -285,14 +285,16 @@ class Daemon:
                 journal.append(record)
             except JournalError as error:
                 if not self._trouble:
-                    LOGGER.critical("%s; nothing is done until it can be written", error)
+                    LOGGER.critical(
+                        "%s; the agent does nothing until it can write its journal", error
+                    )
                 self._trouble = str(error)
                 tries += bool(self._endings)
                 if tries > LAST_TRIES or self._endings > 1:
                     raise
             else:
                 if self._trouble:
-                    LOGGER.info("the journal is written again")
+                    LOGGER.info("the agent can write its journal again")
                     self._trouble = ""
                 return
             self._heard_at = clock.monotonic()

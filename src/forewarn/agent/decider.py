@@ -218,7 +218,6 @@ class Decider:
             self._choose(event_id, event, now)
 
     def _try_held(self, now: float) -> None:
-        """Prepare again for what is held, where there is still time."""
         self._retry = False
         for case in self.state.cases.values():
             event, deadline = self.events[case.event_id], self._deadline(case)
@@ -227,7 +226,6 @@ class Decider:
                 self._write(state.EventRetried(event_id=case.event_id))
 
     def _rule(self, event: Event, now: float) -> tuple[Rule, float | None]:
-        """Return the rule that takes an event now, and how much notice is left."""
         notice = 0.0 if event.started else None
         if event.starts_by is not None:
             notice = max(0.0, event.starts_by - now)
@@ -275,7 +273,6 @@ class Decider:
         self._wakes.append(run.until if run.stopped is None else run.stopped + GRACE_SECONDS)
 
     def _awaited(self, effect: state.Effect) -> bool:
-        """Tell whether an event waits for the end of an action."""
         if effect.action.settings.tells:
             return effect.event_id in self.state.cases
         return bool(self._waiting(effect.key))

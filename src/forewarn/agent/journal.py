@@ -137,7 +137,7 @@ class Journal:
             except msgspec.DecodeError as error:
                 message = (
                     f"{self._path} has a record {sequence} that this version does not know: "
-                    f"{error}; run the version that wrote it until nothing is in hand"
+                    f"{error}; run the version that wrote it until no event is left"
                 )
                 raise JournalError(message) from error
 
@@ -154,7 +154,7 @@ class Journal:
 
     def _damaged(self, what: str) -> JournalError:
         return JournalError(
-            f"{self._path} is damaged ({what}): look which actions were done, undo them by hand, "
+            f"{self._path} is damaged ({what}): check which actions were done, undo them by hand, "
             "and move the file away"
         )
 

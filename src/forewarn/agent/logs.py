@@ -114,9 +114,9 @@ class ActivityLog:
             if case.phase is not Phase.HELD or key in self._retried:
                 continue
             event = decider.events[key]
-            why = "too little of its notice is left"
+            why = "too little notice is left"
             if event.status != EventStatus.SCHEDULED and not case.rule.even_if_started:
-                why = f"it is {event.status}, and its rule does not prepare then"
+                why = f"it is {event.status}, and its rule lacks even_if_started"
             facts = _facts(case.event_id, case.rule.name)
             LOGGER.warning("%s stays held: %s", case.event_id, why, extra=facts)
         self._retried = None
@@ -130,7 +130,7 @@ class ActivityLog:
         missing = tuple(name for name in asked.machines if name_of(name) not in prepared)
         if missing and self._missing.get(asked.event_id) != missing:
             LOGGER.warning(
-                "%s is prepared here, and is approved as soon as these are prepared too: %s",
+                "%s is prepared here; its approval waits for %s",
                 asked.event_id,
                 ", ".join(missing),
                 extra=_facts(asked.event_id),
@@ -161,7 +161,7 @@ class ActivityLog:
             case state.EventRetried(event_id=event_id):
                 if self._retried is not None:
                     self._retried.add(event_id)
-                line = "%s was held, and is prepared for again: an operator asked for it"
+                line = "retrying %s: an operator asked for it"
                 LOGGER.info(line, event_id, extra=_facts(event_id))
             case state.EventGone(event_id=event_id):
                 LOGGER.info("%s is over", event_id, extra=_facts(event_id))

@@ -79,7 +79,7 @@ class Poller:
         try:
             threading.Thread(target=self._say, daemon=True).start()
         except RuntimeError as error:  # the system gives no more threads
-            LOGGER.warning("telling how the machine fares: %s", error)
+            LOGGER.warning("could not report how the machine fares: %s", error)
 
     def _say(self) -> None:
         with self._saying:
@@ -101,8 +101,10 @@ class Poller:
                     self.trouble = ""
                     self._tell(messages.DocumentSeen(document.events, self._client.name))
             except Exception as error:
-                LOGGER.exception("a fault in looking, the agent's own; it looks again")
-                self.trouble = f"a fault of the agent's own: {error}"
+                LOGGER.exception(
+                    "internal error while watching the endpoint; the agent tries again"
+                )
+                self.trouble = f"internal error: {error}"
                 self._documents.close()
                 self._closed.wait(FAULT_SECONDS)
                 with contextlib.suppress(Misuse):  # it was closed

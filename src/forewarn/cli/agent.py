@@ -197,7 +197,7 @@ def status(
     ready = "ready" if tree["ready"] else "being taken out"
     output.say(f"{tree['machine'] or 'a machine with an unknown name'}: {ready}")
     if tree["dry_run"]:
-        output.say("a dry run: nothing is really done, and no peer is told that it is")
+        output.say("a dry run: the agent does nothing, and tells no peer that it is prepared")
     if tree["trouble"]:
         output.say(f"trouble: {tree['trouble']}")
     if not tree["endpoint"]["answers"]:

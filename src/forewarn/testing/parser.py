@@ -584,7 +584,6 @@ class _Words:
 
     @property
     def _word(self) -> str:
-        """The next word; `""` at the end of the line."""
         return self._words[self._next] if self.more else ""
 
     def error(self, expected: str) -> ScriptError:

@@ -281,7 +281,7 @@ class ActionRunner:
         except ActionStopped as stopped:
             outcome, text = ActionOutcome.CUT, str(stopped) or "it was told to stop"
         except Exception as error:
-            LOGGER.exception("a fault in %s, the agent's own", run.begun.action.kind)
+            LOGGER.exception("internal error in action %s", run.begun.action.kind)
             text = f"{type(error).__name__}: {error}"
         self._end(run, outcome, text)
 

@@ -133,5 +133,4 @@ def _state(row: dict[str, str]) -> str:
 
 
 def _is_up(row: dict[str, str]) -> bool:
-    """Tell whether a server's checks let it have sessions."""
     return row["srv_op_state"] in UP

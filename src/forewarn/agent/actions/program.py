@@ -173,7 +173,6 @@ class ServiceAction(Action[ServiceSettings]):
         return self._systemctl("stop" if started else "start")
 
     def _systemctl(self, verb: str) -> str:
-        """Have systemd start or stop the unit, and wait until it has."""
         unit = self.settings.unit
         status, said = execute([SYSTEMCTL, verb, "--", unit], self.run)
         if status:
