@@ -1,7 +1,6 @@
 """What can be asked of a database; each question is a bounded number of queries."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
@@ -9,6 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    CursorResult,
     Executable,
     Select,
     and_,
@@ -18,7 +18,6 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.exc import DBAPIError
 
 from forewarn.maintenance.model import (
     Drain,
@@ -31,7 +30,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.store import tables
 from forewarn.store.mapping import Instant, Mapping, V
-from forewarn.store.port import HistoryQuery, Page, StoreError
+from forewarn.store.port import HistoryQuery, Page
 from forewarn.vocabulary import EventStatus
 
 KEYS_AT_ONCE = 900
@@ -40,8 +39,8 @@ KEYS_AT_ONCE = 900
 ROWS_AT_ONCE = 5000
 """Rows held as rows while many are read or written; bounds the memory beside the values."""
 
-Explain = Callable[[BaseException], StoreError | None]
-"""Tells what a database's error means for the operator; None where it is our own mistake."""
+FAILURE = "forewarn_failure"
+"""Where a connection's `info` keeps what a statement of its transaction raised."""
 
 T = TypeVar("T")
 
@@ -60,62 +59,31 @@ def chunks(keys: Iterable[T]) -> Iterator[list[T]]:
         yield chunk
 
 
-class GuardedConnection:
-    """One connection inside one transaction: no statement follows one that failed.
+def check(connection: Connection) -> None:
+    """Raise again what an earlier statement of the transaction raised.
 
     After some failures SQLite has rolled back by itself, and the next statement would be a
     transaction of its own.
     """
-
-    def __init__(self, connection: Connection, explain: Explain) -> None:
-        self._connection = connection
-        self._explain = explain
-        self._failure: Exception | None = None
-        self.dialect = connection.dialect.name
-
-    @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Translate what a database raises inside, and remember that it did."""
-        if self._failure is not None:
-            raise self._failure
-        try:
-            yield
-        except DBAPIError as error:
-            explained = self._explain(error)
-            self._failure = explained or error
-            if explained is None:
-                raise
-            raise explained from error
-
-    def rows(self, statement: Executable) -> Sequence[Any]:
-        """Return all rows that a query finds."""
-        with self.guarded():
-            return self._connection.execute(statement).fetchall()
-
-    def stream(self, statement: Executable) -> Iterator[Any]:
-        """Yield the rows that a query finds, a few in memory at a time."""
-        with self.guarded():
-            for part in self._connection.execute(statement).partitions(ROWS_AT_ONCE):
-                yield from part
-
-    def scalar(self, statement: Executable) -> Any:  # noqa: ANN401 - a column of any type
-        """Return the first column of the first row, None if there is none."""
-        with self.guarded():
-            return self._connection.execute(statement).scalar()
-
-    def write(self, statement: Executable, rows: Sequence[dict[str, Any]] | None = None) -> None:
-        """Run a statement, once for each row if rows are given."""
-        if rows is not None and not rows:
-            return
-        with self.guarded():
-            self._connection.execute(statement, rows)
+    if (failure := connection.info.get(FAILURE)) is not None:
+        raise failure
 
 
 class SqlReading:
     """`port.Reading` over SQL, which has the docstrings."""
 
-    def __init__(self, connection: GuardedConnection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    def _run(
+        self, statement: Executable, rows: Sequence[dict[str, Any]] | None = None
+    ) -> CursorResult[Any]:
+        """Run a statement, once for each row if rows are given; none follows one that failed."""
+        check(self._connection)
+        return self._connection.execute(statement, rows)
+
+    def _rows(self, statement: Executable) -> Sequence[Any]:
+        return self._run(statement).fetchall()
 
     def scopes(self, keys: Collection[str] | None = None) -> dict[str, Scope]:
         found = {scope.key: scope for scope in self._values(tables.SCOPES, _scopes.key, keys)}
@@ -169,7 +137,7 @@ class SqlReading:
         return self._operations(earliest_first.limit(limit))
 
     def next_wakeup(self) -> datetime | None:
-        moment: datetime | None = self._connection.scalar(select(func.min(_operations.wakeup_at)))
+        moment: datetime | None = self._run(select(func.min(_operations.wakeup_at))).scalar()
         return moment
 
     def claimable(self, now: datetime, limit: int) -> dict[str, Operation]:
@@ -197,7 +165,7 @@ class SqlReading:
         return {drain.host: drain for drain in found}
 
     def history(self, query: HistoryQuery) -> Page:
-        found = self._connection.rows(_page(query))
+        found = self._rows(_page(query))
         page = found[: query.limit]
         is_last = len(found) <= query.limit
         following = None if is_last else (page[-1].announced_at, page[-1].sequence)
@@ -205,7 +173,7 @@ class SqlReading:
 
     def setting(self, name: str) -> str | None:
         named = select(tables.settings.c.value).where(tables.settings.c.name == name)
-        value: str | None = self._connection.scalar(named)
+        value: str | None = self._run(named).scalar()
         return value
 
     def _machines_where(
@@ -222,20 +190,21 @@ class SqlReading:
     ) -> Iterator[V]:
         """Yield the values whose column has one of these keys, or all of a table."""
         for statement in each(mapping.select(), column, keys):
-            yield from map(mapping.value, self._connection.stream(statement))
+            for part in self._run(statement).partitions(ROWS_AT_ONCE):
+                yield from map(mapping.value, part)
 
     def _maintenances(self, statement: Select[Any]) -> list[Maintenance]:
-        return [tables.MAINTENANCES.value(row) for row in self._connection.rows(statement)]
+        return [tables.MAINTENANCES.value(row) for row in self._rows(statement)]
 
     def _operations(self, statement: Select[Any]) -> dict[str, Operation]:
-        return _by_id(self._connection.rows(statement))
+        return _by_id(self._rows(statement))
 
     def _operations_with(
         self, ids: Select[Any], column: ColumnElement[str], keys: Collection[str]
     ) -> dict[str, Operation]:
         """Return the operations whose ids a query of events finds, for these keys of a column."""
         statements = each(ids, column, keys)
-        return self.operations([row[0] for s in statements for row in self._connection.rows(s)])
+        return self.operations([row[0] for s in statements for row in self._rows(s)])
 
 
 def _select_operations() -> Select[Any]:

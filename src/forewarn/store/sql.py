@@ -13,12 +13,14 @@ from sqlalchemy import (
     Table,
     bindparam,
     delete,
+    event,
     insert,
     select,
     update,
 )
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from forewarn.maintenance.model import Changes, Operation, key
@@ -26,10 +28,10 @@ from forewarn.store import tables
 from forewarn.store.mapping import Mapping, Row, V
 from forewarn.store.port import Reading, StoreError, StoreUnavailable, Transaction, WriterTurn
 from forewarn.store.queries import (
+    FAILURE,
     ROWS_AT_ONCE,
-    Explain,
-    GuardedConnection,
     SqlReading,
+    check,
     chunks,
     each,
 )
@@ -63,9 +65,10 @@ class SqlStore:
         self._engine = engine
         self._writer = engine.execution_options(**{WRITING: True})
         self._place = place
-        self._explain: Explain = lambda error: explain(error, place)
+        self._explain = explain
         self._release = release
         self._turn = WriterTurn(place)
+        event.listen(engine, "handle_error", self._translate)
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
@@ -83,23 +86,7 @@ class SqlStore:
         self._release()
 
     @contextmanager
-    def _transaction(self, engine: Engine) -> Iterator[GuardedConnection]:
-        with self._connected(engine) as connection:
-            guarded = GuardedConnection(connection, self._explain)
-            try:
-                with guarded.guarded():
-                    connection.begin()
-                yield guarded
-                with guarded.guarded():
-                    connection.commit()
-            except BaseException:
-                # The first error is the one to tell; SQLite may have rolled back already.
-                with suppress(SQLAlchemyError):
-                    connection.rollback()
-                raise
-
-    @contextmanager
-    def _connected(self, engine: Engine) -> Iterator[Connection]:
+    def _transaction(self, engine: Engine) -> Iterator[Connection]:
         try:
             connection = engine.connect()
         except PoolTimeout as error:
@@ -107,13 +94,26 @@ class SqlStore:
                 f"cannot use {self._place} now: all its connections are in use; nothing was "
                 "changed; try again"
             ) from error
-        except DBAPIError as error:
-            explained = self._explain(error)
-            if explained is None:
-                raise
-            raise explained from error
         with connection:
-            yield connection
+            connection.info.pop(FAILURE, None)
+            try:
+                connection.begin()
+                yield connection
+                check(connection)
+                connection.commit()
+            except BaseException:
+                # The first error is the one to tell; SQLite may have rolled back already.
+                with suppress(SQLAlchemyError, StoreError):
+                    connection.rollback()
+                raise
+
+    def _translate(self, context: ExceptionContext) -> None:
+        """Raise what a database's error means, and remember that it came."""
+        explained = self._explain(context.original_exception, self._place)
+        if context.connection is not None:
+            context.connection.info[FAILURE] = explained or context.sqlalchemy_exception
+        if explained is not None:
+            raise explained from context.original_exception
 
 
 class SqlTransaction(SqlReading):
@@ -155,12 +155,12 @@ class SqlTransaction(SqlReading):
             .order_by(operations.ended_at, operations.sequence)
             .limit(limit)
         )
-        found = self._connection.rows(old)
+        found = self._rows(old)
         self._delete(tables.operations, "id", (id_ for id_, _ in found))
         number = tables.maintenances.c.number
         kept = select(operations.id).where(operations.maintenance == number).exists()
         for numbers in chunks(of for _, of in found):
-            self._connection.write(delete(tables.maintenances).where(number.in_(numbers), ~kept))
+            self._run(delete(tables.maintenances).where(number.in_(numbers), ~kept))
         return len(found)
 
     def put_setting(self, name: str, value: str) -> None:
@@ -170,20 +170,20 @@ class SqlTransaction(SqlReading):
         self._upsert(mapping.table, map(mapping.row, values))
 
     def _upsert(self, table: Table, rows: Iterable[Row]) -> None:
-        self._write(_upsert(self._connection.dialect, table), rows)
+        self._write(_upsert(self._connection.dialect.name, table), rows)
 
     def _write(self, statement: Executable, rows: Iterable[Row]) -> None:
         remaining = iter(rows)
         while part := list(islice(remaining, ROWS_AT_ONCE)):
-            self._connection.write(statement, part)
+            self._run(statement, part)
 
     def _delete(self, table: Table, column: str, keys: Iterable[str]) -> None:
         for some in chunks(keys):
-            self._connection.write(delete(table).where(table.c[column].in_(some)))
+            self._run(delete(table).where(table.c[column].in_(some)))
 
     def _last_number(self) -> int:
         name, value = tables.counters.c.name, tables.counters.c.value
-        return self._connection.scalar(select(value).where(name == _LAST_MAINTENANCE)) or 0
+        return self._run(select(value).where(name == _LAST_MAINTENANCE)).scalar() or 0
 
     def _count_up_to(self, number: int) -> None:
         if number > self._last_number():
@@ -195,7 +195,7 @@ class SqlTransaction(SqlReading):
         stored = {
             row.id: row.live
             for statement in each(select(table.id, table.live), table.id, operations)
-            for row in self._connection.rows(statement)
+            for row in self._rows(statement)
         }
         self._put(tables.OPERATIONS, operations.values())
         new = [operation for operation in operations.values() if operation.id not in stored]
@@ -217,7 +217,7 @@ class SqlTransaction(SqlReading):
         )
         for some in chunks(i for i, live in stored.items() if live != operations[i].live):
             turned = update(events).where(events.c.operation.in_(some))
-            self._connection.write(turned.values(live=~events.c.live))
+            self._run(turned.values(live=~events.c.live))
 
 
 _RELEASE = delete(tables.holds).where(
