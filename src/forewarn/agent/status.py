@@ -153,21 +153,21 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "events": "Events in hand now, by type and phase.",
+        "events": "Events that are not over, by type and phase.",
         "events_taken_total": "Events that a rule took, by type.",
-        "notice_left_seconds": "The least notice that is left of any event of this machine.",
-        "approvals_total": "Approvals that the endpoint took.",
-        "approvals_failed_total": "Approvals that were sent and not taken, by reason.",
-        "approval_delay_seconds": "Time from a rule's match to the approval, of the event that was "
+        "notice_left_seconds": "The shortest notice that an event of this machine has left.",
+        "approvals_total": "Approvals that the endpoint accepted.",
+        "approvals_failed_total": "Approvals that the endpoint did not accept, by reason.",
+        "approval_delay_seconds": "Time from a rule's match to the approval, for the event "
         "approved last.",
         "actions_total": "Actions that ended, by kind, phase and outcome.",
         "action_seconds_total": "Time that these actions took, by kind and phase.",
         "ready": "1 if /readyz says that the balancer may send requests here, 0 while the machine "
         "is taken out.",
         "stuck": "Actions that could not be undone and need an operator.",
-        "healthy": "1 if /healthz says that the agent does its work, 0 otherwise.",
-        "endpoint_up": "1 if the last look at the endpoint was answered, 0 otherwise.",
-        "last_look_timestamp_seconds": "When the endpoint answered last, in seconds since 1970.",
+        "healthy": "1 if /healthz says that the agent works, 0 otherwise.",
+        "endpoint_up": "1 if the endpoint answered the last question, 0 otherwise.",
+        "last_look_timestamp_seconds": "When the endpoint last answered, in seconds since 1970.",
         "looks_total": "Answers of the endpoint.",
     }
 )
