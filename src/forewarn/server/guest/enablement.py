@@ -48,8 +48,7 @@ class DelayedAnswer(Future[Any]):
 class Enabler:
     """Turns scopes on, and notes who asks; made and used on the event loop.
 
-    Args:
-        delay_seconds: How long the answer that turns a scope on is held back, by the clock.
+    The answer that turns a scope on is held back for `delay_seconds` by the clock.
     """
 
     def __init__(
@@ -73,11 +72,9 @@ class Enabler:
         self.delay_seconds = delay_seconds
 
     def note(self, key: str) -> "asyncio.Task[None] | None":
-        """Note that a machine of this scope asks.
+        """Note that a machine of this scope asks; return None if the scope is on.
 
-        Returns:
-            None if the scope is on; else what is done when the request may be answered, whether or
-            not the scope could be turned on.
+        Otherwise the task ends when the request may be answered, whether or not the scope is on.
         """
         if self.is_on(key):
             return None

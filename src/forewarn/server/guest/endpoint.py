@@ -65,10 +65,8 @@ Outcome: TypeAlias = "Reply | LongPoll | PendingApproval | DelayedAnswer"
 class GuestEndpoint:
     """Answers requests from memory, and has approvals approved; used on the event loop alone.
 
-    Args:
-        clock: Tells when a machine was last seen.
-        monotonic: Real seconds that never go back, which rates are measured by.
-        enabler: Turns scopes on; None where all are always on.
+    `clock` tells when a machine was last seen, `monotonic` measures rates in real seconds, and
+    `enabler` is None where all scopes are always on.
     """
 
     def __init__(  # noqa: PLR0913 - it is put together in one place
@@ -208,11 +206,9 @@ class GuestEndpoint:
         return reply
 
     def approve(self, request: PendingApproval) -> "Reply | Future[Any]":
-        """Submit an approval.
+        """Submit an approval; return the answer if the body is wrong or names no event.
 
-        Returns:
-            The answer, if the body is wrong or names no event; else a future that is done, on
-            another thread, once the approval is durable.
+        Otherwise the future is done, on another thread, once the approval is durable.
         """
         event_ids = exchange.start_requests(request.body)
         if isinstance(event_ids, Reply):

@@ -26,8 +26,7 @@ LastRequest: TypeAlias = tuple[datetime, str]
 class Proxies:
     """The proxies of a listener: trusted by their address, and then only as far as they sign.
 
-    Args:
-        without_header: Whether they are known to drop the guest's `Metadata: true`.
+    Those `without_header` are known to drop the guest's `Metadata: true`.
     """
 
     def __init__(self, networks: Iterable[Network], *, without_header: bool = False) -> None:
@@ -118,10 +117,8 @@ class Registry:
     """The machines by name, address and vmId, kept by the changefeed.
 
     Used on the event loop, but for `seen`, which any thread may ask. Equal scope keys, hosts and
-    profiles that come together are kept as one object each: there may be 100,000 machines.
-
-    Args:
-        proxied: Whether there are trusted proxies: only they name a machine by its vmId.
+    profiles that come together are kept as one object each: there may be 100,000 machines. Machines
+    are found by their vmId where they are `proxied`: only trusted proxies name it.
     """
 
     def __init__(self, *, proxied: bool = False) -> None:

@@ -163,11 +163,9 @@ class GuestPlane:
         }
 
     async def open(self) -> tuple[str, ...]:
-        """Open every listener and return their addresses.
+        """Open every listener and return their addresses; SocketUnusable if one cannot be opened.
 
-        Raises:
-            SocketUnusable: One cannot be opened; none is left open.
-            SecretUnusable: A proxies' secret cannot be read.
+        None is left open then, nor where a proxies' secret cannot be read (SecretUnusable).
         """
         self.reload()
         try:
@@ -181,11 +179,7 @@ class GuestPlane:
         return tuple(f"http://{listener}" for listener in opened)
 
     def reload(self) -> None:
-        """Read the proxies' secrets again, all of them before any is replaced.
-
-        Raises:
-            SecretUnusable: One cannot be read; all of them stay as they were.
-        """
+        """Read the proxies' secrets again; if one cannot be read, all stay (SecretUnusable)."""
         read = [
             tuple(secret_files.shared_secret(Path(path)) for path in listener.proxy_secret_files)
             for listener in self._settings.listener
