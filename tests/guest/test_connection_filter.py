@@ -10,7 +10,13 @@ import pytest
 
 from forewarn.server.guest import connection_filter
 from forewarn.server.guest.connection_filter import APPLY_SECONDS, DROP_SECONDS, MAX_DROPPED
-from forewarn.server.guest.limits import CONNECTIONS_PER_SECOND, REFUSED_CONNECTIONS, Limits, Reason
+from forewarn.server.guest.limits import (
+    CONNECTIONS_PER_SECOND,
+    REFUSED_CONNECTIONS,
+    REFUSED_STRANGERS,
+    Limits,
+    Reason,
+)
 from forewarn.server.guest.listener import Listener
 from guest import room
 from guest.room import EVENTS, answers, get
@@ -192,6 +198,17 @@ def test_a_connection_that_a_refusal_ends_counts_as_one_that_was_refused(
             peer.send(data)
             assert [each.status for each in answers(peer.got)] == [status]
             peer.abort()
+        assert plane.counters.refusals[Reason.CONNECTION_RATE] == 1
+
+
+def test_strangers_who_have_all_that_they_may_are_dropped_sooner() -> None:
+    with room.opened(Limits(connections=8)) as (plane, _):
+        for number in range(2):
+            plane.connect(f"10.9.9.{number}")
+        for _ in range(CONNECTIONS_PER_SECOND // REFUSED_STRANGERS):
+            assert plane.counters.refusals[Reason.CONNECTION_RATE] == 0
+            plane.connect("10.9.9.9")
+        assert plane.counters.refusals[Reason.CONNECTIONS_OF_STRANGERS] == 4
         assert plane.counters.refusals[Reason.CONNECTION_RATE] == 1
 
 

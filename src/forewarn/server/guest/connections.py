@@ -23,6 +23,7 @@ from forewarn.server.guest.limits import (
     ACCEPT_SECONDS,
     GUEST_SHARE,
     REFUSED_CONNECTIONS,
+    REFUSED_STRANGERS,
     STRANGERS_SHARE,
     TOTAL_SHARE,
     Account,
@@ -166,7 +167,10 @@ class Connections:
                 limit, whose = limits.stranger_connections, "All unregistered addresses together"
         if is_full:
             self.turn_away(connection, reason)
-            self.count_connections(connection, REFUSED_CONNECTIONS)
+            is_of_many = reason is Reason.CONNECTIONS_OF_STRANGERS
+            self.count_connections(
+                connection, REFUSED_STRANGERS if is_of_many else REFUSED_CONNECTIONS
+            )
             return exchange.refuse(
                 refusals.CONNECTIONS,
                 retry_after_seconds=RETRY_AFTER_SECONDS,

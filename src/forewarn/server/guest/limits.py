@@ -205,6 +205,10 @@ REFUSED_CONNECTIONS: Final = 50
 """What a connection counts for that was refused, or ended by a refusal, so 20 a second: a client
 that is refused is told to come again after 5 s."""
 
+REFUSED_STRANGERS: Final = 250
+"""The same for a stranger's where strangers have all that they may, so 4 a second: there are many
+of them then, and each need not come often to make a crowd."""
+
 BYTE_SECONDS: Final = 6e-9
 """What a byte that was read costs the loop beside our own time, 0.1 ms for 16 KiB: the kernel
 copies it, and takes in what the peer sends next."""
