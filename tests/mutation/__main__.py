@@ -89,6 +89,15 @@ class Killing:
         self._kills: collections.Counter[tuple[str, pytest.Item]] = collections.Counter()
         self._running: dict[int, tuple[str, int, list[pytest.Item]]] = {}
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        from hypothesis import Phase, settings  # noqa: PLC0415 - pytest wants to import it first
+
+        # An example that fails is enough: to look for the smallest one takes seconds.
+        quick = [Phase.explicit, Phase.generate]
+        settings.register_profile("mutants", deadline=None, database=None, phases=quick)
+        settings.load_profile("mutants")
+
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if session.testsfailed:
             raise session.Interrupted("a test cannot be collected")
