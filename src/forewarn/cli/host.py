@@ -198,7 +198,10 @@ def _facts(detail: "schemas.HostDetail") -> Iterator[tuple[str, str]]:
     for machine in detail.drain.machines if detail.drain is not None else ():
         move = machine.returns_by or machine.leaves_by
         if move is not None:
-            yield machine.name, f"{_way(machine)} {move.operation} {move.status or ''}".rstrip()
+            until = ""
+            if move.status == "Scheduled" and move.not_before is not None:
+                until = f", not before {times.shown(move.not_before)}"
+            yield machine.name, f"{_way(machine)} {_move(move)}{until}"
 
 
 def _way(machine: "schemas.DrainedMachine") -> str:
