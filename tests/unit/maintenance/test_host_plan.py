@@ -1,0 +1,108 @@
+"""What of a drain can be told, or is refused, before it begins."""
+
+import msgspec
+import pytest
+
+from builders import NOW
+from forewarn.maintenance import host_plan
+from forewarn.maintenance.host_plan import HostSurvey
+from forewarn.maintenance.model import Drain, DrainGuest, HostState, Refused, Stay, Way
+from forewarn.vocabulary import ErrorCode
+from unit.maintenance.host_world import World
+
+EMPTY = HostSurvey(began_at=NOW, hosts={}, keys={})
+
+
+def wanted(*hosts: str, reboot: bool = True, state: HostState = HostState.UP) -> list[Drain]:
+    return [
+        Drain(host=host, state=state, reboot=reboot, requested_at=NOW, changed_at=NOW)
+        for host in hosts
+    ]
+
+
+def refusal(
+    world: World, drains: list[Drain], survey: HostSurvey | None = None, *before: Drain
+) -> Refused:
+    known = {drain.host: drain for drain in before}
+    with pytest.raises(Refused) as caught:
+        host_plan.check(drains, known, survey or world.survey(), world.machines())
+    return caught.value
+
+
+def test_a_host_that_no_look_found_does_not_answer() -> None:
+    facts = EMPTY.of("h1")
+    assert not facts.answers
+    assert facts.why
+    assert msgspec.structs.replace(EMPTY, trouble="no library").of("h1").why == "no library"
+
+
+def test_hosts_that_come_back_are_targets_of_those_after_them_and_others_are_not() -> None:
+    world = World()
+    planned = host_plan.plans(wanted("h2", "h1"), {}, world.survey(), world.machines())
+    assert [plan.host for plan in planned] == ["h2", "h1"]
+    assert "h2" in {guest.to_host for guest in planned[1].guests}
+    planned = host_plan.plans(
+        wanted("h2", "h1", reboot=False), {}, world.survey(), world.machines()
+    )
+    assert {guest.to_host for guest in planned[1].guests} == {"h3"}
+    (draining,) = wanted("h3", state=HostState.DRAINING)
+    (plan,) = host_plan.plans(wanted("h1"), {"h3": draining}, world.survey(), world.machines())
+    assert {guest.to_host for guest in plan.guests} == {"h2"}
+
+
+def test_a_machine_that_was_to_be_looked_at_again_and_does_not_run_is_gone() -> None:
+    world = World()
+    world.off.add(world.id_of("db-0"))
+    guests = [
+        DrainGuest(name=name, vm_id=world.id_of(name), way=way, to_host="h3")
+        for name, way in (("db-0", Way.UNDECIDED), ("db-3", Way.UNDECIDED), ("web-0", Way.LIVE))
+    ]
+    found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REFUSE, known=guests)
+    ways = {guest.name: (guest.way, guest.to_host) for guest in found.guests}
+    assert ways == {
+        "web-0": (Way.LIVE, "h3"),
+        "db-0": (Way.GONE, "h3"),
+        "db-3": (Way.LIVE, "h2"),
+        "web-3": (Way.LIVE, "h2"),
+    }
+
+
+def test_one_host_or_several_different_ones_can_be_drained() -> None:
+    world = World()
+    host_plan.check(wanted("h1"), {}, world.survey(), world.machines())
+    host_plan.check(wanted("h1", "h2"), {}, world.survey(), world.machines())
+    assert refusal(world, []).code is ErrorCode.INVALID
+    assert refusal(world, wanted("h1", "h1")).code is ErrorCode.INVALID
+
+
+def test_hosts_that_nobody_knows_are_refused_by_name() -> None:
+    world = World()
+    refused = refusal(world, wanted("h1", "h9"))
+    assert (refused.code, refused.facts) == (
+        ErrorCode.NOT_FOUND,
+        {"what": "host", "name": "h9"},
+    )
+    assert refusal(world, wanted("h1"), EMPTY).code is ErrorCode.NOT_ELIGIBLE
+    troubled = msgspec.structs.replace(EMPTY, trouble="no library")
+    refused = refusal(world, wanted("h1"), troubled)
+    assert refused.code is ErrorCode.NOT_ELIGIBLE
+    assert "no library" in refused.message
+
+
+def test_what_keeps_a_host_from_being_drained_refuses_it_unless_it_is_drained_already() -> None:
+    world = World()
+    world.can_reboot = False
+    refused = refusal(world, wanted("h1"))
+    assert (refused.code, refused.facts) == (ErrorCode.NOT_ELIGIBLE, {"host": "h1"})
+    host_plan.check(wanted("h1", reboot=False), {}, world.survey(), world.machines())
+    (draining,) = wanted("h1", state=HostState.DRAINING)
+    host_plan.check(wanted("h1"), {"h1": draining}, world.survey(), world.machines())
+    (over,) = wanted("h1")
+    assert refusal(world, wanted("h1"), None, over).code is ErrorCode.NOT_ELIGIBLE
+    world = World()
+    world.silent.add("h1")
+    assert "no route" in refusal(world, wanted("h1", reboot=False)).message
+    world = World()
+    world.obstacles["db-0"] = ("a device", "a folder")
+    message = refusal(world, wanted("h1")).message
+    assert "a device; a folder" in message
