@@ -506,6 +506,7 @@ def judge(found: dict[str, Any], *, timed: bool) -> None:
     for row in found["hostile"]:
         assert row["refused"] == 0, row
         assert row["notices moved"] == 0, row
+        assert row["more MiB"] <= AIMS["more MiB"], row
         for column, aim in AIMS.items():
             if timed and row[column] > aim:
                 print(f"  missed: {row['what']}, {row['who']}: {column} {row[column]}")
