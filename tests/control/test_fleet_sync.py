@@ -371,6 +371,12 @@ def test_what_the_plane_refuses_is_left_out(hosts: Hosts) -> None:
 def test_without_hosts_nothing_is_run(house: House) -> None:
     async def story() -> None:
         sync = FleetSync(house.plane, house.clock, house.clock, {}, {})
+        with house.store.read() as reading:
+            sync.fill(reading.machines().values(), ())
+        house.feed.subscribe(sync.learn)
+        house.ask(EventType.REBOOT, "web-0", no_notice=True)
+        assert not sync._machines
+        assert not sync._work
         running = asyncio.create_task(sync.run())
         await settle()
         assert sync.alerts() == []

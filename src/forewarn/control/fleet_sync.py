@@ -112,11 +112,14 @@ class FleetSync:
 
     def fill(self, machines: Iterable[Machine], operations: Iterable[Operation]) -> None:
         """Take over what the store holds."""
-        self._put_machines(machines)
-        self._put_operations(operations)
+        if self._programs:  # without hosts nothing is kept: a fleet may be large
+            self._put_machines(machines)
+            self._put_operations(operations)
 
     def learn(self, changes: Changes) -> None:
         """Follow what changed."""
+        if not self._programs:
+            return
         for name in changes.removed_machines:
             self._machines.pop(self._vm_ids.pop(name, ""), None)
         self._put_machines(changes.machines)
@@ -132,6 +135,9 @@ class FleetSync:
 
     async def run(self) -> None:
         """Watch every host until `stop`."""
+        if not self._programs:
+            await self._stop.wait()
+            return
         async with asyncio.TaskGroup() as group:
             for host, argv in self._programs.items():
                 group.create_task(self._follow(host, argv))
