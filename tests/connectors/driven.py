@@ -12,13 +12,14 @@ import threading
 from typing import Any
 
 
-def act(orders: Any, uri: str) -> None:
+def act(orders: Any, uri: str, program: Any) -> None:
     """Do what is ordered to the test driver's domain."""
     import libvirt  # noqa: PLC0415 - the program under test says it where it is missing
 
     for statement in orders:
         connection = libvirt.open(uri)
-        exec(statement, {"connection": connection, "domain": connection.lookupByName("test")})
+        names = {"libvirt": libvirt, "program": program, "URI": uri}
+        exec(statement, {**names, "domain": connection.lookupByName("test")})
 
 
 def main(program: str, uri: str) -> int:
@@ -40,7 +41,7 @@ def main(program: str, uri: str) -> int:
         os.close(onward)
 
     threading.Thread(target=sort, daemon=True).start()
-    threading.Thread(target=act, args=(os.fdopen(orders), uri), daemon=True).start()
+    threading.Thread(target=act, args=(os.fdopen(orders), uri, module), daemon=True).start()
     os.close(passed)
     return int(module.main(["watch", uri]))
 

@@ -122,6 +122,18 @@ def test_a_tag_is_written_and_what_is_not_given_stays(tmp_path: Path) -> None:
 
 
 @real
+def test_a_tag_is_written_where_the_domain_runs_and_where_it_is_defined() -> None:
+    with hypervisor.watching() as watched:
+        watched.next()
+        tag = {"scope": "web", "update-domain": "1"}
+        watched.does(f"program.HostConnection(libvirt, URI).write_tag(domain, {tag})")
+        metadata = "domain.metadata(2, program.MACHINE, {})"
+        for flag in (1, 2):  # the running domain, and its definition
+            watched.does(f"program.say({{'read': {metadata.format(flag)}}})")
+            assert 'scope="web" update-domain="1"' in watched.next()["read"]
+
+
+@real
 def test_a_domain_that_does_not_exist_has_no_tag_written(tmp_path: Path) -> None:
     uri = node(tmp_path, {"name": "web-0"})
     asked = {"uris": [uri], "domain": "web-7", "tag": {"scope": "web"}}

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from builders import NOW, mint
@@ -23,7 +24,7 @@ from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import fleet
 from forewarn.maintenance.alerts import AlertKind
-from forewarn.maintenance.model import Machine, StartCause
+from forewarn.maintenance.model import Changes, Machine, StartCause
 from forewarn.maintenance.observations import LOOK_AGAIN, LOST_AFTER
 from forewarn.vocabulary import EventStatus, EventType
 
@@ -229,14 +230,24 @@ def test_a_crash_is_an_unforeseen_reboot_of_that_machine(hosts: Hosts) -> None:
 
 def test_a_crash_under_an_operation_is_the_operations_until_that_is_over(hosts: Hosts) -> None:
     async def story() -> None:
-        hosts.house.ask(EventType.REBOOT, "g0", no_notice=True)
+        (operation,) = hosts.house.ask(EventType.REBOOT, "g0", no_notice=True).operations
         async with hosts.watched():
             h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
             await h0.lists(domain(0), domain(2))
             await h1.lists()
+            for status in (EventStatus.STARTED, EventStatus.RETURNING):
+                changed = msgspec.structs.replace(operation, status=status)
+                hosts.sync.learn(Changes(operations=(changed,)))
+                await h0.says(FAILED)
+                await h0.says(event("STARTED", "0", domain(0)))
+                await h0.says(event("STOPPED", "FAILED", domain(2, "off", "failed")))
+                assert await h0.hears() == f"look {G[2]}"
+                for host in (h0, h1):
+                    await host.says({"domain": domain(2)})
+            over = msgspec.structs.replace(operation, status=EventStatus.COMPLETED)
+            hosts.sync.learn(Changes(operations=(over,)))
             await h0.says(FAILED)
-            await h0.says(event("STOPPED", "FAILED", domain(2, "off", "failed")))
-            assert await h0.hears() == f"look {G[2]}"
+            assert await h0.hears() == f"look {G[0]}"
 
     play(story)
 
