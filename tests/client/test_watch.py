@@ -1,5 +1,6 @@
 """The watch's decider, case by case."""
 
+import json
 from collections.abc import Iterable
 
 import pytest
@@ -467,6 +468,39 @@ def test_a_state_in_which_an_event_ends_twice_is_the_callers_mistake() -> None:
     run.watcher._state.pending *= 2
     with pytest.raises(Misuse, match="since="):
         Run(one_by_one(document()), since=run.watcher.since)
+
+
+@pytest.mark.parametrize(
+    ("is_known", "kind", "is_listed"),
+    [
+        (True, "appeared", True),
+        (False, "appeared", False),
+        (False, "started", True),
+        (True, "started", False),
+        (False, "updated", True),
+        (True, "updated", False),
+        (True, "gone", True),
+    ],
+)
+def test_a_state_whose_changes_do_not_follow_is_the_callers_mistake(
+    is_known: bool, kind: str, is_listed: bool
+) -> None:
+    run = Run(one_by_one(document(listed())))
+    run.ask()
+    state = json.loads(run.watcher.since)
+    ((key, known),) = state["known"].items()
+    state["pending"] = [{"key": key, "kind": kind, "after": known if is_listed else None}]
+    if not is_known:
+        state["known"] = {}
+    with pytest.raises(Misuse, match=kind):
+        watch.read_state(json.dumps(state), at())
+
+
+def test_every_answer_that_was_understood_counts_as_a_look() -> None:
+    run = Run(one_by_one(document(), reply(500), document(), document()))
+    while len(run.asked) < 4:
+        run.turn()
+    assert run.watcher.looks == 3
 
 
 def test_a_state_has_no_time_of_its_process() -> None:
