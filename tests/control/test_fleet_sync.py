@@ -5,7 +5,7 @@ import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -364,6 +364,27 @@ def test_a_crash_waits_for_a_store_that_is_away(hosts: Hosts) -> None:
             (operation,) = hosts.operations()
             assert operation.machines == ("g0",)
             assert store.refused == 1
+
+    play(story)
+
+
+def test_an_internal_error_ends_neither_the_watch_nor_the_service(hosts: Hosts) -> None:
+    class Broken(Plane):
+        def record_hosts(self, hosts: Mapping[str, str]) -> Any:
+            raise RuntimeError(hosts)
+
+    async def story() -> None:
+        house = hosts.house
+        plane = Broken(InlineWriter(house.store, house.clock, house.feed), mint("d"))
+        async with hosts.watched(plane):
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h1.lists(domain(0))
+            await h0.lists(domain(2))
+            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            hosts.real.advance(timedelta(seconds=1))  # it tries again
+            await settle()
+            await h0.says(event("STOPPED", "FAILED", domain(2, "off", "failed")))
+            assert await h0.hears() == f"look {G[2]}"
 
     play(story)
 

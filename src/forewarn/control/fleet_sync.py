@@ -267,6 +267,8 @@ class FleetSync:
                     self._observed.retry(action, self._clock.now())
             except Refused as refused:
                 _log.error("what a host told was refused", reason=refused.message)
+            except Exception:  # noqa: BLE001 - the service goes on, and this is seen again
+                _log.exception("could not do what follows from what a host told")
 
     async def _carry_out(self, action: Action) -> None:
         match action:
