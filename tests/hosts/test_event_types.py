@@ -1,5 +1,6 @@
 """Each event type on real guests, by the libvirt connector; their own polls are the judges."""
 
+import json
 import time
 from typing import Any
 
@@ -63,3 +64,18 @@ def test_a_reboot_is_over_when_the_guest_polls_again(lab: Lab, guests: list[Gues
     assert operation["status"] == "Completed", operation
     assert (guest.state(), guest.host(), len(guest.boots)) == ("running", "h1", 2)
     assert guest.polls[-1].boot == guest.boots[-1]
+
+
+def test_a_preemption_leaves_nothing_of_a_guest(lab: Lab, guests: list[Guest]) -> None:
+    (doomed,) = lab.start({"batch_0": "h2"}, approve=True)
+    machine = {"index": 0, "host": "h2", "address": doomed.address, "vm_id": doomed.vm_id}
+    scale_set = {"name": "batch", "priority": "low", "machines": [machine]}
+    fleet = lab.folder / "scale-set.json"
+    fleet.write_text(json.dumps({"scale_set": [scale_set]}))
+    lab.forewarn("fleet", "apply", str(fleet))
+    doomed.wait_for_polls()
+    operation = maintain(lab, "preempt", "batch_0")
+    assert operation["status"] == "Completed", operation
+    assert doomed.active_on() == []
+    assert not any(doomed.name in host.defined() for host in lab.hosts.values())
+    assert [guest.state() for guest in guests] == ["running", "running"]

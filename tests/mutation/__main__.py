@@ -43,6 +43,10 @@ TESTS = {
         "tests/client/test_asking.py",
         "tests/client/test_properties.py",
     ],
+    "connectors": [
+        "tests/connectors/virtual/test_decide.py",
+        "tests/connectors/virtual/test_kills.py",
+    ],
     "control": ["tests/control/test_returns.py"],
     "agent": [
         "tests/agent/test_decider.py",
@@ -60,7 +64,7 @@ TESTS = {
 # What is mutated where nothing is named.
 DECIDERS = [
     "agent.approval", "agent.decider", "agent.rules", "agent.state",
-    "client.watch", "maintenance.*", "protocol.*",
+    "client.watch", "connectors.libvirt.decide", "maintenance.*", "protocol.*",
 ]  # fmt: skip
 # What a mutant's tests may take of the processor: so many times what they took unbroken, and more.
 TIMES = 3
