@@ -43,7 +43,7 @@ storm: $(VENV)/.dev ## Attack the service in all ways at random, and judge what 
 vm: $(VENV)/.dev ## Reboot a virtual machine, cut its power, judge agent and units in it (needs QEMU; CUTS=N SEED=N)
 	@$(if $(CUTS),VM_CUTS=$(CUTS)) $(if $(SEED),VM_SEED=$(SEED)) $(BIN)/python -m pytest tests/machines $(ARGS)
 
-hosts: $(VENV)/.dev ## Maintain real libvirt hosts and guests without root (needs libvirt and QEMU; ARGS="-k drain")
+hosts: $(VENV)/.dev ## Maintain real libvirt hosts and guests without root (needs libvirt and QEMU; ROOT=1 for its filters)
 	@$(if $(ROOT),FOREWARN_HOSTS_ROOT=1) PYTHONPATH=tests $(BIN)/python -m hosts $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import contracts and the house's rules

@@ -20,7 +20,8 @@ PACKAGES = ("h11", "msgspec")
 """All that the agent imports beside itself."""
 LEFT_OUT = shutil.ignore_patterns(
     "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data",
-    "site-packages", "dist-packages", "config-*", "*.a",
+    "site-packages", "dist-packages", "config-*", "distutils", "unittest", "_tkinter*", "_test*",
+    "*.opt-?.pyc", "*.a",
 )  # fmt: skip
 DISK_MIB = 192
 STATE_MIB = 8
