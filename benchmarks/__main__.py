@@ -10,6 +10,7 @@ from typing import Any
 
 import agent
 import client
+import drain
 import growth
 import hostile
 import machine
@@ -26,6 +27,7 @@ CASES: dict[str, ModuleType] = {
     "client": client,
     "agent": agent,
     "rules": rules,
+    "drain": drain,
 }
 
 
