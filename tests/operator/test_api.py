@@ -438,6 +438,10 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "GET /v1/history",
         "GET /v1/clock",
         "POST /v1/clock",
+        "GET /v1/hosts",
+        "GET /v1/hosts/{name}",
+        "POST /v1/hosts/drain",
+        "POST /v1/hosts/{name}/orders",
         "GET /healthz",
         "GET /readyz",
     }
@@ -496,6 +500,8 @@ BODIES = {
     "POST /v1/acknowledgements": {"references": ["1.1"]},
     "POST /v1/operations/{operation}/resolution": {"verdict": "repeat", "by": "ann"},
     "POST /v1/clock": {"trust": True},
+    "POST /v1/hosts/drain": {"hosts": ["h1"], "reboot": True, "stay": "stop", "by": "ann"},
+    "POST /v1/hosts/{name}/orders": {"order": "skip", "machine": "web-1", "by": "ann"},
 }
 
 
@@ -517,12 +523,15 @@ def test_the_schema_accepts_the_bodies_that_the_api_accepts(client: Client) -> N
 def test_the_schema_accepts_the_answers_of_the_api(client: Client) -> None:
     request_reboot(client)
     client.ask("POST", "/v1/holds", {"kind": "scope", "name": "web"})
+    client.ask("POST", "/v1/hosts/drain", {"hosts": ["h1"]})
+    named = {"scopes": "web", "hosts": "h1", "machines": "web-0"}
     described = client.get("/v1/schema")
     judge = Judge(described["components"]["schemas"])
     for path, item in described["paths"].items():
         if "get" not in item:
             continue
-        asked = path.replace("{name}", "web" if "scopes" in path else "web-0")
+        kind = path.removesuffix("/{name}").rpartition("/")[2]
+        asked = path.replace("{name}", named.get(kind, ""))
         answer = client.get(asked.replace("{number}", "1"))
         shape = item["get"]["responses"]["200"]["content"]["application/json"]["schema"]
         assert judge.faults(answer, shape) == [], path
