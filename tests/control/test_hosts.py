@@ -107,6 +107,8 @@ class Rebooted(SimulatedConnector):
         self._site.reboots.append(host)
         if self._site.reboot_fails:
             return Outcome(succeeded=False, message="permission denied")
+        if self._site.reboot_hangs:
+            await asyncio.Event().wait()
         return await super().reboot_host(host)
 
 
@@ -119,6 +121,8 @@ class Site:
         self.reboots: list[str] = []
         self.failing: set[str] = set()
         self.reboot_fails = False
+        self.reboot_hangs = False
+        self.host_back = Policy().host_back
         self.kills = 0
         self.connector = Rebooted(self)
         self._mint = mint("b")
@@ -133,7 +137,9 @@ class Site:
     def _wire(self) -> None:
         self.feed = Changefeed()
         self.plane = Plane(InlineWriter(self.store, self.clock, self.feed), self._mint, Policy())
-        self.hosts = HostDrains(self.plane, self.connector, self.clock, self.machines)
+        self.hosts = HostDrains(
+            self.plane, self.connector, self.clock, self.machines, self.host_back
+        )
         self.ticker = Ticker(self.plane, self.clock, timedelta(days=90))
         self.executor = Executor(self.plane, self.connector, self.clock, "here")
 
@@ -334,6 +340,19 @@ def test_a_reboot_command_that_fails_leaves_the_drain_to_an_operator(site: Site)
         await site.until(HostState.UP)
         assert site.reboots == ["h1", "h1"]
 
+    site.play(story)
+
+
+def test_a_reboot_command_has_the_time_that_its_host_has(site: Site) -> None:
+    async def story() -> None:
+        await site.drain("h1", reboot=True)
+        await site.until(HostState.STUCK)
+        assert site.drains()["h1"].stuck_in is HostState.REBOOTING
+        assert site.clock.now() - NOW < Policy().host_back
+        assert site.reboots == ["h1"]
+
+    site.reboot_hangs = True
+    site.host_back = timedelta(0)
     site.play(story)
 
 

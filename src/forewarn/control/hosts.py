@@ -26,9 +26,6 @@ not answer, and shorter than the age at which a look is too old to reboot a host
 RECENT = timedelta(seconds=2)
 """How old a look may be that is only shown: whoever watches a drain asks every second."""
 
-REBOOT_SECONDS = 120.0
-"""How long a host's reboot command may take: it only starts the reboot."""
-
 STOP_SECONDS = 3.0
 """How long the end of the service waits for a reboot command: most return at once."""
 
@@ -52,6 +49,8 @@ class HostDrains:
         connector: Looks at hosts and reboots them.
         clock: Whose time it is.
         machines: Returns the machines of the fleet.
+        host_back: How long a host may take to reboot, and its reboot command, which may install
+            patches before.
     """
 
     def __init__(
@@ -60,11 +59,13 @@ class HostDrains:
         connector: Connector,
         clock: Clock,
         machines: Callable[[], Iterable[Machine]],
+        host_back: timedelta,
     ) -> None:
         self._plane = plane
         self._connector = connector
         self._clock = clock
         self._machines = machines
+        self._host_back = host_back
         self.drains: dict[str, Drain] = {}
         """The latest drain of each host, as of the last change."""
         self._numbers: set[int] = set()
@@ -194,10 +195,10 @@ class HostDrains:
         """Run the reboot command of a host; what it reports proves nothing."""
         _log.info("rebooting a host", host=host)
         try:
-            async with asyncio.timeout(REBOOT_SECONDS):
+            async with asyncio.timeout(self._host_back.total_seconds()):
                 outcome = await self._connector.reboot_host(host)
         except TimeoutError:
-            outcome = Outcome(succeeded=False, message=f"no end within {REBOOT_SECONDS:.0f} s")
+            outcome = Outcome(succeeded=False, message=f"no end within {self._host_back}")
         except Exception as error:  # noqa: BLE001 - whatever a connector raises is told
             _log.exception("the reboot command of a host failed", host=host)
             outcome = Outcome(succeeded=False, message=f"{type(error).__name__}: {error}")

@@ -107,7 +107,13 @@ class Service:
         self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
         self._returns = ReturnWatch(self._plane, watch, self._guests.seen, self._guests.ask_again)
         connector = connector_of(settings, watch, os.environ, self._guests.machines.values)
-        self._hosts = HostDrains(self._plane, connector, watch, self._guests.machines.values)
+        self._hosts = HostDrains(
+            self._plane,
+            connector,
+            watch,
+            self._guests.machines.values,
+            settings.rules.policy.host_back,
+        )
         self._executor = Executor(
             self._plane,
             connector,

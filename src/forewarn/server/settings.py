@@ -141,9 +141,9 @@ class RulesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How long a machine that was listening may take to ask for events again after its maintenance
     was carried out. Then the operation has failed. By default five minutes: a slow boot."""
     host_back_seconds: Annotated[float, msgspec.Meta(ge=1, le=24 * 3600)] = 1800.0
-    """How long a host that is drained with `--reboot` may take to come back with another boot id.
-    Then its drain waits for an operator. By default half an hour: a server that tests its memory
-    and installs firmware."""
+    """How long a host that is drained with `--reboot` may take to come back with another boot id,
+    its reboot command included. Then its drain waits for an operator. By default half an hour: a
+    server that tests its memory and installs firmware."""
     settle_seconds: Annotated[float, msgspec.Meta(ge=0, le=24 * 3600)] = 0.0
     """How long an update domain still counts as down after its machines are back, such as for
     caches to fill. A scope of the fleet file may have its own."""
