@@ -58,8 +58,9 @@ class Running:
         self.settings = folder / "forewarn.toml"
         self.log = folder / "service.log"
         database = folder / "forewarn.db"
-        database.touch(mode=0o600)
-        database.write_bytes(empty_database())
+        if not database.exists():
+            database.touch(mode=0o600)
+            database.write_bytes(empty_database())
         self.settings.write_text(
             f'[store]\npath = "forewarn.db"\n'
             f"[operator]\n{operator}\n"

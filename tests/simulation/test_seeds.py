@@ -224,8 +224,8 @@ async def again(self: Executor, act: Task) -> Outcome | None:
     return found if isinstance(found, Outcome) else None
 
 
-def untold(operation: Any, machines: Any) -> Task:
-    return msgspec.structs.replace(load_task(operation, machines), repeat_after=0)
+def untold(*known: Any) -> Task:
+    return msgspec.structs.replace(load_task(*known), repeat_after=0)
 
 
 load_task = loading._task
