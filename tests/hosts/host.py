@@ -39,6 +39,7 @@ class Host:
         self.uri = f"qemu+unix:///session?socket={self.socket}"
         self.boot_id_file = self.folder / "boot_id"
         self.reboot_file = self.folder / "reboot"
+        self.reboots = 0
         self._changes = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._configure()
@@ -141,6 +142,7 @@ class Host:
         with self._changes:
             self._power_off()
             self._power_on()
+            self.reboots += 1
 
     def clear(self) -> None:
         """Power it on with nothing defined on it, whatever it was like before."""
