@@ -112,9 +112,10 @@ def test_a_task_that_is_killed_at_any_moment_is_carried_out(lab: Lab, guests: li
         operation = ended(lab)
         round_ = (SEED, number, arguments, delay, victim, operation)
         moves = arguments[0] == "redeploy" or "--live-migration" in arguments
-        assert operation["status"] == "Completed", round_
+        assert operation["status"] == "Completed", (round_, lab.report())
         judge(lab, guest, other(host) if moves else host)
-        assert len(guest.boots) == boots + (arguments[0] == "reboot"), round_
+        wanted = boots + (arguments[0] == "reboot")
+        assert len(guest.boots) == wanted, (round_, guest.said(), lab.report())
     assert len(guests[1].boots) == 1
 
 
