@@ -231,6 +231,20 @@ def test_a_guest_that_ignores_its_button_is_powered_off_and_started(
     assert len(guests[0].active_on()) == 1
 
 
+def test_a_target_without_memory_takes_nobody_in(lab: Lab, guests: list[Guest]) -> None:
+    host = guests[0].host()
+    (big,) = lab.start({"big-0": host}, approve=True, memory_mib=448)
+    lab.fleet([big], scope="big")
+    big.wait_for_polls()
+    operation = maintain(lab, "redeploy", "big-0")
+    assert operation["status"] == "Failed", operation
+    assert "MiB" in operation["outcome"]
+    judge(lab, big, host)
+    assert len(big.boots) == 1
+    acknowledge(lab)
+    big.destroy()
+
+
 def test_a_stale_definition_on_the_target_keeps_the_guest_at_its_source(
     lab: Lab, guests: list[Guest]
 ) -> None:
