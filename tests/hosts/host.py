@@ -79,7 +79,10 @@ class Host:
             self._power_on()
 
     def _power_on(self) -> None:
-        self.socket.unlink(missing_ok=True)
+        # A boot begins with an empty /run. A guest's status of the last boot names a process id,
+        # which in the new namespace may be libvirtd's own: it would end itself.
+        shutil.rmtree(self.folder / "run")
+        (self.folder / "run").mkdir(mode=0o700)
         (self.folder / "libvirtd.pid").unlink(missing_ok=True)
         self.boot_id_file.write_text(BOOT_ID.read_text())
         reaper = [sys.executable, str(HERE / "reaper.py"), "--stay"]
