@@ -182,6 +182,7 @@ OPERATIONS = every(
     ended_at=st.none() | MOMENTS,
     attempt=INT64,
     lease_until=st.none() | MOMENTS,
+    claimed_by=st.lists(SOME, max_size=3).map(tuple),
     hosts=st.lists(SOME, max_size=3).map(tuple),
     rolling_update=st.none() | INT32,
     held_at=st.none() | MOMENTS,

@@ -154,9 +154,9 @@ class CommandConnector:
         """Return in words how the program ended; "" where its own words say enough."""
         return task_process.spoken(ended, self._limits)
 
-    async def _more(self, earlier: TaskRun | None) -> dict[str, Any]:
+    async def _more(self, task: Task, earlier: TaskRun | None) -> dict[str, Any]:
         """Return what the program is told besides the task."""
-        del earlier
+        del task, earlier
         return {}
 
     def _room(self, task: Task, subject: str) -> contextlib.AbstractAsyncContextManager[object]:
@@ -206,25 +206,27 @@ class CommandConnector:
         self, task: Task, subject: str, earlier: list[TaskRun]
     ) -> RunResult | RunTrace:
         left, run = await self._settled(earlier)
-        if left is not RunTrace.BEGUN or run is None:
+        if isinstance(left, RunResult):
             return left
-        if run.attempt <= task.repeat_after:
+        begun_here = run is not None and run.attempt > task.repeat_after
+        if not begun_here and not task.claimed_elsewhere:
             return RunTrace.NOTHING
+        left = RunTrace.BEGUN
         if self._settings.check_command:
-            left = await self._ask(task, run)
+            left = await self._ask(task, subject, run)
         if left is RunTrace.BEGUN:
             _log.warning(
                 "the result of a run is unknown", operation=task.operation, subject=subject
             )
         return left
 
-    async def _ask(self, task: Task, lost: TaskRun) -> RunResult | RunTrace:
-        """Ask the check command for the result of a run that was lost."""
+    async def _ask(self, task: Task, subject: str, lost: TaskRun | None) -> RunResult | RunTrace:
+        """Ask the check command for the result of a run that was lost, here or elsewhere."""
         limits = RunLimits(CHECK_SECONDS, self._settings.grace_seconds)
         argv = self._settings.check_command
         async with self._slots:
             try:
-                check = await self._begin(task, lost.subject, argv, check=limits)
+                check = await self._begin(task, subject, argv, check=limits)
             except (OSError, ValueError) as error:
                 _log.error("the check command cannot be run", reason=str(error))
                 return RunTrace.BEGUN
@@ -235,7 +237,7 @@ class CommandConnector:
         if found.succeeded and not said.done:
             return RunTrace.NOTHING
         if found.succeeded and not complaint:
-            await asyncio.to_thread(self._runs.adopt, lost, check)
+            await asyncio.to_thread(self._runs.adopt, task, subject, lost, check)
             return found
         _log.warning(
             "the check command cannot tell",
@@ -272,7 +274,7 @@ class CommandConnector:
             message = f"no executable program {argv[0]}"
             raise FileNotFoundError(message)
         order = _order(task, subject)
-        told = order | await self._more(earlier)
+        told = order | await self._more(task, earlier)
         return await asyncio.to_thread(
             self._runs.begin,
             task,
@@ -326,7 +328,8 @@ def _judge(name: str, argv: tuple[str, ...], wanted: str) -> None:
 
 def _order(task: Task, subject: str) -> dict[str, Any]:
     order: dict[str, Any] = msgspec.to_builtins(task)
-    del order["repeat_after"]  # it is about earlier runs, which are no program's business
+    for name in ("repeat_after", "claimed_elsewhere"):
+        del order[name]  # about earlier runs, which are no program's business
     if subject != WHOLE:
         order["machine"] = subject
         place = task.machines.index(subject)

@@ -48,6 +48,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     A machine that was shut down is started again whatever fails."""
     repeat_after: int = 0
     """Up to this attempt an operator has resolved all doubt: what cannot be told is done again."""
+    claimed_elsewhere: tuple[str, ...] = ()
+    """The other replicas that claimed it after that attempt. What they began leaves no trace here,
+    so that nothing was begun does not follow from finding nothing."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -168,8 +168,11 @@ class TaskRuns:
             await _closing(pipe)
         return await asyncio.to_thread(self._left, run)
 
-    def adopt(self, run: TaskRun, check: TaskRun) -> None:
-        """Let the check command's result be the result of a run that was lost."""
+    def adopt(self, task: Task, subject: str, run: TaskRun | None, check: TaskRun) -> None:
+        """Let the check command's result be the result of a run that was lost; None: elsewhere."""
+        if run is None:
+            run, alive = self._make(task, subject, check=False)
+            os.close(alive)
         (check.folder / "result").rename(run.folder / "result")
         _sync(run.folder)
 

@@ -199,6 +199,7 @@ def _task(operation: Operation, known: dict[str, Machine], closed: tuple[str, ..
         closed_hosts=closed,
         host_boot_id=operation.host_boot_id,
         repeat_after=operation.repeat_after,
+        claimed_elsewhere=tuple(n for n in operation.claimed_by if n != operation.executor),
     )
 
 

@@ -405,11 +405,14 @@ def claim_tasks(
                 + (", and its outcome is unknown" if operation.outcome_unknown else "")
             )
             raise Refused(ErrorCode.CONFLICT, message, operation=operation_id)
+        in_doubt = operation.attempt > operation.repeat_after
+        before = operation.claimed_by if in_doubt else ()
         working.put(
             replace(
                 operation,
                 attempt=operation.attempt + 1,
                 executor=executor,
+                claimed_by=before if executor in before else (*before, executor),
                 lease_until=working.now + lease,
             )
         )

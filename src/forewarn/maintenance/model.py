@@ -306,6 +306,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempt: int = 0
     """The fencing number: each claim by an executor raises it."""
     executor: str = ""
+    """The replica that claimed it last; `""` while none did."""
+    claimed_by: tuple[str, ...] = ()
+    """The replicas that claimed it after `repeat_after`, and so may have begun it, in the order of
+    their first claims."""
     lease_until: datetime | None = None
     """When the latest claim, by `executor`, expires."""
     outcome_unknown: str = ""

@@ -8,7 +8,7 @@ import pytest
 
 from builders import MINUTE, NOW, SECOND, Bench, mint
 from forewarn.maintenance import decide
-from forewarn.maintenance.model import Approval, Queueing, Refused, StartCause
+from forewarn.maintenance.model import Approval, Queueing, Refused, StartCause, Verdict
 from forewarn.vocabulary import ApproverKind, ErrorCode, EventSource, EventStatus, EventType
 
 REBOOT = EventType.REBOOT
@@ -322,6 +322,20 @@ def test_a_claim_is_a_lease_with_a_fencing_number() -> None:
     (again,) = bench.claim("1.1").operations
     assert again.attempt == 2
     assert bench.scope("web").incarnation == 2
+
+
+def test_an_operation_remembers_who_claimed_it_until_an_operator_has_it_repeated() -> None:
+    bench = Bench()
+    bench.ask(REBOOT, "web-0")
+    bench.let_pass(15 * MINUTE)
+    for executor in ("here", "there", "here"):
+        bench.decide(decide.claim_tasks, operations=["1.1"], executor=executor, lease=MINUTE)
+        bench.now += MINUTE
+    assert bench.operation("1.1").claimed_by == ("here", "there")
+    bench.decide(decide.report_unknown_outcome, operation_id="1.1", attempt=3, message="lost")
+    bench.decide(decide.resolve_outcome, operation_id="1.1", verdict=Verdict.REPEAT, by="ann")
+    bench.decide(decide.claim_tasks, operations=["1.1"], executor="there", lease=MINUTE)
+    assert bench.operation("1.1").claimed_by == ("there",)
 
 
 def test_only_what_has_started_can_be_claimed() -> None:

@@ -149,11 +149,12 @@ class LibvirtConnector(CommandConnector):
         said = ended.kind == "exit" and ended.number == FAILED and ended.stage == 0
         return "" if said else super()._spoken(ended)
 
-    async def _more(self, earlier: TaskRun | None) -> dict[str, Any]:
+    async def _more(self, task: Task, earlier: TaskRun | None) -> dict[str, Any]:
         """Add the settings, and whether an earlier run may have begun, or has used its time up."""
         left = None if earlier is None else await self._runs.end(earlier)
         stopping = isinstance(left, RunResult) and left.stage > 0
-        return {"libvirt": self._told, "again": earlier is not None, "stopping": stopping}
+        again = earlier is not None or bool(task.claimed_elsewhere)
+        return {"libvirt": self._told, "again": again, "stopping": stopping}
 
     @contextlib.asynccontextmanager
     async def _place(self, task: Task, subject: str) -> AsyncIterator[None]:
