@@ -37,7 +37,7 @@ class Guest:
         self._chance = chance
         self._approves: dict[str, float] = {}
         self._answered: set[str] = set()
-        self._last: tuple[int, bytes] | None = None
+        self._last: tuple[int, bytes, int] | None = None
         self._noted = 0.0
         self._asks: list[tuple[float, float, str]] = []
         """The machines that asked since that was noted last: from when, until it was over."""
@@ -55,11 +55,16 @@ class Guest:
             self._odd(status, body, machine)
             return
         document = json.loads(body)
-        seen = (document["DocumentIncarnation"], body)
+        seen = (document["DocumentIncarnation"], body, self._wire.at)
         if seen != self._last or began - self._noted >= AGAIN_SECONDS:
             self._last, self._noted = seen, began
             self._wire.journal.write(
-                "read", scope=self._scope, document=document, began=began, asks=self._asks
+                "read",
+                scope=self._scope,
+                document=document,
+                began=began,
+                asks=self._asks,
+                replica=self._wire.at,
             )
             self._asks = []
         wanted = [event["EventId"] for event in document["Events"] if self._approve(event)]
@@ -107,8 +112,9 @@ def main(cast: dict[str, Any]) -> None:
     """Take turns until it is told to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever began it ends it
     chance = random.Random(cast["seed"])
-    place = cast["place"] if isinstance(cast["place"], str) else tuple(cast["place"])
-    wire = Wire(place, Journal(Path(cast["journal"])))
+    places = [each if isinstance(each, str) else tuple(each) for each in cast["places"]]
+    wire = Wire(places, Journal(Path(cast["journal"])))
+    wire.at = cast.get("at", 0)
     client: Guest | operators.Operator
     if cast["role"] == "guest":
         client = Guest(wire, cast, chance)

@@ -22,6 +22,8 @@ class Final(NamedTuple):
     """The service's time, read between these two times of the machine."""
     read_between: tuple[float, float]
     scale: float
+    stale_seconds: float = 0.0
+    """Real seconds by which a replica may show what another has shown before."""
 
 
 class Times:

@@ -84,7 +84,9 @@ def _traced(journals: Journals, runs: list[dict[str, Any]], final: Final) -> Tra
             if entry["what"] == "read":
                 document = entry["document"]
                 number, events = document["DocumentIncarnation"], str(document["Events"])
-                trace.read(name, entry["scope"], number, events)
+                # In order for each that it asks: replicas may be a moment apart.
+                reader = f"{name} at {entry['replica']}" if entry.get("replica") else name
+                trace.read(reader, entry["scope"], number, events)
                 ids = {event["EventId"] for event in document["Events"]}
                 trace.shown(name, entry["scope"], [taken[one] for one in ids & taken.keys()])
             for operation, end in entry["ends"].items() if entry["what"] == "ends" else ():

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,27 @@ AT_ONCE = 8
 
 
 class Service:
-    """One service process after another, over one folder."""
+    """One service process after another, over one folder.
 
-    def __init__(self, folder: Path, scale: float, program: list[str], broken: str) -> None:
+    Args:
+        folder: Of its own.
+        scale: Of its clock.
+        program: What carries maintenance out.
+        broken: What is broken on purpose, `""` for nothing.
+        settings: Further ones, in place of the database in its folder.
+        check: What is asked what became of a run that was lost; empty for nothing.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        scale: float,
+        program: list[str],
+        broken: str = "",
+        settings: str = '[store]\npath = "forewarn.db"\n',
+        check: Sequence[str] = (),
+    ) -> None:
+        folder.mkdir(exist_ok=True)
         self.folder = folder
         self.database = folder / "forewarn.db"
         self.socket = folder / "operator.sock"
@@ -101,7 +120,7 @@ class Service:
         self.collisions = 0
         """Starts that met the lock of the killed process, still held by a child about to exec."""
         self._config = folder / "forewarn.toml"
-        self._config.write_text(_settings(self.port, scale, program))
+        self._config.write_text(settings + _settings(self.port, scale, program, check))
         self._variables = {"FOREWARN_KILLS_BREAK": broken}
         self._whole = not broken
         self._fresh: subprocess.Popen[bytes] | None = None
@@ -261,7 +280,7 @@ def _is_over(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] == "Z"
 
 
-def _settings(port: int, scale: float, program: list[str]) -> str:
+def _settings(port: int, scale: float, program: list[str], check: Sequence[str]) -> str:
     """Return the settings; the guest plane's times are scaled too, so they are made as long.
 
     Guests read again and again without a pause here, so no rate limits them.
@@ -269,12 +288,12 @@ def _settings(port: int, scale: float, program: list[str]) -> str:
     times = ("head", "body", "idle", "write", "approval", "linger")
     limits = "".join(f"{name}_seconds = {60 * scale}\n" for name in times)
     return (
-        '[store]\npath = "forewarn.db"\n'
         f"[guest]\n{limits}sweep_seconds = {scale}\n"
         f'[[guest.listener]]\naddress = "127.0.0.1"\nport = {port}\n'
         f"[rules]\nrate_per_second = 0\nback_seconds = {BACK_SECONDS}\n"
         f'[connector]\nkind = "command"\n'
         f"[connector.command]\nprogram = {json.dumps(program)}\nat_once = {AT_ONCE}\n"
+        f"check_command = {json.dumps([*check])}\n"
         f"[clock]\nscale = {scale}\n"
         '[log]\nformat = "json"\n'
     )

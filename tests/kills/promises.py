@@ -49,7 +49,7 @@ def judge(
 ) -> Iterator[str]:
     """Yield what is wrong, each in a sentence."""
     yield from _holds_are_kept(journals, runs, final)
-    yield from _postponements_are_read(journals)
+    yield from _postponements_are_read(journals, final)
     yield from _cancels_are_kept(journals, runs, final, times)
     yield from _fleets_are_kept(journals, final)
     yield from _walks_go_in_turn(journals, final, times)
@@ -123,7 +123,7 @@ def _seen_waiting(journals: Journals, final: Final) -> dict[str, list[tuple[floa
     return found
 
 
-def _postponements_are_read(journals: Journals) -> Iterator[str]:
+def _postponements_are_read(journals: Journals, final: Final) -> Iterator[str]:
     """Whoever asks after the answer reads the later time, or a later one still."""
     promised: dict[str, list[tuple[float, datetime]]] = defaultdict(list)
     for event_id, told, not_before in postponed(journals):
@@ -133,7 +133,8 @@ def _postponements_are_read(journals: Journals) -> Iterator[str]:
             for event in entry["document"]["Events"] if entry["what"] == "read" else ():
                 shown = event["NotBefore"] and parsedate_to_datetime(event["NotBefore"])
                 for told, not_before in promised[event["EventId"]]:
-                    if shown and told <= entry["began"] and shown < not_before:
+                    late = told + final.stale_seconds <= entry["began"]
+                    if shown and late and shown < not_before:
                         yield (
                             f"{event['EventId']} was postponed to {not_before}, which was answered "
                             f"200, and {client} read {shown} after that"

@@ -207,7 +207,7 @@ class Rounds:
             while (said := client.hear()) and "ended" not in said:
                 pass
             assert said, f"{name} did not end"
-        final = self._read()
+        final = last_word(self._service, SCALE)
         assert self._service.stop() == 0, self._service.said()
         return final
 
@@ -269,7 +269,7 @@ class Rounds:
         cast |= {
             "role": role,
             "seed": self._chance.getrandbits(32),
-            "place": place,
+            "places": [place],
             "journal": str(self._folder / f"{client}.log"),
             "pause": [0.005, 0.03] if guest else [0.01, 0.06],
         }
@@ -295,7 +295,7 @@ class Rounds:
         self._chance.shuffle(able)
         for name in able:
             client = self._clients[name]
-            client.tell(do="kill", kind=kind, pid=self._service.pid, delay=delay, part=part)
+            client.tell(do="kill", kind=kind, pids=[self._service.pid], delay=delay, part=part)
             said = client.hear(AIM_SECONDS / len(able))
             if said is None:
                 client.tell(do="drop")
@@ -345,27 +345,29 @@ class Rounds:
         self._service.kill()
         return before, time.time()
 
-    def _read(self) -> LastWord:
-        service = self._service
-        before = time.time()
-        live = service.ask("GET", "/v1/events")
-        after = time.time()
-        return LastWord(
-            operations={o["id"]: o for o in _pages(service, "history", "operations")},
-            maintenances={m["number"]: m for m in _pages(service, "maintenance", "maintenances")},
-            live=live["events"],
-            documents={
-                scope: service.document(next(n for n in machines() if n.startswith(scope)))
-                for scope in SCOPES
-            },
-            marks={
-                name: service.ask("GET", f"/v1/fleet/machines/{name}")["tags"].get("mark", "0")
-                for name in (f"own-{operator}" for operator in OPERATORS)
-            },
-            now=moment(live["now"]),
-            read_between=(before, after),
-            scale=SCALE,
-        )
+
+def last_word(service: Service, scale: float, stale_seconds: float = 0.0) -> LastWord:
+    """Return what the service shows by its two planes."""
+    before = time.time()
+    live = service.ask("GET", "/v1/events")
+    after = time.time()
+    return LastWord(
+        operations={o["id"]: o for o in _pages(service, "history", "operations")},
+        maintenances={m["number"]: m for m in _pages(service, "maintenance", "maintenances")},
+        live=live["events"],
+        documents={
+            scope: service.document(next(n for n in machines() if n.startswith(scope)))
+            for scope in SCOPES
+        },
+        marks={
+            name: service.ask("GET", f"/v1/fleet/machines/{name}")["tags"].get("mark", "0")
+            for name in (f"own-{operator}" for operator in OPERATORS)
+        },
+        now=moment(live["now"]),
+        read_between=(before, after),
+        scale=scale,
+        stale_seconds=stale_seconds,
+    )
 
 
 def _pages(service: Service, path: str, name: str) -> Generator[Any]:

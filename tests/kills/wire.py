@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from kills.journal import Journal
@@ -31,12 +32,23 @@ class Broken(Exception):  # noqa: N818 - what happened to the request
         self.sent = sent
 
 
-class Wire:
-    """One connection, made anew when it breaks, and the client's journal."""
+UNAVAILABLE = 503
+"""The answer of a replica that cannot reach its database: another may be able to."""
 
-    def __init__(self, place: str | tuple[str, int], journal: Journal) -> None:
+
+class Wire:
+    """One connection, made anew when it breaks, and the client's journal.
+
+    Args:
+        places: Where the service is reached: several for replicas, of which the next one is taken
+            when the connection breaks.
+    """
+
+    def __init__(self, places: Sequence[str | tuple[str, int]], journal: Journal) -> None:
         self.journal = journal
-        self._place = place
+        self.at = 0
+        """Which of the places it asks."""
+        self._places = places
         self._socket: socket.socket | None = None
         self._input = b""
         self._order: dict[str, Any] | None = None
@@ -87,8 +99,10 @@ class Wire:
             if order:
                 self._kill(order)
             status, answer = self._answer()
+            self._go_on_from(kind, status, answer)
         except (OSError, ValueError) as error:
             self.close()
+            self._go_on()
             # With nothing sent there was no request: the service was gone before.
             if first:
                 self.journal.write("unanswered", kind=kind, first=first, **facts)
@@ -104,6 +118,16 @@ class Wire:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _go_on_from(self, kind: str, status: int, answer: bytes) -> None:
+        """Note that a replica is away, where there are others; it counts as no answer."""
+        if status == UNAVAILABLE and len(self._places) > 1:
+            self.journal.write("away", kind=kind, place=self.at, said=answer.decode())
+            message = f"replica {self.at} is away"
+            raise ValueError(message)
+
+    def _go_on(self) -> None:
+        self.at = (self.at + 1) % len(self._places)
 
     def say(self, **what: Any) -> None:
         print(json.dumps(what), flush=True)
@@ -124,13 +148,15 @@ class Wire:
     def _connect(self) -> None:
         if self._socket is not None:
             return
-        family = socket.AF_UNIX if isinstance(self._place, str) else socket.AF_INET
+        place = self._places[self.at]
+        family = socket.AF_UNIX if isinstance(place, str) else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)
         made.settimeout(ANSWER_SECONDS)
         try:
-            made.connect(self._place)
+            made.connect(place)
         except OSError as error:
             made.close()
+            self._go_on()
             raise Broken(str(error), sent=False) from error
         self._socket = made
 
@@ -144,11 +170,12 @@ class Wire:
     def _kill(self, order: dict[str, Any]) -> None:
         assert self._socket is not None
         self._order = None
+        pid = order["pids"][self.at]
         # An answer that comes first ends the wait: the kill then follows it as closely as it can.
         select.select([self._socket], [], [], order["delay"])
         before = time.time()
-        os.kill(order["pid"], signal.SIGKILL)
-        self.say(killed=[before, time.time()])
+        os.kill(pid, signal.SIGKILL)
+        self.say(killed=[before, time.time()], place=self.at)
 
     def _answer(self) -> tuple[int, bytes]:
         assert self._socket is not None

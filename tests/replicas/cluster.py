@@ -1,0 +1,190 @@
+"""Replicas of the service over one PostgreSQL, and the clients that use them.
+
+The clients, the program and their journals are the kills' own: what a single service promises,
+replicas promise too.
+"""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from kills import journal, program, rounds
+from kills.processes import Service, Told, let_pass
+from replicas import judge
+
+SCALE: Final = 60.0
+"""Fifteen minutes' notice is as many seconds; a claim is taken over a second after its last
+renewal."""
+
+NAMES: Final = ("r1", "r2", "r3")
+AWAY: Final = (OSError, AssertionError, TimeoutError)
+"""What asking a replica that was killed, or cannot reach its database, may raise."""
+
+
+class Cluster:
+    """Several replicas, a fleet, guests and operators; all of it ends with the `with` block.
+
+    Args:
+        folder: Empty; holds everything.
+        url: Of the database, which is empty.
+        seed: Of every choice that the clients make.
+        names: Of the replicas.
+        settings: Further ones for all.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        seed: int,
+        names: tuple[str, ...] = NAMES,
+        settings: str = "",
+    ) -> None:
+        self.folder = folder
+        self.runs_path = folder / "program.log"
+        command = [sys.executable, "-I", "-S", program.__file__, str(self.runs_path)]
+        store = f'[store]\nurl = "{url}"\n'
+        self.replicas = {
+            name: Service(
+                folder / name,
+                SCALE,
+                command,
+                settings=f'{store}[replica]\nname = "{name}"\n{settings}',
+                check=[*command, "check"],
+            )
+            for name in names
+        }
+        self.seed = seed
+        self._clients: dict[str, Told] = {}
+        self._resolved: set[str] = set()
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for client in self._clients.values():
+            with contextlib.suppress(OSError):
+                client.tell(do="end")
+        for part in (*self._clients.values(), *self.replicas.values()):
+            with contextlib.suppress(AssertionError):
+                part.end()
+
+    def start(self, *, fresh: bool = False) -> None:
+        """Start all, one after another: the first makes the schema."""
+        for replica in self.replicas.values():
+            replica.start(fresh=fresh)
+            replica.wait_until_ready()
+
+    def prepare(self) -> None:
+        """Give them a fleet, and let the clients begin, each with a replica of its own."""
+        self.start()
+        self.ask("PUT", "/v1/fleet", rounds.fleet())
+        names, mortal = rounds.machines(), rounds.mortal()
+        places: list[Any] = [["127.0.0.1", each.port] for each in self.replicas.values()]
+        for at, scope in enumerate(rounds.SCOPES):
+            mine = [name for name in names if name.startswith(scope)]
+            cast = {"scope": scope, "machines": mine, "mortal": mortal}
+            self._client(f"guest-{scope}", "guest", places, at, **cast)
+        sockets = [str(each.socket) for each in self.replicas.values()]
+        for at, name in enumerate(rounds.OPERATORS):
+            cast = {
+                "name": name,
+                "revived": [rounds.spot()],
+                "scopes": rounds.SCOPES,
+                "machines": names,
+                "hosts": rounds.HOSTS,
+                "mortal": mortal,
+            }
+            self._client(name, "operator", sockets, at, **cast)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask the operator plane of the first replica that answers."""
+        trouble: list[object] = []
+        for replica in self.replicas.values():
+            try:
+                return replica.ask(method, path, body)
+            except AWAY as error:
+                trouble.append(error)
+        raise AssertionError(trouble)
+
+    def pids(self) -> list[int]:
+        """Return the replicas' process ids, in the order of the clients' places."""
+        return [replica.pid for replica in self.replicas.values()]
+
+    def resolve(self) -> int:
+        """Tell the result of operations whose outcome is unknown, as the program's log has it.
+
+        A run that failed is such: a check command says "done", "not done", or nothing.
+        """
+        told = 0
+        for alert in self.ask("GET", "/v1/alerts")["items"]:
+            if alert["kind"] != "unknown":
+                continue
+            runs = [
+                run for run in journal.read(self.runs_path) if run["operation"] == alert["about"]
+            ]
+            ends = [run["status"] for run in runs if run["what"] == "end"]
+            verdict = "repeat" if not ends else "failed" if any(ends) else "succeeded"
+            with contextlib.suppress(AssertionError):  # it has ended meanwhile
+                path = f"/v1/operations/{alert['about']}/resolution"
+                self.ask("POST", path, {"verdict": verdict, "by": "the test"})
+                told += 1
+        return told
+
+    def settle(self, seconds: float) -> list[str]:
+        """Let everything end, and judge it; all replicas run.
+
+        Returns:
+            What is wrong, a sentence each.
+        """
+        for client in self._clients.values():
+            client.tell(do="drain")
+        waited = 0.0
+        while self.ask("GET", "/v1/events")["events"] and waited < seconds:
+            self.resolve()
+            let_pass(0.2)
+            waited += 0.2
+        for client in self._clients.values():
+            client.tell(do="end")
+        for name, client in self._clients.items():
+            while (said := client.hear()) and "ended" not in said:
+                pass
+            assert said, f"{name} did not end"
+        finals = [
+            rounds.last_word(replica, SCALE, judge.STALE_SECONDS)
+            for replica in self.replicas.values()
+        ]
+        return judge.judge(self.journals(), journal.read(self.runs_path), finals)
+
+    def journals(self) -> dict[str, list[dict[str, Any]]]:
+        """Return what each client wrote down."""
+        return {name: journal.read(self.folder / f"{name}.log") for name in self._clients}
+
+    def order(self, client: str, **order: Any) -> Any:
+        """Give a client an order, and return its answer; None if there is none in time."""
+        self._clients[client].tell(**order)
+        return self._clients[client].hear(rounds.AIM_SECONDS)
+
+    @property
+    def clients(self) -> list[str]:
+        """The names of the clients."""
+        return list(self._clients)
+
+    def _client(self, client: str, role: str, places: list[Any], at: int, **cast: Any) -> None:
+        cast |= {
+            "role": role,
+            "seed": self.seed * 100 + len(self._clients),
+            "places": places,
+            "at": at % len(places),
+            "journal": str(self.folder / f"{client}.log"),
+            "pause": [0.005, 0.03] if role == "guest" else [0.01, 0.06],
+        }
+        self._clients[client] = Told("kills.clients", json.dumps(cast))
