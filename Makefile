@@ -8,6 +8,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock"
 
+# Tests and kills start hundreds of processes: without bytecode each compiles the package first.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-pool serve test soak kill storm vm hosts replicas check simulate format mutants bench lock clean
 

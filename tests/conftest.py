@@ -2,7 +2,8 @@
 signals mean what they do.
 
 With FOREWARN_TESTS_MUST_RUN set, a skipped test is a failure. A shell's background job and nohup
-hand down ignored signals, which processes that tests start would inherit and ignore as well.
+hand down ignored signals, which processes that tests start would inherit and ignore as well. And
+workers and the processes that tests start write bytecode, or each would compile the package first.
 """
 
 import os
@@ -15,6 +16,8 @@ from hypothesis import settings
 MUST_RUN = "FOREWARN_TESTS_MUST_RUN"
 SLOWEST_FIRST = ("kills", "end_to_end", "recipes", "store")
 """Folders whose files take longest. Workers take a file each: were these last, most would wait."""
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 for number in ("SIGINT", "SIGHUP"):
     known = getattr(signal, number, None)
