@@ -1,0 +1,141 @@
+"""A TCP proxy that a test can stall, cut, slow down, or have lose an answer."""
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+
+
+class TcpProxy:
+    """Passes connections on to a server of 127.0.0.1, in threads that end with it.
+
+    Args:
+        target: The server's port.
+    """
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.lost = 0
+        """How many answers were lost on purpose."""
+        self._delay = 0.0
+        self._passing = threading.Event()
+        self._passing.set()
+        self._refusing = False
+        self._ended = threading.Event()
+        self._marker = b""
+        self._left = 0
+        self._lock = threading.Lock()
+        self._links: set[_Link] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> "TcpProxy":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it and all its connections."""
+        self._ended.set()
+        self._passing.set()
+        with contextlib.suppress(OSError):  # this wakes the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def stall(self) -> None:
+        """Pass nothing on, and close nothing: a path that has gone dark."""
+        self._passing.clear()
+
+    def cut(self) -> None:
+        """Close all connections; new ones are passed on."""
+        with self._lock:
+            links = [*self._links]
+        for link in links:
+            link.close()
+
+    def refuse(self) -> None:
+        """Close all connections, and new ones too, until `heal`."""
+        self._refusing = True
+        self.cut()
+
+    def delay(self, seconds: float) -> None:
+        """Hold what is sent, in either direction, for so long."""
+        self._delay = seconds
+
+    def heal(self) -> None:
+        """Pass everything on again, at once."""
+        self._refusing, self._delay, self._left = False, 0.0, 0
+        self._passing.set()
+
+    def lose_answers(self, to: bytes, times: int = 1) -> None:
+        """Close a connection when the server answers what has these bytes, that often."""
+        self._marker, self._left = to, times
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._refusing:
+                client.close()
+                continue
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
+            link = _Link(client, server)
+            with self._lock:
+                self._links.add(link)
+            for source, target, asks in ((client, server, True), (server, client, False)):
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                work = (link, source, target, asks)
+                threading.Thread(target=self._pass_on, args=work, daemon=True).start()
+
+    def _pass_on(
+        self, link: "_Link", source: socket.socket, target: socket.socket, asks: bool
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self._passing.wait()
+                if self._delay:
+                    self._ended.wait(self._delay)
+                if asks and self._takes(data):
+                    link.losing = True
+                elif not asks and link.losing:
+                    self.lost += 1
+                    break
+                target.sendall(data)
+        link.close()
+        with self._lock:
+            self._links.discard(link)
+
+    def _takes(self, data: bytes) -> bool:
+        with self._lock:
+            if not self._left or self._marker not in data:
+                return False
+            self._left -= 1
+            return True
+
+
+class _Link:
+    """The two sockets of a connection."""
+
+    def __init__(self, *sockets: socket.socket) -> None:
+        self.losing = False
+        self._sockets = sockets
+
+    def close(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
