@@ -24,9 +24,10 @@ from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import fleet
 from forewarn.maintenance.alerts import AlertKind
-from forewarn.maintenance.model import Changes, Machine, StartCause
+from forewarn.maintenance.model import Changes, HostState, Machine, StartCause
 from forewarn.maintenance.observations import LOOK_AGAIN, LOST_AFTER
 from forewarn.vocabulary import EventStatus, EventType
+from store.values import drain
 
 G = [f"00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
 PATIENCE = 30.0
@@ -287,6 +288,30 @@ def test_a_program_that_dies_is_started_again_after_growing_pauses(hosts: Hosts)
             await h1.says(event("RESUMED", "1", domain(0)))
             await hosts.until(lambda: hosts.machine(0).host == "h1")
             assert hosts.alerts() == []
+
+    play(story)
+
+
+def test_a_host_that_its_drain_has_rebooted_is_no_alert_and_is_tried_at_once(hosts: Hosts) -> None:
+    async def story() -> None:
+        async with hosts.watched():
+            h0, h1 = await hosts.run_of("h0"), await hosts.run_of("h1")
+            await h0.lists(domain(0))
+            await h1.lists(domain(1))
+            await hosts.until(lambda: hosts.saw("h0", "h1"))
+            at_work = drain("h0", state=HostState.REBOOTING)
+            hosts.sync.learn(Changes(drains=(at_work,)))
+            waits = len(hosts.real.waits)
+            await h0.dies()
+            await hosts.until(lambda: PAUSES[0] in hosts.real.waits[waits:])
+            hosts.house.clock.advance(2 * LOST_AFTER)
+            assert hosts.alerts() == []
+            back = msgspec.structs.replace(at_work, state=HostState.BACK)
+            hosts.sync.learn(Changes(drains=(back,)))
+            assert hosts.alerts() == []
+            h0 = await hosts.run_of("h0")  # although no time has passed
+            await h0.dies()
+            await hosts.lost("h0")
 
     play(story)
 

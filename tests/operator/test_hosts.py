@@ -1,5 +1,6 @@
 """Hosts over the API and at the command line: plans, drains, what is stuck, and the ways out."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -142,13 +143,15 @@ def test_a_stuck_drain_is_an_alert_and_a_metric_until_an_operator_decides(
 def test_each_way_out_of_a_stuck_drain(
     client: Client, clock: ManualClock, kind: str, machine: str, end: tuple[str, ...]
 ) -> None:
-    stuck(client, clock)
+    assert stuck(client, clock)["drain"]["interventions"] == []
     order(client, "h1", kind, machine)
     if kind == "skip":
         until(client, clock, "h1", "draining", "stuck")
     until(client, clock, "h1", *end)
     events = client.get("/v1/history")["operations"]
     assert ("Reboot" in {operation["event_type"] for operation in events}) == (kind == "stop")
+    (done,) = client.get("/v1/hosts/h1")["drain"]["interventions"]
+    assert (done["action"], done["by"], done["detail"]) == (kind, "ann", machine)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +208,8 @@ def test_the_command_line_tells_what_can_be_done_about_a_stuck_drain(
     assert cli("watch", "h1")[0] == ExitStatus.ALERTS
     assert cli("skip", "h1", "web-1")[0] == ExitStatus.OK
     until(client, clock, "h1", "stuck")
+    _, out, _ = cli("show", "h1")
+    assert re.search(r"(?m)^skip +web-1 ", out), "who ordered what"
     assert cli("stop", "h1", "web-1")[0] == ExitStatus.OK
     assert cli("retry", "h1")[0] == ExitStatus.REFUSED
     until(client, clock, "h1", "up")

@@ -22,7 +22,15 @@ from forewarn.control.plane import Plane
 from forewarn.maintenance import observations, planner
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.domains import Domain
-from forewarn.maintenance.model import Changes, Machine, Operation, Refused, key
+from forewarn.maintenance.model import (
+    Changes,
+    Drain,
+    HostState,
+    Machine,
+    Operation,
+    Refused,
+    key,
+)
 from forewarn.maintenance.observations import (
     Action,
     FleetState,
@@ -105,16 +113,25 @@ class FleetSync:
         self._work: dict[str, tuple[str, ...]] = {}
         """The keys of the machines of each operation that is being carried out, or just was."""
         self._busy: Counter[str] = Counter()
-        self._fleet = FleetState(self._machines, self._busy.keys())
+        self._rebooting: set[str] = set()
+        self._fleet = FleetState(self._machines, self._busy.keys(), self._rebooting)
         self._running: dict[str, Process] = {}
+        self._again = {host: asyncio.Event() for host in programs}
+        """Set where a host that was lost is to be tried again at once."""
         self._turn = asyncio.Lock()
         self._stop = asyncio.Event()
 
-    def fill(self, machines: Iterable[Machine], operations: Iterable[Operation]) -> None:
+    def fill(
+        self,
+        machines: Iterable[Machine],
+        operations: Iterable[Operation],
+        drains: Iterable[Drain] = (),
+    ) -> None:
         """Take over what the store holds."""
         if self._programs:  # without hosts nothing is kept: a fleet may be large
             self._put_machines(machines)
             self._put_operations(operations)
+            self._put_drains(drains)
 
     def learn(self, changes: Changes) -> None:
         """Follow what changed."""
@@ -124,6 +141,7 @@ class FleetSync:
             self._machines.pop(self._vm_ids.pop(name, ""), None)
         self._put_machines(changes.machines)
         self._put_operations(changes.operations)
+        self._put_drains(changes.drains)
 
     def alerts(self) -> list[Alert]:
         """Return what needs an operator."""
@@ -132,6 +150,8 @@ class FleetSync:
     def stop(self) -> None:
         """Make `run` end its programs and return."""
         self._stop.set()
+        for again in self._again.values():
+            again.set()
 
     async def run(self) -> None:
         """Watch every host until `stop`."""
@@ -161,6 +181,16 @@ class FleetSync:
                 self._work[operation.id] = names = tuple(map(key, operation.machines))
                 self._busy.update(names)
 
+    def _put_drains(self, drains: Iterable[Drain]) -> None:
+        for drain in drains:
+            if drain.state is HostState.REBOOTING:
+                self._rebooting.add(drain.host)
+                continue
+            self._rebooting.discard(drain.host)
+            if drain.state is HostState.BACK and drain.host in self._again:
+                self._observed.host_rebooted(drain.host, self._clock.now())
+                self._again[drain.host].set()
+
     async def _pass_time(self) -> None:
         while not self._stop.is_set():
             await self._real.wait(1.0, self._stop)
@@ -182,9 +212,11 @@ class FleetSync:
                 return
             if self._observed.host_lost(host, why, self._clock.now()):
                 _log.warning("a host is lost", host=host, why=why)
-            if self._real.monotonic() - began > longest:
+            again = self._again[host]
+            if self._real.monotonic() - began > longest or again.is_set():
                 pause = first
-            await self._real.wait(pause, self._stop)
+            await self._real.wait(pause, again)
+            again.clear()
             pause = min(2 * pause, longest)
 
     async def _watch(self, host: str, argv: tuple[str, ...]) -> str:

@@ -24,6 +24,7 @@ import msgspec
 from forewarn.maintenance import host_plan
 from forewarn.maintenance.host_plan import HostPlan, HostSurvey
 from forewarn.maintenance.model import (
+    AuditAction,
     Drain,
     DrainGuest,
     Hold,
@@ -34,6 +35,7 @@ from forewarn.maintenance.model import (
     Operation,
     Refused,
     Way,
+    intervened,
     listed,
 )
 from forewarn.maintenance.planner import Request
@@ -414,6 +416,17 @@ def reboot_failed(drain: Drain, message: str) -> Drain:
 # What operators order.
 
 
+def order(
+    view: DrainView, action: AuditAction, by: str, now: datetime, machine: str = ""
+) -> DrainStep:
+    """Return what an operator's order about a drain does, with the record of it."""
+    if action in _LOOK_AFTER:
+        step = look_after(view, machine, _LOOK_AFTER[action], now)
+    else:
+        step = _ORDERS[action](view, now)
+    return replace(step, drain=intervened(step.drain, action, by, now, machine))
+
+
 def request(before: Drain | None, wanted: Drain, now: datetime) -> Drain:
     """Return the drain of a host that is asked for; one that is under way goes on.
 
@@ -501,6 +514,16 @@ def look_after(view: DrainView, machine: str, way: Way, now: datetime) -> DrainS
     if problems:
         raise Refused(ErrorCode.NOT_ELIGIBLE, problems[0], machine=guest.name)
     return replace(following, drain=replace(following.drain, guests=guests))
+
+
+_LOOK_AFTER: Final = MappingProxyType({AuditAction.SKIP: Way.SKIP, AuditAction.STOP: Way.STOP})
+_ORDERS: Final[Mapping[AuditAction, Callable[[DrainView, datetime], DrainStep]]] = MappingProxyType(
+    {
+        AuditAction.UNDRAIN: undrain,
+        AuditAction.RETURN: bring_home,
+        AuditAction.RETRY: retry,
+    }
+)
 
 
 def _opened(view: DrainView, trigger: HostTrigger, now: datetime, **more: object) -> DrainStep:

@@ -209,7 +209,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AuditAction(StrEnum):
-    """What an operator did to an operation or a maintenance."""
+    """What an operator did to an operation, a maintenance or a drain."""
 
     HOLD = "hold"
     RELEASE = "release"
@@ -217,20 +217,27 @@ class AuditAction(StrEnum):
     RESUME = "resume"
     REPEAT = "repeat"
     """Let an operation whose outcome was unknown be carried out again."""
+    RETRY = "retry"
+    SKIP = "skip"
+    STOP = "stop"
+    RETURN = "return"
+    UNDRAIN = "undrain"
 
 
 class Intervention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The record of an operator's action on an operation or a maintenance."""
+    """The record of an operator's action on an operation, a maintenance or a drain."""
 
     action: AuditAction
     by: str
     at: datetime
     detail: str = ""
-    """What was held or released and why, or the NotBefore it was postponed to."""
+    """What was held or released and why, the NotBefore it was postponed to, or the machine that a
+    drain goes on without."""
 
 
 MAX_INTERVENTIONS = 20
-"""Interventions kept of one operation or maintenance, the latest: more come from a script."""
+"""Interventions kept of one operation, maintenance or drain, the latest: more come from a script.
+"""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -600,6 +607,8 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The state that it was in when it got stuck; None where it is not."""
     reason: str = ""
     """Why it is stuck, or what it waits for."""
+    interventions: tuple[Intervention, ...] = ()
+    """The latest orders of operators about it, oldest first."""
 
     @property
     def closed(self) -> bool:
@@ -668,7 +677,7 @@ def listed(names: Collection[str], most: int = 5) -> str:
     return ", ".join(itertools.islice(names, most)) + (f" and {more} more" if more > 0 else "")
 
 
-V = TypeVar("V", Operation, Maintenance)
+V = TypeVar("V", Operation, Maintenance, Drain)
 
 
 def intervened(value: V, action: AuditAction, by: str, at: datetime, detail: str = "") -> V:

@@ -62,6 +62,8 @@ class FleetState(msgspec.Struct, frozen=True):
     """By vm_id."""
     busy: Collection[str]
     """The keys of machines with an operation that is being carried out, or just was."""
+    rebooting: Collection[str] = ()
+    """The hosts that a drain reboots now."""
 
 
 class LookEverywhere(msgspec.Struct, frozen=True):
@@ -205,6 +207,12 @@ class Observations:
         state.before, state.domains, state.lost_at = state.domains, None, now
         return True
 
+    def host_rebooted(self, host: str, now: datetime) -> None:
+        """Take that a drain has rebooted a host: it is lost only if it stays silent from now on."""
+        state = self._hosts[host]
+        if state.lost_at is not None:
+            state.lost_at = now
+
     def time_passed(self, fleet: FleetState, now: datetime) -> list[Action]:
         """Take that time has passed."""
         actions: list[Action] = []
@@ -232,6 +240,8 @@ class Observations:
     def alerts(self, fleet: FleetState, now: datetime) -> Iterator[Alert]:
         """Yield what needs an operator."""
         for name, state in self._hosts.items():
+            if name in fleet.rebooting:
+                continue  # its drain waits for it, with a limit
             if state.lost_at is not None and now - state.lost_at >= LOST_AFTER:
                 message = f"{name} does not answer: {state.why}"
                 yield _alert(AlertKind.HOST_LOST, f"host {name}", message, state.lost_at)

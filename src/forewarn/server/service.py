@@ -170,7 +170,7 @@ class Service:
         self._inventory.fill(scopes.values(), operations.values())
         self._returns.fill(operations.values())
         self._hosts.fill(drains.values())
-        self._sync.fill(machines.values(), operations.values())
+        self._sync.fill(machines.values(), operations.values(), drains.values())
         for learn in (
             self._guests.learn,
             self._counted.learn,  # before the inventory forgets what was

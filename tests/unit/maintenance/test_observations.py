@@ -36,6 +36,7 @@ class Hosts:
     def __init__(self, *, listed: bool = True) -> None:
         self.now = NOW
         self.busy: set[str] = set()
+        self.rebooting: set[str] = set()
         self.machines = {G1: machine(G1, "h1"), G2: machine(G2, "h2")}
         self.observed = Observations(("h1", "h2"), NOW)
         if listed:
@@ -44,7 +45,7 @@ class Hosts:
 
     @property
     def fleet(self) -> FleetState:
-        return FleetState(self.machines, self.busy)
+        return FleetState(self.machines, self.busy, self.rebooting)
 
     def lists(self, host: str, *domains: Domain) -> list[Action]:
         return self.observed.host_listed(host, domains, self.fleet, self.now)
@@ -343,6 +344,21 @@ def test_a_host_that_is_lost_is_an_alert_until_it_answers() -> None:
     assert hosts.alerts() == []
     hosts.passes(LOST_AFTER)
     assert hosts.alerts() == [(AlertKind.HOST_LOST, "host h1")]
+
+
+def test_a_host_that_its_drain_reboots_is_no_alert_until_it_should_be_back(hosts: Hosts) -> None:
+    lost = [(AlertKind.HOST_LOST, "host h1")]
+    hosts.loses("h1")
+    hosts.passes(2 * LOST_AFTER)
+    assert hosts.alerts() == lost
+    hosts.rebooting = {"h1"}
+    assert hosts.alerts() == []
+    hosts.rebooting = set()
+    assert hosts.alerts() == lost, "it did not reboot"
+    hosts.observed.host_rebooted("h1", hosts.now)
+    assert hosts.alerts() == []
+    hosts.passes(LOST_AFTER)
+    assert hosts.alerts() == lost
 
 
 def test_a_domain_that_is_not_in_the_fleet_is_told_and_a_tagged_one_is_an_alert() -> None:

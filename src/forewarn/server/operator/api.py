@@ -25,6 +25,7 @@ from litestar.typing import FieldDefinition
 from forewarn.maintenance import fleet, hosts
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import (
+    AuditAction,
     Drain,
     HoldKind,
     HostState,
@@ -32,7 +33,6 @@ from forewarn.maintenance.model import (
     Operation,
     Refused,
     Scope,
-    Way,
     key,
 )
 from forewarn.server.operator import errors, metrics, requests, schemas, views
@@ -523,15 +523,12 @@ async def order_drain(
             "takes no machine" if data.machine else "needs the name of a machine"
         )
         raise Refused(ErrorCode.INVALID, message, where="machine")
-    ways = {kind.SKIP: Way.SKIP, kind.STOP: Way.STOP}
-    simple = {kind.UNDRAIN: hosts.undrain, kind.RETURN: hosts.bring_home, kind.RETRY: hosts.retry}
+    action, by = AuditAction(data.order), _who(data.by)
 
     def order(view: hosts.DrainView, now: datetime) -> hosts.DrainStep:
-        if data.order in simple:
-            return simple[data.order](view, now)
-        return hosts.look_after(view, data.machine, ways[data.order], now)
+        return hosts.order(view, action, by, now, data.machine)
 
-    _log.info("an operator orders", host=name, order=data.order, by=_who(data.by))
+    _log.info("an operator orders", host=name, order=data.order, by=by)
     await backend.done(backend.plane.order_drain(name, order))
     return await _host(backend, name, await backend.hosts.recent_survey())
 

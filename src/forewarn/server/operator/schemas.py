@@ -556,6 +556,8 @@ class DrainDetail(Value, frozen=True, kw_only=True):
     requested_by: str
     requested_at: datetime
     reboot_asked_at: datetime | None
+    interventions: tuple[Intervention, ...]
+    """What operators ordered about it since, oldest first."""
     machines: tuple[DrainedMachine, ...]
 
 
