@@ -129,11 +129,18 @@ class Postgres:
         """Remove a database, and end what is connected to it."""
         self.sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
-    def standby(self, name: str, *settings: str) -> "Postgres":
-        """Return a copy of this server that follows it under a name, not started yet."""
-        made = Postgres(*settings, access=self._access)
-        source = f"host={self.folder} port={self.port} user={OWNER} application_name={name}"
-        self._run("pg_basebackup", "-d", source, "-D", str(made.data), "-R", "-c", "fast")
+    def standby(self, name: str, *, port: int = 0, listen: int = 0) -> "Postgres":
+        """Return a copy of this server that follows it under a name, not started yet.
+
+        Args:
+            name: What it tells the primary, which may wait for it by this name.
+            port: That of a proxy to this server; its own by default.
+            listen: The standby's own port; a free one by default.
+        """
+        made = Postgres(access=self._access, address=self.address, port=listen)
+        place = f"host={self.address} port={port or self.port}"
+        source = f"{place} user={OWNER} application_name={name}"
+        self._run("pg_basebackup", "-d", source, "-D", str(made.data), "-R", "-N", "-c", "fast")
         return made
 
     def promote(self) -> None:

@@ -7,6 +7,7 @@ replicas promise too.
 import contextlib
 import json
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -20,6 +21,7 @@ SCALE: Final = 60.0
 renewal."""
 
 NAMES: Final = ("r1", "r2", "r3")
+READY_SECONDS: Final = 30.0
 AWAY: Final = (OSError, AssertionError, TimeoutError)
 """What asking a replica that was killed, or cannot reach its database, may raise."""
 
@@ -114,6 +116,19 @@ class Cluster:
             except AWAY as error:
                 trouble.append(error)
         raise AssertionError(trouble)
+
+    def wait_until_ready(self) -> None:
+        """Return when every replica says that it can do all its work."""
+        deadline = time.monotonic() + READY_SECONDS
+        for replica in self.replicas.values():
+            while True:
+                try:
+                    replica.ask("GET", "/readyz")
+                except AWAY:
+                    assert time.monotonic() < deadline, replica.said()
+                    let_pass(0.05)
+                else:
+                    break
 
     def pids(self) -> list[int]:
         """Return the replicas' process ids, in the order of the clients' places."""

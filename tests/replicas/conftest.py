@@ -7,10 +7,15 @@ import pytest
 import postgres
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[postgres.Postgres]:
+@pytest.fixture(scope="session")
+def postgresql() -> None:
     if not postgres.found():
         pytest.skip("PostgreSQL is not installed")
+
+
+@pytest.fixture(scope="module")
+def database(postgresql: None) -> Iterator[postgres.Postgres]:
+    assert postgresql is None
     server = postgres.Postgres().start()
     yield server
     server.remove()

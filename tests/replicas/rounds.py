@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from kills import rounds
 from kills.processes import Service, let_pass
 from replicas.cluster import Cluster
+from replicas.pair import Pair
 
 TWO: Final = 0.25
 """How many of the rounds kill two replicas of three."""
@@ -69,9 +70,13 @@ def run(folder: Path, url: str, seed: int, number: int) -> Outcome:
             for victim in victims:
                 victim.wait_until_ready()
             cluster.resolve()
-        complaints = cluster.settle(END_SECONDS)
-        entries = [entry for each in cluster.journals().values() for entry in each]
-        history = cluster.ask("GET", "/v1/history?limit=1000")["operations"]
+        return _judged(cluster, kills, in_request)
+
+
+def _judged(cluster: Cluster, kills: int, in_request: int) -> Outcome:
+    complaints = cluster.settle(END_SECONDS)
+    entries = [entry for each in cluster.journals().values() for entry in each]
+    history = cluster.ask("GET", "/v1/history?limit=1000")["operations"]
     return Outcome(
         kills=kills,
         in_request=in_request,
@@ -81,6 +86,19 @@ def run(folder: Path, url: str, seed: int, number: int) -> Outcome:
         refused=sum(entry["what"] == "away" for entry in entries),
         taken_over=sum(operation.get("attempt", 0) > 1 for operation in history),
     )
+
+
+def promote(folder: Path, seed: int, number: int) -> Outcome:
+    """Lose the primary of a synchronous pair this often under load; judge it all."""
+    chance = random.Random(seed)
+    with Pair(synchronous=True) as pair, Cluster(folder, pair.url, seed) as cluster:
+        cluster.prepare()
+        for _ in range(number):
+            let_pass(chance.uniform(0.5, 1.5))
+            pair.lose_primary(chance.uniform(0.0, 0.5))
+            pair.add_standby()
+            cluster.wait_until_ready()
+        return _judged(cluster, kills=number, in_request=0)
 
 
 def _answers(entries: Iterable[dict[str, Any]]) -> Iterable[str]:
