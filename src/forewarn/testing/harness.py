@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 import msgspec
@@ -33,8 +33,10 @@ from forewarn.protocol.versions import Version
 from forewarn.server.guest.documents import Documents
 from forewarn.store import memory
 from forewarn.store.port import Reading, Store, Transaction
-from forewarn.testing.parser import BEGINNING
 from forewarn.testing.trace import Trace
+
+BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+"""The time of day at which every scenario begins."""
 
 LEASE: Final = timedelta(days=3650)
 """The connector of a scenario lives as long as its server: its leases do not expire."""

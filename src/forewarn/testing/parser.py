@@ -5,46 +5,35 @@ language. The parser is strict: an error names the file and the line, what was f
 was expected.
 """
 
+import functools
 import re
 import tomllib
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from concurrent.futures import Future
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
 from forewarn.connectors.port import Outcome
+from forewarn.control.plane import Plane
 from forewarn.maintenance import fleet, planner
 from forewarn.maintenance.alerts import CLOCK, AlertKind
-from forewarn.maintenance.model import (
-    HoldKind,
-    Operation,
-    Policy,
-    RollingState,
-    StartCause,
-)
+from forewarn.maintenance.model import HoldKind, Operation, Policy, RollingState, StartCause
 from forewarn.protocol import codec, versions
 from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.tolerant import Listed
 from forewarn.protocol.versions import Version
 from forewarn.server.settings import RulesSettings
+from forewarn.testing.harness import BEGINNING, Harness
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from forewarn.control.plane import Plane
-    from forewarn.testing.harness import Harness
-
-BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-"""The time of day at which every scenario begins."""
 
 MAX_LINES: Final = 10_000
 """The most lines of a scenario: nobody reviews a longer text."""
 
 SPAN: Final = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s)?", re.ASCII)
-TOKEN: Final = re.compile(r'"[^"]*"|,|[^\s,"]+')
+TOKEN: Final = re.compile(r'"[^"]*"|[,"]|#.*|[^\s,"]+')
 OPERATION: Final = re.compile(r"\d{1,9}\.\d{1,6}", re.ASCII)
 NUMBER: Final = re.compile(r"\d{1,9}", re.ASCII)
 
@@ -58,13 +47,14 @@ SUBJECTS: Final = (
 
 Word = TypeVar("Word", bound=StrEnum)
 Block = TypeVar("Block")
+P = ParamSpec("P")
 
 
 class ScriptError(Exception):
     """A scenario file breaks the rules of the language; the message names file and line."""
 
 
-Statement = Callable[["Harness"], str]
+Statement = Callable[[Harness], str]
 """Does what a sentence says; returns what is so instead of what it expects, `""` if that holds."""
 
 
@@ -154,7 +144,7 @@ class _File:
             prune = words.take("and", "prunes")
             words.end()
             applied = self._block(fleet.Fleet, number)
-            statement = _operates(lambda plane: plane.apply_fleet(applied, prune=prune))
+            statement = _operates(Plane.apply_fleet, applied, prune=prune)
         refused = None
         if words.take("refused"):
             words.need("as")
@@ -200,20 +190,16 @@ def _statement(words: "_Words") -> Statement | None:
         event_type = words.one_of(EventType, "a type")
         words.need("strikes")
         machines = words.names("the machines that it strikes")
-        return _asks_for(
-            planner.Request(
-                event_type=event_type,
-                machines=machines,
-                no_notice=True,
-                requested_by="platform",
-            )
+        request = planner.Request(
+            event_type=event_type, machines=machines, no_notice=True, requested_by="platform"
         )
+        return _operates(Plane.request, request)
     machine = words.name(SUBJECTS)
     if words.take("asks"):
-        return _acts(lambda harness: harness.record_request(machine))
+        return _acts(Harness.record_request, machine)
     if words.take("says"):
         report = AgentReport(words.one_of(AgentStatus, "what its agent says"), words.quoted())
-        return _acts(lambda harness: harness.record_request(machine, report))
+        return _acts(Harness.record_request, machine, report)
     if not words.take("approves"):
         raise words.error(
             f"'approves', 'asks' or 'says' after a machine; or, in place of {machine!r}, {SUBJECTS}"
@@ -222,15 +208,23 @@ def _statement(words: "_Words") -> Statement | None:
     while words.at_operation():
         operations.append(words.operation())
         words.take(",")
-    return _acts(lambda harness: harness.approve(machine, operations))
+    return _acts(Harness.approve, machine, operations)
 
 
-def _acts(act: Callable[["Harness"], object]) -> Statement:
-    def statement(harness: "Harness") -> str:
-        act(harness)
+def _acts(
+    act: Callable[Concatenate[Harness, P], object], *args: P.args, **kwargs: P.kwargs
+) -> Statement:
+    def statement(harness: Harness) -> str:
+        act(harness, *args, **kwargs)
         return ""
 
     return statement
+
+
+def _operates(
+    request: Callable[Concatenate[Plane, P], Future[Any]], *args: P.args, **kwargs: P.kwargs
+) -> Statement:
+    return _acts(Harness.ask, lambda plane: request(plane, *args, **kwargs))
 
 
 def _operator(words: "_Words") -> Statement | None:
@@ -238,11 +232,10 @@ def _operator(words: "_Words") -> Statement | None:
     by = "operator" if words.is_one_of(_VERBS) else words.name(f"an operator's name, or {known}")
     if not words.is_one_of(_VERBS):
         raise words.error(known)
-    verb = words.word(known)
-    return _VERBS[verb](words, by, verb)
+    return _VERBS[words.word(known)](words, by)
 
 
-def _schedules(words: "_Words", by: str, _: str) -> Statement:
+def _schedules(words: "_Words", by: str) -> Statement:
     event_type = words.one_of(EventType, "a type")
     words.need("of")
     of: dict[str, Any] = {}
@@ -255,74 +248,49 @@ def _schedules(words: "_Words", by: str, _: str) -> Statement:
     options = words.options(
         {
             "for a user": ("source", lambda: EventSource.USER),
-            "not before": ("not_before", lambda: BEGINNING + words.span(A_TIME)),
+            "not before": ("not_before", words.moment),
             "lasting": ("duration_seconds", words.seconds),
             "without notice": ("without_notice", lambda: True),
             "refused": None,
         }
     )
-    return _asks_for(planner.Request(event_type=event_type, requested_by=by, **of, **options))
+    request = planner.Request(event_type=event_type, requested_by=by, **of, **options)
+    return _operates(Plane.request, request)
 
 
-def _asks_for(request: planner.Request) -> Statement:
-    return _operates(lambda plane: plane.request(request))
-
-
-def _operates(request: Callable[["Plane"], "Future[Any]"]) -> Statement:
-    return _acts(lambda harness: harness.ask(request))
-
-
-def _commands(words: "_Words", by: str, verb: str) -> Statement | None:
-    match verb:
-        case "applies":
-            words.need("fleet")
-            return None
-        case "trusts":
-            words.need("the", "clock")
-            return _acts(lambda harness: harness.trust_clock())
-        case "removes":
-            machines = words.names("the machines to remove")
-            return _operates(lambda plane: plane.remove_machines(machines))
-        case "resumes":
-            number = words.number(A_MAINTENANCE)
-            return _operates(lambda plane: plane.resume(number, by=by))
+def _postpones(words: "_Words", by: str) -> Statement:
     reference = words.reference()
-    match verb:
-        case "cancels":
-            reason = words.quoted()
-            return _operates(lambda plane: plane.cancel(reference, reason=reason))
-        case "approves":
-            return _operates(lambda plane: plane.approve_for_guests([reference], by=by))
-        case "acknowledges":
-            return _operates(lambda plane: plane.acknowledge([reference], by))
     words.need("to")
-    to = BEGINNING + words.span(A_TIME)
-    return _operates(lambda plane: plane.postpone(reference, to, by=by))
+    return _operates(Plane.postpone, reference, words.moment(), by=by)
 
 
-def _holds(words: "_Words", by: str, verb: str) -> Statement:
-    kind = words.one_of(HoldKind, "what it concerns")
-    name = "" if kind is HoldKind.EVERYTHING else words.name(f"the name of the {kind}")
-    reason = words.quoted()
-    if verb == "releases":
-        return _operates(lambda plane: plane.release(kind, name, by=by))
-    return _operates(lambda plane: plane.hold(kind, name, reason=reason, by=by))
+def _applies(words: "_Words", _: str) -> None:
+    words.need("fleet")
 
 
-_VERBS: Final[dict[str, Callable[["_Words", str, str], Statement | None]]] = {
+def _trusts(words: "_Words", _: str) -> Statement:
+    words.need("the", "clock")
+    return _acts(Harness.trust_clock)
+
+
+_VERBS: Final[dict[str, Callable[["_Words", str], Statement | None]]] = {
     "schedules": _schedules,
-    "cancels": _commands,
-    "approves": _commands,
-    "acknowledges": _commands,
-    "resumes": _commands,
-    "postpones": _commands,
-    "holds": _holds,
-    "releases": _holds,
-    "removes": _commands,
-    "applies": _commands,
-    "trusts": _commands,
+    "cancels": lambda words, _: _operates(Plane.cancel, words.reference(), reason=words.quoted()),
+    "approves": lambda words, by: _operates(Plane.approve_for_guests, [words.reference()], by=by),
+    "acknowledges": lambda words, by: _operates(Plane.acknowledge, [words.reference()], by),
+    "resumes": lambda words, by: _operates(Plane.resume, words.number(A_MAINTENANCE), by=by),
+    "postpones": _postpones,
+    "holds": lambda words, by: _operates(
+        Plane.hold, *words.held("what it concerns"), reason=words.quoted(), by=by
+    ),
+    "releases": lambda words, by: _operates(Plane.release, *words.held("what it concerns"), by=by),
+    "removes": lambda words, _: _operates(
+        Plane.remove_machines, words.names("the machines to remove")
+    ),
+    "applies": _applies,
+    "trusts": _trusts,
 }
-"""What an operator does."""
+"""What an operator does, whose name comes second."""
 
 
 def _connector(words: "_Words") -> Statement:
@@ -332,51 +300,31 @@ def _connector(words: "_Words") -> Statement:
     operation = words.operation()
     outcome = Outcome(succeeded=not failed, message=words.quoted())
     attempt = words.number("an attempt's number") if words.take("as", "attempt") else None
-    return _acts(lambda harness: harness.report(operation, outcome, attempt))
+    return _acts(Harness.report, operation, outcome, attempt)
 
 
 def _server(words: "_Words") -> Statement:
     if words.take("starts"):
-        return _acts(lambda harness: harness.start())
+        return _acts(Harness.start)
     words.need("is", "killed")
-    if words.take("in", "the", "next", "commit"):
-        return _acts(lambda harness: harness.doom())
-    return _acts(lambda harness: harness.kill())
+    in_commit = words.take("in", "the", "next", "commit")
+    return _acts(Harness.doom if in_commit else Harness.kill)
 
 
 def _clock(words: "_Words") -> Statement:
     words.need("jumps")
-    by = words.signed_span()
-    return _acts(lambda harness: harness.jump(by))
+    return _acts(Harness.jump, words.signed_span())
 
 
 def _expectation(words: "_Words") -> Statement:
-    if words.take("incarnation", "of"):
-        scope = words.name("the name of the scope")
-        words.need("is")
-        incarnation = words.number("the incarnation")
-        return lambda harness: _incarnation(harness, scope, incarnation)
-    if words.take("rolling", "update", "of"):
-        number = words.number(A_MAINTENANCE)
-        words.need("is")
-        state = words.one_of(RollingState, "the state of its rolling updates")
-        return lambda harness: _rolling(harness, number, state)
-    if words.take("alerts"):
-        expected = _expected_alerts(words)
-        return lambda harness: _alerts(harness, expected)
-    if words.take("no", "alerts"):
-        return lambda harness: _alerts(harness, set())
-    if words.take("no", "machine"):
-        absent = words.name("the name of the machine")
-        return lambda harness: _host(harness, absent, None)
-    if words.take("no", "operation"):
-        unknown = words.operation()
-        return lambda harness: _operation(harness, unknown, {"status": None})
+    for phrase, expected in _EXPECTED.items():
+        if words.take(*phrase.split()):
+            return expected(words)
     if words.at_operation():
-        return _expected_operation(words)
+        return _operation_is(words)
+    phrases = ", ".join(map(repr, list(_EXPECTED)[:-1]))
     machine = words.name(
-        "a machine, an operation such as 1.1, 'incarnation of', 'rolling update of', 'alerts', "
-        "'no alerts', 'no machine' or 'no operation'"
+        f"a machine, an operation such as 1.1, {phrases} or {list(_EXPECTED)[-1]!r}"
     )
     if words.take("is", "on", "host"):
         host = words.name("the name of the host")
@@ -391,28 +339,61 @@ def _expectation(words: "_Words") -> Statement:
     return lambda harness: _document(harness, machine, versions.BY_NAME[version], events)
 
 
-def _incarnation(harness: "Harness", name: str, number: int) -> str:
-    scope = harness.look(lambda reading: reading.scopes()).get(name.lower())
-    if scope is None:
-        return f"there is no scope {name}"
-    return "" if scope.incarnation == number else f"the incarnation is {scope.incarnation}"
+def _incarnation(words: "_Words") -> Statement:
+    name = words.name("the name of the scope")
+    words.need("is")
+    number = words.number("the incarnation")
+
+    def expectation(harness: Harness) -> str:
+        scope = harness.look(lambda reading: reading.scopes()).get(name.lower())
+        if scope is None:
+            return f"there is no scope {name}"
+        return "" if scope.incarnation == number else f"the incarnation is {scope.incarnation}"
+
+    return expectation
 
 
-def _rolling(harness: "Harness", number: int, state: RollingState) -> str:
-    maintenance = harness.look(lambda reading: reading.maintenances([number])).get(number)
-    if maintenance is None:
-        return f"there is no maintenance {number}"
-    states = {rolling.state for rolling in maintenance.rolling_updates}
-    return "" if states == {state} else f"it is: {_listed(states)}"
+def _rolling_update(words: "_Words") -> Statement:
+    number = words.number(A_MAINTENANCE)
+    words.need("is")
+    state = words.one_of(RollingState, "the state of its rolling updates")
+
+    def expectation(harness: Harness) -> str:
+        maintenance = harness.look(lambda reading: reading.maintenances([number])).get(number)
+        if maintenance is None:
+            return f"there is no maintenance {number}"
+        states = {rolling.state for rolling in maintenance.rolling_updates}
+        return "" if states == {state} else f"it is: {_listed(states)}"
+
+    return expectation
 
 
-def _alerts(harness: "Harness", expected: set[tuple[AlertKind, str]]) -> str:
-    found = {(alert.kind, alert.about) for alert in harness.current_alerts()}
-    told = _listed(f"{kind} {about}" for kind, about in found)
-    return "" if found == expected else f"the alerts are: {told}"
+def _alerts(words: "_Words", *, any_expected: bool = True) -> Statement:
+    expected: set[tuple[AlertKind, str]] = set()
+    while any_expected and (not expected or words.take(",")):
+        kind = words.one_of(AlertKind, "the kind of an alert")
+        if kind is AlertKind.HELD:
+            about = " ".join(words.held("what is held")).rstrip()
+        elif kind is AlertKind.DOUBTED:
+            words.need(about := CLOCK)
+        else:
+            about = words.reference()
+        expected.add((kind, about))
+
+    def expectation(harness: Harness) -> str:
+        found = {(alert.kind, alert.about) for alert in harness.current_alerts()}
+        told = _listed(f"{kind} {about}" for kind, about in found)
+        return "" if found == expected else f"the alerts are: {told}"
+
+    return expectation
 
 
-def _host(harness: "Harness", name: str, host: str | None) -> str:
+def _no_machine(words: "_Words") -> Statement:
+    name = words.name("the name of the machine")
+    return lambda harness: _host(harness, name, None)
+
+
+def _host(harness: Harness, name: str, host: str | None) -> str:
     machine = harness.machine(name)
     if machine is None:
         return "" if host is None else f"there is no machine {name}"
@@ -442,7 +423,7 @@ def _expected_event(words: "_Words") -> _Seen:
     return _Seen(event_type, status, machines, not_before)
 
 
-def _document(harness: "Harness", name: str, version: Version, expected: list[_Seen]) -> str:
+def _document(harness: Harness, name: str, version: Version, expected: list[_Seen]) -> str:
     machine = harness.machine(name)
     if machine is None:
         return f"there is no machine {name}"
@@ -466,7 +447,17 @@ def _seen(event: Listed) -> _Seen:
     return _Seen(event.event_type, event.status, machines, at)
 
 
-def _expected_operation(words: "_Words") -> Statement:
+def _no_operation(words: "_Words") -> Statement:
+    name = words.operation()
+
+    def expectation(harness: Harness) -> str:
+        operation = harness.operation(name)
+        return "" if operation is None else _described(operation)
+
+    return expectation
+
+
+def _operation_is(words: "_Words") -> Statement:
     name = words.operation()
     words.need("is")
     status = words.one_of(EventStatus, "a status")
@@ -477,21 +468,20 @@ def _expected_operation(words: "_Words") -> Statement:
             behind: ("waits_for", words.operation),
             "awaiting": ("awaited", lambda: _awaited(words)),
             "held": ("held", lambda: True),
-            "since": ("started_at", lambda: BEGINNING + words.span(A_TIME)),
-            "not before": ("not_before", lambda: BEGINNING + words.span(A_TIME)),
+            "since": ("started_at", words.moment),
+            "not before": ("not_before", words.moment),
         }
     )
     expected = {"status": status, "waits_for": "", "held": False, **options}
-    return lambda harness: _operation(harness, name, expected)
 
+    def expectation(harness: Harness) -> str:
+        operation = harness.operation(name)
+        if operation is None:
+            return f"there is no operation {name}"
+        found = {"held": operation.held_at is not None, **msgspec.structs.asdict(operation)}
+        return "" if found.items() >= expected.items() else _described(operation)
 
-def _operation(harness: "Harness", name: str, expected: dict[str, object]) -> str:
-    """Compare an operation's attributes; a status of None: there is no such operation."""
-    operation = harness.operation(name)
-    if operation is None:
-        return "" if expected["status"] is None else f"there is no operation {name}"
-    found = {"held": operation.held_at is not None, **msgspec.structs.asdict(operation)}
-    return "" if found.items() >= expected.items() else _described(operation)
+    return expectation
 
 
 def _described(operation: Operation) -> str:
@@ -526,21 +516,15 @@ def _awaited(words: "_Words") -> tuple[str, ...]:
     return () if words.take("nobody") else words.names("'nobody', or the machines that it awaits")
 
 
-def _expected_alerts(words: "_Words") -> set[tuple[AlertKind, str]]:
-    alerts: set[tuple[AlertKind, str]] = set()
-    while not alerts or words.take(","):
-        kind = words.one_of(AlertKind, "the kind of an alert")
-        if kind is AlertKind.HELD:
-            covers = words.one_of(HoldKind, "what is held")
-            name = "" if covers is HoldKind.EVERYTHING else words.name("the name of what is held")
-            about = f"{covers} {name}".rstrip()
-        elif kind is AlertKind.DOUBTED:
-            words.need(about := CLOCK)
-        else:
-            about = words.reference()
-        alerts.add((kind, about))
-    return alerts
-
+_EXPECTED: Final[dict[str, Callable[["_Words"], Statement]]] = {
+    "incarnation of": _incarnation,
+    "rolling update of": _rolling_update,
+    "alerts": _alerts,
+    "no alerts": functools.partial(_alerts, any_expected=False),
+    "no machine": _no_machine,
+    "no operation": _no_operation,
+}
+"""What may be expected; and what a machine sees, and how an operation is."""
 
 _SUBJECTS: Final[dict[str, Callable[["_Words"], Statement | None]]] = {
     "operator": _operator,
@@ -559,19 +543,13 @@ class _Words:
         self._words: list[str] = []
         self.spoken = ""
         """The line without its comment."""
-        position = 0
-        while position < len(row):
-            if row[position].isspace():
-                position += 1
-                continue
-            if row[position] == "#":
+        for match in TOKEN.finditer(row):
+            if match[0].startswith("#"):
                 break
-            match = TOKEN.match(row, position)
-            if match is None:
+            if match[0] == '"':
                 raise ScriptError(f'{where}: a quoted text begins with " and has no end')
             self._words.append(match[0])
-            position = match.end()
-            self.spoken = row[:position]
+            self.spoken = row[: match.end()]
         self._next = 0
 
     @property
@@ -659,6 +637,14 @@ class _Words:
             raise self.error("a span with its sign, such as +24h or -1h")
         self._next += 1
         return span if sign == "+" else -span
+
+    def moment(self) -> datetime:
+        return BEGINNING + self.span(A_TIME)
+
+    def held(self, expected: str) -> tuple[HoldKind, str]:
+        """Take what a hold covers: `everything`, or a kind and a name."""
+        kind = self.one_of(HoldKind, expected)
+        return kind, "" if kind is HoldKind.EVERYTHING else self.name(f"the name of the {kind}")
 
     def number(self, expected: str) -> int:
         if not NUMBER.fullmatch(self._word):
