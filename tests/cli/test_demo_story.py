@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from forewarn.cli import demo
-from forewarn.maintenance import fleet
-from forewarn.maintenance.model import StartCause
+from forewarn.maintenance import fleet, model
 from forewarn.server.operator import schemas
 from forewarn.vocabulary import ApproverKind, EventSource, EventStatus, EventType, TargetKind
 
@@ -63,7 +62,7 @@ def operation(**changes: object) -> schemas.OperationView:
 
 
 def approved(at: datetime) -> tuple[schemas.EventView, ...]:
-    approval = schemas.Approval(kind=ApproverKind.GUEST, by="web-0", address="", at=at)
+    approval = model.Approval(kind=ApproverKind.GUEST, by="web-0", address="", at=at)
     (event,) = operation().events
     return (msgspec.structs.replace(event, approval=approval),)
 
@@ -117,25 +116,6 @@ def test_an_end_that_the_story_does_not_have_is_found() -> None:
     assert not demo.judge([canceled])
     assert demo.judge([msgspec.structs.replace(canceled, event_type=EventType.FREEZE)])
     assert demo.judge([completed(T0 + NOTICE, status=EventStatus.FAILED)])
-
-
-def test_what_happens_to_an_operation_is_told() -> None:
-    announced = demo.facts(operation())
-    assert len(announced) == 1
-    begun = demo.facts(started(T0, events=approved(T0), start_cause=StartCause.APPROVED))
-    assert begun[:1] == announced
-    assert begun[1].endswith("approved by web-0")
-    late = demo.facts(started(T0 + NOTICE, start_cause=StartCause.NOTICE_OVER))
-    assert late[:1] == announced
-    assert len(late) == 2
-    assert late[1] != begun[2]
-    (queued,) = demo.facts(operation(status=EventStatus.QUEUED, waits_for="7.1"))
-    assert queued != announced[0]
-    assert "7.1" in queued
-    back = started(T0, status=EventStatus.RETURNING)
-    assert len(demo.facts(back)) == 3
-    done = started(T0, status=EventStatus.COMPLETED, took_seconds=180.0)
-    assert len(demo.facts(done)) == 3
 
 
 def test_every_machine_of_the_fleet_has_a_guest() -> None:

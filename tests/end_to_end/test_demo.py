@@ -94,8 +94,8 @@ def test_a_long_path_of_temporary_files_is_no_obstacle(folder: Path) -> None:
     deep = folder / ("deep" * 30)
     deep.mkdir()
     with playing(deep) as demo:
-        demo.read_until(lambda text: "is announced" in text)
-        assert "is announced" in demo.text, demo.text
+        demo.read_until(lambda text: "Scheduled" in text)
+        assert "Scheduled" in demo.text, demo.text
         demo.interrupt(signal.SIGINT)
         assert demo.leftovers() == []
 
@@ -121,7 +121,7 @@ def test_on_a_terminal_a_guest_that_is_stopped_by_hand_lets_its_event_wait(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
 def test_a_demo_that_is_interrupted_leaves_nothing_behind(number: int, folder: Path) -> None:
     with playing(folder) as demo:
-        demo.read_until(lambda text: "is announced" in text)
+        demo.read_until(lambda text: "Scheduled" in text)
         assert demo.leftovers() != []
         demo.interrupt(number)
         assert demo.status == ExitStatus.INTERRUPTED, demo.text
@@ -130,7 +130,7 @@ def test_a_demo_that_is_interrupted_leaves_nothing_behind(number: int, folder: P
 
 def test_a_demo_whose_service_dies_says_so(folder: Path) -> None:
     with playing(folder) as demo:
-        demo.read_until(lambda text: "is announced" in text)
+        demo.read_until(lambda text: "Scheduled" in text)
         ours = Path(f"/proc/{demo.process.pid}/task/{demo.process.pid}/children").read_text()
         (service,) = (
             int(child)

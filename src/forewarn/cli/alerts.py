@@ -1,7 +1,6 @@
 """`forewarn alerts`, `acknowledge`, `resolve` and `clock trust`: what needs an operator."""
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,14 +13,6 @@ if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
 clock = typer.Typer(help="Confirm that the service's clock is right.", no_args_is_help=True)
-
-
-class Resolution(StrEnum):
-    """The result of an operation whose outcome is unknown."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    REPEAT = "repeat"
 
 
 @asks
@@ -57,7 +48,10 @@ def acknowledge(
 @asks
 def resolve(
     reference: Annotated[str, argument("REF", "An operation (12.1).")],
-    verdict: Annotated[Resolution, argument("RESULT", "succeeded, failed or repeat.")],
+    verdict: Annotated[
+        Literal["succeeded", "failed", "repeat"],
+        argument("RESULT", "succeeded, failed or repeat."),
+    ],
     *,
     service: OperatorClient,
 ) -> None:

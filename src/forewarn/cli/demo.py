@@ -6,6 +6,7 @@ operators' API, as anybody can.
 
 import contextlib
 import json
+import math
 import shutil
 import signal
 import socket
@@ -33,9 +34,8 @@ from forewarn.clock import SystemClock
 from forewarn.vocabulary import EventStatus, EventType
 
 if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
     from rich.live import Live
-    from rich.table import Table
-    from rich.text import Text
 
     from forewarn.server.operator import schemas
 
@@ -99,27 +99,25 @@ class Guest(NamedTuple):
     machine: str
     domain: str
     """Its scope and update domain."""
-    role: str
-    """See `demo_guest`."""
     shown: str
-    """The role in words."""
-    drain_seconds: float = 0.0
-    """Real seconds."""
+    """What the program does."""
+    approves_after: float = 0.3
+    """In real seconds; `inf` is never. By default so soon that the notice can just be seen."""
     version: str = NEWEST
 
 
 GUESTS: Final = (
-    Guest("web-0", "web/0", "approves", "approves at once"),
-    Guest("web-3", "web/0", "approves", "follows web-0"),
-    Guest("web-1", "web/1", "drains", "drains, approves", 3.0),
-    Guest("web-4", "web/1", "drains", "follows web-1", 3.0),
-    Guest("web-2", "web/2", "watches", "never approves"),
-    Guest("web-5", "web/2", "watches", "never approves"),
-    Guest("batch_0", "batch/0", "drains", "saves, approves", 1.5),
-    Guest("batch_1", "batch/1", "drains", "saves, approves", 1.5),
-    Guest("FrontEnd_IN_0", "shop/0", "approves", f"speaks {PREVIEW}", 0.0, PREVIEW),
-    Guest("FrontEnd_IN_1", "shop/1", "approves", f"speaks {PREVIEW}", 0.0, PREVIEW),
-    Guest("bastion", "bastion/0", "drains", "drains for long", 60.0),
+    Guest("web-0", "web/0", "approves at once"),
+    Guest("web-3", "web/0", "follows web-0"),
+    Guest("web-1", "web/1", "drains, approves", 3.0),
+    Guest("web-4", "web/1", "follows web-1", 3.0),
+    Guest("web-2", "web/2", "never approves", math.inf),
+    Guest("web-5", "web/2", "never approves", math.inf),
+    Guest("batch_0", "batch/0", "saves, approves", 1.5),
+    Guest("batch_1", "batch/1", "saves, approves", 1.5),
+    Guest("FrontEnd_IN_0", "shop/0", f"speaks {PREVIEW}", version=PREVIEW),
+    Guest("FrontEnd_IN_1", "shop/1", f"speaks {PREVIEW}", version=PREVIEW),
+    Guest("bastion", "bastion/0", "drains for long", 60.0),
 )
 """In the order of the table."""
 
@@ -183,37 +181,27 @@ class Row:
     end: str = ""
     """`deleted` or `stopped` once the guest has ended."""
 
-    def cells(self, operation: "schemas.OperationView | None") -> "tuple[str | Text, ...]":
+    def cells(self, operation: "schemas.OperationView | None") -> "list[RenderableType]":
         """Return the cells of its row, in the order of COLUMNS."""
+        from rich.progress_bar import ProgressBar
         from rich.text import Text
 
-        name, domain, _, role, *_ = self.guest
+        name, domain, shown, *_ = self.guest
         machine = Text(name, "strike" if self.end == "deleted" else "")
         pid = Text(self.end or str(self.process.pid), "bold red" * (self.end == "stopped"))
+        cells: list[RenderableType] = [machine, domain, shown, pid]
         if operation is None:
-            return machine, domain, role, pid, "", "", "", "", "", self.says
-        status, bar, left = str(operation.status), "", ""
+            return [*cells, "", "", "", "", "", self.says]
+        status = str(operation.status)
+        notice: list[RenderableType] = ["", ""]
         if operation.status is EventStatus.SCHEDULED:
-            remains = operation.notice_left_seconds or 0
-            full = round(BAR * remains / (operations.notice_seconds(operation) or 1))
-            bar = "━" * min(BAR, full) + "╌" * (BAR - min(BAR, full))
-            left = times.shown_span(remains)
             status = "waits" if operation.waits_for else status
-        styled = Text(status, output.STYLES.get(status, ""))
+            left = operation.notice_left_seconds or 0
+            bar = ProgressBar(operations.notice_seconds(operation), left, BAR)
+            notice = [bar, times.shown_span(left)]
         approvals = [e.approval for e in operation.events if name in e.machines]
-        approver = ", ".join(operations.approver(one) for one in approvals if one)
-        return (
-            machine,
-            domain,
-            role,
-            pid,
-            operation.event_type,
-            styled,
-            bar,
-            left,
-            approver,
-            self.says,
-        )
+        cells += [operation.event_type, Text(status, output.STYLES.get(status, "")), *notice]
+        return [*cells, ", ".join(map(operations.approver, approvals)), self.says]
 
 
 class Demo:
@@ -233,7 +221,6 @@ class Demo:
         self._rows: list[Row] = []
         self._told: deque[str] = deque([""] * TOLD_LINES, maxlen=TOLD_LINES)
         self._live: Live | None = None
-        self._news: set[tuple[str, str]] = set()
         self._operator = OperatorClient(address=str(self._socket))
         self._now = self._clock.now()
         self._operations: dict[str, schemas.OperationView] = {}
@@ -294,32 +281,18 @@ class Demo:
 
     def _play(self) -> None:
         """Play it all, from the first request to the last end."""
-        reboot = self._schedule(
-            "Reboot of the availability set 'web': one request, domain after domain",
-            event_type="Reboot",
-            scope="web",
-        )
+        what = "Reboot of the availability set 'web': one request, domain after domain"
+        reboot = self._schedule(what, event_type="Reboot", scope="web")
         # Nobody approves the last domain: its notice has room for the rest. The freeze is queued
         # behind it, for it concerns another domain of the set.
         self._until(lambda: f"{reboot}.3" in self._operations, "the last domain")
-        self._schedule(
-            "Freeze of the host h1: one request, machines of three scopes",
-            event_type="Freeze",
-            host="h1",
-            duration_seconds=5,
-        )
-        self._schedule(
-            "Preemption of the low-priority machine batch_1",
-            event_type="Preempt",
-            machines=["batch_1"],
-            not_before=(self._now + PREEMPT_AHEAD).isoformat(),
-        )
-        redeploy = self._schedule(
-            "Redeploy of bastion, to be cancelled",
-            event_type="Redeploy",
-            machines=["bastion"],
-            source="User",
-        )
+        what = "Freeze of the host h1: one request, machines of three scopes"
+        self._schedule(what, event_type="Freeze", host="h1", duration_seconds=5)
+        what = "Preemption of the low-priority machine batch_1"
+        at = (self._now + PREEMPT_AHEAD).isoformat()
+        self._schedule(what, event_type="Preempt", machines=["batch_1"], not_before=at)
+        what = "Redeploy of bastion, to be cancelled"
+        redeploy = self._schedule(what, event_type="Redeploy", machines=["bastion"], source="User")
         self._pause(5)
         reason = "the new host is not ready"
         self._operator.post("/v1/cancellations", reference=str(redeploy), reason=reason, by="demo")
@@ -333,7 +306,7 @@ class Demo:
     def _schedule(self, what: str, **request: object) -> int:
         self._pause(1)
         self._tell(f"> {what}")
-        answer = self._operator.post("/v1/maintenance", **{"by": "demo", **request}).tree()
+        answer = self._operator.post("/v1/maintenance", by="demo", **request).tree()
         return int(answer["maintenance"]["number"])
 
     def _until(self, true: Callable[[], bool], what: str) -> None:
@@ -361,16 +334,15 @@ class Demo:
             self._check("an answer")
             raise
         for operation in reversed(page.operations):
+            known = self._operations.get(operation.id)
             self._operations[operation.id] = operation
-            for line in facts(operation):
-                if (operation.id, line) not in self._news:
-                    self._news.add((operation.id, line))
-                    self._tell(line)
+            if known is None or operations.state(known) != operations.state(operation):
+                self._tell(operations.state(operation))
         for row in self._rows:
             if not row.end:
                 self._look_at(row)
         if self._live is not None:
-            self._live.update(self._table(self._live.console.width), refresh=True)
+            self._live.update(self._picture(self._live.console.width), refresh=True)
 
     def _look_at(self, row: Row) -> None:
         name = row.guest.machine
@@ -396,9 +368,9 @@ class Demo:
         script = str(Path(__file__).with_name("demo_guest.py"))
         for guest in GUESTS:
             command = [
-                *(sys.executable, "-I", script, "--role", guest.role),
-                *("--url", f"http://127.0.0.1:{self._port}/vm/{guest.machine}"),
-                *("--api-version", guest.version, "--drain", str(guest.drain_seconds)),
+                *(sys.executable, "-I", script),
+                f"http://127.0.0.1:{self._port}/vm/{guest.machine}/metadata",
+                *(guest.version, str(guest.approves_after)),
             ]
             log = self._folder / f"{guest.machine}.log"
             self._rows.append(Row(guest, self._run(command, log), log.open(encoding="utf-8")))
@@ -446,8 +418,9 @@ class Demo:
         ]
         return shown[-1] if shown and not row.end else None
 
-    def _table(self, width: int) -> "Table":
+    def _picture(self, width: int) -> "Group":
         from rich.box import SIMPLE_HEAD
+        from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
@@ -460,18 +433,13 @@ class Demo:
             table.add_row(*(cells[n] for n in shown), style="dim" if row.end == "deleted" else "")
         told = Text("\n".join(self._told), no_wrap=True, overflow="ellipsis")
         told.highlight_regex(r"(?m)^\S+ >.*$", "bold")
-        whole = Table.grid()
-        for part in (
-            Text.assemble(
-                ("Forewarn", "bold"),
-                f"   {times.shown(self._now)}   ",
-                (f"15 minutes last {15 * 60 // SCALE} seconds here", "dim"),
-            ),
-            *("", table, "", told),
-            Text("Stop a guest (kill its pid): its event then waits for NotBefore.", "dim"),
-        ):
-            whole.add_row(part)
-        return whole
+        title = Text.assemble(
+            ("Forewarn", "bold"),
+            f"   {times.shown(self._now)}   ",
+            (f"15 minutes last {15 * 60 // SCALE} seconds here", "dim"),
+        )
+        hint = Text("Stop a guest (kill its pid): its event then waits for NotBefore.", "dim")
+        return Group(title, "", table, "", told, hint)
 
 
 def settings(folder: Path, port: int) -> str:
@@ -484,33 +452,6 @@ connector.simulated = {{ freeze_seconds = 120, reboot_seconds = 180, preempt_sec
 clock.scale = {SCALE}
 log.format = "console"
 """
-
-
-def facts(operation: "schemas.OperationView") -> list[str]:
-    """Return what has happened to an operation, a line each."""
-    names = ", ".join(name for event in operation.events for name in event.machines)
-    if operation.status is EventStatus.QUEUED:
-        behind = f"behind {operation.waits_for}, which takes another update domain"
-        return [f"{operation.event_type} of {names} is queued {behind}"]
-    at, notice = times.hour(operation.not_before), operations.notice_seconds(operation)
-    found = [
-        f"is announced: starts by {at} (notice {times.shown_span(notice)}), sooner if approved",
-        *(f"is approved by {e.approval.by}" for e in operation.events if e.approval),
-    ]
-    if operation.waits_for:
-        found.append(f"waits: another update domain is down ({operation.waits_for})")
-    if operation.started_at:
-        approved = operation.start_cause == "approved"
-        why = "all approved" if approved else "nobody approved, the notice is over"
-        found.append(f"starts: {why}")
-    ends = {
-        EventStatus.RETURNING: "is carried out: its machines have to ask again",
-        EventStatus.COMPLETED: f"is completed after {times.shown_span(operation.took_seconds)}",
-        EventStatus.CANCELED: f"is cancelled ({operation.outcome})",
-        EventStatus.FAILED: f"has failed: {operation.outcome}",
-    }
-    found += [ends[operation.status]] if operation.status in ends else []
-    return [f"{operation.event_type} of {names} {line}" for line in found]
 
 
 VERDICTS: Final = (

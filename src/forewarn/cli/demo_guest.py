@@ -3,16 +3,13 @@
 It imports nothing of Forewarn, and asks the metadata endpoint as any program in a virtual machine
 can. It prints a line for each thing that it does, and ends with its stdin, so that no guest
 outlives the demo. By custom the first resource of an event leads, and the other machines leave the
-approval to it. The role says how a leader answers:
-
-    approves    at once
-    drains      when its connections are drained
-    watches     never: it only reads, and the notice runs out
+approval to it. The arguments are the endpoint, the version of the protocol, and the seconds that
+the program needs before it approves: `inf` never approves, and lets the notice run out.
 """
 
-import argparse
 import http.client
 import json
+import math
 import select
 import sys
 import urllib.request
@@ -26,7 +23,6 @@ ANSWER_SECONDS = 5.0
 
 NAME_PATH = "/instance/compute/name?api-version=2017-08-01&format=text"
 PREVIEW = "2017-03-01"
-NEVER = -1
 
 DURING = {
     "Freeze": "paused",
@@ -42,19 +38,21 @@ opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class GuestProgram:
     """The program in one machine."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self._given = given
+    def __init__(self, endpoint: str, version: str, seconds: str) -> None:
+        self._endpoint = endpoint
+        self._version = version
+        self._seconds = float(seconds)
         self._name = ""
         self._events: dict[str, dict[str, Any]] = {}
         """The events of this machine by their ids."""
-        self._polls_left: dict[str, int] = {}
+        self._polls_left: dict[str, float] = {}
         """Until an event is approved, by its id."""
         self.deleted = False
         """Whether the machine goes away: then nobody answers its program any more."""
 
     def step(self) -> None:
         """Read the events, and do what follows."""
-        path = f"/scheduledevents?api-version={self._given.api_version}"
+        path = f"/scheduledevents?api-version={self._version}"
         self._name = self._name or self._ask(NAME_PATH).decode()
         listed = json.loads(self._ask(path))["Events"]
         before, self._events = (
@@ -77,25 +75,24 @@ class GuestProgram:
             over = "was deleted" if self.deleted else "back in service"
             say("carries on" if event["EventStatus"] == "Scheduled" else over)
 
-    def _prepare(self, event: dict[str, Any]) -> int:
+    def _prepare(self, event: dict[str, Any]) -> float:
         """Return the number of polls after which it approves."""
         leader = event["Resources"][0]
-        if self._given.role == "watches":
+        if self._seconds == math.inf:
             say("does nothing")
-            return NEVER
-        if leader != self._name:
+        elif leader != self._name:
             say(f"leaves it to {leader}")
-            return NEVER
-        if self._given.role == "drains":
-            say("saves its work ..." if event["EventType"] == "Preempt" else "drains ...")
-        return int(self._given.drain / POLL_SECONDS)
+        else:
+            if self._seconds > POLL_SECONDS:
+                say("saves its work ..." if event["EventType"] == "Preempt" else "drains ...")
+            return self._seconds // POLL_SECONDS
+        return math.inf
 
     def _ask(self, path: str, body: str | None = None) -> bytes:
         # The published clients of the preview post without the header; so does this one.
-        headers = {} if body and self._given.api_version == PREVIEW else {"Metadata": "true"}
+        headers = {} if body and self._version == PREVIEW else {"Metadata": "true"}
         data = None if body is None else body.encode()
-        url = f"{self._given.url}/metadata{path}"
-        request = urllib.request.Request(url, data, headers)  # noqa: S310 - our URL
+        request = urllib.request.Request(self._endpoint + path, data, headers)  # noqa: S310 - our URL
         with opener.open(request, timeout=ANSWER_SECONDS) as answer:
             content: bytes = answer.read()
         return content
@@ -108,12 +105,7 @@ def say(what: str) -> None:
 
 def main() -> None:
     """Ask and act until stdin ends."""
-    parser = argparse.ArgumentParser(description="A guest of Forewarn's demo.")
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--role", required=True, choices=["approves", "drains", "watches"])
-    parser.add_argument("--api-version", required=True)
-    parser.add_argument("--drain", type=float, default=0.0)
-    guest = GuestProgram(parser.parse_args())
+    guest = GuestProgram(*sys.argv[1:])
     trouble = ""
     while not select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
         try:

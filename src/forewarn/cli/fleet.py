@@ -6,7 +6,7 @@ import typer
 
 from forewarn.cli import fleet_file, output, times
 from forewarn.cli.exits import ExitStatus, Failed
-from forewarn.cli.operator import Answer, OperatorClient, asks, asks_for_pages, more, segment
+from forewarn.cli.operator import Answer, OperatorClient, asks, asks_for_pages, segment
 from forewarn.cli.options import argument, flag, option
 
 if TYPE_CHECKING:
@@ -174,7 +174,6 @@ def _draw_machines(page: "schemas.MachinePage") -> None:
         },
         empty="There are no machines: 'forewarn fleet apply FILE' adds them.",
     )
-    more(page.next)
 
 
 def _draw_scopes(page: "schemas.ScopePage") -> None:
@@ -191,7 +190,6 @@ def _draw_scopes(page: "schemas.ScopePage") -> None:
         },
         empty="There are no scopes: 'forewarn fleet apply FILE' adds them.",
     )
-    more(page.next)
 
 
 def _draw_lost(page: "schemas.TombstonePage") -> None:
@@ -205,7 +203,6 @@ def _draw_lost(page: "schemas.TombstonePage") -> None:
         },
         empty="No machine was preempted or terminated.",
     )
-    more(page.next)
 
 
 def _draw_machine(machine: "schemas.MachineDetail") -> None:

@@ -234,27 +234,16 @@ def _known(service: OperatorClient, uuids: set[str]) -> "KnownFleet":
 
     scopes = {
         key_of(each["name"]): msgspec.convert(each, type=Scope)
-        for each in _all(service, "/v1/fleet/scopes", "scopes")
+        for each in service.entries("/v1/fleet/scopes", "scopes", limit=MAX_PAGE)
     }
     machines = {}
-    for listed in _all(service, "/v1/fleet/machines", "machines"):
+    for listed in service.entries("/v1/fleet/machines", "machines", limit=MAX_PAGE):
         if listed["vm_id"] in uuids:
             one = service.get(f"/v1/fleet/machines/{segment(listed['name'])}").tree()
             entry = {name: one[name] for name in NamedMachine.__struct_fields__ if name in one}
             known = {"scope": one["scope"], "kind": one["kind"], "entry": one["profile"] | entry}
             machines[one["vm_id"]] = msgspec.convert(known, type=domains.KnownMachine)
     return domains.KnownFleet(machines=machines, scopes=scopes)
-
-
-def _all(service: OperatorClient, path: str, key: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    cursor = ""
-    while True:
-        page = service.get(path, limit=MAX_PAGE, cursor=cursor).tree()
-        found += page[key]
-        cursor = page["next"]
-        if not cursor:
-            return found
 
 
 def _write(imported: "Imported", out: str, hosts: Mapping[str, object]) -> None:

@@ -1,7 +1,6 @@
 """`forewarn hold` and `release`: block maintenance from starting, and let it start again."""
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,25 +12,6 @@ if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
 
-class ReleaseTarget(StrEnum):
-    """What `release` takes."""
-
-    EVERYTHING = "everything"
-    SCOPE = "scope"
-    HOST = "host"
-    MACHINE = "machine"
-
-
-class HoldTarget(StrEnum):
-    """What `hold` takes: the same, or `list`."""
-
-    EVERYTHING = "everything"
-    SCOPE = "scope"
-    HOST = "host"
-    MACHINE = "machine"
-    LIST = "list"
-
-
 NameArgument = Annotated[
     str, argument("[NAME]", "The name of the scope, host or machine; leave out for everything.")
 ]
@@ -39,7 +19,10 @@ NameArgument = Annotated[
 
 @asks
 def hold(
-    what: Annotated[HoldTarget, argument("WHAT", "What to hold, or `list` to show the holds.")],
+    what: Annotated[
+        Literal["everything", "scope", "host", "machine", "list"],
+        argument("WHAT", "What to hold, or `list` to show the holds."),
+    ],
     name: NameArgument = "",
     *,
     reason: ReasonOption = "",
@@ -49,7 +32,7 @@ def hold(
 
     What has started goes on. 'hold list' lists the holds.
     """
-    if what is HoldTarget.LIST:
+    if what == "list":
         if name or reason:
             raise typer.BadParameter("'hold list' takes no name and no --reason")
         service.get("/v1/holds").show(_draw)
@@ -63,7 +46,9 @@ def hold(
 
 @asks
 def release(
-    what: Annotated[ReleaseTarget, argument("WHAT", "What to release.")],
+    what: Annotated[
+        Literal["everything", "scope", "host", "machine"], argument("WHAT", "What to release.")
+    ],
     name: NameArgument = "",
     *,
     service: OperatorClient,

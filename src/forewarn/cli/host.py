@@ -1,9 +1,8 @@
 """`forewarn host`: drain hosts, and say how a drain goes on."""
 
 import threading
-from collections.abc import Iterator
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import typer
 
@@ -18,34 +17,35 @@ if TYPE_CHECKING:
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks of `watch`."""
 
-WAYS_OUT: Final = {
-    "retry": "try again what it is stuck at",
-    "skip": "go on without a machine, which you look after",
-    "stop": "shut a machine down while the host reboots",
-    "return": "open the host and bring its machines home",
-    "undrain": "open the host and leave its machines where they are",
+
+class Order(NamedTuple):
+    """What an operator can do about a drain."""
+
+    text: str
+    """The help of its command; the first sentence says it where a drain is stuck."""
+    of_machine: bool = False
+    """Whether it names a machine."""
+
+
+ORDERS: Final = {
+    "undrain": Order(
+        "Open the host; its machines stay where they are.\n\n"
+        "What has not started is cancelled, and hosts that wait for this one are not drained."
+    ),
+    "return": Order("Open the host and bring its machines home."),
+    "retry": Order("Try again what the drain is stuck at."),
+    "skip": Order(
+        "Go on without a machine that did not move.\n\n"
+        "The host is not empty, and not rebooted, while the machine runs there.",
+        of_machine=True,
+    ),
+    "stop": Order("Shut a machine down while the host reboots.", of_machine=True),
 }
-"""What an operator can do about a drain that is stuck."""
 
 app = typer.Typer(help="Drain, reboot and reopen hosts.", no_args_is_help=True)
 
 HostArgument = Annotated[str, argument("HOST", "The host.")]
 MachineArgument = Annotated[str, argument("MACHINE", "The machine.")]
-
-
-class YesOrNo(StrEnum):
-    """Whether machines come home."""
-
-    YES = "yes"
-    NO = "no"
-
-
-class StayChoice(StrEnum):
-    """What becomes of machines that cannot be moved while they run."""
-
-    REFUSE = "refuse"
-    STOP = "stop"
-    REDEPLOY = "redeploy"
 
 
 @app.command("list")
@@ -69,17 +69,18 @@ def drain(
     *,
     reboot: Annotated[bool, flag("--reboot", "Reboot each host once it is empty.")] = False,
     bring_home: Annotated[
-        YesOrNo, option("--return", "yes|no", "Whether machines come home after the reboot.")
-    ] = YesOrNo.YES,
+        Literal["yes", "no"],
+        option("--return", "yes|no", "Whether machines come home after the reboot."),
+    ] = "yes",
     stay: Annotated[
-        StayChoice,
+        Literal["refuse", "stop", "redeploy"],
         option(
             "--stay",
             "refuse|stop|redeploy",
             "Machines that cannot be moved while they run: refuse the drain, shut them down "
             "while the host reboots, or redeploy them.",
         ),
-    ] = StayChoice.REFUSE,
+    ] = "refuse",
     without_notice: Annotated[
         bool, flag("--without-notice", "Move machines of scopes that are off, too.")
     ] = False,
@@ -95,7 +96,7 @@ def drain(
         "/v1/hosts/drain" + ("?dry_run=true" if dry_run else ""),
         hosts=hosts,
         reboot=reboot,
-        bring_home=bring_home is YesOrNo.YES,
+        bring_home=bring_home == "yes",
         stay=stay,
         without_notice=without_notice,
     )
@@ -104,45 +105,20 @@ def drain(
         _watch(service, hosts)
 
 
-@app.command()
-@asks
-def undrain(host: HostArgument, *, service: OperatorClient) -> None:
-    """Open a host; machines stay where they are.
+def _command(order: str) -> Callable[..., None]:
+    def of_host(host: HostArgument, *, service: OperatorClient) -> None:
+        _order(service, host, order)
 
-    What has not started is cancelled, and hosts that wait for this one are not drained.
-    """
-    _order(service, host, "undrain")
+    def of_machine(
+        host: HostArgument, machine: MachineArgument, *, service: OperatorClient
+    ) -> None:
+        _order(service, host, order, machine)
 
-
-@app.command("return")
-@asks
-def return_(host: HostArgument, *, service: OperatorClient) -> None:
-    """Open a host and bring its machines home."""
-    _order(service, host, "return")
+    return asks(of_machine if ORDERS[order].of_machine else of_host)
 
 
-@app.command()
-@asks
-def retry(host: HostArgument, *, service: OperatorClient) -> None:
-    """Try again what a drain is stuck at."""
-    _order(service, host, "retry")
-
-
-@app.command()
-@asks
-def skip(host: HostArgument, machine: MachineArgument, *, service: OperatorClient) -> None:
-    """Go on without a machine that did not move.
-
-    The host is not empty, and not rebooted, while the machine runs there.
-    """
-    _order(service, host, "skip", machine)
-
-
-@app.command()
-@asks
-def stop(host: HostArgument, machine: MachineArgument, *, service: OperatorClient) -> None:
-    """Shut a machine down while the host reboots."""
-    _order(service, host, "stop", machine)
+for _name, _each in ORDERS.items():
+    app.command(_name, help=_each.text)(_command(_name))
 
 
 @app.command()
@@ -288,9 +264,9 @@ def _draw_host(detail: "schemas.HostDetail") -> None:
         )
     if host.stuck_in:
         output.say("")
-        for order, text in WAYS_OUT.items():
-            machine = " MACHINE" if order in {"skip", "stop"} else ""
-            output.say(f"forewarn host {order} {host.name}{machine}: {text}")
+        for order, (text, of_machine) in ORDERS.items():
+            machine = " MACHINE" if of_machine else ""
+            output.say(f"forewarn host {order} {host.name}{machine}: {text.splitlines()[0]}")
 
 
 def _move(move: "schemas.DrainMove | None") -> str:

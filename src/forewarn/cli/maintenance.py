@@ -1,12 +1,11 @@
 """`forewarn schedule` and `forewarn maintenance`: ask for maintenance; list, show and resume it."""
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from forewarn.cli import operations, output, times
-from forewarn.cli.operator import OperatorClient, asks, asks_for_pages, more
+from forewarn.cli.operator import OperatorClient, asks, asks_for_pages
 from forewarn.cli.options import argument, flag, option
 from forewarn.vocabulary import EventSource, EventStatus
 
@@ -14,16 +13,6 @@ if TYPE_CHECKING:
     from forewarn.server.operator import schemas
 
 app = typer.Typer(help="List, show and resume maintenances.", no_args_is_help=True)
-
-
-class ScheduleType(StrEnum):
-    """The event types, in lower case."""
-
-    REBOOT = "reboot"
-    REDEPLOY = "redeploy"
-    FREEZE = "freeze"
-    PREEMPT = "preempt"
-    TERMINATE = "terminate"
 
 
 NotBeforeOption = Annotated[
@@ -68,7 +57,10 @@ WithoutNoticeOption = Annotated[
 
 @asks
 def schedule(
-    kind: Annotated[ScheduleType, argument("TYPE", "What happens to the machines.")],
+    kind: Annotated[
+        Literal["reboot", "redeploy", "freeze", "preempt", "terminate"],
+        argument("TYPE", "What happens to the machines."),
+    ],
     targets: Annotated[list[str] | None, argument("TARGET", "Names of machines.")] = None,
     *,
     scope: Annotated[str, option("--scope", "NAME", "All machines of this scope.")] = "",
@@ -104,7 +96,7 @@ def schedule(
     """
     if sum(map(bool, (targets, scope, host))) != 1:
         raise typer.BadParameter("expected names of machines, or --scope, or --host")
-    if live_migration and kind is not ScheduleType.FREEZE:
+    if live_migration and kind != "freeze":
         raise typer.BadParameter("--live-migration is for a freeze only")
     at = None if not_before is None else times.moment(not_before)
     body: dict[str, object] = {
@@ -186,7 +178,6 @@ def _draw_list(page: "schemas.MaintenancePage") -> None:
         },
         empty="There is no maintenance yet: see 'forewarn schedule --help'.",
     )
-    more(page.next)
 
 
 def _draw(detail: "schemas.MaintenanceDetail") -> None:

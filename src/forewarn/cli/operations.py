@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 from forewarn.cli import output, times
-from forewarn.cli.operator import OperatorClient, asks_for_pages, more
+from forewarn.cli.operator import OperatorClient, asks_for_pages
 from forewarn.cli.options import option
 from forewarn.vocabulary import ApproverKind, EventStatus, EventType
 
@@ -69,7 +69,6 @@ def history(
 
 def _draw(page: "schemas.HistoryPage") -> None:
     happened(page.operations, empty="The history has no such operation.")
-    more(page.next)
 
 
 def approver(approval: "model.Approval | None") -> str:
@@ -174,15 +173,20 @@ def happened(operations: Iterable["schemas.OperationView"], empty: str) -> None:
 def states(found: "schemas.OperationList") -> None:
     """Print each operation in a line, as it is after a request."""
     for operation in found.operations:
-        line = f"{operation.id} {operation.event_type} of {machines(operation)}: "
-        line += standing(operation)
-        if operation.status is EventStatus.SCHEDULED:
-            line += f", not before {times.shown(operation.not_before)}"
-        if any(event.approval for event in operation.events):
-            line += f", approved by {_approvers(operation)}"
-        if operation.acknowledged_by:
-            line += f", acknowledged by {operation.acknowledged_by}"
-        output.say(line)
+        output.say(state(operation))
+
+
+def state(operation: "schemas.OperationView") -> str:
+    """Return how an operation is, in one line."""
+    line = f"{operation.id} {operation.event_type} of {machines(operation)}: "
+    line += standing(operation)
+    if operation.status is EventStatus.SCHEDULED:
+        line += f", not before {times.shown(operation.not_before)}"
+    if any(event.approval for event in operation.events):
+        line += f", approved by {_approvers(operation)}"
+    if operation.acknowledged_by:
+        line += f", acknowledged by {operation.acknowledged_by}"
+    return line
 
 
 def notice_seconds(operation: "schemas.OperationView") -> int:

@@ -74,7 +74,10 @@ class Answer:
         from forewarn.server.operator import schemas
 
         shape, *_ = typing.get_type_hints(draw, localns={"schemas": schemas}).values()
-        draw(self.read(shape))
+        found = self.read(shape)
+        draw(found)
+        if cursor := getattr(found, "next", ""):
+            output.note(f"There is more: add --cursor {cursor}, or --all.")
 
 
 class OperatorClient:
@@ -113,15 +116,20 @@ class OperatorClient:
     def pages(self, path: str, key: str, **query: object) -> Answer:
         """Return a page of the list at a path, or all as one; `key` names its entries."""
         query |= self._page
-        answer = self.get(path, **query)
-        page = answer.tree()
-        if not self._whole or not page.get("next"):
-            return answer
-        entries = page[key]
-        while page.get("next"):
-            page = self.get(path, **{**query, "cursor": page["next"]}).tree()
-            entries.extend(page[key])
-        return Answer(json.dumps({key: entries, "next": ""}).encode(), as_json=self.as_json)
+        if not self._whole:
+            return self.get(path, **query)
+        found = {key: self.entries(path, key, **query), "next": ""}
+        return Answer(json.dumps(found).encode(), as_json=self.as_json)
+
+    def entries(self, path: str, key: str, **query: object) -> list[dict[str, Any]]:
+        """Return the entries of all pages of the list at a path."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self.get(path, **query).tree()
+            found += page[key]
+            if not page["next"]:
+                return found
+            query["cursor"] = page["next"]
 
     def moment(self, given: datetime | timedelta) -> str:
         """Return a time in UTC as the API takes it; a span counts from now, by the service."""
@@ -262,12 +270,6 @@ def who() -> str:
 def segment(name: str) -> str:
     """Return a name as one segment of a path."""
     return urllib.parse.quote(name, safe="")
-
-
-def more(cursor: str) -> None:
-    """Say how to get the next page, if there is one."""
-    if cursor:
-        output.note(f"There is more: add --cursor {cursor}, or --all.")
 
 
 def asks(command: Callable[..., None]) -> Callable[..., None]:
