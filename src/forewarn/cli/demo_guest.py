@@ -92,7 +92,8 @@ class GuestProgram:
         # The published clients of the preview post without the header; so does this one.
         headers = {} if body and self._version == PREVIEW else {"Metadata": "true"}
         data = None if body is None else body.encode()
-        request = urllib.request.Request(self._endpoint + path, data, headers)  # noqa: S310 - our URL
+        url = self._endpoint + path
+        request = urllib.request.Request(url, data, headers)  # noqa: S310 - our URL
         with opener.open(request, timeout=ANSWER_SECONDS) as answer:
             content: bytes = answer.read()
         return content

@@ -18,7 +18,7 @@ LOOK_EVERY: Final = 1.0
 """Seconds between two looks of `watch`."""
 
 
-class Order(NamedTuple):
+class DrainOrder(NamedTuple):
     """What an operator can do about a drain."""
 
     text: str
@@ -28,18 +28,18 @@ class Order(NamedTuple):
 
 
 ORDERS: Final = {
-    "undrain": Order(
+    "undrain": DrainOrder(
         "Open the host; its machines stay where they are.\n\n"
         "What has not started is cancelled, and hosts that wait for this one are not drained."
     ),
-    "return": Order("Open the host and bring its machines home."),
-    "retry": Order("Try again what the drain is stuck at."),
-    "skip": Order(
+    "return": DrainOrder("Open the host and bring its machines home."),
+    "retry": DrainOrder("Try again what the drain is stuck at."),
+    "skip": DrainOrder(
         "Go on without a machine that did not move.\n\n"
         "The host is not empty, and not rebooted, while the machine runs there.",
         of_machine=True,
     ),
-    "stop": Order("Shut a machine down while the host reboots.", of_machine=True),
+    "stop": DrainOrder("Shut a machine down while the host reboots.", of_machine=True),
 }
 
 app = typer.Typer(help="Drain, reboot and reopen hosts.", no_args_is_help=True)
