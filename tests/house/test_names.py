@@ -8,7 +8,7 @@ from pathlib import Path
 from house import tree
 
 MAX_MODULES = 168
-MAX_LINES = 36_184
+MAX_LINES = 36_046
 """The aim is 150 modules of 28,000 lines: lower these as the package shrinks."""
 
 RETIRED = re.compile(
