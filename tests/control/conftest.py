@@ -15,8 +15,9 @@ from forewarn.control.writer import InlineWriter
 from forewarn.maintenance.model import Changes, Operation, Policy, Queueing
 from forewarn.maintenance.planner import Plan, Request
 from forewarn.store import memory
-from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
+from forewarn.store.port import Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import EventType
+from store.wrapped import Wrapped
 
 
 class House:
@@ -48,11 +49,11 @@ class House:
             return reading.scopes([scope])[scope].incarnation
 
 
-class Counting:
+class Counting(Wrapped):
     """A real store that counts commits and can be away."""
 
     def __init__(self, inner: Store | None = None) -> None:
-        self.inner: Store = inner or memory.MemoryStore()
+        super().__init__(inner or memory.MemoryStore())
         self.commits = 0
         self.away = False
         self.refused = 0
@@ -62,17 +63,9 @@ class Counting:
         if self.away:
             self.refused += 1
             raise StoreUnavailable("the disk is full")
-        with self.inner.write() as transaction:
+        with super().write() as transaction:
             yield transaction
         self.commits += 1
-
-    @contextmanager
-    def read(self) -> Iterator[Reading]:
-        with self.inner.read() as reading:
-            yield reading
-
-    def close(self) -> None:
-        self.inner.close()
 
     def names(self) -> set[str]:
         with self.read() as reading:

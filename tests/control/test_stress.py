@@ -51,6 +51,7 @@ from forewarn.server.operator.inventory import Inventory
 from forewarn.store import sqlite
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
+from store.wrapped import Wrapped
 
 SCALE = 300.0
 """Fifteen minutes' notice is three seconds, and a lease is a fifth of a second."""
@@ -93,11 +94,11 @@ class Chance:
             threading.Event().wait(self.random.random() * longest)
 
 
-class Stalling:
+class Stalling(Wrapped):
     """A real store that stalls at each step, and is away now and then."""
 
     def __init__(self, inner: Store, chance: Chance) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._chance = chance
         self._refusals = 0
         self.calm = False
@@ -112,18 +113,10 @@ class Stalling:
                 self._refusals -= 1
                 threading.Event().wait(0.02)
                 raise StoreUnavailable("the disk is full")
-        with self._inner.write() as transaction:
+        with super().write() as transaction:
             yield transaction
             if not self.calm:
                 self._chance.stall(0.1)
-
-    @contextmanager
-    def read(self) -> Iterator[Reading]:
-        with self._inner.read() as reading:
-            yield reading
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class Connector:

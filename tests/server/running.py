@@ -24,6 +24,7 @@ from forewarn.server.guest.counters import Figures
 from forewarn.server.service import Opened, Service
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import AgentStatus
+from store.wrapped import Wrapped
 
 WAIT_SECONDS = 30
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -291,27 +292,22 @@ def request_reboot(client: Client, **more: Any) -> Any:
     return answer.json
 
 
-class Flaky:
+class Flaky(Wrapped):
     """A real store that is away when it is told to be."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.away = False
+    away = False
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
         self._fail()
-        with self._store.write() as transaction:
+        with super().write() as transaction:
             yield transaction
 
     @contextmanager
     def read(self) -> Iterator[Reading]:
         self._fail()
-        with self._store.read() as reading:
+        with super().read() as reading:
             yield reading
-
-    def close(self) -> None:
-        self._store.close()
 
     def _fail(self) -> None:
         if self.away:

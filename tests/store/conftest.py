@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from forewarn.store.port import Store
-from store.engines import ENGINES, Engine
+from store.engines import ENGINES, SHARED_ENGINES, Engine
 
 pytest.register_assert_rewrite(
     "store.conformance",
     "store.conformance_any",
     "store.conformance_history",
+    "store.conformance_outbox",
     "store.conformance_together",
 )
 
@@ -31,5 +32,12 @@ def lasting_engine(request: pytest.FixtureRequest) -> Engine:
 @pytest.fixture
 def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
     opened = engine.open(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=SHARED_ENGINES, ids=str)
+def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    opened: Store = request.param.open(tmp_path)
     yield opened
     opened.close()

@@ -26,3 +26,7 @@ ENGINES = [
     Engine("sqlite-file", lambda folder: sqlite.open_store(folder / "store.db"), persists=True),
     Engine("memory", lambda _: memory.MemoryStore(), persists=False),
 ]
+SHARED_ENGINES = [
+    Engine("memory-shared", lambda _: memory.MemoryStore(shared=True), persists=False),
+]
+"""Stores that several processes, here threads, may have open."""

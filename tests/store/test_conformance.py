@@ -1,6 +1,12 @@
 """Every store of ours keeps every promise of the port."""
 
-from store import conformance, conformance_any, conformance_history, conformance_together
+from store import (
+    conformance,
+    conformance_any,
+    conformance_history,
+    conformance_outbox,
+    conformance_together,
+)
 
 
 class TestValues(conformance.Values):
@@ -21,3 +27,15 @@ class TestTogether(conformance_together.Together):
 
 class TestAny(conformance_any.Any):
     """See `conformance_any`."""
+
+
+class TestOutbox(conformance_outbox.Outbox):
+    """See `conformance_outbox`."""
+
+
+class TestMembers(conformance_outbox.Members):
+    """See `conformance_outbox`."""
+
+
+class TestText(conformance_outbox.Text):
+    """See `conformance_outbox`."""

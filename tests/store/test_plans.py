@@ -82,6 +82,9 @@ QUESTIONS: dict[str, Callable[[Reading], object]] = {
         HistoryQuery(statuses=(EventStatus.SCHEDULED,), limit=10)
     ),
     "setting": lambda r: r.setting("x"),
+    "position": lambda r: r.position(),
+    "changes after": lambda r: r.changes_after(5, 10),
+    "a change": lambda r: r.change(5),
 }
 
 

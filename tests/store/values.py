@@ -116,8 +116,9 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NUMBERS = st.integers(1, 2**63 - 2)
 MOMENTS = st.datetimes(timezones=st.just(UTC))
-SOME = st.text(max_size=8)
-NAMES = st.text(min_size=1, max_size=8)
+LETTERS = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+SOME = st.text(LETTERS, max_size=8)
+NAMES = st.text(LETTERS, min_size=1, max_size=8)
 
 
 Some = st.SearchStrategy[Any]

@@ -13,7 +13,7 @@ from types import NoneType
 from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
-from sqlalchemy import BigInteger, Boolean, Column, Select, Table, Text, select
+from sqlalchemy import BigInteger, Boolean, Column, LargeBinary, Select, Table, Text, select
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -116,6 +116,7 @@ _SIMPLE: dict[Any, ColumnType] = {
     str: Text,
     int: BigInteger,
     bool: Boolean,
+    bytes: LargeBinary,
     datetime: Instant,
 }
 

@@ -8,6 +8,8 @@ from end to end.
 
 import copy
 import heapq
+import itertools
+import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -25,7 +27,19 @@ from forewarn.maintenance.model import (
     Tombstone,
     key,
 )
-from forewarn.store.port import HistoryQuery, Page, Reading, Transaction, WriterTurn
+from forewarn.store.port import (
+    ChangeRecord,
+    HistoryQuery,
+    Membership,
+    Page,
+    Position,
+    Reading,
+    Replica,
+    StoreUnusable,
+    Transaction,
+    WriterTurn,
+    refuse_nul,
+)
 from forewarn.vocabulary import EventStatus
 
 K = TypeVar("K")
@@ -35,7 +49,8 @@ V = TypeVar("V")
 class MemoryStore:
     """`port.Store`, and its own one view and transaction: `port` has the docstrings."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool = False) -> None:
+        self._shared = shared
         self.all_scopes: dict[str, Scope] = {}
         self.all_machines: dict[str, Machine] = {}
         self.all_operations: dict[str, Operation] = {}
@@ -51,22 +66,44 @@ class MemoryStore:
         """The order of first saving, by operation."""
         self._last_sequence = 0
         self._by_event: dict[str, str] = {}
+        self.all_changes: dict[int, ChangeRecord] = {}
+        """The outbox, in order."""
+        self.all_replicas: dict[str, Replica] = {}
+        self._begun_at = Position()
+        """The last change before this transaction."""
         self._turn = WriterTurn("the store in memory")
+        self._members = _Members()
+
+    @property
+    def shared(self) -> bool:
+        return self._shared
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
         with self._turn.taken():
-            before = {name: copy.copy(v) for name, v in vars(self).items() if name != "_turn"}
+            self._begun_at = self.position()
+            kept = {n: v for n, v in vars(self).items() if n not in {"_turn", "_members"}}
+            before = {name: copy.copy(value) for name, value in kept.items()}
             try:
                 yield self
             except BaseException:
                 vars(self).update(before)
                 raise
+            if self.position() != self._begun_at:
+                self._members.tell()
 
     @contextmanager
     def read(self) -> Iterator[Reading]:
         with self._turn.taken():
             yield self
+
+    def beat(self, replica: Replica) -> datetime:
+        with self.write():
+            self.all_replicas[replica.name] = replica
+        return replica.beat_at
+
+    def join(self, name: str) -> Membership:
+        return _Member(self._members, name)
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
@@ -164,9 +201,25 @@ class MemoryStore:
     def setting(self, name: str) -> str | None:
         return self.all_settings.get(name)
 
+    def position(self) -> Position:
+        last = next(reversed(self.all_changes.values()), None)
+        return Position() if last is None else last.position
+
+    def changes_after(self, sequence: int, limit: int) -> list[ChangeRecord]:
+        first = max(sequence + 1, next(iter(self.all_changes), 1))
+        numbers = range(first, self.position().sequence + 1)
+        return [self.all_changes[number] for number in numbers[:limit]]
+
+    def change(self, sequence: int) -> ChangeRecord | None:
+        return self.all_changes.get(sequence)
+
+    def replicas(self) -> dict[str, Replica]:
+        return dict(self.all_replicas)
+
     # Writing.
 
     def save(self, changes: Changes) -> None:
+        refuse_nul(changes)
         self.all_scopes |= {scope.key: scope for scope in changes.scopes}
         self.all_machines |= {machine.key: machine for machine in changes.machines}
         self.all_maintenances |= {one.number: one for one in changes.maintenances}
@@ -207,7 +260,41 @@ class MemoryStore:
         return len(gone)
 
     def put_setting(self, name: str, value: str) -> None:
+        refuse_nul(name, value)
         self.all_settings[name] = value
+
+    def now(self) -> datetime | None:
+        return None
+
+    def append(
+        self,
+        body: bytes,
+        *,
+        format: int,  # noqa: A002 - the column's name
+        token: str,
+        replica: str,
+        at: datetime,
+    ) -> Position:
+        assert self.position() == self._begun_at, "a transaction has one change"
+        change = ChangeRecord(
+            sequence=self.position().sequence + 1,
+            token=token,
+            replica=replica,
+            at=at,
+            format=format,
+            body=body,
+        )
+        self.all_changes[change.sequence] = change
+        return change.position
+
+    def trim(self, before: datetime, limit: int) -> int:
+        oldest = list(itertools.islice(self.all_changes.values(), limit + 1))[:-1]
+        old = list(itertools.takewhile(lambda change: change.at < before, oldest))
+        _remove(self.all_changes, (change.sequence for change in old))
+        return len(old)
+
+    def forget_replica(self, name: str) -> None:
+        _remove(self.all_replicas, [name])
 
     def _save_operation(self, operation: Operation) -> None:
         assert operation.maintenance in self.all_maintenances
@@ -225,6 +312,45 @@ class MemoryStore:
         for name, operation in self.live.items():
             if (at := decide.wakeup_at(operation)) is not None:
                 yield at, self._sequences[name], name
+
+
+class _Members:
+    """Which names are taken, and how many changes there were."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.changes = 0
+        self.told = threading.Condition()
+
+    def tell(self) -> None:
+        with self.told:
+            self.changes += 1
+            self.told.notify_all()
+
+
+class _Member:
+    """`port.Membership` of a store in memory."""
+
+    def __init__(self, members: _Members, name: str) -> None:
+        self._members = members
+        self._name = name
+        with members.told:
+            if name in members.names:
+                raise StoreUnusable(f"another replica has the name {name!r}: give each its own")
+            members.names.add(name)
+            self._seen = members.changes
+
+    def wait(self, seconds: float) -> bool:
+        with self._members.told:
+            changed = self._members.told.wait_for(
+                lambda: self._members.changes != self._seen, seconds
+            )
+            self._seen = self._members.changes
+        return changed
+
+    def close(self) -> None:
+        with self._members.told:
+            self._members.names.discard(self._name)
 
 
 def _picked(known: dict[K, V], keys: Collection[K] | None) -> dict[K, V]:

@@ -16,10 +16,11 @@ from forewarn.maintenance.model import (
     Machine,
     Maintenance,
     Operation,
+    Refused,
     Scope,
     Tombstone,
 )
-from forewarn.vocabulary import EventStatus, EventType
+from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 
 TURN_SECONDS = 30
 """How long a transaction waits for the one before it: many times the longest (a whole fleet)."""
@@ -39,6 +40,10 @@ class StoreError(Exception):
 
 class StoreUnavailable(StoreError):  # noqa: N818 - a state of the store, not a mistake
     """It cannot be used for now (a full disk, a lock, a lost connection); nothing was changed."""
+
+
+class OutcomeUnknown(StoreError):  # noqa: N818 - a state of the store, not a mistake
+    """The answer to a commit was lost, and nobody can tell now whether it took effect."""
 
 
 class StoreUnusable(StoreError):  # noqa: N818 - a state of the store, not a mistake
@@ -84,6 +89,54 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     next: Place | None = None
     """Where it ended, not how many operations came before, so that pages neither repeat nor skip
     one while new ones arrive; None for the last page."""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """A place in the outbox: the number of a change, and its token."""
+
+    sequence: int = 0
+    """0 is before the first change."""
+    token: str = ""
+
+
+class ChangeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What one transaction changed, for the replicas to read: a row of the outbox."""
+
+    sequence: int
+    """From 1, without gaps, in the order of the commits."""
+    token: str
+    """Unique. After a lost tail another change may have the number, but never the token."""
+    replica: str
+    """The name of the replica whose transaction it was."""
+    at: datetime
+    format: int
+    """What `body` is: replicas of two releases may run side by side."""
+    body: bytes
+
+    @property
+    def position(self) -> Position:
+        """Its place."""
+        return Position(self.sequence, self.token)
+
+
+class Replica(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica last said of itself."""
+
+    name: str
+    process: str
+    """An id of the process: another one is a restart."""
+    version: str
+    started_at: datetime
+    beat_at: datetime
+    """When it said so: by the database's clock where that has one, else by its own."""
+    applied: int = 0
+    """The number of the last change that its guests and operators can see."""
+    serving: bool = True
+    """Whether its guests can read."""
+    clock_ahead_ms: int = 0
+    """How far its clock was ahead of the database's; negative: behind."""
+    addresses: tuple[str, ...] = ()
+    """Where guests reach it."""
 
 
 class Reading(Protocol):
@@ -160,6 +213,21 @@ class Reading(Protocol):
     def setting(self, name: str) -> str | None:
         """Return a value that the service wrote down for itself, None if it never did."""
 
+    def position(self) -> Position:
+        """Return the place of the last change of the outbox."""
+
+    def changes_after(self, sequence: int, limit: int) -> list[ChangeRecord]:
+        """Return up to `limit` changes with greater numbers, in their order.
+
+        The first of them has the number `sequence + 1`, unless that was trimmed.
+        """
+
+    def change(self, sequence: int) -> ChangeRecord | None:
+        """Return the change with this number, None if it was trimmed or never made."""
+
+    def replicas(self) -> dict[str, Replica]:
+        """Return what each replica last said of itself, by name."""
+
 
 class Transaction(Reading, Protocol):
     """Reading and writing as one: all of it is durable after the commit, or none of it is."""
@@ -196,18 +264,69 @@ class Transaction(Reading, Protocol):
     def put_setting(self, name: str, value: str) -> None:
         """Write a value down for the service itself."""
 
+    def now(self) -> datetime | None:
+        """Return the time of the transaction, None where the process's own clock counts.
+
+        It is the database's clock at the beginning, and later than the last change in any case.
+        """
+
+    def append(
+        self,
+        body: bytes,
+        *,
+        format: int,  # noqa: A002 - the column's name
+        token: str,
+        replica: str,
+        at: datetime,
+    ) -> Position:
+        """Add a change to the outbox, at most one in a transaction; return its place."""
+
+    def trim(self, before: datetime, limit: int) -> int:
+        """Forget up to `limit` of the oldest changes made before this; return how many.
+
+        The last change stays, whatever its age.
+        """
+
+    def forget_replica(self, name: str) -> None:
+        """Forget what this replica said of itself."""
+
+
+class Membership(Protocol):
+    """A replica's name, taken as long as this is open; and the news of changes."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until somebody has committed a change; return whether one was told in time.
+
+        A change may be told late or, where the connection was lost, never: look by the clock, too.
+
+        Raises:
+            StoreUnavailable: The connection was lost, and the name with it: close this, and join
+                again.
+        """
+
+    def close(self) -> None:
+        """Give the name back."""
+
 
 class Store(Protocol):
     """Where everything lives that must survive a crash."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether several replicas may have it open; `join` is only for such a store."""
 
     def write(self) -> AbstractContextManager[Transaction]:
         """Open the one writing transaction: commit at the block's end, roll back if it raises.
 
         A thread that has one open must not open another. After a statement that failed nothing
-        is committed, even if the block goes on.
+        is committed, even if the block goes on. Where the answer to a commit is lost, the store
+        looks for the change that the transaction appended: if it is there, the block ends as usual.
 
         Raises:
+            Refused: A text has a NUL character, which PostgreSQL cannot store.
             StoreUnavailable: It cannot be opened, used or committed now; nothing was changed.
+            OutcomeUnknown: The answer to the commit was lost, and nobody could tell in time whether
+                it took effect. A transaction without a change in the outbox ends so at once.
             StoreUnusable: The store was damaged or taken away since it was opened.
         """
 
@@ -219,8 +338,45 @@ class Store(Protocol):
             StoreUnusable: The store was damaged or taken away since it was opened.
         """
 
+    def beat(self, replica: Replica) -> datetime:
+        """Write what a replica says of itself, in a transaction of its own.
+
+        In a shared store it does not wait for the writing one, and may be lost in a crash.
+
+        Returns:
+            The time that was written: the database's, or `replica.beat_at` where the process's own
+            clock counts.
+
+        Raises:
+            StoreUnavailable: It cannot be written now.
+            StoreUnusable: The store was damaged or taken away since it was opened.
+        """
+
+    def join(self, name: str) -> Membership:
+        """Take the name of a replica for this process, as long as it lives.
+
+        Raises:
+            StoreUnavailable: There is no connection now.
+            StoreUnusable: Another process has the name.
+        """
+
     def close(self) -> None:
         """Leave the store clean; nothing may be under way."""
+
+
+def refuse_nul(*values: object) -> None:
+    """Refuse texts with a NUL character, which not every database can store."""
+    if b"\\u0000" not in msgspec.json.encode(values):
+        return
+    left: list[object] = [msgspec.to_builtins(values)]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += [*one, *one.values()]
+        elif isinstance(one, (list, tuple)):
+            left += one
+        elif isinstance(one, str) and "\0" in one:
+            raise Refused(ErrorCode.INVALID, f"{one[:50]!r} has a NUL character: remove it")
 
 
 class WriterTurn:

@@ -30,7 +30,7 @@ from forewarn.maintenance.model import (
 )
 from forewarn.store import tables
 from forewarn.store.mapping import Instant, Mapping, V
-from forewarn.store.port import HistoryQuery, Page
+from forewarn.store.port import ChangeRecord, HistoryQuery, Page, Position, Replica
 from forewarn.vocabulary import EventStatus
 
 KEYS_AT_ONCE = 900
@@ -49,12 +49,20 @@ _machines = tables.machines.c
 _maintenances = tables.maintenances.c
 _operations = tables.operations.c
 _events = tables.events.c
+_changes = tables.changes.c
 _to_carry_out = and_(_operations.status == EventStatus.STARTED, _operations.outcome_unknown == "")
+
+_LAST_CHANGE = select(_changes.sequence, _changes.token).where(
+    _changes.sequence == select(func.max(_changes.sequence)).scalar_subquery()
+)
 
 
 def chunks(keys: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the keys, each once, in lists that fit one statement."""
-    remaining = iter(dict.fromkeys(keys))
+    """Yield the keys, each once, in lists that fit one statement.
+
+    Without those that no row can have and PostgreSQL would not look for.
+    """
+    remaining = (one for one in dict.fromkeys(keys) if not isinstance(one, str) or "\0" not in one)
     while chunk := list(islice(remaining, KEYS_AT_ONCE)):
         yield chunk
 
@@ -175,6 +183,23 @@ class SqlReading:
         named = select(tables.settings.c.value).where(tables.settings.c.name == name)
         value: str | None = self._run(named).scalar()
         return value
+
+    def position(self) -> Position:
+        row = self._run(_LAST_CHANGE).first()
+        return Position() if row is None else Position(row.sequence, row.token)
+
+    def changes_after(self, sequence: int, limit: int) -> list[ChangeRecord]:
+        following = tables.CHANGES.select().where(_changes.sequence > sequence)
+        in_order = following.order_by(_changes.sequence).limit(limit)
+        return [tables.CHANGES.value(row) for row in self._rows(in_order)]
+
+    def change(self, sequence: int) -> ChangeRecord | None:
+        found = self._values(tables.CHANGES, _changes.sequence, [sequence])
+        return next(found, None)
+
+    def replicas(self) -> dict[str, Replica]:
+        found = self._values(tables.REPLICAS, tables.replicas.c.name, None)
+        return {replica.name: replica for replica in found}
 
     def _machines_where(
         self, column: ColumnElement[str], keys: Collection[str] | None

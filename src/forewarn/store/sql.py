@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from itertools import islice
+from itertools import islice, takewhile
 
 from sqlalchemy import (
     Connection,
@@ -26,7 +26,19 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from forewarn.maintenance.model import Changes, Operation, key
 from forewarn.store import tables
 from forewarn.store.mapping import Mapping, Row, V
-from forewarn.store.port import Reading, StoreError, StoreUnavailable, Transaction, WriterTurn
+from forewarn.store.port import (
+    ChangeRecord,
+    Membership,
+    Position,
+    Reading,
+    Replica,
+    StoreError,
+    StoreUnavailable,
+    StoreUnusable,
+    Transaction,
+    WriterTurn,
+    refuse_nul,
+)
 from forewarn.store.queries import (
     FAILURE,
     ROWS_AT_ONCE,
@@ -70,6 +82,10 @@ class SqlStore:
         self._turn = WriterTurn(place)
         event.listen(engine, "handle_error", self._translate)
 
+    @property
+    def shared(self) -> bool:
+        return False
+
     @contextmanager
     def write(self) -> Iterator[Transaction]:
         with self._turn.taken(), self._transaction(self._writer) as connection:
@@ -80,6 +96,15 @@ class SqlStore:
         with self._transaction(self._engine) as connection:
             connection.scalar(_FIRST_LOOK)  # a transaction sees what there was at its first look
             yield SqlReading(connection)
+
+    def beat(self, replica: Replica) -> datetime:
+        with self.write() as transaction:
+            assert isinstance(transaction, SqlTransaction)
+            transaction.put_replica(replica)
+        return replica.beat_at
+
+    def join(self, name: str) -> Membership:
+        raise StoreUnusable(f"{self._place} is one process's: {name!r} cannot share it")
 
     def close(self) -> None:
         self._engine.dispose()
@@ -119,7 +144,13 @@ class SqlStore:
 class SqlTransaction(SqlReading):
     """`port.Transaction` over SQL, which has the docstrings."""
 
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.appended: Position | None = None
+        """The change of this transaction in the outbox."""
+
     def save(self, changes: Changes) -> None:
+        refuse_nul(changes)
         self._put(tables.SCOPES, changes.scopes)
         # In the index's order of hosts: in a fleet file's order, a first hundred thousand machines
         # take half as long again.
@@ -164,7 +195,49 @@ class SqlTransaction(SqlReading):
         return len(found)
 
     def put_setting(self, name: str, value: str) -> None:
+        refuse_nul(name, value)
         self._upsert(tables.settings, [{"name": name, "value": value}])
+
+    def now(self) -> datetime | None:
+        return None
+
+    def append(
+        self,
+        body: bytes,
+        *,
+        format: int,  # noqa: A002 - the column's name
+        token: str,
+        replica: str,
+        at: datetime,
+    ) -> Position:
+        assert self.appended is None, "a transaction has one change"
+        change = ChangeRecord(
+            sequence=self.position().sequence + 1,
+            token=token,
+            replica=replica,
+            at=at,
+            format=format,
+            body=body,
+        )
+        self._run(insert(tables.changes), [tables.CHANGES.row(change)])
+        self.appended = change.position
+        return self.appended
+
+    def trim(self, before: datetime, limit: int) -> int:
+        found = tables.changes.c
+        oldest = select(found.sequence, found.at).order_by(found.sequence).limit(limit + 1)
+        # Without the last that was found: it is the last of all, or one too many.
+        old = list(takewhile(lambda row: row.at < before, self._rows(oldest)[:-1]))
+        if old:
+            self._run(delete(tables.changes).where(found.sequence <= old[-1].sequence))
+        return len(old)
+
+    def forget_replica(self, name: str) -> None:
+        self._delete(tables.replicas, "name", [name])
+
+    def put_replica(self, replica: Replica) -> None:
+        """Write what a replica says of itself; for `SqlStore.beat`."""
+        self._put(tables.REPLICAS, [replica])
 
     def _put(self, mapping: Mapping[V], values: Iterable[V]) -> None:
         self._upsert(mapping.table, map(mapping.row, values))

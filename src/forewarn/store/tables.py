@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from forewarn.maintenance import decide, model
+from forewarn.store import port
 from forewarn.store.mapping import Instant, Json, Mapping, Shared, columns
 from forewarn.vocabulary import EventType
 
@@ -165,6 +166,27 @@ settings = Table(
     Column("value", Text, nullable=False),
 )
 
+changes = Table(
+    # The outbox: what each transaction changed, for the replicas to read.
+    "changes",
+    metadata,
+    *columns(
+        port.ChangeRecord,
+        sequence=Column(
+            "sequence",
+            BigInteger().with_variant(Integer, "sqlite"),
+            primary_key=True,
+            autoincrement=False,
+        ),
+    ),
+)
+
+replicas = Table(
+    "replicas",
+    metadata,
+    *columns(port.Replica, name=Column("name", Text, primary_key=True)),
+)
+
 SCOPES = Mapping(model.Scope, scopes, key=attrgetter("key"))
 MACHINES = Mapping(model.Machine, machines, key=attrgetter("key"))
 MAINTENANCES = Mapping(model.Maintenance, maintenances, open=attrgetter("open"))
@@ -174,3 +196,5 @@ OPERATIONS = Mapping(
 HOLDS = Mapping(model.Hold, holds)
 TOMBSTONES = Mapping(model.Tombstone, tombstones, key=attrgetter("key"))
 DRAINS = Mapping(model.Drain, drains)
+CHANGES = Mapping(port.ChangeRecord, changes)
+REPLICAS = Mapping(port.Replica, replicas)

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
@@ -32,7 +32,7 @@ from forewarn.protocol.tolerant import Listing
 from forewarn.protocol.versions import Version
 from forewarn.server.guest.documents import Documents
 from forewarn.store import memory
-from forewarn.store.port import Reading, Store, Transaction
+from forewarn.store.port import Reading, Transaction
 from forewarn.testing.trace import Trace
 
 BEGINNING: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -58,25 +58,18 @@ class Impossible(Exception):  # noqa: N818 - the fault of a line, told with its 
     """A line needs something that does not exist, or a server that is up or down."""
 
 
-class _MortalStore:
+class _MortalStore(memory.MemoryStore):
     """A store whose process can die just before a commit."""
 
-    def __init__(self, inner: Store) -> None:
-        self._inner = inner
-        self.doomed = False
+    doomed = False
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        with self._inner.write() as transaction:
+        """Open a transaction that is lost if the process is to die."""
+        with super().write() as transaction:
             yield transaction
             if self.doomed:
                 raise ServerKilled
-
-    def read(self) -> AbstractContextManager[Reading]:
-        return self._inner.read()
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class Harness:
@@ -90,7 +83,7 @@ class Harness:
         """What the machines' requests told last, by key: in the server's memory alone."""
         self._policy = policy
         self._trace = Trace()
-        self._store = _MortalStore(memory.MemoryStore())
+        self._store = _MortalStore()
         numbers = itertools.count(1)
         self._mint: Callable[[], str] = lambda: f"{next(numbers):08x}-0000-4000-8000-000000000000"
         self._doomed = False

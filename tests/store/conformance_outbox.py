@@ -1,0 +1,263 @@
+"""What every store must keep for replicas: changes in order, names, what each says of itself."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+import msgspec
+import pytest
+
+from forewarn.maintenance.model import Changes, HoldKind, Refused
+from forewarn.store.port import ChangeRecord, Position, Replica, Store, StoreUnusable, Transaction
+from forewarn.vocabulary import ErrorCode
+from store.conformance import assert_rolled_back, save
+from store.values import MINUTE, NOW, WEB, drain, hold, machine, operation, with_maintenances
+
+FORMAT = 1
+
+
+def append(transaction: Transaction, token: str, at: datetime = NOW) -> Position:
+    body = f"body of {token} \0".encode()
+    return transaction.append(body, format=FORMAT, token=token, replica="r1", at=at)
+
+
+def append_alone(store: Store, token: str, at: datetime = NOW) -> Position:
+    with store.write() as transaction:
+        return append(transaction, token, at)
+
+
+def change(sequence: int, token: str, at: datetime = NOW) -> ChangeRecord:
+    body = f"body of {token} \0".encode()
+    return ChangeRecord(
+        sequence=sequence, token=token, replica="r1", at=at, format=FORMAT, body=body
+    )
+
+
+def replica(name: str = "r1", **fields: object) -> Replica:
+    known = {"process": "p1", "version": "1.0", "started_at": NOW, "beat_at": NOW}
+    return msgspec.convert(known | fields | {"name": name}, Replica)
+
+
+class Outbox:
+    """Changes are numbered without gaps, in the order of commits."""
+
+    def test_an_empty_outbox_has_a_place_before_the_first_change(self, store: Store) -> None:
+        with store.read() as reading:
+            assert reading.position() == Position(0, "")
+            assert reading.changes_after(0, 10) == []
+            assert reading.change(1) is None
+
+    def test_changes_are_read_back_exactly_and_in_order(self, store: Store) -> None:
+        assert append_alone(store, "a") == Position(1, "a")
+        assert append_alone(store, "b", NOW + MINUTE) == Position(2, "b")
+        first, second = change(1, "a"), change(2, "b", NOW + MINUTE)
+        with store.read() as reading:
+            assert reading.changes_after(0, 10) == [first, second]
+            assert reading.changes_after(0, 1) == [first]
+            assert reading.changes_after(1, 10) == [second]
+            assert reading.changes_after(2, 10) == reading.changes_after(9, 10) == []
+            assert reading.position() == second.position == Position(2, "b")
+            assert (reading.change(1), reading.change(2)) == (first, second)
+
+    def test_a_transaction_sees_the_changes_before_it_and_its_own(self, store: Store) -> None:
+        append_alone(store, "a")
+        with store.write() as transaction:
+            assert transaction.position() == Position(1, "a")
+            assert append(transaction, "b") == transaction.position() == Position(2, "b")
+            assert [c.token for c in transaction.changes_after(0, 10)] == ["a", "b"]
+
+    def test_a_second_change_in_a_transaction_is_a_mistake(self, store: Store) -> None:
+        def twice() -> None:
+            with store.write() as transaction:
+                append(transaction, "a")
+                append(transaction, "b")
+
+        with pytest.raises(AssertionError):
+            twice()
+        assert append_alone(store, "c") == Position(1, "c")
+
+    def test_a_transaction_that_raises_takes_no_number(self, store: Store) -> None:
+        append_alone(store, "a")
+        assert_rolled_back(store, lambda transaction: append(transaction, "b") and None)
+        with store.write():
+            pass
+        assert append_alone(store, "c") == Position(2, "c")
+
+    def test_numbers_have_no_gaps_and_follow_the_order_of_commits(self, store: Store) -> None:
+        seen: list[int] = []
+        stop = threading.Event()
+
+        def follow() -> None:
+            while not stop.is_set():
+                with store.read() as reading:
+                    new = reading.changes_after(seen[-1] if seen else 0, 7)
+                seen.extend(one.sequence for one in new)
+
+        follower = threading.Thread(target=follow)
+        follower.start()
+        try:
+            with ThreadPoolExecutor(8) as threads:
+                made = list(threads.map(lambda n: append_alone(store, f"t{n}"), range(80)))
+            append_alone(store, "last")
+        finally:
+            stop.set()
+            follower.join()
+        assert sorted(p.sequence for p in made) == list(range(1, 81))
+        assert seen == list(range(1, len(seen) + 1))
+
+    def test_a_change_is_there_with_what_it_tells_of(self, store: Store) -> None:
+        stop = threading.Event()
+        torn: list[tuple[int, int]] = []
+
+        def watch() -> None:
+            while not stop.is_set():
+                with store.read() as reading:
+                    found = reading.scopes().get("web", WEB).incarnation
+                    position = reading.position().sequence
+                if found != position:
+                    torn.append((found, position))
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            for number in range(1, 40):
+                with store.write() as transaction:
+                    scope = msgspec.structs.replace(WEB, incarnation=number)
+                    transaction.save(Changes(scopes=(scope,)))
+                    append(transaction, f"t{number}")
+        finally:
+            stop.set()
+            watching.join()
+        assert torn == []
+
+    def test_old_changes_are_trimmed_in_order_but_never_the_last(self, store: Store) -> None:
+        for number in range(5):
+            append_alone(store, f"t{number}", NOW + number * MINUTE)
+
+        def trim(before: datetime, limit: int) -> int:
+            with store.write() as transaction:
+                return transaction.trim(before, limit)
+
+        assert trim(NOW, 10) == 0
+        assert trim(NOW + 3 * MINUTE, 2) == 2
+        assert trim(NOW + 3 * MINUTE, 2) == 1
+        with store.read() as reading:
+            assert [c.sequence for c in reading.changes_after(0, 10)] == [4, 5]
+            assert reading.change(3) is None
+        assert trim(NOW + 99 * MINUTE, 10) == 1
+        assert trim(NOW + 99 * MINUTE, 10) == 0
+        with store.read() as reading:
+            assert reading.position() == Position(5, "t4")
+        assert append_alone(store, "next", NOW + 99 * MINUTE) == Position(6, "next")
+
+    def test_a_change_made_before_an_older_one_keeps_what_is_behind_it(self, store: Store) -> None:
+        for token, at in (("a", NOW), ("b", NOW + 9 * MINUTE), ("c", NOW), ("d", NOW)):
+            append_alone(store, token, at)
+        with store.write() as transaction:
+            assert transaction.trim(NOW + MINUTE, 10) == 1
+            assert [c.token for c in transaction.changes_after(0, 10)] == ["b", "c", "d"]
+
+    def test_the_time_of_a_transaction_never_goes_back(self, store: Store) -> None:
+        with store.write() as transaction:
+            now = transaction.now()
+            if now is not None:
+                append(transaction, "ahead", now + MINUTE)
+        if now is None:  # the process's own clock counts
+            return
+        with store.write() as transaction:
+            later = transaction.now()
+        assert later is not None
+        assert later > now + MINUTE
+
+
+class Members:
+    """What replicas say of themselves, and their names."""
+
+    def test_what_a_replica_says_is_read_back(self, store: Store) -> None:
+        told = replica(applied=7, serving=False, clock_ahead_ms=-3, addresses=("10.0.0.1:80",))
+        beat_at = store.beat(told)
+        assert store.shared or beat_at == NOW
+        with store.read() as reading:
+            assert reading.replicas() == {"r1": msgspec.structs.replace(told, beat_at=beat_at)}
+
+    def test_the_last_of_what_each_said_counts_until_it_is_forgotten(self, store: Store) -> None:
+        store.beat(replica("r1"))
+        store.beat(replica("r2"))
+        store.beat(replica("r1", applied=9))
+        with store.read() as reading:
+            assert {n: r.applied for n, r in reading.replicas().items()} == {"r1": 9, "r2": 0}
+        with store.write() as transaction:
+            transaction.forget_replica("r1")
+            assert list(transaction.replicas()) == ["r2"]
+
+    def test_a_beat_is_no_change(self, store: Store) -> None:
+        store.beat(replica())
+        with store.read() as reading:
+            assert reading.position() == Position()
+
+    def test_a_name_is_one_replicas_until_it_is_given_back(self, shared_store: Store) -> None:
+        member = shared_store.join("r1")
+        other = shared_store.join("r2")
+        with pytest.raises(StoreUnusable) as refused:
+            shared_store.join("r1")
+        assert "r1" in str(refused.value)
+        assert "\n" not in str(refused.value)
+        member.close()
+        shared_store.join("r1").close()
+        other.close()
+
+    def test_a_member_is_told_of_changes_alone(self, shared_store: Store) -> None:
+        member = shared_store.join("r1")
+        assert not member.wait(0.05)
+        append_alone(shared_store, "a")
+        assert member.wait(10)
+        assert not member.wait(0.05)
+        with shared_store.write() as transaction:
+            transaction.put_setting("a", "b")
+        assert_rolled_back(shared_store, lambda transaction: append(transaction, "b") and None)
+        assert not member.wait(0.05)
+        member.close()
+
+    def test_every_member_that_waits_is_woken(self, shared_store: Store) -> None:
+        members = [shared_store.join(f"r{n}") for n in range(3)]
+        with ThreadPoolExecutor(3) as threads:
+            waiting = [threads.submit(member.wait, 20) for member in members]
+            append_alone(shared_store, "a")
+            assert [w.result() for w in waiting] == [True] * 3
+        for member in members:
+            member.close()
+
+
+class Text:
+    """No text has a NUL character: not every database can store it."""
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            Changes(scopes=(msgspec.structs.replace(WEB, name="a\0b"),)),
+            Changes(scopes=(WEB,), machines=(machine("a", tags=(("role", "\0"),)),)),
+            with_maintenances(operation("1.1", description="\0")),
+            Changes(holds=(hold(HoldKind.EVERYTHING, reason="a\0"),)),
+            Changes(drains=(drain("\0h1"),)),
+        ],
+    )
+    def test_a_nul_is_refused_and_nothing_changes(self, store: Store, changes: Changes) -> None:
+        with pytest.raises(Refused) as refused:
+            save(store, changes)
+        assert refused.value.code is ErrorCode.INVALID
+        with pytest.raises(Refused), store.write() as transaction:
+            transaction.put_setting("a", "\0")
+        with store.read() as reading:
+            assert reading.scopes() == {}
+
+    def test_what_looks_like_a_nul_in_json_is_text_as_any(self, store: Store) -> None:
+        save(store, Changes(scopes=(msgspec.structs.replace(WEB, name="\\u0000"),)))
+        with store.read() as reading:
+            assert [scope.name for scope in reading.scopes().values()] == ["\\u0000"]
+
+    def test_a_question_with_a_nul_finds_nothing(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB,)))
+        with store.read() as reading:
+            assert set(reading.scopes(["\0", "web"])) == {"web"}
+            assert reading.operations_of_events(["\0"]) == {}
+            assert reading.machines_on(["\0"]) == {}

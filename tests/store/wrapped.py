@@ -1,0 +1,37 @@
+"""A store around another one: what tests build on to count, to stall and to fail."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from forewarn.store.port import Membership, Reading, Replica, Store, Transaction
+
+
+class Wrapped:
+    """Does what the store inside it does."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    @property
+    def shared(self) -> bool:
+        return self.inner.shared
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        with self.inner.write() as transaction:
+            yield transaction
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        with self.inner.read() as reading:
+            yield reading
+
+    def beat(self, replica: Replica) -> datetime:
+        return self.inner.beat(replica)
+
+    def join(self, name: str) -> Membership:
+        return self.inner.join(name)
+
+    def close(self) -> None:
+        self.inner.close()
