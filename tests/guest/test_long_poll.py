@@ -83,10 +83,38 @@ def test_its_end_is_304_never_before_and_within_a_sweep(
     assert len(plane.connections.long_polls) == 0
 
 
+@pytest.mark.parametrize("headers", [(), ("Prefer: wait=60",)])
+def test_a_client_that_has_read_a_later_document_gets_that_once_it_is_here(
+    opened: Opened, headers: tuple[str, ...]
+) -> None:
+    plane, turn = opened
+    peer = waiting(plane, get(room.EVENTS, "If-None-Match: 4", *headers))
+    plane.publish(3, "web", CHANGED)
+    turn()
+    assert peer.got == b""
+    plane.publish(4)
+    plane.pass_time(1)
+    turn()
+    (answer,) = answers(peer.got)
+    assert (answer.status, answer.headers["etag"]) == (304, "4")
+
+
+def test_a_client_whose_later_document_does_not_come_gets_the_older_one(opened: Opened) -> None:
+    plane, turn = opened
+    peer = waiting(plane, get(room.EVENTS, "If-None-Match: 4"))
+    plane.pass_time(0.99)
+    turn()
+    assert peer.got == b""
+    plane.pass_time(0.01)
+    turn()
+    (answer,) = answers(peer.got)
+    assert (answer.status, answer.headers["etag"]) == (200, "2")
+
+
 def test_what_is_news_to_the_client_is_answered_at_once(opened: Opened) -> None:
     plane, turn = opened
     peer = plane.connect()
-    peer.send(waits("1") + waits('"0", W/"3"'))
+    peer.send(waits("1") + waits('"0", W/"1"'))
     turn()
     first, second = answers(peer.got)
     assert (first.status, second.status) == (200, 200)

@@ -6,6 +6,7 @@ import pytest
 from forewarn.protocol import exchange, refusals, versions
 from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.exchange import (
+    CATCH_UP_SECONDS,
     GetDocument,
     GetInstance,
     GetVersions,
@@ -440,7 +441,29 @@ def test_an_answer_is_held_while_the_client_has_the_document(
     wanted = GetDocument(
         version=versions.NEWEST, if_none_match=IfNoneMatch((b"7",)), wait_seconds=seconds
     )
-    assert exchange.holds(wanted, incarnation) is held
+    assert exchange.hold_seconds(wanted, incarnation) == (seconds if held else 0)
+
+
+@pytest.mark.parametrize(
+    ("tags", "incarnation", "seconds"),
+    [
+        ((b"8",), 7, CATCH_UP_SECONDS),
+        ((b"2", b"8"), 7, CATCH_UP_SECONDS),
+        ((b"7", b"8"), 7, 0),
+        ((b"6",), 7, 0),
+        ((b"9" * 19,), 7, CATCH_UP_SECONDS),
+        ((b"9" * 20,), 7, 0),
+        ((b"eight",), 7, 0),
+        ((b"-8",), 7, 0),
+        ((b"",), 7, 0),
+        (("\N{SUPERSCRIPT TWO}".encode(),), 0, 0),
+    ],
+)
+def test_who_has_read_a_later_document_waits_a_moment_for_it(
+    tags: tuple[bytes, ...], incarnation: int, seconds: int
+) -> None:
+    wanted = GetDocument(version=versions.NEWEST, if_none_match=IfNoneMatch(tags))
+    assert exchange.hold_seconds(wanted, incarnation) == seconds
 
 
 def test_a_client_that_asks_to_wait_learns_where_the_server_waits() -> None:

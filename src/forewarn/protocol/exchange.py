@@ -9,8 +9,8 @@ When several things are wrong, the first in the order of section 3, rule 6 is an
 
 `refuse` writes each refusal.
 
-A waiting GET is a `GetDocument` that says how long it may wait (section 10); `holds` tells
-whether to hold its answer.
+A waiting GET is a `GetDocument` that says how long it may wait (section 10); `hold_seconds` tells
+how long to hold its answer.
 """
 
 import ipaddress
@@ -42,6 +42,13 @@ from forewarn.version import __version__
 MAX_WAIT_SECONDS: Final = 120
 """The longest that an answer is held (section 10): proxies and NAT keep a silent connection for
 minutes."""
+
+CATCH_UP_SECONDS: Final = 1
+"""How long the answer is held to a client that has read a later document than there is here, such
+as from another replica: many times what a replica is behind by."""
+
+_MAX_INCARNATION_DIGITS: Final = 19
+"""What the store's numbers have at most: a longer one was never read from us."""
 
 _MAX_DIGITS: Final = 9
 """More digits are far beyond the longest wait, and Python refuses to parse thousands."""
@@ -133,6 +140,13 @@ class IfNoneMatch(msgspec.Struct, frozen=True):
     def matches(self, incarnation: int) -> bool:
         """Tell whether the client holds the document of this incarnation."""
         return self.anything or b"%d" % incarnation in self.tags
+
+    def is_ahead_of(self, incarnation: int) -> bool:
+        """Tell whether the client has read a later document than that of this incarnation."""
+        return any(
+            tag.isdigit() and len(tag) <= _MAX_INCARNATION_DIGITS and int(tag) > incarnation
+            for tag in self.tags
+        )
 
 
 CallerHint: TypeAlias = str | Claim | None
@@ -346,9 +360,15 @@ def is_rated(wanted: ValidRequest) -> bool:
     return not isinstance(wanted, PostApproval)
 
 
-def holds(wanted: GetDocument, incarnation: int) -> bool:
-    """Tell whether to hold the answer until a change: the client already has this document."""
-    return wanted.wait_seconds > 0 and wanted.if_none_match.matches(incarnation)
+def hold_seconds(wanted: GetDocument, incarnation: int) -> int:
+    """Return how long to hold the answer until a change of the document; 0 to answer now.
+
+    It is held for a client that already has this document and asked to wait, and for one that has
+    read a later one: who follows his machine to another replica must not read backwards.
+    """
+    if wanted.if_none_match.matches(incarnation):
+        return wanted.wait_seconds
+    return CATCH_UP_SECONDS if wanted.if_none_match.is_ahead_of(incarnation) else 0
 
 
 def document_reply(

@@ -337,7 +337,7 @@ class Connection(asyncio.Protocol):
         reads_on = long_poll is not None and len(self._unread) <= UNREAD_BYTES
         self._read_on(not_now=self._held() and not reads_on)
         if long_poll is not None:
-            self._wait(Stage.WAITING, long_poll.wanted.wait_seconds)
+            self._wait(Stage.WAITING, long_poll.seconds)
         elif self._pending is not None:
             delay = self._pending.seconds if isinstance(self._pending, DelayedAnswer) else 0.0
             self._wait(Stage.APPROVING, limits.approval_seconds + delay)

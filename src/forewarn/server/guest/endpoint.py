@@ -158,8 +158,8 @@ class GuestEndpoint:
         wanted, machine, source = admitted.wanted, admitted.machine, admitted.source
         if isinstance(wanted, GetDocument):
             page = self._documents.page(machine.scope, wanted.version)
-            if exchange.holds(wanted, page.incarnation):
-                return LongPoll(wanted, source, machine.key, machine.scope)
+            if seconds := exchange.hold_seconds(wanted, page.incarnation):
+                return LongPoll(wanted, source, machine.key, machine.scope, seconds)
             return exchange.document_reply(wanted, page.incarnation, page.body, waits=True)
         return PendingApproval(machine, source.address, body)
 
@@ -194,7 +194,7 @@ class GuestEndpoint:
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("could not answer a waiting request")
             return exchange.refuse(refusals.INTERNAL)
-        if exchange.holds(wanted, page.incarnation) and not poll.is_over:
+        if exchange.hold_seconds(wanted, page.incarnation) and not poll.is_over:
             return None
         return exchange.document_reply(wanted, page.incarnation, page.body, waits=waits)
 

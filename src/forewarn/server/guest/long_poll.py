@@ -35,6 +35,8 @@ class LongPoll(msgspec.Struct, eq=False):
     source: Source
     machine: str
     scope: str
+    seconds: int
+    """How long it may wait."""
     is_over: bool = False
     """Whether it is to be answered even if nothing has changed."""
     is_queued: bool = False

@@ -143,6 +143,8 @@ class Polls:
             page = self._documents.page(machine.scope, known.wanted.version)
         except KeyError:
             return None
+        if known.wanted.if_none_match.is_ahead_of(page.incarnation):
+            return None  # the answer waits until this process has caught up
         is_held = known.wanted.if_none_match.matches(page.incarnation)
         ending = page.endings.get((is_held, known.is_last))
         if ending is None:
