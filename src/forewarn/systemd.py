@@ -1,7 +1,8 @@
-"""Notifies the systemd that started this process, and finds out whether journald reads a stream.
+"""What this process and the systemd that started it tell one another.
 
 sd_notify(3) sends lines in a datagram to NOTIFY_SOCKET; JOURNAL_STREAM names the stream that
-journald reads (systemd.exec(5)). Without systemd nothing is sent.
+journald reads (systemd.exec(5)); LISTEN_FDS is how many sockets were opened for this process
+(sd_listen_fds(3)). Without systemd nothing is sent, and there are none.
 """
 
 import contextlib
@@ -12,6 +13,10 @@ from typing import Final, TextIO
 
 ANSWER_SECONDS: Final = 1.0
 """How long a datagram may wait for room in the manager's queue; then it is dropped."""
+
+
+FIRST_LISTENING_FILE: Final = 3
+"""The number of the first file that is handed over, SD_LISTEN_FDS_START."""
 
 
 class Notifier:
@@ -40,6 +45,17 @@ class Notifier:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as datagrams:
             datagrams.settimeout(ANSWER_SECONDS)
             datagrams.sendto("\n".join(lines).encode(), name)
+
+
+def listening_files(environment: Mapping[str, str]) -> range:
+    """Return the files that are listening sockets opened for this process.
+
+    Variables that it inherited from another process, for which they were set, are passed over.
+    """
+    count = environment.get("LISTEN_FDS", "")
+    if environment.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
+        return range(0)
+    return range(FIRST_LISTENING_FILE, FIRST_LISTENING_FILE + int(count))
 
 
 def reads(stream: TextIO, environment: Mapping[str, str]) -> bool:

@@ -247,7 +247,7 @@ class Play:
             case Do.CONNECT:
                 self.connect(step.number)
             case Do.RETIRE:
-                plane.connections.retiring = True
+                plane.connections.draining = plane.connections.retiring = True
                 for each in list(plane.connections._all):
                     each.retire()
 

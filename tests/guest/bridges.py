@@ -14,6 +14,7 @@ from typing import Any
 
 from forewarn.maintenance.model import Machine, Scope
 from forewarn.server.guest.listener import Listener, Listeners
+from forewarn.server.sockets import HandedOver
 from guest import room
 
 BRIDGES = ("blue", "green")
@@ -90,7 +91,7 @@ async def play(guests: dict[str, int]) -> dict[str, Any]:
     listeners = Listeners(asyncio.get_running_loop(), plane.connections)
     wanted = [Listener(address=f"{HOST}%{name}", port=0, name=name) for name in BRIDGES]
     opened = await listeners.open(
-        [(each, None) for each in (*wanted, Listener(address="::", port=0))]
+        [(each, None) for each in (*wanted, Listener(address="::", port=0))], HandedOver()
     )
     found = {
         name: [await ask(guests[name], name, at.port) for at in (opened[number], opened[-1])]

@@ -9,6 +9,7 @@ import pytest
 
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener, Listeners
+from forewarn.server.sockets import HandedOver
 from guest import room
 from guest.room import answers
 
@@ -69,11 +70,15 @@ async def stop(plane: room.Room, listeners: Listeners, seconds: float) -> int:
 
 
 @asynccontextmanager
-async def serving(*at: Listener, limits: Limits | None = None) -> AsyncIterator[Served]:
+async def serving(
+    *at: Listener, limits: Limits | None = None, handed_over: HandedOver | None = None
+) -> AsyncIterator[Served]:
     loop = asyncio.get_running_loop()
     plane = room.Room(loop, limits)
     listeners = Listeners(loop, plane.connections)
-    opened = await listeners.open([(listener, None) for listener in at or (HERE,)])
+    opened = await listeners.open(
+        [(listener, None) for listener in at or (HERE,)], handed_over or HandedOver()
+    )
     plane.connections.sweep_from_now_on()
     served = Served(plane, listeners, opened)
     try:

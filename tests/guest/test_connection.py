@@ -94,7 +94,7 @@ def test_a_plane_that_stops_closes_a_peer_once_it_has_taken_its_answers() -> Non
             peer.send(get() * 10)
             turn()
         peer.connection._unread = b""
-        plane.connections.retiring = True
+        plane.connections.draining = plane.connections.retiring = True
         peer.take()
         assert peer.closing
         assert not peer.aborted
@@ -145,7 +145,7 @@ def test_a_plane_that_stops_answers_once_more_whoever_waits_for_a_turn() -> None
     with room.opened() as (plane, turn):
         peer = plane.connect()
         peer.send(get() * 3)
-        plane.connections.retiring = True
+        plane.connections.draining = plane.connections.retiring = True
         peer.connection.retire()
         turn()
         assert [answer.headers.get("connection") for answer in answers(peer.got)] == [None, "close"]

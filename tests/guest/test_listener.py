@@ -132,12 +132,13 @@ def test_stopping_closes_the_idle_and_lets_requests_under_way_be_answered(play: 
             await served.plane.approvals.asked.wait()
             stopping = asyncio.ensure_future(served.stop(20))
             assert await idle_reader.read() == b""
-            assert await fresh_reader.read() == b""
             with pytest.raises(ConnectionRefusedError):
                 await served.connect()
             served.plane.approvals.decide_all()
             (answer,) = answers(await asking_reader.read())
             assert (answer.status, answer.headers["connection"]) == (200, "close")
+            served.plane.clock.advance(room.timedelta(seconds=1))
+            assert await fresh_reader.read() == b""
             for writer in (idle_writer, fresh_writer, asking_writer):
                 writer.close()
             assert await stopping == 0

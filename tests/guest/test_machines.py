@@ -3,7 +3,6 @@
 import ipaddress
 import re
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,6 @@ from forewarn.server.guest.machines import (
     described,
     network_of,
     normalised,
-    peer_host,
 )
 from forewarn.vocabulary import AgentStatus, Priority, ScopeKind
 from guest import room
@@ -188,22 +186,6 @@ def test_a_link_local_address_is_known_by_its_interface_first() -> None:
     assert name_of(callers.find(source("fe80::10%br1"), None)) == "b"
     assert name_of(callers.find(source("fe80::11%br1"), None)) == "c"
     assert callers.find(source("fe80::12%br1"), None) is Reason.UNKNOWN_ADDRESS
-
-
-@pytest.mark.parametrize(
-    ("peer", "host"),
-    [
-        (("10.0.0.10", 40000), "10.0.0.10"),
-        (("fd00::10", 40000, 0, 0), "fd00::10"),
-        (("fe80::1", 40000, 0, 1), "fe80::1%lo"),
-        (("fe80::1%lo", 40000, 0, 1), "fe80::1%lo"),
-        (("fe80::1", 40000, 0, 2**31 - 1), "fe80::1"),
-        (None, ""),
-        ("", ""),
-    ],
-)
-def test_a_peer_is_named_with_the_interface_it_was_heard_on(peer: Any, host: str) -> None:
-    assert peer_host(peer) == host
 
 
 SECRET, OLD = b"the new secret of the proxies", b"the old secret of the proxies"

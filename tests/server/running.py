@@ -22,6 +22,7 @@ from forewarn.maintenance.model import Changes, Machine, Operation, Scope, Sight
 from forewarn.server import settings
 from forewarn.server.guest.counters import Figures
 from forewarn.server.service import Opened, Service
+from forewarn.server.sockets import HandedOver
 from forewarn.store.port import Reading, Store, StoreUnavailable, Transaction
 from forewarn.vocabulary import AgentStatus
 from store.wrapped import Wrapped
@@ -88,6 +89,9 @@ class Sightings:
         return self.counted
 
     def reload(self) -> None:
+        return None
+
+    async def drain(self) -> None:
         return None
 
     async def close(self) -> None:
@@ -189,6 +193,7 @@ class Running:
             clock=self._clock,
             guests=guests,
             mint=guids(),
+            handed_over=HandedOver(),
         )
         try:
             self.opened = await service.open()

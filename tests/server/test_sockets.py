@@ -1,14 +1,18 @@
 """The operators' sockets: opened for this user alone, and never over somebody else's."""
 
+import contextlib
+import os
 import socket
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forewarn.server import sockets
-from forewarn.server.sockets import SocketUnusable
+from forewarn.server.sockets import HandedOver, SocketUnusable
 
 
 def test_a_socket_that_a_crash_left_behind_is_taken_over(tmp_path: Path) -> None:
@@ -75,3 +79,119 @@ def test_removing_takes_sockets_only(tmp_path: Path) -> None:
     path.write_text("precious", encoding="utf-8")
     sockets.remove(path)
     assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        (("10.0.0.10", 40000), "10.0.0.10"),
+        (("fd00::10", 40000, 0, 0), "fd00::10"),
+        (("fe80::1", 40000, 0, 1), "fe80::1%lo"),
+        (("fe80::1%lo", 40000, 0, 1), "fe80::1%lo"),
+        (("fe80::1", 40000, 0, 2**31 - 1), "fe80::1"),
+        (None, ""),
+        ("", ""),
+    ],
+)
+def test_a_peer_is_named_with_the_interface_it_was_heard_on(peer: Any, host: str) -> None:
+    assert sockets.host_of(peer) == host
+
+
+# Sockets that systemd opened.
+
+
+@contextlib.contextmanager
+def handed_over(*given: socket.socket) -> Iterator[list[int]]:
+    """Give the numbers of copies of sockets, which are closed as a process's end would."""
+    copies = [os.dup(each.fileno()) for each in given]
+    try:
+        yield copies
+    finally:
+        for number in copies:
+            with contextlib.suppress(OSError):
+                os.close(number)
+
+
+def test_a_socket_is_taken_by_its_address_and_keeps_its_queue() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        port = opened.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)), handed_over(opened) as files:
+            given = HandedOver(files)
+            assert given.missing(["127.0.0.1:1", f"127.0.0.1:{port}"]) == ("127.0.0.1:1",)
+            assert given.take("127.0.0.1:1") is None
+            taken = given.take(sockets.tcp_address("127.0.0.1", port))
+            assert taken is not None
+            with taken:
+                taken.accept()[0].close()
+                assert not taken.getblocking()
+                assert not os.get_inheritable(taken.fileno())
+            assert given.take(f"127.0.0.1:{port}") is None
+
+
+def test_an_address_has_one_spelling() -> None:
+    assert sockets.tcp_address("fd00:0::01", 80) == "[fd00::1]:80"
+
+
+def test_a_unix_socket_is_known_whatever_links_lead_to_it(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "public").symlink_to("private")
+    opened = sockets.open_unix(tmp_path / "private" / "operator.sock")
+    with opened, handed_over(opened) as files:
+        given = HandedOver(files)
+        address = sockets.unix_address(tmp_path / "public" / "operator.sock")
+        assert given.missing([address]) == ()
+        taken = given.take(address)
+        assert taken is not None
+        taken.close()
+
+
+def test_a_socket_where_we_do_not_listen_is_refused_by_its_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as opened, handed_over(opened) as files:
+        port = opened.getsockname()[1]
+        given = HandedOver(files)
+        with pytest.raises(SocketUnusable, match=f"127.0.0.1:{port}"):
+            given.missing(["127.0.0.1:1"])
+        given.close()
+
+
+def unusable(*given: socket.socket) -> str:
+    with handed_over(*given) as files, pytest.raises(SocketUnusable) as caught:
+        HandedOver(files)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_does_not_listen_is_refused() -> None:
+    with socket.socket() as bound, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        bound.bind(("127.0.0.1", 0))
+        datagrams.bind(("127.0.0.1", 0))
+        assert "Accept=no" in unusable(bound)
+        assert "Accept=no" in unusable(datagrams)
+
+
+def test_two_sockets_of_one_address_are_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        assert str(opened.getsockname()[1]) in unusable(opened, opened)
+
+
+def test_a_file_that_is_no_socket_is_refused() -> None:
+    with Path(os.devnull).open("rb") as nothing:
+        number = os.dup(nothing.fileno())
+        with pytest.raises(SocketUnusable, match=f"file {number}"):
+            HandedOver([number])
+        os.close(number)
+
+
+@pytest.mark.parametrize(("only", "is_taken"), [(True, True), (False, False)])
+def test_a_socket_of_every_address_takes_ipv6_alone_as_ours_do(only: bool, is_taken: bool) -> None:
+    with socket.socket(socket.AF_INET6) as opened:
+        opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+        opened.bind(("::", 0))
+        opened.listen()
+        if is_taken:
+            with handed_over(opened) as files:
+                given = HandedOver(files)
+                assert len(given) == 1
+                given.close()
+        else:
+            assert "BindIPv6Only" in unusable(opened)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.systemd import Notifier, reads
+from forewarn.systemd import Notifier, listening_files, reads
 
 
 def bound(name: str) -> socket.socket:
@@ -55,6 +55,23 @@ def test_the_watchdog_wants_a_word_twice_in_its_time(
     given: dict[str, str], every: float | None
 ) -> None:
     assert Notifier({"NOTIFY_SOCKET": "/run/x", **given}).every == every
+
+
+@pytest.mark.parametrize(
+    ("given", "files"),
+    [
+        ({"LISTEN_FDS": "2", "LISTEN_PID": str(os.getpid())}, [3, 4]),
+        ({"LISTEN_FDS": "2", "LISTEN_PID": "1"}, []),
+        ({"LISTEN_FDS": "2"}, []),
+        ({"LISTEN_FDS": "two", "LISTEN_PID": str(os.getpid())}, []),
+        ({"LISTEN_FDS": "-1", "LISTEN_PID": str(os.getpid())}, []),
+        ({}, []),
+    ],
+)
+def test_sockets_are_ours_only_if_they_were_opened_for_this_process(
+    given: dict[str, str], files: list[int]
+) -> None:
+    assert list(listening_files(given)) == files
 
 
 def test_only_the_very_stream_that_the_variable_names_is_the_journals(tmp_path: Path) -> None:

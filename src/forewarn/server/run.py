@@ -31,14 +31,14 @@ import structlog
 from forewarn import systemd
 from forewarn.clock import SystemClock
 from forewarn.connectors.command import CommandUnusable
-from forewarn.server import logs
+from forewarn.server import logs, sockets
 from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import connections
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.service import Crashed, Service, clock_of
-from forewarn.server.settings import GuestSettings, Settings
+from forewarn.server.settings import OFF, GuestSettings, Settings
 from forewarn.server.sockets import SocketUnusable
-from forewarn.settings import state_folder
+from forewarn.settings import split_address, state_folder
 from forewarn.store import sqlite
 from forewarn.store.port import Store, StoreError
 from forewarn.version import __version__
@@ -65,6 +65,11 @@ _log = structlog.get_logger(__name__)
 def serve(settings: Settings) -> int:
     """Run the service until it is asked to stop, and return the process's exit status."""
     logs.set_up(settings.log)
+    try:
+        handed_over = _handed_over(settings)
+    except SocketUnusable as error:
+        _log.error(str(error))
+        return BAD_SOCKET
     may_open = _raise_open_files(settings.guest.connections + SPARE_FILES)
     settings = msgspec.structs.replace(settings, guest=_within(settings.guest, may_open))
     path = Path(settings.store.path)
@@ -85,7 +90,27 @@ def serve(settings: Settings) -> int:
         _log.error(str(error))
         return BAD_STORE
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_run(settings, store))
+        return runner.run(_run(settings, store, handed_over))
+
+
+def _handed_over(settings: Settings) -> sockets.HandedOver:
+    """Return the sockets that systemd opened, each of them at an address of the settings."""
+    given = sockets.HandedOver(systemd.listening_files(os.environ))
+    wanted = [sockets.tcp_address(each.address, each.port) for each in settings.guest.listener]
+    if settings.operator.listen:
+        wanted.append(sockets.tcp_address(*split_address(settings.operator.listen)))
+    if settings.operator.socket != OFF:
+        wanted.append(sockets.unix_address(Path(settings.operator.socket)))
+    if given:
+        missing = given.missing(wanted)
+        _log.info("systemd handed sockets over", sockets=len(given))
+        if missing:
+            _log.warning(
+                "systemd handed no socket over for these addresses: the service opens them itself, "
+                "and refuses connections there while it restarts; add them to forewarn.socket",
+                addresses=missing,
+            )
+    return given
 
 
 def _tell_of_new(path: Path) -> None:
@@ -131,7 +156,7 @@ def _raise_open_files(needed: int) -> int:
     return most
 
 
-async def _run(settings: Settings, store: Store) -> int:
+async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver) -> int:
     stop = asyncio.Event()
     _follow_signals(stop)
     status, tell_systemd = STOPPED, systemd.Notifier(os.environ).tell
@@ -141,9 +166,15 @@ async def _run(settings: Settings, store: Store) -> int:
             store=store,
             clock=clock_of(store, settings.clock.scale, SystemClock()),
             guests=lambda plane, watch: GuestPlane(
-                settings, plane, watch, settings.rules.policy, _mint
+                settings,
+                plane,
+                watch,
+                settings.rules.policy,
+                mint=_mint,
+                handed_over=handed_over,
             ),
             mint=_mint,
+            handed_over=handed_over,
         )
     except (StoreError, CommandUnusable) as error:
         store.close()
@@ -171,6 +202,8 @@ async def _run(settings: Settings, store: Store) -> int:
         )
         tell_systemd("READY=1")
         await service.wait(stop)
+        tell_systemd("STOPPING=1")
+        await service.drain()
     except StoreError as error:
         _log.error(str(error))
         status = BAD_STORE
@@ -180,7 +213,8 @@ async def _run(settings: Settings, store: Store) -> int:
     except Crashed as error:
         _log.error(str(error), exc_info=error.__cause__)
         status = CRASHED
-    tell_systemd("STOPPING=1")
+    if status != STOPPED:
+        tell_systemd("STOPPING=1")
     try:
         await service.close()
     except TimeoutError:

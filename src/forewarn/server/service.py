@@ -48,14 +48,20 @@ from forewarn.settings import split_address
 from forewarn.store.port import Store, StoreError, StoreUnusable
 from forewarn.vocabulary import EventType
 
-CLOSE_SECONDS: Final = 9.0
-"""The longest that `close` takes: a second is left of the ten that stopping may last."""
+DRAIN_SECONDS: Final = 1.5
+"""The longest that `drain` takes."""
+
+CLOSE_SECONDS: Final = 8.0
+"""The longest that `close` takes: with `drain`, within the ten that stopping may last."""
 
 PROBE_SECONDS: Final = 2.0
 """How long a write may take before the store counts as away."""
 
 CLOCK_SETTING: Final = "clock"
 """Where the clock's scale and origin are kept in the store."""
+
+STOPPING: Final = "the service is stopping"
+"""What `/readyz` says then."""
 
 _log = structlog.get_logger(__name__)
 
@@ -78,6 +84,11 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 class Service:
     """Everything but the process around it; `close` closes the store, too."""
 
+    _unix: Path | None = None
+    """The unix socket that this process made, and so removes."""
+    _probing: Future[None] | None = None
+    _state = "the service is starting"
+
     def __init__(
         self,
         *,
@@ -86,8 +97,10 @@ class Service:
         clock: Clock,
         guests: Callable[[Plane, ServiceClock], GuestPlane],
         mint: Callable[[], str],
+        handed_over: sockets.HandedOver,
     ) -> None:
         self._settings = settings
+        self._handed_over = handed_over
         self._store = store
         self._feed = Changefeed()
         real = SystemClock()
@@ -146,8 +159,6 @@ class Service:
         """Parts that never end by themselves."""
         self._serving: list[asyncio.Task[None]] = []
         self._watching: list[asyncio.Task[None]] = []
-        self._probing: Future[None] | None = None
-        self._state = "the service is starting"
 
     async def open(self) -> Opened:
         """Start everything; the sockets last, when memory is whole.
@@ -215,12 +226,24 @@ class Service:
             cause = None if task.cancelled() else task.exception()
             raise Crashed(f"{task.get_name()} has ended by itself") from cause
 
+    async def drain(self) -> None:
+        """Have clients leave the connections that they keep, while guests are still served.
+
+        So nobody sends a request by a connection that is closed in the same moment. Operators'
+        sockets are closed by then.
+        """
+        self._state = STOPPING
+        for server in self._servers:
+            server.should_exit = True
+        guests = asyncio.create_task(self._guests.drain())
+        await asyncio.wait({guests, *self._serving}, timeout=DRAIN_SECONDS)
+
     async def close(self) -> None:
         """Stop accepting, finish what is under way, leave the store clean.
 
         TimeoutError after CLOSE_SECONDS; what was committed is safe.
         """
-        self._state = "the service is stopping"
+        self._state = STOPPING
         async with asyncio.timeout(CLOSE_SECONDS):
             self._heartbeat.stop()
             for server in self._servers:
@@ -236,8 +259,8 @@ class Service:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await asyncio.to_thread(self._writer.close)
             await asyncio.to_thread(self._store.close)
-        if self._servers and self._settings.operator.socket != OFF:
-            sockets.remove(Path(self._settings.operator.socket))
+        if self._unix is not None:
+            sockets.remove(self._unix)
 
     def reload(self) -> None:
         """Read again what may be changed while the service runs: the proxies' secrets."""
@@ -285,12 +308,16 @@ class Service:
         application = api.application(self._backend)
         operator = self._settings.operator
         if operator.socket != OFF:
-            unix = sockets.open_unix(Path(operator.socket))
+            path = Path(operator.socket)
+            unix = self._handed_over.take(sockets.unix_address(path))
+            if unix is None:
+                unix, self._unix = sockets.open_unix(path), path
             yield f"unix:{operator.socket}", auth.Gate(application, None, None), unix
         if operator.listen:
             token = secret_files.token(Path(operator.token_file))
             address, port = split_address(operator.listen)
-            tcp = sockets.open_tcp(address, port)
+            tcp = self._handed_over.take(sockets.tcp_address(address, port))
+            tcp = tcp or sockets.open_tcp(address, port)
             gate = auth.Gate(application, token, (address, *operator.hosts))
             yield f"http://{sockets.shown(address, tcp.getsockname()[1])}", gate, tcp
 

@@ -2,16 +2,21 @@
 
 The unix socket never exists with a mode other than 0600. A socket file that a crash left behind is
 removed only if nobody answers on it.
+
+A socket that systemd opened (`forewarn.socket`) is taken in place of our own, by its address. Its
+file, its mode and its queue are systemd's: connections wait in the queue while no process runs.
 """
 
 import contextlib
 import errno
+import ipaddress
 import os
 import socket
 import stat
 import sys
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 MAX_PATH_BYTES: Final = 107
 """The longest path of a unix socket on Linux (and 103 elsewhere, which the system then says)."""
@@ -41,6 +46,98 @@ def tcp_state(connection: socket.socket | None) -> int:
         return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     except OSError:
         return 0
+
+
+class HandedOver:
+    """The listening sockets that systemd opened for us, until whoever listens there takes each.
+
+    Args:
+        files: Their numbers, such as `systemd.listening_files` returns.
+
+    Raises:
+        SocketUnusable: One of them cannot be used.
+    """
+
+    def __init__(self, files: Iterable[int] = ()) -> None:
+        self._by_address: dict[str, socket.socket] = {}
+        with contextlib.ExitStack() as on_error:
+            for number in files:
+                try:
+                    # It is not to stay open in the programs that we start.
+                    os.set_inheritable(number, False)  # noqa: FBT003 - the name says it
+                    given = on_error.enter_context(socket.socket(fileno=number))
+                except OSError as error:
+                    message = f"systemd handed over no socket as file {number}: {error.strerror}"
+                    raise SocketUnusable(message) from error
+                address = _address_of(given)
+                if address in self._by_address:
+                    raise SocketUnusable(f"systemd handed over two sockets at {address}")
+                self._by_address[address] = given
+            on_error.pop_all()
+
+    def __len__(self) -> int:
+        """Return how many were not taken yet."""
+        return len(self._by_address)
+
+    def missing(self, wanted: Collection[str]) -> tuple[str, ...]:
+        """Return the addresses that we listen on and no socket was handed over for.
+
+        Raises:
+            SocketUnusable: One was handed over where we do not listen: who connects there would
+                wait for an answer for ever.
+        """
+        for address in self._by_address:
+            if address not in wanted:
+                raise SocketUnusable(
+                    f"systemd handed over a socket at {address}, which the settings do not have: "
+                    "add it to them, or remove it from forewarn.socket"
+                )
+        return tuple(address for address in wanted if address not in self._by_address)
+
+    def close(self) -> None:
+        """Close those that nobody took."""
+        while self._by_address:
+            self._by_address.popitem()[1].close()
+
+    def take(self, address: str) -> socket.socket | None:
+        """Return the socket at an address, as `tcp_address` or `unix_address` writes it."""
+        given = self._by_address.pop(address, None)
+        if given is not None:
+            given.settimeout(0)
+        return given
+
+
+def tcp_address(host: str, port: int) -> str:
+    """Return how `HandedOver` knows an IP address and a port, in one spelling."""
+    return shown(str(ipaddress.ip_address(host)), port)
+
+
+def unix_address(path: Path) -> str:
+    """Return how `HandedOver` knows a unix socket, whatever links lead to it."""
+    return f"unix:{os.path.realpath(path)}"
+
+
+def _address_of(given: socket.socket) -> str:
+    name = given.getsockname()
+    if given.family == getattr(socket, "AF_UNIX", None):
+        address = unix_address(Path(os.fsdecode(name)))
+    elif given.family in {socket.AF_INET, socket.AF_INET6}:
+        address = tcp_address(host_of(name), name[1])
+    else:
+        raise SocketUnusable(f"systemd handed over a socket of another family: {given.family}")
+    is_stream = given.type == socket.SOCK_STREAM
+    if not is_stream or not given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        raise SocketUnusable(
+            f"the socket that systemd handed over at {address} does not listen: it must be a "
+            "ListenStream= of a unit with Accept=no"
+        )
+    is_any = given.family == socket.AF_INET6 and ipaddress.ip_address(name[0]).is_unspecified
+    if is_any and not given.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
+        raise SocketUnusable(
+            f"the socket that systemd handed over at {address} takes IPv4 too, which a listener "
+            "of this address does not: set BindIPv6Only=ipv6-only in forewarn.socket"
+        )
+    return address
 
 
 def open_unix(path: Path) -> socket.socket:
@@ -82,6 +179,22 @@ def open_tcp(address: str, port: int) -> socket.socket:
         raise SocketUnusable(message) from error
     opened.settimeout(0)
     return opened
+
+
+def host_of(name: Sequence[Any] | None) -> str:
+    """Return the address of a socket or of its peer, a link-local one with its zone.
+
+    `""` where there is none.
+    """
+    if not name:
+        return ""
+    host = str(name[0])
+    if len(name) < 4 or not name[3] or "%" in host:
+        return host
+    try:
+        return f"{host}%{socket.if_indextoname(name[3])}"
+    except OSError:  # the interface went since
+        return host
 
 
 def shown(address: str, port: int) -> str:

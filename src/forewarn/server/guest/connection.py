@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
 from forewarn.server import sockets
-from forewarn.server.guest import connection_filter, counters, machines
+from forewarn.server.guest import connection_filter, counters
 from forewarn.server.guest.counters import EVENTS, OTHER
 from forewarn.server.guest.enablement import DelayedAnswer
 from forewarn.server.guest.endpoint import (
@@ -70,6 +70,13 @@ to refuse an event of another scope than one that never was, and guests must not
 
 PROBE_SECONDS: Final = 0.05
 """How long a client that sends no more has to show that it is still there: a round trip."""
+
+FIRST_REQUEST_SECONDS: Final = 1.0
+"""How long a new connection has for its first request where the plane stops: as long as a lost
+packet takes to come again."""
+
+LAST_SECONDS: Final = 0.1
+"""How long a connection lingers where the plane stops: many round trips within a site."""
 
 
 class Stage(IntEnum):
@@ -130,15 +137,15 @@ class Connection(asyncio.Protocol):
         if self.is_taken:
             self._shared.has_started(self)
         else:
-            refusal = self.take_in(machines.peer_host(transport.get_extra_info("peername")))
+            refusal = self.take_in(sockets.host_of(transport.get_extra_info("peername")))
             if self._shared.filter.is_active:
                 connection_filter.release(transport.get_extra_info("socket"))
-        if self.is_taken and self._shared.retiring:
-            self._close_quietly()
-        elif refusal is None:
+        if refusal is None:
             limits = self._shared.limits
             self._transport.set_write_buffer_limits(high=limits.write_buffer_bytes)
             self._wait(Stage.FRESH, limits.head_seconds)
+            if self._shared.retiring:
+                self.retire()
         else:
             self._send(refusal, last=True)
             # Lingering would let it have the place that it was refused.
@@ -534,7 +541,7 @@ class Connection(asyncio.Protocol):
         head = reader.head
         resource = resource or counters.resource_of(head.method, head.target)
         shared.counters.answers[resource][reply.status] += 1
-        keep = head.keeps_alive and not last and not self._is_last and not shared.retiring
+        keep = head.keeps_alive and not last and not self._is_last and not shared.draining
         answer = shared.writer.render(reply, shared.monotonic(), head, keep=keep)
         self._transport.write(answer)
         if keep:
@@ -565,7 +572,8 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         self._unread = b""
         is_taken = transport.get_write_buffer_size() == 0
-        self._wait(Stage.CLOSING, limits.linger_seconds if is_taken else limits.write_seconds)
+        lingers_for = LAST_SECONDS if self._shared.retiring else limits.linger_seconds
+        self._wait(Stage.CLOSING, lingers_for if is_taken else limits.write_seconds)
         if not lingers or self._at_end or not transport.can_write_eof():
             transport.close()
         else:
@@ -605,15 +613,24 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
 
     def retire(self) -> None:
-        """Close what is idle, let requests under way be answered, then cut the rest off.
+        """Let go what is idle, and have a request that waits answered: the listeners are closed.
 
-        Returns:
-            How many had to be cut off after so many seconds of real time.
+        Who was accepted a moment ago is about to send its request, and has time to.
         """
-        if self._stage in {Stage.FRESH, Stage.IDLE}:
-            self._close_quietly()
+        if self._stage is Stage.IDLE:
+            self._close()
+        elif self._stage is Stage.FRESH:
+            accepted = self.deadline - self._shared.limits.head_seconds
+            self.deadline = min(self.deadline, accepted + FIRST_REQUEST_SECONDS)
         elif self._long_poll is not None:
             self._shared.long_polls.end(self._long_poll)
+        elif self._stage is Stage.CLOSING:
+            self.deadline = min(self.deadline, self._shared.monotonic() + LAST_SECONDS)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether its peer may send its next request, and has not begun to."""
+        return self._stage is Stage.IDLE
 
     def abort(self) -> None:
         """Close now, whatever is under way."""

@@ -131,13 +131,14 @@ class ConnectionFilter:
         self.is_active = any(self._programs.values())
 
 
-def release(accepted: socket.socket) -> None:
-    """Take from a new connection the program that it has from its listening socket.
+def release(filtered: socket.socket) -> None:
+    """Take its program from a socket.
 
-    It would keep that program in the kernel for as long as it is open.
+    A new connection has that of its listening socket, and would keep it in the kernel for as long
+    as it is open. A listening socket that was handed over may have that of the process before.
     """
     with contextlib.suppress(OSError):  # it has none
-        accepted.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+        filtered.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
 
 def _attach(listening: socket.socket, wanted: bytes) -> None:

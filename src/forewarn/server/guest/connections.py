@@ -39,6 +39,13 @@ CROWD_SECONDS: Final = 1.0
 """How long after a refusal connections are accepted many at a time. A transport costs 9 µs more
 then, but nobody waits behind a crowd that connects again and again."""
 
+LOOK_SECONDS: Final = 0.02
+"""How often a plane that stops looks at what is still open: 0.5 ms for 10,000 connections."""
+
+ACCEPT_TURNS: Final = 8
+"""Turns of the loop from a connection's acceptance until what has come by it was read: asyncio's
+own loop takes four."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -75,8 +82,10 @@ class Connections:
         self.long_polls = LongPolls(endpoint, loop)
         self.fair_queue = FairQueue(loop.call_soon, self.monotonic)
         self.filter = connection_filter.ConnectionFilter(loop)
+        self.draining = False
+        """Whether the plane is about to stop: each answer is then the last of its connection."""
         self.retiring = False
-        """Whether the plane stops: each answer is then the last of its connection."""
+        """Whether it accepts no more: who is idle is let go, and nobody begins to wait."""
         self._all: set[Connection] = set()
         self._starting: dict[Connection, asyncio.Task[None]] = {}
         """Those of them that have no transport yet."""
@@ -243,19 +252,40 @@ class Connections:
         self._sweeping = self.loop.call_later(self.limits.sweep_seconds, self.sweep_from_now_on)
         self.sweep(self.monotonic())
 
+    async def drain(self, seconds: float) -> None:
+        """Make each answer the last of its connection, until none is idle or the time is over.
+
+        Who asks again by a connection that is closed at that moment loses a request. All are served
+        meanwhile, new ones included, and who waits goes on waiting.
+        """
+        self.draining = True
+        self.polls.close()
+        until = self.loop.time() + seconds
+        while self.loop.time() < until:
+            if not any(each.is_idle for each in self._all):
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+
     async def retire(self, seconds: float) -> int:
-        """Close what is idle, let requests under way be answered, then cut the rest off.
+        """Let go what is idle, answer all others, then cut the rest off.
+
+        The listeners are closed: who has not been accepted yet is not ours to answer.
 
         Returns:
             How many had to be cut off after so many seconds of real time.
         """
-        self.retiring = True
+        self.draining = self.retiring = True
         self.polls.close()
+        # Those that were accepted have their transports then, and what has come was read.
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
         for connection in self._all - self._starting.keys():
             connection.retire()
-        if self._all:
-            self._emptied = self.loop.create_future()
-            await asyncio.wait([self._emptied], timeout=seconds)
+        self._emptied = self.loop.create_future()
+        until = self.loop.time() + seconds
+        while self._all and self.loop.time() < until:
+            await asyncio.wait([self._emptied], timeout=LOOK_SECONDS)
+            self.sweep(self.monotonic())
         cut_off = list(self._all)
         for connection in cut_off:
             if starting := self._starting.get(connection):

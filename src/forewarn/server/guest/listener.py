@@ -15,13 +15,13 @@ import msgspec
 from forewarn import clock
 from forewarn.maintenance import fleet, model
 from forewarn.server import sockets
+from forewarn.server.guest import connection_filter
 from forewarn.server.guest.machines import (
     Network,
     Proxies,
     Source,
     network_of,
     normalised,
-    peer_host,
 )
 from forewarn.settings import FieldError, Port
 
@@ -190,9 +190,15 @@ class Listeners:
         self._servers: list[asyncio.Server] = []
 
     async def open(
-        self, listeners: Sequence[tuple[Listener, Proxies | None]]
+        self,
+        listeners: Sequence[tuple[Listener, Proxies | None]],
+        handed_over: sockets.HandedOver,
     ) -> tuple[Listener, ...]:
         """Open them all, or none; return them with the ports that they have.
+
+        Args:
+            listeners: What to open.
+            handed_over: Sockets of systemd's, which are taken in place of our own.
 
         Raises:
             CannotListen: One of them cannot be opened; those before it are closed again.
@@ -202,7 +208,7 @@ class Listeners:
             raise CannotListen(message)
         with contextlib.ExitStack() as undo:
             # No connection is served before all addresses are ours.
-            opened = [undo.enter_context(_open(listener)) for listener, _ in listeners]
+            opened = [undo.enter_context(_open(each, handed_over)) for each, _ in listeners]
             undo.callback(self.close)
             for (listener, proxies), own in zip(listeners, opened, strict=True):
                 factory = self._factory(source_of(listener, proxies), own)
@@ -243,7 +249,7 @@ class Listeners:
                 except OSError:  # there is no more, or the loop sees to it
                     return
                 accepted.settimeout(0)
-                connections.accept(accepted, source_of, peer_host(peer))
+                connections.accept(accepted, source_of, sockets.host_of(peer))
                 if clock.monotonic() > until:
                     return
 
@@ -256,11 +262,15 @@ class Listeners:
         self._servers.clear()
 
 
-def _open(listener: Listener) -> socket.socket:
-    family = socket.AF_INET6 if ":" in listener.address else socket.AF_INET
-    with _refusal(listener):
-        found = socket.getaddrinfo(listener.address, listener.port, family, socket.SOCK_STREAM)
-        opened = socket.create_server(found[0][4], family=family, backlog=BACKLOG)
+def _open(listener: Listener, handed_over: sockets.HandedOver) -> socket.socket:
+    opened = handed_over.take(sockets.tcp_address(listener.address, listener.port))
+    if opened is None:
+        family = socket.AF_INET6 if ":" in listener.address else socket.AF_INET
+        with _refusal(listener):
+            found = socket.getaddrinfo(listener.address, listener.port, family, socket.SOCK_STREAM)
+            opened = socket.create_server(found[0][4], family=family, backlog=BACKLOG)
+    else:
+        connection_filter.release(opened)  # that of the process before
     # A connection has the buffer of the socket that it came to.
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
     opened.settimeout(0)

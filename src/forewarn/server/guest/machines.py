@@ -1,10 +1,9 @@
 """Finds out which machine is asking, what it reads of itself, and when it last asked."""
 
 import ipaddress
-import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -86,19 +85,6 @@ def normalised(host: str) -> str:
         return host
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
-
-
-def peer_host(peer: Sequence[Any] | None) -> str:
-    """Return a peer's address, a link-local one with its zone; `""` for a peer without one."""
-    if not peer:
-        return ""
-    host = str(peer[0])
-    if len(peer) < 4 or not peer[3] or "%" in host:
-        return host
-    try:
-        return f"{host}%{socket.if_indextoname(peer[3])}"
-    except OSError:  # the interface went since
-        return host
 
 
 class Caller(Bucket):

@@ -34,7 +34,11 @@ from forewarn.server.guest.listener import CannotListen, Listener, Listeners
 from forewarn.server.guest.machines import Proxies, Registry
 from forewarn.server.guest.repeated_polls import Polls
 from forewarn.server.settings import Settings
-from forewarn.server.sockets import SocketUnusable
+from forewarn.server.sockets import HandedOver, SocketUnusable
+
+DRAIN_SECONDS: Final = 1.5
+"""How long guests may take to leave the connections that they keep, before the service stops: who
+polls once a second has asked once more by then."""
 
 FINISH_SECONDS: Final = 5.0
 """How long requests under way may take to finish once the service stops."""
@@ -51,8 +55,11 @@ class GuestPlane:
         plane: Plane,
         watch: ServiceClock,
         policy: Policy,
+        *,
         mint: Callable[[], str],
+        handed_over: HandedOver,
     ) -> None:
+        self._handed_over = handed_over
         self._settings = settings.guest
         self._proxies = tuple(_proxies(each) for each in settings.guest.listener)
         self._counters = Counters()
@@ -170,7 +177,7 @@ class GuestPlane:
         self.reload()
         try:
             opened = await self._listeners.open(
-                list(zip(self._settings.listener, self._proxies, strict=True))
+                list(zip(self._settings.listener, self._proxies, strict=True)), self._handed_over
             )
         except CannotListen as error:
             message = f"guest.listener: {error}"
@@ -187,6 +194,10 @@ class GuestPlane:
         for proxies, secrets in zip(self._proxies, read, strict=True):
             if proxies is not None:
                 proxies.secrets = secrets
+
+    async def drain(self) -> None:
+        """Have guests leave the connections that they keep, while all are served."""
+        await self._connections.drain(DRAIN_SECONDS)
 
     async def close(self) -> None:
         """Stop accepting, finish requests under way, close every connection."""

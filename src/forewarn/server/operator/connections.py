@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, cast
@@ -29,6 +30,15 @@ MAX_HEAD_BYTES: Final = 128 * 1024
 
 IDLE_SECONDS: Final = 75
 """How long a connection may be silent between requests."""
+
+DRAIN_SECONDS: Final = 1.0
+"""How long clients may take to leave the connections that they keep, before the service stops."""
+
+LOOK_SECONDS: Final = 0.05
+"""How often it is looked whether they have."""
+
+FIRST_REQUEST_SECONDS: Final = 1.0
+"""How long a connection that was accepted last has for its first request."""
 
 FINISH_SECONDS: Final = 5
 """How long requests under way may take to finish once the service stops."""
@@ -137,6 +147,19 @@ class OperatorConnection(H11Protocol):
             return False
         return bool(cycle.scope.get(auth.ADMITTED))
 
+    def is_idle(self) -> bool:
+        """Return whether its peer may send its next request, and has not begun to."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and cycle.response_complete and self.conn.their_state is h11.IDLE
+
+    def shutdown(self) -> None:
+        """Close as soon as the request is answered that is under way, or about to come."""
+        if cast("RequestResponseCycle | None", self.cycle) is None:
+            self._end_head()
+            self._late = self.loop.call_later(FIRST_REQUEST_SECONDS, self.transport.close)
+        else:
+            super().shutdown()
+
     def _begin_head(self) -> None:
         seconds = self.config.head_seconds
         self._late = self.loop.call_later(seconds, self.cut_off, OperatorLimit.SLOW_REQUEST)
@@ -184,6 +207,18 @@ class Server(uvicorn.Server):
         )
         config.order, config.reached, config.head_seconds = {}, reached, head_seconds
         super().__init__(config)
+
+    async def shutdown(self, sockets: "list[socket.socket] | None" = None) -> None:
+        """Make each answer the last of its connection, and stop when none is kept, or in time."""
+        self.server_state.default_headers.append((b"connection", b"close"))
+        connections = cast("set[OperatorConnection]", self.server_state.connections)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + DRAIN_SECONDS
+        while loop.time() < until:
+            if not any(each.is_idle() for each in connections):
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
