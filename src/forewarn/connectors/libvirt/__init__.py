@@ -10,9 +10,8 @@ import the standard library, each other, and the library `libvirt`, and nothing 
 
     facts         what the program is told and what it sees: values
     decide        from what is seen to the next step; pure
-    hypervisor    the connections to the hosts: what is there, and the steps
+    hypervisor    the connections to the hosts: what they are like, what is there, and the steps
     carry_out     look, decide, do, until it is over
-    survey        what the hosts are like: memory, guests, what keeps a guest from moving
 
 So the service never loads the C library, and a call that hangs is killed with its process.
 """

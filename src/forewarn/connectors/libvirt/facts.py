@@ -1,6 +1,7 @@
 """What the program is told and what it sees: values, without libvirt."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -145,17 +146,17 @@ class HostSight:
 
 @dataclass(frozen=True, kw_only=True)
 class HostAddress:
-    """How a host is reached."""
+    """How a host is reached, as `settings.LibvirtHost` has it."""
 
     name: str
     uri: str
-    migrate_uri: str = ""
-    target: bool = True
-    memory_mib: int = 0
-    boot_id: tuple[str, ...] = ()
+    migrate_uri: str
+    targets: bool
+    memory_mib: int
+    reboot: Sequence[str]
+    """The command that reboots it; empty where there is none."""
+    boot_id: Sequence[str]
     """The command that prints its boot id."""
-    reboot: bool = False
-    """Whether there is a command to reboot it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,29 +237,19 @@ def order_of(told: dict[str, Any]) -> Order:
     moves = bool(told["live_migration"]) or given["freeze"] == "migrate"
     if act is Act.PAUSE and moves:
         act, way = Act.MOVE, MoveBy.LIVE
-    announced = int(told["duration_seconds"])
-    pause = float(given["freeze_seconds"])
-    return Order(
-        operation=told["operation"],
-        started_at=_instant(told["started_at"]),
-        attempt=int(told["attempt"]),
-        machine=told["machine"],
-        vm_id=told["vm_id"],
-        act=act,
-        way=way,
-        pause_seconds=min(pause, announced) if announced > 0 else pause,
-        to_host=told["to_host"],
-        closed_hosts=frozenset(told["closed_hosts"]),
-        unforeseen=bool(told["unforeseen"]),
-        host_boot_id=told["host_boot_id"],
-        again=bool(told["again"]),
-        shutdown_seconds=float(given["shutdown_seconds"]),
-        force=bool(given["force"]),
-        retry_seconds=float(given["retry_seconds"]),
-        delete_disks=bool(given["delete_disks"]),
-        migration=Migration(**given["migration"]),
-        hosts=hosts_of(given),
-    )
+    announced, pause = told["duration_seconds"], given["freeze_seconds"]
+    said = given | told
+    changed = {
+        "started_at": _instant(told["started_at"]),
+        "act": act,
+        "way": way,
+        "pause_seconds": min(pause, announced) if announced > 0 else pause,
+        "closed_hosts": frozenset(told["closed_hosts"]),
+        "migration": Migration(**given["migration"]),
+        "hosts": hosts_of(given),
+    }
+    as_said = {each.name: said[each.name] for each in fields(Order) if each.name in said}
+    return Order(**as_said | changed)
 
 
 def _instant(text: str) -> str:
@@ -268,18 +259,7 @@ def _instant(text: str) -> str:
 
 def hosts_of(given: dict[str, Any]) -> tuple[HostAddress, ...]:
     """Return the hosts in the settings that the connector writes."""
-    return tuple(
-        HostAddress(
-            name=each["name"],
-            uri=each["uri"],
-            migrate_uri=each["migrate_uri"],
-            target=bool(each["targets"]),
-            memory_mib=int(each["memory_mib"]),
-            boot_id=tuple(each["boot_id"]),
-            reboot=bool(each["reboot"]),
-        )
-        for each in given["hosts"]
-    )
+    return tuple(HostAddress(**each) for each in given["hosts"])
 
 
 def renewed(marker: Marker, order: Order) -> Marker:

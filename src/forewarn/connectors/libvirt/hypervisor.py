@@ -1,4 +1,4 @@
-"""The connections to the hosts: what is there of one machine, and the steps that change it.
+"""The connections to the hosts: what they are like, what is there of one machine, and each step.
 
 Every call of libvirt may block: the opening of a connection to a daemon that is stopped never
 returns. So each host is looked at on a thread of its own, which is given up, but not forgotten: a
@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from xml.etree import ElementTree as ET
 
 import libvirt
@@ -28,8 +28,15 @@ from forewarn.connectors.libvirt.facts import (
     marker_of,
 )
 
+Connection: TypeAlias = Any
+Domain: TypeAlias = Any
+"""libvirt's own, which have no types."""
+
 LOOK_SECONDS: Final = 20.0
 """How long a host may take to answer a look: SSH to a slow host, but not for ever."""
+
+SURVEY_SECONDS: Final = 10.0
+"""How long a host may take to answer a survey: the others are told of in time all the same."""
 
 KEEPALIVE: Final = (5, 3)
 """Seconds between two questions whether a host is there, and how many may stay unanswered."""
@@ -42,6 +49,8 @@ MARKER_PREFIX: Final = "forewarn-task"
 NO_DOMAIN: Final = 42
 UNSUPPORTED: Final = frozenset({3, 8, 84})
 """libvirt's codes for a call, an argument or an operation that a driver does not know."""
+AGENT_TROUBLE: Final = frozenset({libvirt.VIR_ERR_AGENT_UNRESPONSIVE, 74, 86})
+"""Its codes for a guest's agent that does not answer."""
 
 STATES: Final[Mapping[int, State]] = {
     libvirt.VIR_DOMAIN_PAUSED: State.PAUSED,
@@ -70,15 +79,27 @@ UNDEFINE_ALL: Final = (
 T = TypeVar("T")
 
 
+class _Suppressed:
+    """Goes on behind its block where libvirt refuses something in it with one of these codes."""
+
+    def __init__(self, *codes: int) -> None:
+        self._codes = codes
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        return isinstance(error, libvirt.libvirtError) and error.get_error_code() in self._codes
+
+
 class _Link:
     """One host: its connection, and the thread that may be stuck in it."""
 
     def __init__(self, address: HostAddress) -> None:
         self.address = address
-        self._connection: Any = None
+        self._connection: Connection = None
         self._thread: threading.Thread | None = None
 
-    def connection(self) -> Any:  # noqa: ANN401 - untyped
+    def connection(self) -> Connection:
         """Return a connection that is alive as far as libvirt knows; may block."""
         if self._connection is None or not self._connection.isAlive():
             self._connection = libvirt.open(self.address.uri)
@@ -115,14 +136,9 @@ class Hypervisors:
         self._name = ""
         """What the machine is called on its host, once that is known."""
 
-    @property
-    def addresses(self) -> tuple[HostAddress, ...]:
-        """The hosts, in the order of the settings."""
-        return tuple(link.address for link in self._links.values())
-
     def ask(
         self,
-        question: Callable[[HostAddress, Any], T],
+        question: Callable[[HostAddress, Connection], T],
         dark: Callable[[HostAddress, str], T],
         seconds: float = LOOK_SECONDS,
     ) -> list[T]:
@@ -144,11 +160,11 @@ class Hypervisors:
     def look(self, order: Order) -> tuple[HostSight, ...]:
         """Return what each host has of the order's machine."""
 
-        def question(host: HostAddress, connection: Any) -> HostSight:  # noqa: ANN401 - untyped
+        def question(host: HostAddress, connection: Connection) -> HostSight:
             return _sight(order, host, connection, self._name or order.machine)
 
         def dark(host: HostAddress, why: str) -> HostSight:
-            return HostSight(name=host.name, answers=False, why=why, target=host.target)
+            return HostSight(name=host.name, answers=False, why=why, target=host.targets)
 
         sights = tuple(self.ask(question, dark))
         names = [sight.domain.name for sight in sights if sight.domain is not None]
@@ -162,8 +178,7 @@ class Hypervisors:
         """
         self._migrating = step.host if step.do is Do.MIGRATE else ""
         try:
-            domain = self._domain(order, step.host)
-            STEPS[step.do](self, order, step, domain)
+            self._do(order, step, self._domain(order, step.host))
         except libvirt.libvirtError as error:
             return error.get_error_code() or 0, error.get_error_message() or str(error)
         finally:
@@ -176,48 +191,43 @@ class Hypervisors:
             with contextlib.suppress(libvirt.libvirtError):
                 self._domain(order, self._migrating).abortJob()
 
-    def _domain(self, order: Order, host: str) -> Any:  # noqa: ANN401 - untyped
+    def survey(self) -> dict[str, dict[str, object]]:
+        """Return the facts of each host by its name, as the port's HostFacts has them."""
+        return dict(zip(self._links, self.ask(_facts, _dark, SURVEY_SECONDS), strict=True))
+
+    def _domain(self, order: Order, host: str) -> Domain:
         return self._links[host].connection().lookupByUUIDString(order.vm_id)
 
-    def _mark(self, order: Order, step: Step, domain: Any) -> None:  # noqa: ANN401 - untyped
-        del order
-        active, persistent = bool(domain.isActive()), bool(domain.isPersistent())
-        if step.config is not None and persistent:
-            _write(domain, step.config, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
-        if step.live is not None and active:
-            _write(domain, step.live, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    def _do(self, order: Order, step: Step, domain: Domain) -> None:
+        is_move = order.act is Act.MOVE
+        match step.do:
+            case Do.MARK:
+                _mark(step, domain)
+            case Do.SUSPEND:
+                domain.suspend()
+            case Do.RESUME:
+                domain.resume()
+            case Do.SYNC_TIME:
+                domain.setTime({"seconds": 0, "nseconds": 0}, libvirt.VIR_DOMAIN_TIME_SYNC)
+            case Do.PRESS:
+                _press(domain)
+            case Do.POWER_OFF:
+                _power_off(domain, gracefully=not is_move)
+            case Do.START:
+                _start(domain)
+            case Do.MIGRATE | Do.MOVE_DEFINITION:
+                self._migrate(order, step, domain)
+            case Do.ABORT:
+                domain.abortJob()
+            case Do.DELETE_DISKS:
+                for volume in _volumes(self._links[step.host].connection(), domain):
+                    volume.delete(0)
+            case Do.UNDEFINE:
+                _undefine(domain, keep_firmware=is_move)
+            case _:
+                raise AssertionError(step)
 
-    def _press(self, order: Order, step: Step, domain: Any) -> None:  # noqa: ANN401 - untyped
-        """Ask it to shut down: libvirt takes the agent if there is one, else the button."""
-        del order, step
-        try:
-            domain.shutdown()
-        except libvirt.libvirtError as error:
-            if error.get_error_code() not in AGENT_TROUBLE:
-                raise
-            domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
-
-    def _power_off(self, order: Order, step: Step, domain: Any) -> None:  # noqa: ANN401 - untyped
-        del step
-        if order.act is not Act.MOVE:
-            try:
-                domain.destroyFlags(libvirt.VIR_DOMAIN_DESTROY_GRACEFUL)
-            except libvirt.libvirtError:
-                pass  # it had its time to write what it holds
-            else:
-                return
-        domain.destroy()
-
-    def _start(self, order: Order, step: Step, domain: Any) -> None:  # noqa: ANN401 - untyped
-        del order, step
-        try:
-            domain.createWithFlags(libvirt.VIR_DOMAIN_START_FORCE_BOOT)
-        except libvirt.libvirtError as error:
-            if error.get_error_code() not in UNSUPPORTED:
-                raise
-            domain.create()
-
-    def _migrate(self, order: Order, step: Step, domain: Any) -> None:  # noqa: ANN401 - untyped
+    def _migrate(self, order: Order, step: Step, domain: Domain) -> None:
         ways, offline = order.migration, step.do is Do.MOVE_DEFINITION
         target = self._links[step.target]
         flags = libvirt.VIR_MIGRATE_OFFLINE if offline else libvirt.VIR_MIGRATE_LIVE
@@ -245,56 +255,48 @@ class Hypervisors:
         else:
             domain.migrate3(target.connection(), parameters, flags)
 
-    def _delete_disks(
-        self,
-        order: Order,
-        step: Step,
-        domain: Any,  # noqa: ANN401 - untyped
-    ) -> None:
-        del order
-        connection = self._links[step.host].connection()
-        for volume in _volumes(connection, domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)):
-            volume.delete(0)
 
-    def _undefine(self, order: Order, step: Step, domain: Any) -> None:  # noqa: ANN401 - untyped
-        """Remove the definition; after a move, without the firmware's files, which it still has."""
-        del step
-        kept = order.act is Act.MOVE
-        nvram = "VIR_DOMAIN_UNDEFINE_KEEP_NVRAM" if kept else "VIR_DOMAIN_UNDEFINE_NVRAM"
-        tpm = "VIR_DOMAIN_UNDEFINE_KEEP_TPM" if kept else "VIR_DOMAIN_UNDEFINE_TPM"
-        flags = UNDEFINE_ALL | getattr(libvirt, nvram)
-        for more in (getattr(libvirt, tpm, 0), 0):  # a daemon before 8.9 knows no TPM flag
-            try:
-                domain.undefineFlags(flags | more)
-            except libvirt.libvirtError as error:
-                if error.get_error_code() not in UNSUPPORTED:
-                    raise
-            else:
-                return
-        domain.undefine()
+def _mark(step: Step, domain: Domain) -> None:
+    active, persistent = bool(domain.isActive()), bool(domain.isPersistent())
+    if step.config is not None and persistent:
+        _write(domain, step.config, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+    if step.live is not None and active:
+        _write(domain, step.live, libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
 
-AGENT_TROUBLE: Final = frozenset({libvirt.VIR_ERR_AGENT_UNRESPONSIVE, 74, 86})
+def _press(domain: Domain) -> None:
+    """Ask it to shut down: libvirt takes the agent if there is one, else the button."""
+    with _Suppressed(*AGENT_TROUBLE):
+        domain.shutdown()
+        return
+    domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
 
-_Doing = Callable[[Hypervisors, Order, Step, Any], None]
 
-STEPS: Final[Mapping[Do, _Doing]] = {
-    Do.MARK: Hypervisors._mark,  # noqa: SLF001 - its own table
-    Do.SUSPEND: lambda _all, _order, _step, domain: domain.suspend(),
-    Do.RESUME: lambda _all, _order, _step, domain: domain.resume(),
-    Do.SYNC_TIME: lambda _all, _order, _step, domain: domain.setTime(
-        {"seconds": 0, "nseconds": 0}, libvirt.VIR_DOMAIN_TIME_SYNC
-    ),
-    Do.PRESS: Hypervisors._press,  # noqa: SLF001 - its own table
-    Do.POWER_OFF: Hypervisors._power_off,  # noqa: SLF001 - its own table
-    Do.START: Hypervisors._start,  # noqa: SLF001 - its own table
-    Do.MIGRATE: Hypervisors._migrate,  # noqa: SLF001 - its own table
-    Do.MOVE_DEFINITION: Hypervisors._migrate,  # noqa: SLF001 - its own table
-    Do.ABORT: lambda _all, _order, _step, domain: domain.abortJob(),
-    Do.DELETE_DISKS: Hypervisors._delete_disks,  # noqa: SLF001 - its own table
-    Do.UNDEFINE: Hypervisors._undefine,  # noqa: SLF001 - its own table
-}
-"""How each step is done."""
+def _power_off(domain: Domain, *, gracefully: bool) -> None:
+    if gracefully:
+        with contextlib.suppress(libvirt.libvirtError):  # it had its time to write what it holds
+            domain.destroyFlags(libvirt.VIR_DOMAIN_DESTROY_GRACEFUL)
+            return
+    domain.destroy()
+
+
+def _start(domain: Domain) -> None:
+    with _Suppressed(*UNSUPPORTED):
+        domain.createWithFlags(libvirt.VIR_DOMAIN_START_FORCE_BOOT)
+        return
+    domain.create()
+
+
+def _undefine(domain: Domain, *, keep_firmware: bool) -> None:
+    """Remove the definition; after a move, without the firmware's files, which it still has."""
+    keep = "KEEP_" if keep_firmware else ""
+    flags = UNDEFINE_ALL | getattr(libvirt, f"VIR_DOMAIN_UNDEFINE_{keep}NVRAM")
+    tpm = getattr(libvirt, f"VIR_DOMAIN_UNDEFINE_{keep}TPM", 0)
+    for more in (tpm, 0):  # a daemon before 8.9 knows no TPM flag
+        with _Suppressed(*UNSUPPORTED):
+            domain.undefineFlags(flags | more)
+            return
+    domain.undefine()
 
 
 def now() -> float:
@@ -319,27 +321,27 @@ def boot_id_of(host: HostAddress) -> str:
     return ran.stdout.decode("utf-8", "replace").strip() if ran.returncode == 0 else ""
 
 
-def free_memory(host: HostAddress, connection: Any) -> int:  # noqa: ANN401 - untyped
+def free_memory(host: HostAddress, connection: Connection) -> int:
     """Return how many MiB further machines may have.
 
     What the running machines may use is taken off, not what they use now: they would all get it
     only until each of them asks for its own.
     """
     total = host.memory_mib or connection.getInfo()[1]
-    try:
-        flags = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE
-        flags |= libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
+    return max(0, min(int(total) - _given(connection) // 1024, _unused(connection)))
+
+
+def _given(connection: Connection) -> int:
+    flags = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE
+    flags |= libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
+    with _Suppressed(*UNSUPPORTED):
         told = connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_BALLOON, flags)
-        given = sum(stats.get("balloon.maximum", 0) for _, stats in told)
-    except libvirt.libvirtError as error:
-        if error.get_error_code() not in UNSUPPORTED:
-            raise
-        domains = connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
-        given = sum(domain.maxMemory() for domain in domains)
-    return max(0, min(int(total) - int(given) // 1024, _unused(connection)))
+        return sum(int(stats.get("balloon.maximum", 0)) for _, stats in told)
+    domains = connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+    return sum(int(domain.maxMemory()) for domain in domains)
 
 
-def state_of(domain: Any) -> tuple[State, bool]:  # noqa: ANN401 - untyped
+def state_of(domain: Domain) -> tuple[State, bool]:
     """Return what a domain does, and whether it is one of a migration's two copies."""
     if not domain.isActive():
         return State.OFF, False
@@ -348,7 +350,7 @@ def state_of(domain: Any) -> tuple[State, bool]:  # noqa: ANN401 - untyped
     return state, state is State.PAUSED and why in HANDED_OVER
 
 
-def has_job(domain: Any) -> bool:  # noqa: ANN401 - untyped
+def has_job(domain: Domain) -> bool:
     """Return whether something is under way that excludes other work."""
     try:
         return bool(domain.jobInfo()[0] != libvirt.VIR_DOMAIN_JOB_NONE)
@@ -365,7 +367,7 @@ def _run_events() -> None:
 
 def _guarded(
     link: _Link,
-    question: Callable[[HostAddress, Any], T],
+    question: Callable[[HostAddress, Connection], T],
     dark: Callable[[HostAddress, str], T],
 ) -> Callable[[], T]:
     def work() -> T:
@@ -377,17 +379,12 @@ def _guarded(
     return work
 
 
-def _sight(
-    order: Order,
-    host: HostAddress,
-    connection: Any,  # noqa: ANN401 - untyped
-    name: str,
-) -> HostSight:
+def _sight(order: Order, host: HostAddress, connection: Connection, name: str) -> HostSight:
     sight = _domain_sight(order, connection)
     moves = order.act is Act.MOVE
     return HostSight(
         name=host.name,
-        target=host.target,
+        target=host.targets,
         boot_id=boot_id_of(host) if order.host_boot_id else "",
         host_id=_host_id(connection) if moves else "",
         free_memory_mib=free_memory(host, connection) if moves else 0,
@@ -396,8 +393,8 @@ def _sight(
     )
 
 
-def _domain_sight(order: Order, connection: Any) -> DomainSight | None:  # noqa: ANN401 - untyped
-    try:
+def _domain_sight(order: Order, connection: Connection) -> DomainSight | None:
+    with _Suppressed(NO_DOMAIN):
         domain = connection.lookupByUUIDString(order.vm_id)
         state, handed_over = state_of(domain)
         persistent = bool(domain.isPersistent())
@@ -414,75 +411,115 @@ def _domain_sight(order: Order, connection: Any) -> DomainSight | None:  # noqa:
             config=_read(domain, config) if persistent else None,
             restarts_on_poweroff=order.act is Act.REBOOT and _restarts_on_poweroff(domain),
         )
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == NO_DOMAIN:
-            return None
-        raise
+    return None
 
 
-def _restarts_on_poweroff(domain: Any) -> bool:  # noqa: ANN401 - untyped
+def _restarts_on_poweroff(domain: Domain) -> bool:
     xml = domain.XMLDesc(0)
     return ET.fromstring(xml).findtext("on_poweroff") == "restart"  # noqa: S314 - of libvirt
 
 
-def _read(domain: Any, flags: int) -> Marker | None:  # noqa: ANN401 - untyped
-    kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
-    try:
+def _read(domain: Domain, flags: int) -> Marker | None:
+    # OPERATION_INVALID: it went off since its state was read, and the next look shows it.
+    with _Suppressed(libvirt.VIR_ERR_NO_DOMAIN_METADATA, libvirt.VIR_ERR_OPERATION_INVALID):
+        kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
         return marker_of(domain.metadata(kind, MARKER_URI, flags))
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN_METADATA:
-            return None
-        if error.get_error_code() == libvirt.VIR_ERR_OPERATION_INVALID:
-            return None  # it went off since its state was read: the next look shows it
-        raise
+    return None
 
 
-def _write(domain: Any, marker: Marker, flags: int) -> None:  # noqa: ANN401 - untyped
+def _write(domain: Domain, marker: Marker, flags: int) -> None:
     kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
     domain.setMetadata(kind, marker.xml(), MARKER_PREFIX, MARKER_URI, flags)
 
 
-def _has(connection: Any, name: str) -> bool:  # noqa: ANN401 - untyped
-    try:
+def _has(connection: Connection, name: str) -> bool:
+    with _Suppressed(NO_DOMAIN):
         connection.lookupByName(name)
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == NO_DOMAIN:
-            return False
-        raise
-    return True
+        return True
+    return False
 
 
-def _host_id(connection: Any) -> str:  # noqa: ANN401 - untyped
+def _host_id(connection: Connection) -> str:
     root = ET.fromstring(connection.getCapabilities())  # noqa: S314 - of libvirt
     return root.findtext("host/uuid") or ""
 
 
-def _unused(connection: Any) -> int:  # noqa: ANN401 - untyped
+def _unused(connection: Connection) -> int:
     """Return the MiB of memory that nobody uses, what the kernel would give back included."""
-    try:
+    with _Suppressed(*UNSUPPORTED):
         stats = connection.getMemoryStats(libvirt.VIR_NODE_MEMORY_STATS_ALL_CELLS)
-    except libvirt.libvirtError as error:
-        if error.get_error_code() not in UNSUPPORTED:
-            raise
-        return int(connection.getInfo()[1])
-    return int(sum(stats.get(name, 0) for name in ("free", "buffers", "cached"))) // 1024
+        return int(sum(stats.get(name, 0) for name in ("free", "buffers", "cached"))) // 1024
+    return int(connection.getInfo()[1])
 
 
-def _volumes(connection: Any, xml: str) -> list[Any]:  # noqa: ANN401 - untyped
+def _volumes(connection: Connection, domain: Domain) -> list[Any]:
     """Return the volumes of a machine's own disks, as far as a storage pool has them."""
     volumes = []
+    xml = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
     for disk in ET.fromstring(xml).iterfind("devices/disk"):  # noqa: S314 - of libvirt
         source = disk.find("source")
         shared = disk.find("readonly") is not None or disk.find("shareable") is not None
         if source is None or shared or disk.get("device", "disk") != "disk":
             continue
-        try:
+        with _Suppressed(libvirt.VIR_ERR_NO_STORAGE_VOL):
             if pool := source.get("pool"):
                 found = connection.storagePoolLookupByName(pool)
                 volumes.append(found.storageVolLookupByName(source.get("volume")))
             elif place := source.get("file") or source.get("dev"):
                 volumes.append(connection.storageVolLookupByPath(place))
-        except libvirt.libvirtError as error:
-            if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_VOL:
-                raise
     return volumes
+
+
+# What the hosts are like: memory, guests, and what keeps a guest from moving while it runs.
+
+
+def _dark(host: HostAddress, why: str) -> dict[str, object]:
+    can_reboot = bool(host.reboot)
+    return {"answers": False, "why": why, "target": host.targets, "can_reboot": can_reboot}
+
+
+def _facts(host: HostAddress, connection: Connection) -> dict[str, object]:
+    boot_id = boot_id_of(host)
+    guests = [_guest(domain) for domain in connection.listAllDomains()]
+    return {
+        "answers": True,
+        "boot_id": boot_id,
+        "free_memory_mib": free_memory(host, connection),
+        "target": host.targets,
+        # Without a boot id nothing would prove the reboot.
+        "can_reboot": bool(host.reboot and boot_id),
+        "guests": [guest for guest in guests if guest],
+    }
+
+
+def _guest(domain: Domain) -> dict[str, object]:
+    """Return the facts of a guest; {} if it is gone meanwhile."""
+    with _Suppressed(NO_DOMAIN):
+        state, _ = state_of(domain)
+        return {
+            "vm_id": domain.UUIDString(),
+            "name": domain.name(),
+            "running": state is not State.OFF,
+            "memory_mib": domain.maxMemory() // 1024,
+            "obstacles": _obstacles(domain, state),
+        }
+    return {}
+
+
+def _obstacles(domain: Domain, state: State) -> list[str]:
+    if state is State.OFF:
+        return ["it is off"]
+    found = []
+    if state is not State.RUNNING:
+        found.append(f"it is {state}")
+    if has_job(domain):
+        found.append("a job is under way")
+    devices = ET.fromstring(domain.XMLDesc(0)).find("devices")  # noqa: S314 - of libvirt
+    for device in () if devices is None else devices:
+        if device.tag == "hostdev" and device.find("teaming") is None:
+            found.append(f"it has a device of its host ({device.get('type', 'unknown')})")
+        if device.tag == "filesystem":
+            found.append("it has a folder of its host")
+    if domain.isPersistent() and domain.snapshotNum():
+        found.append("it has snapshots")
+    return found

@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Final
 
-from forewarn.connectors.libvirt import carry_out, facts, hypervisor, survey
+from forewarn.connectors.libvirt import carry_out, facts, hypervisor
 from forewarn.connectors.libvirt.decide import LOOK_AGAIN_SECONDS, Do
 from forewarn.connectors.libvirt.hypervisor import Hypervisors
 
@@ -54,7 +54,7 @@ def run(verb: str, text: str) -> int:
     """Do what the verb says with an order, or with the settings; return the exit status."""
     told = json.loads(text)
     if verb == "survey":
-        _say(survey.survey(Hypervisors(facts.hosts_of(told))))
+        _say(Hypervisors(facts.hosts_of(told)).survey())
         return 0
     order = facts.order_of(told)
     over = threading.Event()
