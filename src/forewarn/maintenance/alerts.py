@@ -10,15 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from forewarn.maintenance.model import (
-    Drain,
-    Hold,
-    HostState,
-    Maintenance,
-    Operation,
-    RollingState,
-    listed,
-)
+from forewarn.maintenance import model
 from forewarn.vocabulary import EventStatus
 
 CLOSE = timedelta(minutes=2)
@@ -109,9 +101,9 @@ class Audience(msgspec.Struct, frozen=True):
 
 
 def items(
-    operations: Iterable[Operation],
-    maintenances: Iterable[Maintenance],
-    holds: Iterable[Hold],
+    operations: Iterable[model.Operation],
+    maintenances: Iterable[model.Maintenance],
+    holds: Iterable[model.Hold],
     audiences: Mapping[str, Audience],
     now: datetime,
     *,
@@ -145,7 +137,7 @@ def items(
     for maintenance in maintenances:
         number = str(maintenance.number)
         for rolling in maintenance.rolling_updates:
-            if rolling.state is RollingState.PAUSED:
+            if rolling.state is model.RollingState.PAUSED:
                 message = f"paused at {rolling.place}: {rolling.reason}; "
                 message += f"resume or cancel maintenance {number}"
                 found.append((AlertKind.PAUSED, number, message, maintenance.requested_at))
@@ -158,10 +150,10 @@ def items(
     return sorted([*alerts, *observed], key=lambda alert: (alert.since, alert.kind, alert.about))
 
 
-def of_drains(drains: Iterable[Drain]) -> Iterator[Alert]:
+def of_drains(drains: Iterable[model.Drain]) -> Iterator[Alert]:
     """Yield an alert for each host whose drain is stuck."""
     for drain in drains:
-        if drain.state is HostState.STUCK:
+        if drain.state is model.HostState.STUCK:
             message = f"its drain is stuck ({drain.stuck_in}): {drain.reason}; "
             message += f"see 'forewarn host show {drain.host}'"
             about = f"host {drain.host}"
@@ -170,28 +162,30 @@ def of_drains(drains: Iterable[Drain]) -> Iterator[Alert]:
 
 
 def _of_ended(
-    operation: Operation, waiting: Sequence[str], now: datetime
+    operation: model.Operation, waiting: Sequence[str], now: datetime
 ) -> Iterator[tuple[AlertKind, str, datetime]]:
     if operation.ended_at is None:
         return
-    waits = f"; {listed(waiting)} {'waits' if len(waiting) == 1 else 'wait'}" if waiting else ""
+    waits = (
+        f"; {model.listed(waiting)} {'waits' if len(waiting) == 1 else 'wait'}" if waiting else ""
+    )
     if operation.status is EventStatus.FAILED and not operation.acknowledged_by:
         message = f"{operation.event_type} failed: {operation.outcome}".removesuffix(": ")
         yield AlertKind.FAILED, message + waits, operation.ended_at
     completed = operation.status is EventStatus.COMPLETED
     if completed and operation.awaited and now - operation.ended_at >= NOT_BACK_AFTER:
-        message = f"agents that have not said they are back: {listed(operation.awaited)}"
+        message = f"agents that have not said they are back: {model.listed(operation.awaited)}"
         yield AlertKind.NOT_BACK, message + waits, operation.ended_at
 
 
 def _of_live(
-    operation: Operation, audience: Audience | None, now: datetime, up_since: datetime
+    operation: model.Operation, audience: Audience | None, now: datetime, up_since: datetime
 ) -> Iterator[tuple[AlertKind, str, datetime]]:
     what = str(operation.event_type)
     if operation.status is EventStatus.STARTED:
         assert operation.started_at is not None
         if operation.outcome_unknown:
-            message = f"{what} of {listed(operation.machines)}: {operation.outcome_unknown}"
+            message = f"{what} of {model.listed(operation.machines)}: {operation.outcome_unknown}"
             yield AlertKind.UNKNOWN, message, operation.started_at
         elif now - operation.started_at > patience(operation):
             message = f"{what} has been running since {operation.started_at:%H:%M:%SZ}"
@@ -202,7 +196,7 @@ def _of_live(
 
 
 def _of_unapproved(
-    operation: Operation, audience: Audience | None, now: datetime, up: timedelta
+    operation: model.Operation, audience: Audience | None, now: datetime, up: timedelta
 ) -> Iterator[tuple[AlertKind, str]]:
     if operation.held_at is None and operation.not_before - now <= CLOSE:
         over = "is over" if operation.not_before <= now else "ends soon"
@@ -210,7 +204,7 @@ def _of_unapproved(
     if audience is not None and (message := _unseen(audience, up)):
         yield AlertKind.UNSEEN, message
     if audience is not None and audience.held:
-        yield AlertKind.AGENT_HELD, f"not prepared: {listed(audience.held)}"
+        yield AlertKind.AGENT_HELD, f"not prepared: {model.listed(audience.held)}"
 
 
 def _unseen(audience: Audience, up: timedelta) -> str:
@@ -223,7 +217,7 @@ def _unseen(audience: Audience, up: timedelta) -> str:
     return "; ".join(said)
 
 
-def patience(operation: Operation) -> timedelta:
+def patience(operation: model.Operation) -> timedelta:
     """Return how long an operation may take before it counts as stuck."""
     if operation.duration_seconds <= 0:
         return STUCK_AFTER

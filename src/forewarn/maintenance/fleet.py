@@ -14,20 +14,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from forewarn.maintenance.model import (
-    Changes,
-    Hold,
-    HoldKind,
-    Machine,
-    Operation,
-    Profile,
-    Queueing,
-    Refused,
-    Scope,
-    Snapshot,
-    Text,
-    key,
-)
+from forewarn.maintenance import model
 from forewarn.maintenance.notice import TERMINATE_MINUTES
 from forewarn.maintenance.planner import by_scope
 from forewarn.vocabulary import ErrorCode, EventType, Priority, ScopeKind
@@ -59,17 +46,17 @@ T = TypeVar("T", bound=Hashable)
 replace = msgspec.structs.replace
 
 
-class MachineEntry(Profile, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MachineEntry(model.Profile, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fields that every machine of the file may have."""
 
-    host: Text = ""
-    address: Text = ""
-    listener: Text | None = None
+    host: model.Text = ""
+    address: model.Text = ""
+    listener: model.Text | None = None
     """None for its group's."""
-    vm_id: Text = ""
+    vm_id: model.Text = ""
     update_domain: Annotated[int, msgspec.Meta(ge=0, lt=MAX_UPDATE_DOMAINS)] | None = None
     fault_domain: Annotated[int, msgspec.Meta(ge=0, lt=MAX_FAULT_DOMAINS)] | None = None
-    tags: dict[Text, Text] = msgspec.field(default_factory=dict)
+    tags: dict[model.Text, model.Text] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Do nothing: each call lets other threads run while a thread decodes a large fleet."""
@@ -100,9 +87,9 @@ class ScopeEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str
     update_domains: Annotated[int, msgspec.Meta(ge=1, le=MAX_UPDATE_DOMAINS)] = 5
     automatically_approve: tuple[EventType, ...] = ()
-    queue: Queueing | None = None
+    queue: model.Queueing | None = None
     settle_seconds: Annotated[int, msgspec.Meta(ge=0, le=24 * 3600)] | None = None
-    listener: Text = ""
+    listener: model.Text = ""
 
 
 class AvailabilitySet(ScopeEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -159,7 +146,7 @@ class Member(msgspec.Struct, frozen=True):
 class Group(msgspec.Struct, frozen=True):
     """A scope of the file, with its machines."""
 
-    scope: Scope
+    scope: model.Scope
     """As the file has it, at incarnation 0."""
     members: tuple[Member, ...]
     where: str
@@ -177,7 +164,7 @@ def flatten(fleet: Fleet) -> list[Group]:
         _claim(scopes, group.scope.key, group.where, f"the name {group.scope.name} of a scope")
         for member in group.members:
             _check_member(member, group)
-            _claim(names, key(member.name), member.where, f"the machine name {member.name}")
+            _claim(names, model.key(member.name), member.where, f"the machine name {member.name}")
             if member.entry.vm_id:
                 vm_id = member.entry.vm_id.lower()
                 _claim(names, vm_id, member.where, f"the vm_id {vm_id}")
@@ -202,7 +189,7 @@ def _check_size(fleet: Fleet) -> None:
     for what, count in counts.items():
         if count > MAX_MACHINES:
             message = f"{count} {what}, at most {MAX_MACHINES} allowed"
-            raise Refused(ErrorCode.LIMIT, message, **{what: count, "most": MAX_MACHINES})
+            raise model.Refused(ErrorCode.LIMIT, message, **{what: count, "most": MAX_MACHINES})
 
 
 def normal_address(text: str, where: str) -> str:
@@ -221,12 +208,14 @@ def normal_address(text: str, where: str) -> str:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-_shared_profile = functools.lru_cache(maxsize=4096)(Profile)
+_shared_profile = functools.lru_cache(maxsize=4096)(model.Profile)
 
 
-def profile_of(entry: MachineEntry) -> Profile:
+def profile_of(entry: MachineEntry) -> model.Profile:
     """Return the profile of a machine of the file: one object for equal ones, which are many."""
-    return _shared_profile(**{name: getattr(entry, name) for name in Profile.__struct_fields__})
+    return _shared_profile(
+        **{name: getattr(entry, name) for name in model.Profile.__struct_fields__}
+    )
 
 
 def _groups(fleet: Fleet) -> Iterator[Group]:
@@ -235,12 +224,14 @@ def _groups(fleet: Fleet) -> Iterator[Group]:
         for n, entry in enumerate(entries):
             where = f"{table}[{n}]"
             fields = msgspec.structs.asdict(entry)
-            shared = {name: fields[name] for name in Scope.__struct_fields__ if name in fields}
+            shared = {
+                name: fields[name] for name in model.Scope.__struct_fields__ if name in fields
+            }
             members = tuple(
                 Member(*found, (entry if found[2].listener is None else found[2]).listener or "")
                 for found in _members(entry, where)
             )
-            scope = Scope(**{"update_domains": 1} | shared, kind=ScopeKind(table))
+            scope = model.Scope(**{"update_domains": 1} | shared, kind=ScopeKind(table))
             yield Group(scope, members, where)
 
 
@@ -327,17 +318,19 @@ def _claim(taken: dict[T, str], name: T, where: str, what: str) -> None:
     other = taken.setdefault(name, where)
     if other != where:
         message = f"at {where}: {what} is already used at {other}"
-        raise Refused(ErrorCode.INVALID, message, where=where, other=other)
+        raise model.Refused(ErrorCode.INVALID, message, where=where, other=other)
 
 
-def _refused(where: str, field: str, message: str, code: ErrorCode = ErrorCode.INVALID) -> Refused:
-    return Refused(code, f"at {where}{field}: {message}", where=where)
+def _refused(
+    where: str, field: str, message: str, code: ErrorCode = ErrorCode.INVALID
+) -> model.Refused:
+    return model.Refused(code, f"at {where}{field}: {message}", where=where)
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """What applying a fleet does, or would do."""
 
-    changes: Changes
+    changes: model.Changes
     added: tuple[str, ...] = ()
     """Names of machines."""
     changed: tuple[str, ...] = ()
@@ -347,14 +340,14 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """Machines of the fleet that the file does not name; only pruning removes them."""
     lost: tuple[str, ...] = ()
     """Machines of the file that were left out: the machines were preempted or terminated."""
-    placed: tuple[Machine, ...] = ()
+    placed: tuple[model.Machine, ...] = ()
     """The machines of the file, as they are from then on."""
-    held: tuple[Hold, ...] = ()
+    held: tuple[model.Hold, ...] = ()
     """Holds of machines and scopes that this removes: a hold goes by name, and stays."""
 
 
 def apply(
-    snapshot: Snapshot,
+    snapshot: model.Snapshot,
     wanted: Fleet,
     *,
     prune: bool,
@@ -375,8 +368,8 @@ def apply(
     before = snapshot.machines
     groups, lost = _without_lost(flatten(wanted), snapshot, again=again)
     members = by_scope(before.values())
-    after: dict[str, Machine] = {}
-    scopes: dict[str, Scope] = {}
+    after: dict[str, model.Machine] = {}
+    scopes: dict[str, model.Scope] = {}
     for group in groups:
         scope = _scope(snapshot, group)
         scopes[scope.key] = scope
@@ -388,7 +381,7 @@ def apply(
             f"pruning would remove all {len(gone)} machines and the file adds none: check whether "
             "the file is complete; add --allow-empty to remove them all"
         )
-        raise Refused(ErrorCode.CONFLICT, message, machines=len(gone))
+        raise model.Refused(ErrorCode.CONFLICT, message, machines=len(gone))
     _check_kept(kept, after, scopes)
     _check_ids((*after.values(), *kept))
     moved = [(before[m.key], m) for m in after.values() if m.key in before and before[m.key] != m]
@@ -396,7 +389,7 @@ def apply(
     _skip_incarnations(scopes, snapshot, after.values())
     populated = {m.scope for m in (*after.values(), *kept)} | scopes.keys()
     emptied = snapshot.scopes if prune else {old.scope: None for old, _ in moved}
-    changes = Changes(
+    changes = model.Changes(
         scopes=tuple(s for s in scopes.values() if snapshot.scopes.get(s.key) != s),
         machines=tuple(m for m in after.values() if before.get(m.key) != m),
         removed_machines=tuple(machine.key for machine in gone),
@@ -416,22 +409,22 @@ def apply(
     )
 
 
-def remove(snapshot: Snapshot, names: Collection[str]) -> Applied:
+def remove(snapshot: model.Snapshot, names: Collection[str]) -> Applied:
     """Return the changes that remove these machines, and the scopes that they leave empty.
 
     The snapshot has these machines, their scopes with all that is in them and live, and the holds.
     A name is refused that is unknown (NOT_FOUND), or has a live event (CONFLICT).
     """
-    missing = sorted(name for name in names if key(name) not in snapshot.machines)
+    missing = sorted(name for name in names if model.key(name) not in snapshot.machines)
     if missing:
         message = f"no machine named {missing[0]!r}: see 'forewarn fleet list'"
-        raise Refused(ErrorCode.NOT_FOUND, message, name=missing[0])
-    gone = [snapshot.machines[name] for name in dict.fromkeys(map(key, names))]
+        raise model.Refused(ErrorCode.NOT_FOUND, message, name=missing[0])
+    gone = [snapshot.machines[name] for name in dict.fromkeys(map(model.key, names))]
     _check_live(snapshot.operations.values(), gone, [])
     gone_keys = {machine.key for machine in gone}
     left = {m.scope for m in snapshot.machines.values() if m.key not in gone_keys}
     emptied = dict.fromkeys(machine.scope for machine in gone if machine.scope not in left)
-    changes = Changes(
+    changes = model.Changes(
         removed_machines=tuple(machine.key for machine in gone), removed_scopes=tuple(emptied)
     )
     return Applied(
@@ -441,30 +434,30 @@ def remove(snapshot: Snapshot, names: Collection[str]) -> Applied:
     )
 
 
-def _left_held(holds: Collection[Hold], changes: Changes) -> tuple[Hold, ...]:
+def _left_held(holds: Collection[model.Hold], changes: model.Changes) -> tuple[model.Hold, ...]:
     """Return the holds of what these changes remove."""
-    gone = {(HoldKind.MACHINE, name) for name in changes.removed_machines}
-    gone |= {(HoldKind.SCOPE, name) for name in changes.removed_scopes}
+    gone = {(model.HoldKind.MACHINE, name) for name in changes.removed_machines}
+    gone |= {(model.HoldKind.SCOPE, name) for name in changes.removed_scopes}
     return tuple(hold for hold in holds if (hold.kind, hold.name) in gone)
 
 
 def _without_lost(
-    groups: list[Group], snapshot: Snapshot, *, again: bool
+    groups: list[Group], snapshot: model.Snapshot, *, again: bool
 ) -> tuple[list[Group], tuple[str, ...]]:
     """Return the groups without the machines that were lost, and the names of those."""
     deleted = {k for k, tombstone in snapshot.tombstones.items() if tombstone.event_type}
     gone = set() if again else deleted - snapshot.machines.keys()
-    names = [m.name for group in groups for m in group.members if key(m.name) in gone]
+    names = [m.name for group in groups for m in group.members if model.key(m.name) in gone]
     if not names:
         return groups, ()
     kept = [
-        replace(group, members=tuple(m for m in group.members if key(m.name) not in gone))
+        replace(group, members=tuple(m for m in group.members if model.key(m.name) not in gone))
         for group in groups
     ]
     return kept, tuple(names)
 
 
-def _scope(snapshot: Snapshot, group: Group) -> Scope:
+def _scope(snapshot: model.Snapshot, group: Group) -> model.Scope:
     """Return a scope of the file; a new one begins above the incarnations of one removed before."""
     scope = group.scope
     before = snapshot.scopes.get(scope.key)
@@ -480,19 +473,19 @@ def _scope(snapshot: Snapshot, group: Group) -> Scope:
 
 
 def _place(
-    present: Collection[Machine],
-    before: dict[str, Machine],
+    present: Collection[model.Machine],
+    before: dict[str, model.Machine],
     group: Group,
     mint: Callable[[], str],
-) -> dict[str, Machine]:
+) -> dict[str, model.Machine]:
     """Return the group's machines, by key, each in its domains."""
     update = _domains("update_domain", group.scope.update_domains, present, group)
     fault = _domains("fault_domain", MAX_FAULT_DOMAINS, present, group)
-    placed: dict[str, Machine] = {}
+    placed: dict[str, model.Machine] = {}
     for member in group.members:
-        name, written = key(member.name), member.entry
+        name, written = model.key(member.name), member.entry
         vm_id = written.vm_id or (before[name].vm_id if name in before else mint())
-        placed[name] = Machine(
+        placed[name] = model.Machine(
             name=member.name,
             scope=group.scope.key,
             update_domain=update[name],
@@ -508,7 +501,9 @@ def _place(
     return placed
 
 
-def _domains(field: str, count: int, present: Collection[Machine], group: Group) -> dict[str, int]:
+def _domains(
+    field: str, count: int, present: Collection[model.Machine], group: Group
+) -> dict[str, int]:
     """Return the domain of each machine of a scope, by key.
 
     It is the file's, else the one that it has, else that of its host, else the emptiest.
@@ -517,7 +512,7 @@ def _domains(field: str, count: int, present: Collection[Machine], group: Group)
     hosts = {machine.key: machine.host for machine in present}
     waiting = []
     for member in group.members:
-        name = key(member.name)
+        name = model.key(member.name)
         hosts[name] = member.entry.host
         if (given := getattr(member.entry, field)) is not None:
             domains[name] = given
@@ -544,7 +539,7 @@ def _domains(field: str, count: int, present: Collection[Machine], group: Group)
 
 
 def _check_kept(
-    kept: Collection[Machine], after: dict[str, Machine], scopes: dict[str, Scope]
+    kept: Collection[model.Machine], after: dict[str, model.Machine], scopes: dict[str, model.Scope]
 ) -> None:
     """Refuse what conflicts with machines that the file does not name and that stay."""
     addresses = {(m.listener, m.address): m.name for m in after.values() if m.address}
@@ -555,7 +550,7 @@ def _check_kept(
                 f"the address {machine.address} of {other} belongs to {machine.name}, which the "
                 "file does not name: remove that machine, or apply with --prune"
             )
-            raise Refused(ErrorCode.CONFLICT, message, machine=machine.name, other=other)
+            raise model.Refused(ErrorCode.CONFLICT, message, machine=machine.name, other=other)
         scope = scopes.get(machine.scope)
         if scope is None:
             continue
@@ -565,34 +560,34 @@ def _check_kept(
                 f"{machine.update_domain} of {scope.name}, which would have only "
                 f"{scope.update_domains}: name it with another update_domain, or apply with --prune"
             )
-            raise Refused(ErrorCode.CONFLICT, message, machine=machine.name)
+            raise model.Refused(ErrorCode.CONFLICT, message, machine=machine.name)
 
 
-def _check_ids(machines: Collection[Machine]) -> None:
+def _check_ids(machines: Collection[model.Machine]) -> None:
     """Refuse a vm_id that is another machine's vm_id or name: a proxy may use either."""
-    owners: dict[str, Machine] = {}
+    owners: dict[str, model.Machine] = {}
     for machine in machines:
         other = owners.setdefault(machine.vm_id, machine)
         if other is not machine:
             message = f"{machine.name} and {other.name} would both have the vm_id {machine.vm_id}"
-            raise Refused(ErrorCode.CONFLICT, message, machine=machine.name, other=other.name)
+            raise model.Refused(ErrorCode.CONFLICT, message, machine=machine.name, other=other.name)
     for machine in machines:
         owner = owners.get(machine.key, machine)
         if owner is not machine:
             message = (
                 f"{owner.name} would have the vm_id {owner.vm_id}, which is another machine's name"
             )
-            raise Refused(ErrorCode.CONFLICT, message, machine=owner.name, other=machine.name)
+            raise model.Refused(ErrorCode.CONFLICT, message, machine=owner.name, other=machine.name)
 
 
 def _check_live(
-    operations: Collection[Operation],
-    gone: Collection[Machine],
-    moved: Collection[tuple[Machine, Machine]],
+    operations: Collection[model.Operation],
+    gone: Collection[model.Machine],
+    moved: Collection[tuple[model.Machine, model.Machine]],
 ) -> None:
     """Refuse to remove, rename or move a machine with a live event."""
     busy = {
-        key(name): event.id
+        model.key(name): event.id
         for operation in operations
         if not operation.status.over
         for event in operation.events
@@ -610,11 +605,11 @@ def _check_live(
             f"{machine.name} has the live event {event_id} and cannot be removed, renamed or moved "
             "until it is over: wait, or cancel the event"
         )
-        raise Refused(ErrorCode.CONFLICT, message, machine=machine.name, event_id=event_id)
+        raise model.Refused(ErrorCode.CONFLICT, message, machine=machine.name, event_id=event_id)
 
 
 def _skip_incarnations(
-    scopes: dict[str, Scope], snapshot: Snapshot, machines: Collection[Machine]
+    scopes: dict[str, model.Scope], snapshot: model.Snapshot, machines: Collection[model.Machine]
 ) -> None:
     """Raise a scope's incarnation above what a machine that enters it may have read elsewhere.
 

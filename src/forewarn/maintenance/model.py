@@ -14,17 +14,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from forewarn.vocabulary import (
-    AgentStatus,
-    ApproverKind,
-    ErrorCode,
-    EventSource,
-    EventStatus,
-    EventType,
-    Priority,
-    ScopeKind,
-    TargetKind,
-)
+from forewarn import vocabulary
 
 
 class Refused(Exception):  # noqa: N818 - an answer to a request, not an error of the service
@@ -33,7 +23,7 @@ class Refused(Exception):  # noqa: N818 - an answer to a request, not an error o
     `message` is for people, `facts` has its values by name, for programs.
     """
 
-    def __init__(self, code: ErrorCode, message: str, **facts: str | int) -> None:
+    def __init__(self, code: vocabulary.ErrorCode, message: str, **facts: str | int) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -113,7 +103,7 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When it last asked for its events, in whole seconds."""
     version: str
     """The api-version of that request."""
-    agent: AgentStatus | None = None
+    agent: vocabulary.AgentStatus | None = None
     """What its agent said last (protocol.md section 10); None if it never did."""
     reason: str = ""
     """Why, in the agent's words; `""` where it gave no reason."""
@@ -141,13 +131,13 @@ class Queueing(StrEnum):
 class Scope(Named, frozen=True, kw_only=True, gc=False):
     """The machines that share one document (protocol.md section 7)."""
 
-    kind: ScopeKind
+    kind: vocabulary.ScopeKind
     update_domains: int
     """How many update domains it has, 1 to 20."""
     incarnation: int = 0
     """The number of its document; moves when, and only when, its visible events change."""
-    priority: Priority = Priority.REGULAR
-    automatically_approve: tuple[EventType, ...] = ()
+    priority: vocabulary.Priority = vocabulary.Priority.REGULAR
+    automatically_approve: tuple[vocabulary.EventType, ...] = ()
     """Types that start without notice when a user asks; only Reboot and Redeploy may be."""
     terminate_notice_minutes: int | None = None
     """The notice of a Terminate, 5 to 15; None where a deletion has no event."""
@@ -164,7 +154,7 @@ class Scope(Named, frozen=True, kw_only=True, gc=False):
 class Approval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The first approval of an event."""
 
-    kind: ApproverKind
+    kind: vocabulary.ApproverKind
     by: str
     """The machine's name, the operator's, or the scope's for an automatic one."""
     address: str = ""
@@ -274,12 +264,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: str
     """`<maintenance>.<n>`, such as `12.1`."""
     maintenance: int
-    event_type: EventType
-    source: EventSource
+    event_type: vocabulary.EventType
+    source: vocabulary.EventSource
     description: str
     duration_seconds: int
     """The expected interruption; 0 none, -1 unknown (protocol.md section 4)."""
-    status: EventStatus
+    status: vocabulary.EventStatus
     announced_at: datetime
     not_before: datetime
     """In whole seconds; nothing starts before it without approval."""
@@ -289,7 +279,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended_at: datetime | None = None
     hosts: tuple[str, ...] = ()
     """The known hosts of its machines when it was announced."""
-    target: TargetKind = TargetKind.MACHINES
+    target: vocabulary.TargetKind = vocabulary.TargetKind.MACHINES
     """What its maintenance was asked for."""
     live_migration: bool = False
     """A Freeze that moves its machines to other hosts."""
@@ -360,12 +350,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def pending(self) -> bool:
         """Whether it is Scheduled."""
-        return self.status is EventStatus.SCHEDULED
+        return self.status is vocabulary.EventStatus.SCHEDULED
 
     @property
     def unstarted(self) -> bool:
         """Whether it is Queued or Scheduled."""
-        return self.pending or self.status is EventStatus.QUEUED
+        return self.pending or self.status is vocabulary.EventStatus.QUEUED
 
     @property
     def down(self) -> bool:
@@ -380,13 +370,13 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return not self.status.over or self.down
 
     @property
-    def shown(self) -> tuple[EventStatus, datetime | None] | None:
+    def shown(self) -> tuple[vocabulary.EventStatus, datetime | None] | None:
         """What guests can see change of it; None where they see nothing. The rest never changes."""
         if not self.status.visible:
             return None
         if self.pending:
-            return EventStatus.SCHEDULED, self.not_before
-        return EventStatus.STARTED, None
+            return vocabulary.EventStatus.SCHEDULED, self.not_before
+        return vocabulary.EventStatus.STARTED, None
 
     def ready(self, now: datetime) -> bool:
         """Tell whether its guests let it start: they approved it, or their notice is over."""
@@ -438,15 +428,15 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an operator asked for; it became one or more operations."""
 
     number: int
-    event_type: EventType
-    source: EventSource
+    event_type: vocabulary.EventType
+    source: vocabulary.EventSource
     targets: tuple[str, ...]
     """The names of the machines, or of the scope or host, that were asked for."""
     requested_by: str
     requested_at: datetime
     description: str
     duration_seconds: int
-    target: TargetKind = TargetKind.MACHINES
+    target: vocabulary.TargetKind = vocabulary.TargetKind.MACHINES
     """What `targets` are."""
     live_migration: bool = False
     """A Freeze that moves its machines to other hosts."""
@@ -472,7 +462,7 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Tombstone(Named, frozen=True, kw_only=True, gc=False):
     """A machine that is gone from the fleet, remembered in case its name is added again."""
 
-    event_type: EventType | None = None
+    event_type: vocabulary.EventType | None = None
     """Preempt or Terminate; None where an operator removed it."""
     operation: str = ""
     """The operation that deleted it; `""` where an operator removed it."""

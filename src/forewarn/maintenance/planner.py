@@ -12,17 +12,7 @@ from datetime import datetime
 
 import msgspec
 
-from forewarn.maintenance.model import (
-    Machine,
-    Maintenance,
-    Operation,
-    Refused,
-    RollingUpdate,
-    Scope,
-    Snapshot,
-    key,
-    listed,
-)
+from forewarn.maintenance import model
 from forewarn.vocabulary import (
     ErrorCode,
     EventSource,
@@ -108,7 +98,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):
     """Machines that go down together: one operation, with an event in each scope."""
 
-    machines: tuple[Machine, ...]
+    machines: tuple[model.Machine, ...]
     """In the order of their names; of one update domain in each scope."""
     rolling_update: int | None = None
     """The index of its rolling update in the maintenance; None where there is none."""
@@ -117,47 +107,47 @@ class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a request became."""
 
-    maintenance: Maintenance
-    operations: tuple[Operation, ...]
+    maintenance: model.Maintenance
+    operations: tuple[model.Operation, ...]
     """New ones, Scheduled or already Started; the first of each rolling update."""
-    superseded: tuple[Operation, ...] = ()
+    superseded: tuple[model.Operation, ...] = ()
     """Pending operations that it cancelled."""
 
 
-def targets(snapshot: Snapshot, request: Request) -> list[Machine]:
+def targets(snapshot: model.Snapshot, request: Request) -> list[model.Machine]:
     """Return the machines that a request names, ordered by name."""
     if sum(map(bool, (request.machines, request.scope, request.host))) != 1:
         message = "expected machines, a scope or a host, and only one of these"
-        raise Refused(ErrorCode.INVALID, message)
+        raise model.Refused(ErrorCode.INVALID, message)
     if request.scope:
-        scope = snapshot.scopes.get(key(request.scope))
+        scope = snapshot.scopes.get(model.key(request.scope))
         if scope is None:
             raise _unknown("scope", [request.scope])
         found = [m for m in snapshot.machines.values() if m.scope == scope.key]
         if not found:
-            raise Refused(
+            raise model.Refused(
                 ErrorCode.INVALID, f"scope {scope.name} has no machines", scope=scope.name
             )
     elif request.host:
         found = [m for m in snapshot.machines.values() if m.host == request.host]
         if not found:
             message = f"no machine is on host {request.host!r}: see 'forewarn fleet list'"
-            raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=request.host)
+            raise model.Refused(ErrorCode.NOT_FOUND, message, what="host", name=request.host)
     else:
-        missing = [name for name in request.machines if key(name) not in snapshot.machines]
+        missing = [name for name in request.machines if model.key(name) not in snapshot.machines]
         if missing:
             raise _unknown("machine", missing)
-        wanted = {key(name) for name in request.machines}
+        wanted = {model.key(name) for name in request.machines}
         found = [snapshot.machines[name] for name in wanted]
     if len(found) > MAX_TARGETS:
         message = f"{len(found)} machines in one request, at most {MAX_TARGETS}: split the request"
-        raise Refused(ErrorCode.LIMIT, message, machines=len(found), most=MAX_TARGETS)
+        raise model.Refused(ErrorCode.LIMIT, message, machines=len(found), most=MAX_TARGETS)
     return sorted(found, key=natural)
 
 
 def plan(
-    snapshot: Snapshot, request: Request, *, number: int, now: datetime
-) -> tuple[Maintenance, list[PlannedOperation]]:
+    snapshot: model.Snapshot, request: Request, *, number: int, now: datetime
+) -> tuple[model.Maintenance, list[PlannedOperation]]:
     """Turn a request into a maintenance and the operations that are announced now.
 
     Several update domains of a scope become a rolling update, and so does a host that holds
@@ -171,11 +161,11 @@ def plan(
         _check_eligible(request, snapshot.scopes[scope])
     all_at_once = request.no_notice or request.event_type in ALL_DOMAINS_AT_ONCE
     steps: list[PlannedOperation] = []
-    rolling_updates: list[RollingUpdate] = []
-    wanted = [RollingUpdate(host=request.host)]
+    rolling_updates: list[model.RollingUpdate] = []
+    wanted = [model.RollingUpdate(host=request.host)]
     if not request.host:
         wanted = [
-            RollingUpdate(
+            model.RollingUpdate(
                 scope=scope, machines=() if request.scope else tuple(m.key for m in named)
             )
             for scope, named in sorted(members.items())
@@ -190,7 +180,7 @@ def plan(
                 "another), and indivisible would take them down together; move machines away, or "
                 "leave it out"
             )
-            raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=where, machine=other.name)
+            raise model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=where, machine=other.name)
         if rest and not all_at_once:
             steps.append(PlannedOperation(machines=first, rolling_update=len(rolling_updates)))
             done = tuple(machine.key for machine in first)
@@ -200,7 +190,7 @@ def plan(
     named = request.scope or request.host
     default = DESCRIPTIONS[request.event_type, request.source]
     default = LIVE_MIGRATION if request.live_migration else default
-    maintenance = Maintenance(
+    maintenance = model.Maintenance(
         number=number,
         event_type=request.event_type,
         source=request.source,
@@ -219,14 +209,16 @@ def plan(
     return maintenance, steps
 
 
-def turns(rolling: RollingUpdate, machines: Iterable[Machine]) -> Iterator[tuple[Machine, ...]]:
+def turns(
+    rolling: model.RollingUpdate, machines: Iterable[model.Machine]
+) -> Iterator[tuple[model.Machine, ...]]:
     """Yield what a rolling update has left: in each turn the next update domain of each scope.
 
     `machines` are those that there are now, and may be others than its own. A turn is ordered by
     name.
     """
     named, done = frozenset(rolling.machines), frozenset(rolling.done)
-    left: dict[str, dict[int, list[Machine]]] = {}
+    left: dict[str, dict[int, list[model.Machine]]] = {}
     for machine in machines:
         meant = machine.host == rolling.host if rolling.host else machine.scope == rolling.scope
         if meant and machine.key not in done and (not named or machine.key in named):
@@ -237,15 +229,15 @@ def turns(rolling: RollingUpdate, machines: Iterable[Machine]) -> Iterator[tuple
         yield tuple(sorted(itertools.chain.from_iterable(turn), key=natural))
 
 
-def by_scope(machines: Iterable[Machine]) -> dict[str, list[Machine]]:
+def by_scope(machines: Iterable[model.Machine]) -> dict[str, list[model.Machine]]:
     """Return machines by the key of their scope, in their order."""
-    members: dict[str, list[Machine]] = {}
+    members: dict[str, list[model.Machine]] = {}
     for machine in machines:
         members.setdefault(machine.scope, []).append(machine)
     return members
 
 
-def natural(machine: Machine) -> tuple[tuple[int, int, str], ...]:
+def natural(machine: model.Machine) -> tuple[tuple[int, int, str], ...]:
     """Sort key: the name, with its numbers as numbers."""
     parts = re.findall(r"\d+|\D+", machine.key)
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
@@ -263,40 +255,40 @@ def _check(request: Request) -> None:
             f"invalid duration {request.duration_seconds}: expected 1 to {MAX_DURATION_SECONDS} s, "
             "0 for none or -1 for unknown"
         )
-        raise Refused(ErrorCode.INVALID, message, duration_seconds=request.duration_seconds)
+        raise model.Refused(ErrorCode.INVALID, message, duration_seconds=request.duration_seconds)
     text = request.description or ""
     if len(text) > MAX_DESCRIPTION or not text.isprintable():
         message = (
             f"invalid description: expected one line of at most {MAX_DESCRIPTION} printable "
             "characters"
         )
-        raise Refused(ErrorCode.INVALID, message, length=len(text))
+        raise model.Refused(ErrorCode.INVALID, message, length=len(text))
     if request.live_migration and request.event_type is not EventType.FREEZE:
-        raise Refused(ErrorCode.INVALID, "only a Freeze can be a live migration")
+        raise model.Refused(ErrorCode.INVALID, "only a Freeze can be a live migration")
     moves = request.live_migration or request.event_type is EventType.REDEPLOY
     if request.to_host and not moves:
         message = "only a Redeploy or a live migration moves machines to another host"
-        raise Refused(ErrorCode.INVALID, message)
+        raise model.Refused(ErrorCode.INVALID, message)
     if request.not_before is not None and request.not_before.tzinfo is None:
         message = f"NotBefore {request.not_before.isoformat()} has no time zone: add one, such as Z"
-        raise Refused(ErrorCode.INVALID, message)
+        raise model.Refused(ErrorCode.INVALID, message)
     if request.indivisible and not request.host:
-        raise Refused(ErrorCode.INVALID, "indivisible needs a host")
+        raise model.Refused(ErrorCode.INVALID, "indivisible needs a host")
     if not request.no_notice:
         return
     if request.source is not EventSource.PLATFORM or request.event_type not in NO_NOTICE_TYPES:
         kinds = ", ".join(sorted(NO_NOTICE_TYPES))
         message = f"only {kinds} of the platform can happen without notice"
-        raise Refused(ErrorCode.NOT_ELIGIBLE, message)
+        raise model.Refused(ErrorCode.NOT_ELIGIBLE, message)
     if request.not_before is not None:
         message = "a failure without notice has already happened: leave NotBefore out"
-        raise Refused(ErrorCode.INVALID, message)
+        raise model.Refused(ErrorCode.INVALID, message)
 
 
-def _check_eligible(request: Request, scope: Scope) -> None:
+def _check_eligible(request: Request, scope: model.Scope) -> None:
     if request.event_type is EventType.PREEMPT and scope.priority is not Priority.LOW:
         message = f"{scope.name} has regular priority: only low-priority machines can be preempted"
-        raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name)
+        raise model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name)
     if request.event_type is EventType.TERMINATE and (
         scope.kind is not ScopeKind.SCALE_SET or scope.terminate_notice_minutes is None
     ):
@@ -304,10 +296,12 @@ def _check_eligible(request: Request, scope: Scope) -> None:
             f"{scope.name} is not a scale set with terminate_notice_minutes: "
             "without it, a deletion has no event"
         )
-        raise Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name)
+        raise model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name)
 
 
-def _unknown(what: str, names: Iterable[str]) -> Refused:
+def _unknown(what: str, names: Iterable[str]) -> model.Refused:
     known = sorted(set(names))
-    message = f"no {what} named {listed([repr(name) for name in known])}: see 'forewarn fleet list'"
-    return Refused(ErrorCode.NOT_FOUND, message, what=what, name=known[0])
+    message = (
+        f"no {what} named {model.listed([repr(name) for name in known])}: see 'forewarn fleet list'"
+    )
+    return model.Refused(ErrorCode.NOT_FOUND, message, what=what, name=known[0])

@@ -11,26 +11,8 @@ from typing import TypeVar
 
 import msgspec
 
-from forewarn.maintenance import lifecycle, notice, planner
+from forewarn.maintenance import lifecycle, model, notice, planner
 from forewarn.maintenance.lifecycle import Trigger
-from forewarn.maintenance.model import (
-    Approval,
-    Changes,
-    Event,
-    Maintenance,
-    Operation,
-    Policy,
-    Refused,
-    RollingState,
-    RollingUpdate,
-    Scope,
-    Sighting,
-    Sightings,
-    Snapshot,
-    StartCause,
-    Tombstone,
-    key,
-)
 from forewarn.vocabulary import AgentStatus, ApproverKind, ErrorCode, EventSource, EventStatus
 
 K = TypeVar("K")
@@ -66,11 +48,11 @@ class TrackedDict(dict[K, V]):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What follows from a command."""
 
-    changes: Changes
+    changes: model.Changes
     """New values for what changed; empty where the command changed nothing."""
-    operations: tuple[Operation, ...] = ()
+    operations: tuple[model.Operation, ...] = ()
     """The operations that the command was about, changed or not."""
-    maintenance: Maintenance | None = None
+    maintenance: model.Maintenance | None = None
     """What was requested or resumed."""
 
 
@@ -79,11 +61,11 @@ class WorkingSet:
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        snapshot: model.Snapshot,
         now: datetime,
         mint: Callable[[], str],
-        policy: Policy,
-        sighting: Sightings,
+        policy: model.Policy,
+        sighting: model.Sightings,
     ) -> None:
         self.snapshot = snapshot
         self.now = now
@@ -95,15 +77,15 @@ class WorkingSet:
         self.maintenances = TrackedDict(snapshot.maintenances)
         self.machines = TrackedDict(snapshot.machines)
         self.holds = list(snapshot.holds)
-        self.tombstones: list[Tombstone] = []
-        self.answered: Maintenance | None = None
+        self.tombstones: list[model.Tombstone] = []
+        self.answered: model.Maintenance | None = None
         """The maintenance that was requested or resumed."""
         self._ended: list[str] = []
         """Operations that ended, or whose domains came up."""
         self._by_scope: dict[str, dict[str, None]] | None = None
         """Ids of operations by scope; None until somebody looks, which many commands never do."""
 
-    def live_in(self, scope: str) -> list[Operation]:
+    def live_in(self, scope: str) -> list[model.Operation]:
         """Return what is live in a scope."""
         if self._by_scope is None:
             self._by_scope = {}
@@ -112,15 +94,15 @@ class WorkingSet:
         ids = self._by_scope.get(scope, ())
         return [o for o in map(self.operations.__getitem__, ids) if o.live]
 
-    def named(self, operation_id: str) -> Operation:
+    def named(self, operation_id: str) -> model.Operation:
         """Return an operation of the snapshot; an unknown one is refused (NOT_FOUND)."""
         operation = self.operations.get(operation_id)
         if operation is None:
             message = f"no operation {operation_id!r}: see 'forewarn history'"
-            raise Refused(ErrorCode.NOT_FOUND, message, operation=operation_id)
+            raise model.Refused(ErrorCode.NOT_FOUND, message, operation=operation_id)
         return operation
 
-    def claimed(self, operation_id: str, attempt: int) -> Operation:
+    def claimed(self, operation_id: str, attempt: int) -> model.Operation:
         """Return a Started operation; a claim that is not the latest is refused (STALE)."""
         operation = self.named(operation_id)
         if operation.status is not EventStatus.STARTED or operation.attempt != attempt:
@@ -128,10 +110,10 @@ class WorkingSet:
                 f"attempt {attempt} at operation {operation_id} is stale: the operation is "
                 f"{operation.status}, at attempt {operation.attempt}"
             )
-            raise Refused(ErrorCode.STALE, message, operation=operation_id, attempt=attempt)
+            raise model.Refused(ErrorCode.STALE, message, operation=operation_id, attempt=attempt)
         return operation
 
-    def put(self, operation: Operation) -> None:
+    def put(self, operation: model.Operation) -> None:
         """Set the new value of an operation, or add it."""
         if self._by_scope is not None and operation.id not in self.operations:
             self._index(self._by_scope, operation)
@@ -152,7 +134,7 @@ class WorkingSet:
         """
         maintenance = self.maintenances[number]
         off = self.off(step)
-        operation = Operation(
+        operation = model.Operation(
             id=f"{number}.{maintenance.announced + 1}",
             maintenance=number,
             event_type=maintenance.event_type,
@@ -169,7 +151,7 @@ class WorkingSet:
             rolling_update=step.rolling_update,
             hosts=tuple(sorted({machine.host for machine in step.machines if machine.host})),
             events=tuple(
-                Event(
+                model.Event(
                     id=self.mint().upper(),
                     scope=scope,
                     update_domain=members[0].update_domain,
@@ -183,12 +165,12 @@ class WorkingSet:
         self.maintenances[number] = replace(maintenance, announced=maintenance.announced + 1)
         if no_notice:
             not_before = notice.whole_seconds(self.now)
-            self._start(replace(operation, not_before=not_before), StartCause.NO_NOTICE)
+            self._start(replace(operation, not_before=not_before), model.StartCause.NO_NOTICE)
         else:
             self._announce_or_queue(operation, asked)
         return operation.id
 
-    def _announce_or_queue(self, operation: Operation, asked: datetime | None = None) -> None:
+    def _announce_or_queue(self, operation: model.Operation, asked: datetime | None = None) -> None:
         """Announce a new or queued operation, unless another is to be over first.
 
         Its notice begins here. It starts at once where every scope is off or approves it
@@ -201,7 +183,7 @@ class WorkingSet:
         off = {scope.key for scope in scopes if not self.policy.is_on(scope, self.now)}
         silent = off & {event.scope for event in operation.events if event.silent}
         automatic = {
-            scope.key: Approval(kind=ApproverKind.AUTOMATIC, by=scope.name, at=self.now)
+            scope.key: model.Approval(kind=ApproverKind.AUTOMATIC, by=scope.name, at=self.now)
             for scope in scopes
             if operation.source is EventSource.USER
             and operation.event_type in scope.automatically_approve
@@ -240,14 +222,14 @@ class WorkingSet:
         else:
             self.put(announced)
 
-    def start_if_ready(self, operation: Operation) -> None:
+    def start_if_ready(self, operation: model.Operation) -> None:
         """Set an operation, started if it is ready, free to start and not held."""
         if operation.held_at is None and operation.ready(self.now):
             self._start_if_free(operation)
         else:
             self.put(operation)
 
-    def carried_out(self, operation: Operation, outcome: str) -> None:
+    def carried_out(self, operation: model.Operation, outcome: str) -> None:
         """Set an operation that its connector has carried out: over, or waiting for machines."""
         if not operation.awaited:
             self.end(operation, Trigger.SUCCEED, outcome)
@@ -264,7 +246,7 @@ class WorkingSet:
             )
         )
 
-    def end(self, operation: Operation, trigger: Trigger, outcome: str) -> None:
+    def end(self, operation: model.Operation, trigger: Trigger, outcome: str) -> None:
         """End an operation; its domains stay down until its machines have recovered."""
         status = lifecycle.step(operation.id, operation.status, trigger)
         awaited: tuple[str, ...] = ()
@@ -290,17 +272,17 @@ class WorkingSet:
         if status is EventStatus.COMPLETED:
             self._repair(ended)
 
-    def _repair(self, operation: Operation) -> None:
+    def _repair(self, operation: model.Operation) -> None:
         """Stop waiting for this operation's machines elsewhere: its end has brought them back."""
-        names = {key(name) for name in operation.machines}
+        names = {model.key(name) for name in operation.machines}
         for scope in [event.scope for event in operation.events]:
             for other in self.live_in(scope):
                 if other.status.over and other.id != operation.id:
-                    left = tuple(name for name in other.awaited if key(name) not in names)
+                    left = tuple(name for name in other.awaited if model.key(name) not in names)
                     if left != other.awaited:
                         self._await(other, left)
 
-    def _await(self, operation: Operation, awaited: tuple[str, ...]) -> None:
+    def _await(self, operation: model.Operation, awaited: tuple[str, ...]) -> None:
         """Set an operation that is over, and the machines that keep its domains down."""
         up_at = None
         if operation.status is EventStatus.COMPLETED and not awaited:
@@ -312,7 +294,7 @@ class WorkingSet:
             up_at = self.now + settle if settle else None
         self.settle(replace(operation, awaited=awaited, up_at=up_at))
 
-    def settle(self, operation: Operation) -> None:
+    def settle(self, operation: model.Operation) -> None:
         """Set an operation that is over; what waited for it goes on when the command is done."""
         self.put(operation)
         self._ended.append(operation.id)
@@ -329,9 +311,9 @@ class WorkingSet:
         if self._ended:
             self.continue_rolling_updates()
 
-    def look_for_returns(self, operation: Operation) -> None:
+    def look_for_returns(self, operation: model.Operation) -> None:
         """Stop waiting for the machines of an operation that are back, or left the fleet."""
-        known = tuple(name for name in operation.awaited if key(name) in self.machines)
+        known = tuple(name for name in operation.awaited if model.key(name) in self.machines)
         if operation.status is not EventStatus.RETURNING:
             completed = operation.status is EventStatus.COMPLETED
             left = self._without_word(known) if completed else known
@@ -351,9 +333,9 @@ class WorkingSet:
         else:
             self.end(returning, Trigger.SUCCEED, operation.outcome)
 
-    def _asked_again(self, operation: Operation, name: str) -> Sighting | None:
+    def _asked_again(self, operation: model.Operation, name: str) -> model.Sighting | None:
         assert operation.carried_out_at is not None
-        sight = self.sighting(key(name))
+        sight = self.sighting(model.key(name))
         return sight if sight and sight.asked_at > operation.carried_out_at else None
 
     def _without_word(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -361,11 +343,14 @@ class WorkingSet:
         return tuple(
             name
             for name in names
-            if key(name) in self.machines
-            and ((sight := self.sighting(key(name))) is None or sight.agent is not AgentStatus.BACK)
+            if model.key(name) in self.machines
+            and (
+                (sight := self.sighting(model.key(name))) is None
+                or sight.agent is not AgentStatus.BACK
+            )
         )
 
-    def hold(self, operation: Operation) -> None:
+    def hold(self, operation: model.Operation) -> None:
         """Set a Scheduled operation, held, with what is left of its notice."""
         if operation.held_at is None:
             left = max(timedelta(0), operation.not_before - self.now)
@@ -375,7 +360,7 @@ class WorkingSet:
             )
         self.put(operation)
 
-    def release(self, operation: Operation) -> None:
+    def release(self, operation: model.Operation) -> None:
         """Set a held operation, with the notice that it had left unless another hold covers it.
 
         NotBefore never moves to before what guests have read.
@@ -391,14 +376,14 @@ class WorkingSet:
             replace(operation, held_at=None, notice_left_seconds=0, not_before=not_before)
         )
 
-    def pause_rolling_update(self, operation: Operation, reason: str) -> None:
+    def pause_rolling_update(self, operation: model.Operation, reason: str) -> None:
         """Pause the rolling update that an operation belongs to, unless it is finished."""
         index = operation.rolling_update
         maintenance = self.maintenances.get(operation.maintenance)
         if index is None or maintenance is None:
             return
-        if maintenance.rolling_updates[index].state is not RollingState.FINISHED:
-            paused = {"state": RollingState.PAUSED, "reason": reason[-MAX_OUTCOME:]}
+        if maintenance.rolling_updates[index].state is not model.RollingState.FINISHED:
+            paused = {"state": model.RollingState.PAUSED, "reason": reason[-MAX_OUTCOME:]}
             self._put_rolling_update(maintenance, index, **paused)
 
     def continue_rolling_updates(self) -> None:
@@ -424,7 +409,7 @@ class WorkingSet:
         }
         for number in sorted(self.maintenances):
             for index, rolling in enumerate(self.maintenances[number].rolling_updates):
-                if rolling.state is RollingState.RUNNING and (number, index) not in under_way:
+                if rolling.state is model.RollingState.RUNNING and (number, index) not in under_way:
                     self._continue(number, index, rolling)
 
     def off(self, step: planner.PlannedOperation) -> set[str]:
@@ -432,7 +417,9 @@ class WorkingSet:
         scopes = {machine.scope for machine in step.machines}
         return {name for name in scopes if not self.policy.is_on(self.scopes[name], self.now)}
 
-    def conflicting(self, step: planner.PlannedOperation) -> tuple[Operation, Event, str] | None:
+    def conflicting(
+        self, step: planner.PlannedOperation
+    ) -> tuple[model.Operation, model.Event, str] | None:
         """Return a live operation that shares a machine with a step, its event, and the name.
 
         Of several it is the first by start order, so that the store's order does not decide.
@@ -445,7 +432,7 @@ class WorkingSet:
             if not other.status.over
             for event in other.events
             for name in event.machines
-            if key(name) in names
+            if model.key(name) in names
         )
         return min(found, key=lambda one: start_order(one[0]), default=None)
 
@@ -455,7 +442,7 @@ class WorkingSet:
         self._publish()
         before = self.snapshot
         return Decision(
-            changes=Changes(
+            changes=model.Changes(
                 maintenances=self.maintenances.changed(),
                 operations=self.operations.changed(),
                 scopes=self.scopes.changed(),
@@ -491,48 +478,54 @@ class WorkingSet:
         for scope, incarnation in incarnations.items():
             self.scopes[scope] = replace(self.scopes[scope], incarnation=incarnation)
 
-    def _continue(self, number: int, index: int, rolling: RollingUpdate) -> None:
+    def _continue(self, number: int, index: int, rolling: model.RollingUpdate) -> None:
         maintenance = self.maintenances[number]
         machines = next(planner.turns(rolling, self.machines.values()), ())
         if not machines:
-            self._put_rolling_update(maintenance, index, state=RollingState.FINISHED)
+            self._put_rolling_update(maintenance, index, state=model.RollingState.FINISHED)
             return
         step = planner.PlannedOperation(machines=machines, rolling_update=index)
         if self.conflicting(step) is not None:
             return
         if self.off(step) and not maintenance.without_notice:
             reason = f"{min(self.off(step))} is off now: its guests would get no notice"
-            self._put_rolling_update(maintenance, index, state=RollingState.PAUSED, reason=reason)
+            self._put_rolling_update(
+                maintenance, index, state=model.RollingState.PAUSED, reason=reason
+            )
             return
         done = (*rolling.done, *(machine.key for machine in machines))
         self._put_rolling_update(maintenance, index, done=done)
         self.enter(number, step)
 
-    def _put_rolling_update(self, maintenance: Maintenance, index: int, **changes: object) -> None:
+    def _put_rolling_update(
+        self, maintenance: model.Maintenance, index: int, **changes: object
+    ) -> None:
         updates = list(maintenance.rolling_updates)
         updates[index] = replace(updates[index], **changes)
         self.maintenances[maintenance.number] = replace(maintenance, rolling_updates=tuple(updates))
 
-    def _start_if_free(self, operation: Operation) -> None:
+    def _start_if_free(self, operation: model.Operation) -> None:
         obstacle = self._obstacle(operation)
         if obstacle is not None:
             self.put(replace(operation, waits_for=obstacle.id))
         elif not self.policy.starts:
             self.put(operation)  # the next `advance_time` starts it
         elif operation.silent:
-            self._start(operation, StartCause.SILENT)
+            self._start(operation, model.StartCause.SILENT)
         else:
             approved = operation.approved
-            self._start(operation, StartCause.APPROVED if approved else StartCause.NOTICE_OVER)
+            self._start(
+                operation, model.StartCause.APPROVED if approved else model.StartCause.NOTICE_OVER
+            )
 
-    def _start(self, operation: Operation, cause: StartCause) -> None:
+    def _start(self, operation: model.Operation, cause: model.StartCause) -> None:
         known = self.operations.get(operation.id)
         before = None if known is None else known.status
         trigger = Trigger.START if before is EventStatus.SCHEDULED else Trigger.STRIKE
         seen = {
             name: sight
             for name in operation.machines
-            if (sight := self.sighting(key(name))) is not None
+            if (sight := self.sighting(model.key(name))) is not None
             and sight.asked_at > self.now - LISTENING
         }
         if operation.event_type in planner.ALL_DOMAINS_AT_ONCE:
@@ -549,11 +542,11 @@ class WorkingSet:
             )
         )
 
-    def _obstacle(self, operation: Operation) -> Operation | None:
+    def _obstacle(self, operation: model.Operation) -> model.Operation | None:
         """Return an operation that has another update domain of one of its scopes down."""
         return self._first_elsewhere(operation, lambda other, scope: other.down)
 
-    def _ahead(self, operation: Operation) -> Operation | None:
+    def _ahead(self, operation: model.Operation) -> model.Operation | None:
         """Return an operation that must be over before this one is announced.
 
         It takes another update domain of one of its scopes, and is down, announced, or queued
@@ -574,20 +567,20 @@ class WorkingSet:
             ),
         )
 
-    def _repaired_by(self, operation: Operation) -> set[str]:
+    def _repaired_by(self, operation: model.Operation) -> set[str]:
         """Return the scopes where it takes machines of a failure that keeps their domain down."""
-        names = {key(name) for name in operation.machines}
+        names = {model.key(name) for name in operation.machines}
         return {
             event.scope
             for event in operation.events
             for other in self.live_in(event.scope)
             if other.status is EventStatus.FAILED
-            and not names.isdisjoint(key(name) for name in other.awaited)
+            and not names.isdisjoint(model.key(name) for name in other.awaited)
         }
 
     def _first_elsewhere(
-        self, operation: Operation, matters: Callable[[Operation, Scope], bool]
-    ) -> Operation | None:
+        self, operation: model.Operation, matters: Callable[[model.Operation, model.Scope], bool]
+    ) -> model.Operation | None:
         """Return a live operation in another update domain of one of its scopes.
 
         Of several it is the first by start order, so that the store's order does not decide.
@@ -606,21 +599,21 @@ class WorkingSet:
         ]
         return min(found, key=start_order, default=None)
 
-    def _covered(self, operation: Operation) -> bool:
+    def _covered(self, operation: model.Operation) -> bool:
         return any(hold.covers(operation) for hold in self.holds)
 
     @staticmethod
-    def _index(by_scope: dict[str, dict[str, None]], operation: Operation) -> None:
+    def _index(by_scope: dict[str, dict[str, None]], operation: model.Operation) -> None:
         for event in operation.events:
             by_scope.setdefault(event.scope, {})[operation.id] = None
 
 
-def queue_order(operation: Operation) -> tuple[datetime, int, int]:
+def queue_order(operation: model.Operation) -> tuple[datetime, int, int]:
     """Sort key of what is queued: the time of its request, then maintenance and ordinal."""
     ordinal = int(operation.id.partition(".")[2])
     return operation.announced_at, operation.maintenance, ordinal
 
 
-def start_order(operation: Operation) -> tuple[datetime, int, str]:
+def start_order(operation: model.Operation) -> tuple[datetime, int, str]:
     """Sort key: NotBefore, then maintenance, then id."""
     return operation.not_before, operation.maintenance, operation.id

@@ -15,18 +15,8 @@ from xml.etree import ElementTree as ET
 
 import libvirt
 
+from forewarn.connectors.libvirt import facts
 from forewarn.connectors.libvirt.decide import Do, Step
-from forewarn.connectors.libvirt.facts import (
-    MARKER_URI,
-    Act,
-    DomainSight,
-    HostAddress,
-    HostSight,
-    Marker,
-    Order,
-    State,
-    marker_of,
-)
 
 Connection: TypeAlias = Any
 Domain: TypeAlias = Any
@@ -52,11 +42,11 @@ UNSUPPORTED: Final = frozenset({3, 8, 84})
 AGENT_TROUBLE: Final = frozenset({libvirt.VIR_ERR_AGENT_UNRESPONSIVE, 74, 86})
 """Its codes for a guest's agent that does not answer."""
 
-STATES: Final[Mapping[int, State]] = {
-    libvirt.VIR_DOMAIN_PAUSED: State.PAUSED,
-    libvirt.VIR_DOMAIN_PMSUSPENDED: State.PAUSED,
-    libvirt.VIR_DOMAIN_CRASHED: State.CRASHED,
-    libvirt.VIR_DOMAIN_SHUTOFF: State.CRASHED,  # active all the same: it was kept as it ended
+STATES: Final[Mapping[int, facts.State]] = {
+    libvirt.VIR_DOMAIN_PAUSED: facts.State.PAUSED,
+    libvirt.VIR_DOMAIN_PMSUSPENDED: facts.State.PAUSED,
+    libvirt.VIR_DOMAIN_CRASHED: facts.State.CRASHED,
+    libvirt.VIR_DOMAIN_SHUTOFF: facts.State.CRASHED,  # active all the same: it was kept as it ended
 }
 """The states of a domain that has a process, but for RUNNING."""
 
@@ -94,7 +84,7 @@ class _Suppressed:
 class _Link:
     """One host: its connection, and the thread that may be stuck in it."""
 
-    def __init__(self, address: HostAddress) -> None:
+    def __init__(self, address: facts.HostAddress) -> None:
         self.address = address
         self._connection: Connection = None
         self._thread: threading.Thread | None = None
@@ -126,7 +116,7 @@ class _Link:
 class Hypervisors:
     """All hosts of the settings."""
 
-    def __init__(self, hosts: Iterable[HostAddress]) -> None:
+    def __init__(self, hosts: Iterable[facts.HostAddress]) -> None:
         libvirt.registerErrorHandler(lambda *_: None, None)  # errors are raised; none is printed
         libvirt.virEventRegisterDefaultImpl()
         threading.Thread(target=_run_events, daemon=True).start()
@@ -138,8 +128,8 @@ class Hypervisors:
 
     def ask(
         self,
-        question: Callable[[HostAddress, Connection], T],
-        dark: Callable[[HostAddress, str], T],
+        question: Callable[[facts.HostAddress, Connection], T],
+        dark: Callable[[facts.HostAddress, str], T],
         seconds: float = LOOK_SECONDS,
     ) -> list[T]:
         """Ask all hosts at once, and return the answers in the settings' order.
@@ -157,21 +147,21 @@ class Hypervisors:
         ]
         return [wait(until) for wait in waits]
 
-    def look(self, order: Order) -> tuple[HostSight, ...]:
+    def look(self, order: facts.Order) -> tuple[facts.HostSight, ...]:
         """Return what each host has of the order's machine."""
 
-        def question(host: HostAddress, connection: Connection) -> HostSight:
+        def question(host: facts.HostAddress, connection: Connection) -> facts.HostSight:
             return _sight(order, host, connection, self._name or order.machine)
 
-        def dark(host: HostAddress, why: str) -> HostSight:
-            return HostSight(name=host.name, answers=False, why=why, target=host.targets)
+        def dark(host: facts.HostAddress, why: str) -> facts.HostSight:
+            return facts.HostSight(name=host.name, answers=False, why=why, target=host.targets)
 
         sights = tuple(self.ask(question, dark))
         names = [sight.domain.name for sight in sights if sight.domain is not None]
         self._name = names[0] if names else self._name
         return sights
 
-    def do(self, order: Order, step: Step) -> tuple[int, str] | None:
+    def do(self, order: facts.Order, step: Step) -> tuple[int, str] | None:
         """Do a step; return libvirt's code and text where it refused.
 
         It may block for as long as a migration takes; `abort` ends that from another thread.
@@ -185,7 +175,7 @@ class Hypervisors:
             self._migrating = ""
         return None
 
-    def abort(self, order: Order) -> None:
+    def abort(self, order: facts.Order) -> None:
         """Cancel the migration that `do` waits for, if there is one."""
         if self._migrating:
             with contextlib.suppress(libvirt.libvirtError):
@@ -195,11 +185,11 @@ class Hypervisors:
         """Return the facts of each host by its name, as the port's HostFacts has them."""
         return dict(zip(self._links, self.ask(_facts, _dark, SURVEY_SECONDS), strict=True))
 
-    def _domain(self, order: Order, host: str) -> Domain:
+    def _domain(self, order: facts.Order, host: str) -> Domain:
         return self._links[host].connection().lookupByUUIDString(order.vm_id)
 
-    def _do(self, order: Order, step: Step, domain: Domain) -> None:
-        is_move = order.act is Act.MOVE
+    def _do(self, order: facts.Order, step: Step, domain: Domain) -> None:
+        is_move = order.act is facts.Act.MOVE
         match step.do:
             case Do.MARK:
                 _mark(step, domain)
@@ -227,7 +217,7 @@ class Hypervisors:
             case _:
                 raise AssertionError(step)
 
-    def _migrate(self, order: Order, step: Step, domain: Domain) -> None:
+    def _migrate(self, order: facts.Order, step: Step, domain: Domain) -> None:
         ways, offline = order.migration, step.do is Do.MOVE_DEFINITION
         target = self._links[step.target]
         flags = libvirt.VIR_MIGRATE_OFFLINE if offline else libvirt.VIR_MIGRATE_LIVE
@@ -304,7 +294,7 @@ def now() -> float:
     return time.monotonic()  # noqa: TID251 - a process of its own, without the package's clock
 
 
-def boot_id_of(host: HostAddress) -> str:
+def boot_id_of(host: facts.HostAddress) -> str:
     """Return what the host's own command prints; "" where it fails."""
     if not host.boot_id:
         return ""
@@ -321,7 +311,7 @@ def boot_id_of(host: HostAddress) -> str:
     return ran.stdout.decode("utf-8", "replace").strip() if ran.returncode == 0 else ""
 
 
-def free_memory(host: HostAddress, connection: Connection) -> int:
+def free_memory(host: facts.HostAddress, connection: Connection) -> int:
     """Return how many MiB further machines may have.
 
     What the running machines may use is taken off, not what they use now: they would all get it
@@ -341,13 +331,13 @@ def _given(connection: Connection) -> int:
     return sum(int(domain.maxMemory()) for domain in domains)
 
 
-def state_of(domain: Domain) -> tuple[State, bool]:
+def state_of(domain: Domain) -> tuple[facts.State, bool]:
     """Return what a domain does, and whether it is one of a migration's two copies."""
     if not domain.isActive():
-        return State.OFF, False
+        return facts.State.OFF, False
     number, why = domain.state()
-    state = STATES.get(number, State.RUNNING)
-    return state, state is State.PAUSED and why in HANDED_OVER
+    state = STATES.get(number, facts.State.RUNNING)
+    return state, state is facts.State.PAUSED and why in HANDED_OVER
 
 
 def has_job(domain: Domain) -> bool:
@@ -367,8 +357,8 @@ def _run_events() -> None:
 
 def _guarded(
     link: _Link,
-    question: Callable[[HostAddress, Connection], T],
-    dark: Callable[[HostAddress, str], T],
+    question: Callable[[facts.HostAddress, Connection], T],
+    dark: Callable[[facts.HostAddress, str], T],
 ) -> Callable[[], T]:
     def work() -> T:
         try:
@@ -379,10 +369,12 @@ def _guarded(
     return work
 
 
-def _sight(order: Order, host: HostAddress, connection: Connection, name: str) -> HostSight:
+def _sight(
+    order: facts.Order, host: facts.HostAddress, connection: Connection, name: str
+) -> facts.HostSight:
     sight = _domain_sight(order, connection)
-    moves = order.act is Act.MOVE
-    return HostSight(
+    moves = order.act is facts.Act.MOVE
+    return facts.HostSight(
         name=host.name,
         target=host.targets,
         boot_id=boot_id_of(host) if order.host_boot_id else "",
@@ -393,14 +385,14 @@ def _sight(order: Order, host: HostAddress, connection: Connection, name: str) -
     )
 
 
-def _domain_sight(order: Order, connection: Connection) -> DomainSight | None:
+def _domain_sight(order: facts.Order, connection: Connection) -> facts.DomainSight | None:
     with _Suppressed(NO_DOMAIN):
         domain = connection.lookupByUUIDString(order.vm_id)
         state, handed_over = state_of(domain)
         persistent = bool(domain.isPersistent())
-        active = state is not State.OFF
+        active = state is not facts.State.OFF
         config = libvirt.VIR_DOMAIN_AFFECT_CONFIG
-        return DomainSight(
+        return facts.DomainSight(
             name=domain.name(),
             state=state,
             memory_mib=domain.maxMemory() // 1024,
@@ -409,7 +401,7 @@ def _domain_sight(order: Order, connection: Connection) -> DomainSight | None:
             handed_over=handed_over,
             live=_read(domain, libvirt.VIR_DOMAIN_AFFECT_LIVE) if active else None,
             config=_read(domain, config) if persistent else None,
-            restarts_on_poweroff=order.act is Act.REBOOT and _restarts_on_poweroff(domain),
+            restarts_on_poweroff=order.act is facts.Act.REBOOT and _restarts_on_poweroff(domain),
         )
     return None
 
@@ -419,17 +411,17 @@ def _restarts_on_poweroff(domain: Domain) -> bool:
     return ET.fromstring(xml).findtext("on_poweroff") == "restart"  # noqa: S314 - of libvirt
 
 
-def _read(domain: Domain, flags: int) -> Marker | None:
+def _read(domain: Domain, flags: int) -> facts.Marker | None:
     # OPERATION_INVALID: it went off since its state was read, and the next look shows it.
     with _Suppressed(libvirt.VIR_ERR_NO_DOMAIN_METADATA, libvirt.VIR_ERR_OPERATION_INVALID):
         kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
-        return marker_of(domain.metadata(kind, MARKER_URI, flags))
+        return facts.marker_of(domain.metadata(kind, facts.MARKER_URI, flags))
     return None
 
 
-def _write(domain: Domain, marker: Marker, flags: int) -> None:
+def _write(domain: Domain, marker: facts.Marker, flags: int) -> None:
     kind = libvirt.VIR_DOMAIN_METADATA_ELEMENT
-    domain.setMetadata(kind, marker.xml(), MARKER_PREFIX, MARKER_URI, flags)
+    domain.setMetadata(kind, marker.xml(), MARKER_PREFIX, facts.MARKER_URI, flags)
 
 
 def _has(connection: Connection, name: str) -> bool:
@@ -473,12 +465,12 @@ def _volumes(connection: Connection, domain: Domain) -> list[Any]:
 # What the hosts are like: memory, guests, and what keeps a guest from moving while it runs.
 
 
-def _dark(host: HostAddress, why: str) -> dict[str, object]:
+def _dark(host: facts.HostAddress, why: str) -> dict[str, object]:
     can_reboot = bool(host.reboot)
     return {"answers": False, "why": why, "target": host.targets, "can_reboot": can_reboot}
 
 
-def _facts(host: HostAddress, connection: Connection) -> dict[str, object]:
+def _facts(host: facts.HostAddress, connection: Connection) -> dict[str, object]:
     boot_id = boot_id_of(host)
     guests = [_guest(domain) for domain in connection.listAllDomains()]
     return {
@@ -499,18 +491,18 @@ def _guest(domain: Domain) -> dict[str, object]:
         return {
             "vm_id": domain.UUIDString(),
             "name": domain.name(),
-            "running": state is not State.OFF,
+            "running": state is not facts.State.OFF,
             "memory_mib": domain.maxMemory() // 1024,
             "obstacles": _obstacles(domain, state),
         }
     return {}
 
 
-def _obstacles(domain: Domain, state: State) -> list[str]:
-    if state is State.OFF:
+def _obstacles(domain: Domain, state: facts.State) -> list[str]:
+    if state is facts.State.OFF:
         return ["it is off"]
     found = []
-    if state is not State.RUNNING:
+    if state is not facts.State.RUNNING:
         found.append(f"it is {state}")
     if has_job(domain):
         found.append("a job is under way")

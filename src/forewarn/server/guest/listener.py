@@ -15,14 +15,7 @@ import msgspec
 from forewarn import clock
 from forewarn.maintenance import fleet, model
 from forewarn.server import sockets
-from forewarn.server.guest import connection_filter
-from forewarn.server.guest.machines import (
-    Network,
-    Proxies,
-    Source,
-    network_of,
-    normalised,
-)
+from forewarn.server.guest import connection_filter, machines
 from forewarn.settings import FieldError, Port
 
 if TYPE_CHECKING:
@@ -139,7 +132,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise FieldError("proxy_without_header", "needs trusted_proxies")
 
 
-def networks(listener: Listener) -> tuple[Network, ...]:
+def networks(listener: Listener) -> tuple[machines.Network, ...]:
     """Return its trusted networks."""
     return tuple(ipaddress.ip_network(text) for text in listener.trusted_proxies)
 
@@ -148,31 +141,31 @@ class CannotListen(OSError):  # noqa: N818 - a state of the machine, not a mista
     """A listener cannot be opened; the message is one line for the operator."""
 
 
-SourceOf: TypeAlias = Callable[[str], Source]
+SourceOf: TypeAlias = Callable[[str], machines.Source]
 """Tells where a connection comes from, by its peer's address."""
 
 
-def source_of(listener: Listener, proxies: Proxies | None = None) -> SourceOf:
+def source_of(listener: Listener, proxies: machines.Proxies | None = None) -> SourceOf:
     """Return what tells where this listener's connections come from."""
     is_loopback = ipaddress.ip_address(listener.address).is_loopback
     default_vm = model.key(listener.default_vm)
 
     @functools.lru_cache(maxsize=MAX_SOURCES)
-    def source(host: str) -> Source:
-        address = normalised(host)
+    def source(host: str) -> machines.Source:
+        address = machines.normalised(host)
         if proxies is not None and proxies.trusts(address):
             # What tells who asks is its signed headers alone: no path, no address, no default.
-            return Source(
+            return machines.Source(
                 address=address,
-                network=network_of(address),
+                network=machines.network_of(address),
                 listener=listener.name,
                 trusted_proxy=True,
                 without_header=proxies.without_header,
                 proxies=proxies,
             )
-        return Source(
+        return machines.Source(
             address=address,
-            network=network_of(address),
+            network=machines.network_of(address),
             listener=listener.name,
             vm_paths=is_loopback,
             default_vm=default_vm,
@@ -191,7 +184,7 @@ class Listeners:
 
     async def open(
         self,
-        listeners: Sequence[tuple[Listener, Proxies | None]],
+        listeners: Sequence[tuple[Listener, machines.Proxies | None]],
         handed_over: sockets.HandedOver,
     ) -> tuple[Listener, ...]:
         """Open them all, or none; return them with the ports that they have.

@@ -10,16 +10,7 @@ import structlog
 from forewarn import clock
 from forewarn.control.plane import Plane
 from forewarn.control.service_clock import ServiceClock
-from forewarn.maintenance.model import (
-    Changes,
-    Enablement,
-    Machine,
-    Operation,
-    Policy,
-    Scope,
-    Sighting,
-    key,
-)
+from forewarn.maintenance import model
 from forewarn.protocol import exchange
 from forewarn.server import secret_files
 from forewarn.server.guest import listener as listening
@@ -54,7 +45,7 @@ class GuestPlane:
         settings: Settings,
         plane: Plane,
         watch: ServiceClock,
-        policy: Policy,
+        policy: model.Policy,
         *,
         mint: Callable[[], str],
         handed_over: HandedOver,
@@ -69,7 +60,7 @@ class GuestPlane:
         limiter = Limiter(Rate(per_second=rules.rate_per_second, burst=rules.rate_burst))
         loop = asyncio.get_running_loop()
         enabler = None
-        if policy.enablement is not Enablement.ALWAYS:
+        if policy.enablement is not model.Enablement.ALWAYS:
             enabler = Enabler(
                 self._documents,
                 plane.record_requests,
@@ -105,22 +96,22 @@ class GuestPlane:
         self._listeners = Listeners(loop, self._connections)
 
     @property
-    def machines(self) -> Mapping[str, Machine]:
+    def machines(self) -> Mapping[str, model.Machine]:
         """All machines by key, always as of the last change."""
         return self._registry.machines
 
     def fill(
         self,
-        scopes: Collection[Scope],
-        machines: Collection[Machine],
-        operations: Collection[Operation],
+        scopes: Collection[model.Scope],
+        machines: Collection[model.Machine],
+        operations: Collection[model.Operation],
     ) -> None:
         """Take over what the store holds."""
         self._warn_of_unheard(machines)
         self._registry.fill(machines)
         self._documents.fill(scopes, operations)
 
-    def learn(self, changes: Changes) -> None:
+    def learn(self, changes: model.Changes) -> None:
         """Take over what changed, all of it before the next request."""
         self._warn_of_unheard(changes.machines)
         self._registry.learn(changes)
@@ -128,7 +119,7 @@ class GuestPlane:
         self._polls.learn()
         self._connections.long_polls.learn(changes)
 
-    def _warn_of_unheard(self, machines: Collection[Machine]) -> None:
+    def _warn_of_unheard(self, machines: Collection[model.Machine]) -> None:
         names = {listener.name for listener in self._settings.listener}
         unheard = [m for m in machines if m.address and m.listener not in names]
         if unheard:
@@ -140,17 +131,17 @@ class GuestPlane:
                 machines=len(unheard),
             )
 
-    def seen(self, machine_key: str) -> Sighting | None:
+    def seen(self, machine_key: str) -> model.Sighting | None:
         """Return what a machine's requests told last, None if it has not asked since the start.
 
         Any thread may ask.
         """
         return self._registry.seen(machine_key)
 
-    def ask_again(self, operation: Operation) -> None:
+    def ask_again(self, operation: model.Operation) -> None:
         """End the waiting requests of the machines that an operation awaits."""
         self._connections.long_polls.end_all(
-            {event.scope for event in operation.events}, {*map(key, operation.awaited)}
+            {event.scope for event in operation.events}, {*map(model.key, operation.awaited)}
         )
 
     def figures(self) -> Figures:

@@ -22,19 +22,8 @@ from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryP
 from litestar.plugins import OpenAPISchemaPlugin
 from litestar.typing import FieldDefinition
 
-from forewarn.maintenance import fleet, hosts
+from forewarn.maintenance import fleet, hosts, model
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.model import (
-    AuditAction,
-    Drain,
-    HoldKind,
-    HostState,
-    Maintenance,
-    Operation,
-    Refused,
-    Scope,
-    key,
-)
 from forewarn.server.operator import errors, metrics, requests, schemas, views
 from forewarn.server.operator.errors import RESPONSES, RETRY_SECONDS
 from forewarn.server.operator.requests import (
@@ -163,7 +152,8 @@ async def list_machines(
     fitting = (
         machine
         for machine in backend.inventory.machines_after(requests.key_before("machines", cursor))
-        if (not in_scope or machine.scope == key(in_scope)) and (not host or machine.host in hosts)
+        if (not in_scope or machine.scope == model.key(in_scope))
+        and (not host or machine.host in hosts)
     )
     found, following = requests.page("machines", fitting, limit, lambda machine: machine.key)
     return schemas.MachinePage(machines=views.machines(found, backend.inventory), next=following)
@@ -172,7 +162,7 @@ async def list_machines(
 @_get("/v1/fleet/machines/{name:str}", FLEET)
 async def show_machine(backend: TheBackend, name: FromPath[str]) -> schemas.MachineDetail:
     """Show all that is known of a machine."""
-    machine = backend.inventory.machines.get(key(name))
+    machine = backend.inventory.machines.get(model.key(name))
     if machine is None:
         raise _not_found("machine", name)
     return views.machine_detail(machine, backend.inventory)
@@ -208,16 +198,16 @@ async def show_scope(backend: TheBackend, name: FromPath[str]) -> schemas.ScopeD
     return views.scope_detail(_scope(backend, name), backend.inventory)
 
 
-def _scope(backend: Backend, name: str) -> Scope:
-    scope = backend.inventory.scopes.get(key(name))
+def _scope(backend: Backend, name: str) -> model.Scope:
+    scope = backend.inventory.scopes.get(model.key(name))
     if scope is None:
         raise _not_found("scope", name)
     return scope
 
 
-def _not_found(what: str, name: str) -> Refused:
+def _not_found(what: str, name: str) -> model.Refused:
     message = f"no {what} named {name!r}: see 'forewarn fleet list'"
-    return Refused(ErrorCode.NOT_FOUND, message, what=what, name=name)
+    return model.Refused(ErrorCode.NOT_FOUND, message, what=what, name=name)
 
 
 # Maintenance.
@@ -265,14 +255,14 @@ async def list_maintenances(
 async def show_maintenance(backend: TheBackend, number: ByNumber) -> schemas.MaintenanceDetail:
     """Show what was asked for and what it became."""
 
-    def question(reading: Reading) -> tuple[Maintenance | None, dict[str, Operation]]:
+    def question(reading: Reading) -> tuple[model.Maintenance | None, dict[str, model.Operation]]:
         found = reading.maintenances([number]).get(number)
         return found, reading.operations_of_maintenance(number)
 
     maintenance, operations = await backend.read(question)
     if maintenance is None:
         message = f"no maintenance {number}: see 'forewarn maintenance list'"
-        raise Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
+        raise model.Refused(ErrorCode.NOT_FOUND, message, maintenance=number)
     ((view, further),) = views.maintenances([maintenance], backend.inventory)
     return schemas.MaintenanceDetail(
         maintenance=view, further=further, operations=_shown(backend, operations.values())
@@ -287,12 +277,14 @@ async def list_events(
     inventory = backend.inventory
     if in_scope:
         _scope(backend, in_scope)
-    if machine and key(machine) not in inventory.machines:
+    if machine and model.key(machine) not in inventory.machines:
         raise _not_found("machine", machine)
     now = backend.now()
     found = [
         views.live_event(operation, event, inventory, now)
-        for operation, event in inventory.live(scope=key(in_scope), machine=key(machine))
+        for operation, event in inventory.live(
+            scope=model.key(in_scope), machine=model.key(machine)
+        )
     ]
     found.sort(key=lambda event: (event.not_before, event.maintenance, event.operation, event.id))
     return schemas.EventList(now=now, events=tuple(found))
@@ -314,8 +306,8 @@ async def read_history(  # noqa: PLR0913 - the filters are the query's parameter
 ) -> schemas.HistoryPage:
     """List operations, the newest announcement first, with who approved and how they ended."""
     query = HistoryQuery(
-        machine=key(machine),
-        scope=key(in_scope),
+        machine=model.key(machine),
+        scope=model.key(in_scope),
         maintenance=maintenance,
         event_types=event_type,
         statuses=status,
@@ -389,7 +381,7 @@ async def hold(backend: TheBackend, data: JSONBody[schemas.HoldRequest]) -> sche
 
 @_delete("/v1/holds")
 async def release(
-    backend: TheBackend, kind: FromQuery[HoldKind], name: Who = "", by: Who = ""
+    backend: TheBackend, kind: FromQuery[model.HoldKind], name: Who = "", by: Who = ""
 ) -> schemas.OperationList:
     """Release a hold; the answer is what it covered."""
     _judge_place(kind, name)
@@ -423,26 +415,28 @@ async def resolve(
     return await _listed(backend, resolved)
 
 
-def _judge_place(kind: HoldKind, name: str) -> None:
-    if (kind is HoldKind.EVERYTHING) == bool(name):
+def _judge_place(kind: model.HoldKind, name: str) -> None:
+    if (kind is model.HoldKind.EVERYTHING) == bool(name):
         message = (
             f"at name: 'everything' takes no name, got {name!r}"
             if name
             else f"at name: expected the {kind}'s name"
         )
-        raise Refused(ErrorCode.INVALID, message, where="name")
+        raise model.Refused(ErrorCode.INVALID, message, where="name")
 
 
 def _who(by: str) -> str:
     return one_line(by, "by") or ANONYMOUS
 
 
-def _shown(backend: Backend, operations: Iterable[Operation]) -> tuple[schemas.OperationView, ...]:
+def _shown(
+    backend: Backend, operations: Iterable[model.Operation]
+) -> tuple[schemas.OperationView, ...]:
     return views.operations(operations, backend.inventory, backend.now())
 
 
 async def _listed(
-    backend: Backend, changed: "Future[tuple[Operation, ...]]"
+    backend: Backend, changed: "Future[tuple[model.Operation, ...]]"
 ) -> schemas.OperationList:
     operations = await backend.done(changed)
     return schemas.OperationList(operations=_shown(backend, operations))
@@ -456,7 +450,7 @@ async def list_hosts(backend: TheBackend) -> schemas.HostList:
     """List the hosts that the connector knows, as a look at them shows them now."""
     survey = await backend.hosts.recent_survey()
     drains = backend.hosts.drains
-    open_drains = {name for name, drain in drains.items() if drain.state is not HostState.UP}
+    open_drains = {name for name, drain in drains.items() if drain.state is not model.HostState.UP}
     names = sorted(survey.hosts.keys() | open_drains)
     return schemas.HostList(
         now=backend.now(),
@@ -471,7 +465,7 @@ async def show_host(backend: TheBackend, name: FromPath[str]) -> schemas.HostDet
     survey = await backend.hosts.recent_survey()
     if name not in survey.hosts and name not in backend.hosts.drains:
         message = f"no host named {name!r}: see 'forewarn host list'"
-        raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=name)
+        raise model.Refused(ErrorCode.NOT_FOUND, message, what="host", name=name)
     return await _host(backend, name, survey)
 
 
@@ -486,9 +480,9 @@ async def drain_hosts(
     survey = await backend.hosts.survey()
     now = backend.now()
     wanted = [
-        Drain(
+        model.Drain(
             host=host,
-            state=HostState.UP,
+            state=model.HostState.UP,
             after=before,
             reboot=data.reboot,
             bring_home=data.bring_home,
@@ -522,8 +516,8 @@ async def order_drain(
         message = f"at machine: '{data.order}' " + (
             "takes no machine" if data.machine else "needs the name of a machine"
         )
-        raise Refused(ErrorCode.INVALID, message, where="machine")
-    action, by = AuditAction(data.order), _who(data.by)
+        raise model.Refused(ErrorCode.INVALID, message, where="machine")
+    action, by = model.AuditAction(data.order), _who(data.by)
 
     def order(view: hosts.DrainView, now: datetime) -> hosts.DrainStep:
         return hosts.order(view, action, by, now, data.machine)

@@ -10,16 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from forewarn.maintenance.model import (
-    Changes,
-    Event,
-    Machine,
-    Operation,
-    RollingUpdate,
-    Scope,
-    Sighting,
-    key,
-)
+from forewarn.maintenance import model
 
 T = TypeVar("T")
 
@@ -32,22 +23,24 @@ class Inventory:
     """
 
     def __init__(
-        self, machines: Mapping[str, Machine], sighting: Callable[[str], Sighting | None]
+        self,
+        machines: Mapping[str, model.Machine],
+        sighting: Callable[[str], model.Sighting | None],
     ) -> None:
         self.machines = machines
         self.sighting = sighting
-        self.scopes: dict[str, Scope] = {}
-        self.operations: dict[str, Operation] = {}
+        self.scopes: dict[str, model.Scope] = {}
+        self.operations: dict[str, model.Operation] = {}
         """Those that are live, by id."""
         self._orders: dict[str, list[str]] = {}
 
-    def fill(self, scopes: Iterable[Scope], operations: Iterable[Operation]) -> None:
+    def fill(self, scopes: Iterable[model.Scope], operations: Iterable[model.Operation]) -> None:
         """Take over what the store holds."""
         self.scopes = {scope.key: scope for scope in scopes}
         self.operations = {operation.id: operation for operation in operations}
         self._orders.clear()
 
-    def learn(self, changes: Changes) -> None:
+    def learn(self, changes: model.Changes) -> None:
         """Take over what changed."""
         for scope in changes.scopes:
             self.scopes[scope.key] = scope
@@ -63,11 +56,11 @@ class Inventory:
         if changes.scopes or changes.removed_scopes:
             self._orders.pop("scopes", None)
 
-    def machines_after(self, name: str) -> Iterator[Machine]:
+    def machines_after(self, name: str) -> Iterator[model.Machine]:
         """Yield the machines whose keys come after this one, in order; `""` is before all."""
         return self._after("machines", self.machines, name)
 
-    def scopes_after(self, name: str) -> Iterator[Scope]:
+    def scopes_after(self, name: str) -> Iterator[model.Scope]:
         """Yield the scopes whose keys come after this one, in order; `""` is before all."""
         return self._after("scopes", self.scopes, name)
 
@@ -76,18 +69,20 @@ class Inventory:
         wanted = set(scopes)
         return Counter(m.scope for m in self.machines.values() if m.scope in wanted)
 
-    def live(self, *, scope: str = "", machine: str = "") -> Iterator[tuple[Operation, Event]]:
+    def live(
+        self, *, scope: str = "", machine: str = ""
+    ) -> Iterator[tuple[model.Operation, model.Event]]:
         """Yield the live events of a scope, of a machine (keys), or all of them."""
         for operation in self.operations.values():
             for event in () if operation.status.over else operation.events:
                 if scope and event.scope != scope:
                     continue
-                if machine and machine not in map(key, event.machines):
+                if machine and machine not in map(model.key, event.machines):
                     continue
                 yield operation, event
 
     def events_by(
-        self, names: Iterable[str], names_of: Callable[[Event], Iterable[str]]
+        self, names: Iterable[str], names_of: Callable[[model.Event], Iterable[str]]
     ) -> dict[str, list[str]]:
         """Return the ids of the live events that have one of these names, by name."""
         found: dict[str, list[str]] = {name: [] for name in names}
@@ -108,10 +103,10 @@ class Inventory:
         return found.name if found else machine
 
     def machines_of_updates(
-        self, updates: Collection[RollingUpdate]
-    ) -> dict[tuple[str, str], list[Machine]]:
+        self, updates: Collection[model.RollingUpdate]
+    ) -> dict[tuple[str, str], list[model.Machine]]:
         """Return the machines of rolling updates, by their scope and host, in one pass."""
-        found: dict[tuple[str, str], list[Machine]] = {(u.scope, u.host): [] for u in updates}
+        found: dict[tuple[str, str], list[model.Machine]] = {(u.scope, u.host): [] for u in updates}
         if found:
             for machine in self.machines.values():
                 for place in ((machine.scope, ""), ("", machine.host)):

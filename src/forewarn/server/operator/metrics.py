@@ -22,19 +22,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from forewarn.maintenance import alerts, decide
-from forewarn.maintenance.model import (
-    Changes,
-    Drain,
-    Enablement,
-    HostState,
-    Operation,
-    Policy,
-    Scope,
-    Sightings,
-    StartCause,
-    key,
-)
+from forewarn.maintenance import alerts, decide, model
 from forewarn.server.guest.counters import Figures
 from forewarn.server.operator.inventory import Inventory
 from forewarn.server.operator.requests import Backend
@@ -102,14 +90,14 @@ class OperationMetrics:
         )
         self.collectors = (self._started, self._ended, self._approvals, self._lateness)
 
-    def learn(self, changes: Changes) -> None:
+    def learn(self, changes: model.Changes) -> None:
         """Count what changed."""
         for operation in changes.operations:
             before = self._inventory.operations.get(operation.id)
             if before is not None or not operation.status.over:  # else it was only acknowledged
                 self._count(before, operation)
 
-    def _count(self, before: Operation | None, operation: Operation) -> None:
+    def _count(self, before: model.Operation | None, operation: model.Operation) -> None:
         known = before.events if before is not None else ()
         approved = {event.id for event in known if event.approval is not None}
         for event in operation.events:
@@ -122,7 +110,7 @@ class OperationMetrics:
             return
         self._started.labels(operation.event_type, operation.start_cause).inc()
         due = decide.wakeup_at(before) if before is not None else None
-        if due is not None and operation.start_cause is StartCause.NOTICE_OVER:
+        if due is not None and operation.start_cause is model.StartCause.NOTICE_OVER:
             self._lateness.observe(max(0.0, (operation.started_at - due).total_seconds()))
 
 
@@ -187,19 +175,21 @@ class _State(Collector):
             yield metric
 
 
-def _scopes_by_state(scopes: Sequence[Scope], policy: Policy, now: datetime) -> _ByLabels:
+def _scopes_by_state(
+    scopes: Sequence[model.Scope], policy: model.Policy, now: datetime
+) -> _ByLabels:
     on = len(scopes)
-    if policy.enablement is not Enablement.ALWAYS:
+    if policy.enablement is not model.Enablement.ALWAYS:
         on = sum(policy.is_on(scope, now) for scope in scopes)
     return {("on",): on, ("off",): len(scopes) - on}
 
 
 def _of_operations(
-    operations: Sequence[Operation], sighting: Sightings, now: datetime
+    operations: Sequence[model.Operation], sighting: model.Sightings, now: datetime
 ) -> dict[str, _ByLabels]:
     visible = [o for o in operations if o.status.visible]
     events = Tally(_labels(o) for o in visible for event in o.events if not event.silent)
-    machines = {key(name) for operation in operations for name in operation.machines}
+    machines = {model.key(name) for operation in operations for name in operation.machines}
     words = Tally(seen.agent for seen in map(sighting, machines) if seen is not None)
     left = [
         (o.not_before - now).total_seconds()
@@ -214,9 +204,13 @@ def _of_operations(
     }
 
 
-def _by_state(drains: Sequence[Drain]) -> _ByLabels:
+def _by_state(drains: Sequence[model.Drain]) -> _ByLabels:
     counts = Tally(drain.state for drain in drains)
-    return {(state.value,): counts[state] for state in HostState if state is not HostState.UP}
+    return {
+        (state.value,): counts[state]
+        for state in model.HostState
+        if state is not model.HostState.UP
+    }
 
 
 def _by_kind(found: Sequence[alerts.Alert] | None) -> _ByLabels:
@@ -226,5 +220,5 @@ def _by_kind(found: Sequence[alerts.Alert] | None) -> _ByLabels:
     return {(kind.value,): kinds[kind] for kind in alerts.AlertKind}
 
 
-def _labels(operation: Operation) -> tuple[str, ...]:
+def _labels(operation: model.Operation) -> tuple[str, ...]:
     return operation.event_type.value, operation.status.value

@@ -5,11 +5,11 @@ time, which `GET /v1/clock` tells. A field that does not apply is null where it 
 or an object, and `""` where it is text. Unknown keys of a request are refused. Clients should
 ignore keys of an answer that they do not know: later releases add some.
 
-Values that the API shows unchanged (`Alert`, `Approval`, `HostPlan`,
-`Intervention`, `Tombstone`) are the
-rules' own types. A shape that differs from the rules' value, because it shows names instead of keys
-or counts instead of lists, has a name that ends in `View`; `maintenance.model` explains the fields
-that both have. A `reference` is an event's id, an operation (`12.1`) or a maintenance (`12`).
+Values that the API shows unchanged (`Alert`, `Approval`, `HostPlan`, `Intervention`,
+`Tombstone`) are the rules' own types. A shape that differs from the rules' value, because it shows
+names instead of keys or counts instead of lists, has a name that ends in `View`;
+`maintenance.model` explains the fields that both have. A `reference` is an event's id, an operation
+(`12.1`) or a maintenance (`12`).
 """
 
 from datetime import datetime
@@ -18,34 +18,10 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from forewarn.maintenance import planner
+from forewarn import vocabulary
+from forewarn.maintenance import model, planner
 from forewarn.maintenance.alerts import Alert
 from forewarn.maintenance.host_plan import HostPlan
-from forewarn.maintenance.model import (
-    Approval,
-    GuestFacts,
-    Hold,
-    HoldKind,
-    HostState,
-    Intervention,
-    Queueing,
-    RollingState,
-    StartCause,
-    Stay,
-    Tombstone,
-    Verdict,
-    Way,
-)
-from forewarn.vocabulary import (
-    AgentStatus,
-    ErrorCode,
-    EventSource,
-    EventStatus,
-    EventType,
-    Priority,
-    ScopeKind,
-    TargetKind,
-)
 
 MAX_NAMES: Final = 100
 """The most names that a `Names` lists: an answer stays readable, and its count is complete."""
@@ -118,7 +94,7 @@ class ListPage(Value, frozen=True, kw_only=True):
 class ErrorDetail(Value, frozen=True, kw_only=True):
     """What went wrong."""
 
-    code: ErrorCode
+    code: vocabulary.ErrorCode
     message: str
     """What is wrong, what was expected, and what to do, for people."""
     facts: dict[str, str | int] = {}
@@ -160,7 +136,7 @@ class FleetChange(Value, frozen=True, kw_only=True):
 class TombstonePage(ListPage, frozen=True, kw_only=True):
     """Machines that were preempted or terminated, in the order of their names in lower case."""
 
-    tombstones: tuple[Tombstone, ...]
+    tombstones: tuple[model.Tombstone, ...]
 
 
 class LastSeen(Value, frozen=True, kw_only=True):
@@ -168,7 +144,7 @@ class LastSeen(Value, frozen=True, kw_only=True):
 
     at: datetime
     version: str
-    agent: AgentStatus | None
+    agent: vocabulary.AgentStatus | None
     """What its agent said last; null if it never did."""
     reason: str
 
@@ -178,7 +154,7 @@ class MachineView(Value, frozen=True, kw_only=True):
 
     name: str
     scope: str
-    kind: ScopeKind
+    kind: vocabulary.ScopeKind
     update_domain: int
     fault_domain: int
     host: str
@@ -210,13 +186,13 @@ class ScopeView(Value, frozen=True, kw_only=True):
     """Machines that share one document."""
 
     name: str
-    kind: ScopeKind
+    kind: vocabulary.ScopeKind
     update_domains: int
     incarnation: int
-    priority: Priority
-    automatically_approve: tuple[EventType, ...]
+    priority: vocabulary.Priority
+    automatically_approve: tuple[vocabulary.EventType, ...]
     terminate_notice_minutes: int | None
-    queue: Queueing | None
+    queue: model.Queueing | None
     settle_seconds: int | None
     machines: int
     events: tuple[str, ...]
@@ -258,7 +234,7 @@ class EventView(Value, frozen=True, kw_only=True):
     scope: str
     update_domain: int
     machines: tuple[str, ...]
-    approval: Approval | None
+    approval: model.Approval | None
     silent: bool
 
 
@@ -266,13 +242,13 @@ class OperationState(Value, frozen=True, kw_only=True):
     """The part of an operation that each of its live events repeats."""
 
     maintenance: int
-    event_type: EventType
-    source: EventSource
+    event_type: vocabulary.EventType
+    source: vocabulary.EventSource
     description: str
     duration_seconds: int
-    target: TargetKind
+    target: vocabulary.TargetKind
     live_migration: bool
-    status: EventStatus
+    status: vocabulary.EventStatus
     announced_at: datetime
     not_before: datetime
     notice_left_seconds: int | None
@@ -297,7 +273,7 @@ class OperationView(OperationState, frozen=True, kw_only=True):
     """What is carried out as one; all of it starts at one instant."""
 
     id: str
-    start_cause: StartCause | None
+    start_cause: model.StartCause | None
     ended_at: datetime | None
     took_seconds: float | None
     """From start to end; null until it has ended, and for what never started."""
@@ -305,7 +281,7 @@ class OperationView(OperationState, frozen=True, kw_only=True):
     outcome: str
     acknowledged_by: str
     attempt: int
-    interventions: tuple[Intervention, ...]
+    interventions: tuple[model.Intervention, ...]
     events: tuple[EventView, ...]
 
 
@@ -320,7 +296,7 @@ class RollingUpdateView(Value, frozen=True, kw_only=True):
 
     scope: str
     host: str
-    state: RollingState
+    state: model.RollingState
     reason: str
     """Why it was paused, or finished early; `""` otherwise."""
     done: Names
@@ -350,19 +326,19 @@ class MaintenanceView(Value, frozen=True, kw_only=True):
 
     number: int
     """0 in a dry run."""
-    event_type: EventType
-    source: EventSource
+    event_type: vocabulary.EventType
+    source: vocabulary.EventSource
     targets: tuple[str, ...]
     requested_by: str
     requested_at: datetime
     description: str
     duration_seconds: int
-    target: TargetKind
+    target: vocabulary.TargetKind
     live_migration: bool
     without_notice: bool
     announced: int
     rolling_updates: tuple[RollingUpdateView, ...]
-    interventions: tuple[Intervention, ...]
+    interventions: tuple[model.Intervention, ...]
 
 
 class MaintenanceDetail(Value, frozen=True, kw_only=True):
@@ -403,7 +379,7 @@ class AgentWord(Value, frozen=True, kw_only=True):
     """What a machine's agent said last (protocol.md section 10)."""
 
     machine: str
-    status: AgentStatus
+    status: vocabulary.AgentStatus
     reason: str
 
 
@@ -415,7 +391,7 @@ class LiveEvent(OperationState, frozen=True, kw_only=True):
     scope: str
     update_domain: int
     machines: tuple[str, ...]
-    approval: Approval | None
+    approval: model.Approval | None
     silent: bool
     shown_to: ShownTo
     agents: tuple[AgentWord, ...]
@@ -465,13 +441,13 @@ class PostponementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields
 class HoldRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Blocks maintenance from starting until it is released."""
 
-    kind: HoldKind
+    kind: model.HoldKind
     name: ShortText = ""
     """The scope's, the machine's, or the host's as the fleet spells it; `""` for everything."""
     reason: Reason = ""
 
 
-class HoldView(Hold, frozen=True, kw_only=True):
+class HoldView(model.Hold, frozen=True, kw_only=True):
     """A hold, by the name that the fleet gives."""
 
     operations: Names
@@ -488,8 +464,8 @@ class HostView(Value, frozen=True, kw_only=True):
     """A host, as the connector found it, and how far its drain is."""
 
     name: str
-    state: HostState
-    stuck_in: HostState | None
+    state: model.HostState
+    stuck_in: model.HostState | None
     reason: str
     """Why it is stuck, or what it waits for."""
     changed_at: datetime | None
@@ -516,7 +492,7 @@ class HostList(Value, frozen=True, kw_only=True):
     hosts: tuple[HostView, ...]
 
 
-class HostGuest(GuestFacts, frozen=True, kw_only=True):
+class HostGuest(model.GuestFacts, frozen=True, kw_only=True):
     """A machine that a host has."""
 
     machine: str
@@ -527,7 +503,7 @@ class DrainMove(Value, frozen=True, kw_only=True):
     """The operation that takes a machine away, or brings it home."""
 
     operation: str
-    status: EventStatus | None
+    status: vocabulary.EventStatus | None
     """Null where history no longer holds it."""
     not_before: datetime | None
 
@@ -537,7 +513,7 @@ class DrainedMachine(Value, frozen=True, kw_only=True):
 
     name: str
     memory_mib: int
-    way: Way
+    way: model.Way
     to_host: str
     obstacles: tuple[str, ...]
     host: str
@@ -551,12 +527,12 @@ class DrainDetail(Value, frozen=True, kw_only=True):
 
     reboot: bool
     bring_home: bool
-    stay: Stay
+    stay: model.Stay
     after: str
     requested_by: str
     requested_at: datetime
     reboot_asked_at: datetime | None
-    interventions: tuple[Intervention, ...]
+    interventions: tuple[model.Intervention, ...]
     """What operators ordered about it since, oldest first."""
     machines: tuple[DrainedMachine, ...]
 
@@ -577,7 +553,7 @@ class HostDrainRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether each is rebooted once it is empty."""
     bring_home: bool = True
     """Whether its machines come home after that."""
-    stay: Stay = Stay.REFUSE
+    stay: model.Stay = model.Stay.REFUSE
     """What becomes of machines that cannot be moved while they run."""
     without_notice: bool = False
 
@@ -610,7 +586,7 @@ class AcknowledgementRequest(Body, frozen=True, kw_only=True, forbid_unknown_fie
 class ResolutionRequest(Body, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Records the result of an operation whose outcome is unknown."""
 
-    verdict: Verdict
+    verdict: model.Verdict
     """`repeat` reruns the machines whose result is unknown."""
 
 
