@@ -33,10 +33,10 @@ def prepare() -> None:
 
 
 @contextlib.contextmanager
-def on_servers_core() -> Iterator[None]:
-    """Start processes that stay on the server's core."""
+def on_cores(*, alone: bool = True) -> Iterator[None]:
+    """Start processes that stay on the server's core; on any core if it is not theirs alone."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {SERVER_CORE})
+    os.sched_setaffinity(0, {SERVER_CORE} if alone else set(CORES))
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ import select
 import socket
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from guests import connected, get
@@ -29,25 +30,29 @@ class Waiters:
     """Machines that wait for news.
 
     Args:
-        service: Runs, and knows the fleet.
+        services: Run, and know the fleet; the machines ask them in turns.
         count: How many wait.
+        operator: Whom the operator asks; the first of them if left out.
     """
 
-    def __init__(self, service: Service, count: int) -> None:
-        self._service = service
-        service.metric("forewarn_guest_waiters")  # so that what asking takes is there already
-        self.began_at_kib = service.memory_kib()
+    def __init__(
+        self, services: Sequence[Service], count: int, operator: Service | None = None
+    ) -> None:
+        self._services = services
+        self._operator = operator or services[0]
+        self._waiting()  # so that what asking takes is there already
+        self.began_at_kib = services[0].memory_kib()
         self._poll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
         for number in range(count):
-            made = connected(service.port, address_of(number))
+            made = connected(services[number % len(services)].port, address_of(number))
             self._sockets[made.fileno()] = made
             self._poll.register(made, select.EPOLLIN)
             made.send(self._request(0))
             if number % BATCH == BATCH - 1:
                 self._settle(number + 1)
         self._settle(count)
-        self.waiting_at_kib = service.memory_kib()
+        self.waiting_at_kib = services[0].memory_kib()
 
     def close(self) -> None:
         for each in self._sockets.values():
@@ -60,9 +65,12 @@ class Waiters:
     def _settle(self, count: int) -> None:
         """Return when so many wait, and see that nobody was answered."""
         until = time.monotonic() + LATEST_SECONDS
-        while self._service.metric("forewarn_guest_waiters") < count:
+        while self._waiting() < count:
             assert time.monotonic() < until, "not all of them wait"
         assert not self._poll.poll(0), "somebody was answered before there was news"
+
+    def _waiting(self) -> float:
+        return sum(service.metric("forewarn_guest_waiters") for service in self._services)
 
     def hear(self, number: int) -> tuple[list[float], float]:
         """Have a machine's reboot announced, and return when each of all read of it.
@@ -75,7 +83,7 @@ class Waiters:
         """
         body = json.dumps({"event_type": "Reboot", "machines": [f"m{number}"]})
         operator = socket.socket(socket.AF_UNIX)
-        operator.connect(str(self._service.folder / "operator.sock"))
+        operator.connect(str(self._operator.folder / "operator.sock"))
         head = "POST /v1/maintenance HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
         request = f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
         self._poll.register(operator, select.EPOLLIN)
@@ -109,7 +117,7 @@ class Waiters:
 def measured(count: int, rounds: int) -> Row:
     with Service(WITHOUT_RATE) as service:
         service.ask("PUT", "/v1/fleet", placed(max(count, rounds), of_scope=max(count, rounds)))
-        waiters = Waiters(service, count)
+        waiters = Waiters([service], count)
         heard: list[list[float]] = []
         operator: list[float] = []
         for number in range(rounds):

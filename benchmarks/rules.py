@@ -7,6 +7,7 @@ import asyncio
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from datetime import datetime
 
 from service import Service, standalone
@@ -82,7 +83,7 @@ def approvals(count: int) -> Row:
             (operation["events"][0]["machines"][0], operation["events"][0]["id"])
             for operation in service.history()
         ]
-        took, slowest = asyncio.run(approve_all(service.port, events))
+        took, slowest = asyncio.run(approve_all([service.port], events, CONNECTIONS))
         approved = sum(
             operation["events"][0]["approval"] is not None for operation in service.history()
         )
@@ -96,10 +97,17 @@ def approvals(count: int) -> Row:
     }
 
 
-async def approve_all(port: int, events: list[tuple[str, str]]) -> tuple[float, list[float]]:
+async def approve_all(
+    ports: Sequence[int], events: list[tuple[str, str]], connections: int
+) -> tuple[float, list[float]]:
+    """Approve each event by its machine, over so many connections to these ports in turns.
+
+    Returns:
+        The seconds that all of it took, and those of each approval.
+    """
     waits: list[float] = []
 
-    async def work(own: list[tuple[str, str]]) -> None:
+    async def work(port: int, own: list[tuple[str, str]]) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for machine, event_id in own:
             body = json.dumps({"StartRequests": [{"EventId": event_id}]}).encode()
@@ -113,7 +121,8 @@ async def approve_all(port: int, events: list[tuple[str, str]]) -> tuple[float, 
         writer.close()
 
     began = time.monotonic()
-    await asyncio.gather(*(work(events[n::CONNECTIONS]) for n in range(CONNECTIONS)))
+    places = ((ports[n % len(ports)], events[n::connections]) for n in range(connections))
+    await asyncio.gather(*(work(port, own) for port, own in places))
     return time.monotonic() - began, waits
 
 

@@ -69,7 +69,7 @@ class Contestant:
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="forewarn-bench-"))
         command = self._command(self.port, self._folder)
-        with (self._folder / "log").open("wb") as log, machine.on_servers_core():
+        with (self._folder / "log").open("wb") as log, machine.on_cores():
             self._process = subprocess.Popen(
                 command,
                 stdout=log,

@@ -39,6 +39,8 @@ class Service:
             that guests on a bridge meet.
         listener: TOML that is added to the listener's settings.
         within: What stands before its command.
+        store: TOML in the place of its file's.
+        alone: Whether it has the server's core; replicas share all cores with their load.
     """
 
     def __init__(
@@ -48,8 +50,11 @@ class Service:
         address: str = "127.0.0.1",
         listener: str = "",
         within: Sequence[str] = (),
+        store: str = "",
+        alone: bool = True,
     ) -> None:
         self._within = within
+        self._alone = alone
         self._folder = tempfile.TemporaryDirectory(prefix="forewarn-bench-")
         self.folder = Path(self._folder.name)
         self.database = self.folder / "forewarn.db"
@@ -57,7 +62,7 @@ class Service:
         self.port = machine.free_port()
         self._process: subprocess.Popen[bytes] | None = None
         (self.folder / "forewarn.toml").write_text(
-            f'[store]\npath = "{self.database}"\n[log]\nformat = "json"\n'
+            f'[store]\n{store or self._file()}\n[log]\nformat = "json"\n'
             f'[[guest.listener]]\naddress = "{address}"\nport = {self.port}\n'
             f"{listener}\n{settings}",
             encoding="utf-8",
@@ -71,11 +76,14 @@ class Service:
         self.stop()
         self._folder.cleanup()
 
+    def _file(self) -> str:
+        return f'path = "{self.database}"'
+
     def start(self) -> float:
         """Start it, and return after how many seconds it was ready."""
         command = [sys.executable, "-m", "forewarn", "serve"]
         began = time.monotonic()
-        with self.log.open("wb") as log, machine.on_servers_core():
+        with self.log.open("wb") as log, machine.on_cores(alone=self._alone):
             self._process = subprocess.Popen(
                 [*self._within, *command, "--config", str(self.folder / "forewarn.toml")],
                 stdout=log,
@@ -173,14 +181,19 @@ def placed(count: int, *, of_scope: int = 0) -> dict[str, Any]:
 
     Args:
         count: How many machines.
-        of_scope: How many of them share a document; 0 for none.
+        of_scope: How many of them share a document, and one update domain, so that no announcement
+            waits for another; 0 for none.
     """
     machines = [{"name": f"m{n}", "address": address_of(n)} for n in range(count)]
     if not of_scope:
         return {"machine": machines}
     return {
         "availability_set": [
-            {"name": f"s{first}", "machines": machines[first : first + of_scope]}
+            {
+                "name": f"s{first}",
+                "update_domains": 1,
+                "machines": machines[first : first + of_scope],
+            }
             for first in range(0, count, of_scope)
         ]
     }
