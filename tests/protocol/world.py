@@ -93,7 +93,7 @@ class World:
         source = source_of(peer or self.peer)
         endpoint = self.room.endpoint
         if rules is not None:
-            endpoint._rules = rules
+            endpoint.rules = rules
         admitted = endpoint.admit(request, source)
         if isinstance(admitted, Reply):
             return admitted

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -49,53 +50,42 @@ own loop takes four."""
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Connections:
-    """What all connections share, and the one sweep that keeps their times.
+    """What all connections share, and the one sweep that keeps their times."""
 
-    Args:
-        on_turn: Is told of each turn that a guest gets, by the same clock as `monotonic`.
-        monotonic: Seconds that never go back, real ones: a connection lives in real time even
-            where the service's clock is scaled. The machine's own if left out.
-    """
+    endpoint: GuestEndpoint
+    writer: AnswerWriter
+    limits: Limits
+    counters: Counters
+    loop: asyncio.AbstractEventLoop
+    polls: Polls
+    on_turn: Callable[[float], None]
+    """Is told of each turn that a guest gets, by the same clock as `monotonic`."""
+    monotonic: Callable[[], float] = clock.monotonic
+    """Seconds that never go back, real ones: a connection lives in real time even where the
+    service's clock is scaled."""
+    draining: bool = False
+    """Whether the plane is about to stop: each answer is then the last of its connection."""
+    retiring: bool = False
+    """Whether it accepts no more: who is idle is let go, and nobody begins to wait."""
+    _all: set[Connection] = field(default_factory=set)
+    _starting: dict[Connection, asyncio.Task[None]] = field(default_factory=dict)
+    """Those of them that have no transport yet."""
+    _strangers: int = 0
+    _all_guests: Account = field(default_factory=lambda: Account(share=TOTAL_SHARE))
+    _of_strangers: dict[str, Account] = field(default_factory=dict)
+    """All strangers of a listener, by its name."""
+    _accounts: dict[Hashable, Account] = field(default_factory=dict)
+    _emptied: asyncio.Future[None] | None = None
+    _sweeping: asyncio.TimerHandle | None = None
 
-    def __init__(
-        self,
-        endpoint: GuestEndpoint,
-        writer: AnswerWriter,
-        *,
-        limits: Limits,
-        counters: Counters,
-        loop: asyncio.AbstractEventLoop,
-        polls: Polls,
-        on_turn: Callable[[float], None],
-        monotonic: Callable[[], float] | None = None,
-    ) -> None:
-        self.endpoint = endpoint
-        self.writer = writer
-        self.limits = limits
-        self.counters = counters
-        self.loop = loop
-        self.monotonic = monotonic or clock.monotonic
-        self.polls = polls
-        self.on_turn = on_turn
-        self.event_answers = counters.answers[EVENTS]
-        self.long_polls = LongPolls(endpoint, loop)
-        self.fair_queue = FairQueue(loop.call_soon, self.monotonic)
-        self.filter = connection_filter.ConnectionFilter(loop)
-        self.draining = False
-        """Whether the plane is about to stop: each answer is then the last of its connection."""
-        self.retiring = False
-        """Whether it accepts no more: who is idle is let go, and nobody begins to wait."""
-        self._all: set[Connection] = set()
-        self._starting: dict[Connection, asyncio.Task[None]] = {}
-        """Those of them that have no transport yet."""
-        self._strangers = 0
-        self._all_guests = Account(share=TOTAL_SHARE)
-        self._of_strangers: dict[str, Account] = {}
-        """All strangers of a listener, by its name."""
-        self._accounts: dict[Hashable, Account] = {}
-        self._emptied: asyncio.Future[None] | None = None
-        self._sweeping: asyncio.TimerHandle | None = None
+    def __post_init__(self) -> None:
+        """Make what follows from these."""
+        self.event_answers = self.counters.answers[EVENTS]
+        self.long_polls = LongPolls(self.endpoint, self.loop)
+        self.fair_queue = FairQueue(self.loop.call_soon, self.monotonic)
+        self.filter = connection_filter.ConnectionFilter(self.loop)
 
     def __len__(self) -> int:
         """Return how many there are."""

@@ -9,6 +9,7 @@ comes from memory, and the next request tries again.
 import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
@@ -45,31 +46,20 @@ class DelayedAnswer(Future[Any]):
         self.seconds = seconds
 
 
+@dataclass(eq=False, repr=False)
 class Enabler:
-    """Turns scopes on, and notes who asks; made and used on the event loop.
+    """Turns scopes on, and notes who asks; made and used on the event loop."""
 
-    The answer that turns a scope on is held back for `delay_seconds` by the clock.
-    """
-
-    def __init__(
-        self,
-        documents: Documents,
-        save: Save,
-        policy: Policy,
-        *,
-        delay_seconds: float,
-        clock: Clock,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._documents = documents
-        self._save_scopes = save
-        self._policy = policy
-        self._clock = clock
-        self._loop = loop
-        self._turning_on: dict[str, asyncio.Task[None]] = {}
-        self._noted: set[str] = set()
-        self._saving: asyncio.Task[None] | None = None
-        self.delay_seconds = delay_seconds
+    documents: Documents
+    save_scopes: Save
+    policy: Policy
+    delay_seconds: float
+    """How long the answer that turns a scope on is held back, by the clock."""
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    _turning_on: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _noted: set[str] = field(default_factory=set)
+    _saving: asyncio.Task[None] | None = None
 
     def note(self, key: str) -> "asyncio.Task[None] | None":
         """Note that a machine of this scope asks; return None if the scope is on.
@@ -81,16 +71,16 @@ class Enabler:
         turning_on = self._turning_on.get(key)
         if turning_on is None:
             # The plane is asked now, while the request arrives: not at the loop's next turn.
-            saved = self._save_scopes((key,))
-            turning_on = self._loop.create_task(self._turn_on(key, saved))
+            saved = self.save_scopes((key,))
+            turning_on = self.loop.create_task(self._turn_on(key, saved))
             self._turning_on[key] = turning_on
         return turning_on
 
     def is_on(self, key: str) -> bool:
         """Note that a machine of this scope asks, if the scope is on; return whether it is."""
-        scope = self._documents.scope(key)
-        now = self._clock.now()
-        if scope.asked_at is None or not self._policy.is_on(scope, now):
+        scope = self.documents.scope(key)
+        now = self.clock.now()
+        if scope.asked_at is None or not self.policy.is_on(scope, now):
             return False
         self._note_on(key, scope.asked_at, now)
         return True
@@ -99,12 +89,12 @@ class Enabler:
         if now - asked_at >= SAVE_EVERY and key not in self._noted:
             self._noted.add(key)
             if self._saving is None or self._saving.done():
-                self._saving = self._loop.create_task(self._save())
+                self._saving = self.loop.create_task(self._save())
 
     async def _turn_on(self, key: str, saved: "Future[None]") -> None:
         try:
             async with asyncio.timeout(TURN_ON_SECONDS):
-                await asyncio.shield(asyncio.wrap_future(saved, loop=self._loop))
+                await asyncio.shield(asyncio.wrap_future(saved, loop=self.loop))
         except (StoreError, TimeoutError) as error:
             _log.warning("could not turn a scope on; its guests ask again", why=repr(error))
             return
@@ -114,14 +104,14 @@ class Enabler:
         finally:
             del self._turning_on[key]
         if self.delay_seconds:
-            await self._clock.wait(self.delay_seconds, asyncio.Event())
+            await self.clock.wait(self.delay_seconds, asyncio.Event())
 
     async def _save(self) -> None:
         while self._noted:
-            await self._clock.wait(GATHER_SECONDS, asyncio.Event())
+            await self.clock.wait(GATHER_SECONDS, asyncio.Event())
             noted = tuple(self._noted)
             try:
-                await asyncio.wrap_future(self._save_scopes(noted), loop=self._loop)
+                await asyncio.wrap_future(self.save_scopes(noted), loop=self.loop)
             except StoreError as error:
                 _log.warning("could not save who asked; they ask again", why=str(error))
             except Exception:  # noqa: BLE001 - they ask again

@@ -7,6 +7,7 @@ looks the caller up, and takes the request out of its rate: all of that before a
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -62,54 +63,41 @@ Outcome: TypeAlias = "Reply | LongPoll | PendingApproval | DelayedAnswer"
 """An answer; or a request that waits for one, whose answer is `look`'s or `settle`'s."""
 
 
+@dataclass(eq=False, repr=False)
 class GuestEndpoint:
-    """Answers requests from memory, and has approvals approved; used on the event loop alone.
+    """Answers requests from memory, and has approvals approved; used on the event loop alone."""
 
-    `clock` tells when a machine was last seen, `monotonic` measures rates in real seconds, and
-    `enabler` is None where all scopes are always on.
-    """
-
-    def __init__(  # noqa: PLR0913 - it is put together in one place
-        self,
-        registry: Registry,
-        documents: Documents,
-        plane: "Plane",
-        *,
-        rules: Rules,
-        clock: Clock,
-        limiter: Limiter,
-        monotonic: Callable[[], float],
-        counters: Counters,
-        enabler: Enabler | None = None,
-    ) -> None:
-        self._registry = registry
-        self._documents = documents
-        self._plane = plane
-        self._rules = rules
-        self._clock = clock
-        self._enabler = enabler
-        self._counters = counters
-        self._limiter = limiter
-        self._monotonic = monotonic
+    registry: Registry
+    documents: Documents
+    plane: "Plane"
+    rules: Rules
+    clock: Clock
+    """Tells when a machine was last seen."""
+    limiter: Limiter
+    monotonic: Callable[[], float]
+    """Measures rates, in real seconds."""
+    counters: Counters
+    enabler: Enabler | None = None
+    """None where all scopes are always on."""
 
     def is_stranger(self, source: Source) -> bool:
         """Return whether an address is that of no registered machine."""
-        return self._registry.at(source) is None
+        return self.registry.at(source) is None
 
     def admit(self, head: HttpRequest, source: Source) -> Reply | Admitted:
         """Judge a request by its head: path to version, caller, rate."""
-        wanted = exchange.judge(head, source, self._rules)
+        wanted = exchange.judge(head, source, self.rules)
         if isinstance(wanted, Reply):
             return wanted
-        machine = self._registry.find(source, wanted.machine)
+        machine = self.registry.find(source, wanted.machine)
         if isinstance(machine, Reason):
             self._count_stranger(wanted, source, machine)
             return exchange.unknown_caller(source.address, wanted.machine)
         if exchange.is_rated(wanted):
-            caller, now = self._registry.caller(machine), self._monotonic()
-            if not self._limiter.allows(caller, now):
-                self._counters.refuse(Reason.RATE, source.listener, source.address, now)
-                seconds = self._limiter.retry_after_seconds(caller, now)
+            caller, now = self.registry.caller(machine), self.monotonic()
+            if not self.limiter.allows(caller, now):
+                self.counters.refuse(Reason.RATE, source.listener, source.address, now)
+                seconds = self.limiter.retry_after_seconds(caller, now)
                 return exchange.refuse(refusals.TOO_MANY_REQUESTS, retry_after_seconds=seconds)
         return Admitted(wanted, machine, source)
 
@@ -120,8 +108,8 @@ class GuestEndpoint:
             facts["instance_id"] = text.shown(told.id.decode("utf-8", "replace"))
         elif told is not None:
             facts["name"] = text.shown(told)
-        now = self._monotonic()
-        self._counters.refuse(reason, source.listener, source.address, now, **facts)
+        now = self.monotonic()
+        self.counters.refuse(reason, source.listener, source.address, now, **facts)
 
     def answer(self, admitted: Admitted, body: bytes) -> Outcome:
         """Answer a whole request."""
@@ -136,18 +124,18 @@ class GuestEndpoint:
             case exchange.GetVersions():
                 return exchange.VERSIONS_REPLY
             case exchange.GetInstance() as wanted:
-                scope = self._documents.scope(admitted.machine.scope)
+                scope = self.documents.scope(admitted.machine.scope)
                 tree = instance.tree(machines.described(admitted.machine, scope))
                 return exchange.instance_reply(wanted, tree)
             case GetDocument() | PostApproval() as wanted:
                 machine = admitted.machine
-                second = self._clock.now().replace(microsecond=0)
+                second = self.clock.now().replace(microsecond=0)
                 agent = wanted.agent if isinstance(wanted, GetDocument) else None
-                self._registry.saw(machine, second, wanted.version.name, agent)
-                if self._enabler is not None:
-                    turning_on = self._enabler.note(machine.scope)
+                self.registry.saw(machine, second, wanted.version.name, agent)
+                if self.enabler is not None:
+                    turning_on = self.enabler.note(machine.scope)
                     if turning_on is not None:
-                        delayed = DelayedAnswer(self._enabler.delay_seconds)
+                        delayed = DelayedAnswer(self.enabler.delay_seconds)
                         turning_on.add_done_callback(
                             lambda _: delayed.set_result(self._answer_late(admitted, body))
                         )
@@ -157,7 +145,7 @@ class GuestEndpoint:
     def _serve(self, admitted: Admitted, body: bytes) -> Reply | LongPoll | PendingApproval:
         wanted, machine, source = admitted.wanted, admitted.machine, admitted.source
         if isinstance(wanted, GetDocument):
-            page = self._documents.page(machine.scope, wanted.version)
+            page = self.documents.page(machine.scope, wanted.version)
             if seconds := exchange.hold_seconds(wanted, page.incarnation):
                 return LongPoll(wanted, source, machine.key, machine.scope, seconds)
             return exchange.document_reply(wanted, page.incarnation, page.body, waits=True)
@@ -169,7 +157,7 @@ class GuestEndpoint:
         Who asks is looked up again: the answer may have been held back for minutes, in which the
         machine may have moved to another scope, or have been removed.
         """
-        machine = self._registry.machines.get(admitted.machine.key)
+        machine = self.registry.machines.get(admitted.machine.key)
         if machine is None:
             return exchange.unknown_caller(admitted.source.address, admitted.wanted.machine)
         try:
@@ -180,7 +168,7 @@ class GuestEndpoint:
 
     def scope_of(self, machine_key: str) -> str | None:
         """Return the key of a machine's scope, None where there is no such machine."""
-        machine = self._registry.machines.get(machine_key)
+        machine = self.registry.machines.get(machine_key)
         return None if machine is None else machine.scope
 
     def look(self, poll: LongPoll, *, waits: bool = True) -> Reply | None:
@@ -190,7 +178,7 @@ class GuestEndpoint:
         if scope is None:
             return exchange.unknown_caller(poll.source.address, wanted.machine)
         try:
-            page = self._documents.page(scope, wanted.version)
+            page = self.documents.page(scope, wanted.version)
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details
             _log.exception("could not answer a waiting request")
             return exchange.refuse(refusals.INTERNAL)
@@ -217,7 +205,7 @@ class GuestEndpoint:
             return exchange.APPROVED
         machine = request.machine
         try:
-            submitted = self._plane.approve(
+            submitted = self.plane.approve(
                 machine.scope, event_ids, by=machine.name, address=request.address
             )
         except Exception:  # noqa: BLE001 - the guest gets an answer, the log the details

@@ -15,6 +15,7 @@ well. Anything else, and any doubt, goes the long way through `GuestEndpoint`, w
 what is right.
 """
 
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -65,28 +66,20 @@ class Poll(msgspec.Struct, eq=False):
     """All of the answer but its beginning, which is another one each time."""
 
 
+@dataclass(eq=False, repr=False)
 class Polls:
     """Remembers polls; used on the event loop alone."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        documents: Documents,
-        *,
-        limiter: Limiter,
-        writer: AnswerWriter,
-        enabler: Enabler | None = None,
-    ) -> None:
-        self._registry = registry
-        self._documents = documents
-        self._limiter = limiter
-        self._writer = writer
-        self._enabler = enabler
-        self._known: dict[bytes, KnownPoll] = {}
-        self._earlier: dict[bytes, KnownPoll] = {}
-        self._is_closed = False
-        self.generation = 0
-        """Grows with every change of the fleet; what is of an older one is looked up again."""
+    registry: Registry
+    documents: Documents
+    limiter: Limiter
+    writer: AnswerWriter
+    enabler: Enabler | None = None
+    generation: int = 0
+    """Grows with every change of the fleet; what is of an older one is looked up again."""
+    _known: dict[bytes, KnownPoll] = field(default_factory=dict)
+    _earlier: dict[bytes, KnownPoll] = field(default_factory=dict)
+    _is_closed: bool = False
 
     def learn(self) -> None:
         """Note that something has changed in the fleet."""
@@ -133,14 +126,14 @@ class Polls:
             self._put(known)
         if source.vm_paths and not known.on_loopback:
             return None
-        machine = None if source.trusted_proxy or self._is_closed else self._registry.at(source)
+        machine = None if source.trusted_proxy or self._is_closed else self.registry.at(source)
         if machine is None:
             return None
-        caller = self._registry.caller(machine)
+        caller = self.registry.caller(machine)
         if caller.last_request is None:
             return None
         try:
-            page = self._documents.page(machine.scope, known.wanted.version)
+            page = self.documents.page(machine.scope, known.wanted.version)
         except KeyError:
             return None
         if known.wanted.if_none_match.is_ahead_of(page.incarnation):
@@ -167,13 +160,13 @@ class Polls:
 
         None, and nothing was done, where the long way must tell.
         """
-        enabler = self._enabler
+        enabler = self.enabler
         if enabler is not None and not enabler.is_on(poll.scope):
             return None
         caller = poll.caller
-        if not self._limiter.allows(caller, now):
+        if not self.limiter.allows(caller, now):
             return None
-        writer = self._writer
+        writer = self.writer
         if now >= writer.until:
             writer.tick(now)
         known = poll.known
