@@ -6,13 +6,14 @@ was expected.
 """
 
 import functools
+import itertools
 import re
 import tomllib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,7 +25,6 @@ from forewarn.maintenance.model import HoldKind, Operation, Policy, RollingState
 from forewarn.protocol import codec, versions
 from forewarn.protocol.agent_status import AgentReport
 from forewarn.protocol.tolerant import Listed
-from forewarn.protocol.versions import Version
 from forewarn.server.settings import RulesSettings
 from forewarn.testing.harness import BEGINNING, Harness
 from forewarn.vocabulary import AgentStatus, ErrorCode, EventSource, EventStatus, EventType
@@ -38,7 +38,6 @@ OPERATION: Final = re.compile(r"\d{1,9}\.\d{1,6}", re.ASCII)
 NUMBER: Final = re.compile(r"\d{1,9}", re.ASCII)
 
 A_TIME: Final = "a time from the beginning, such as 1h30m"
-A_MAINTENANCE: Final = "a maintenance, such as 1"
 
 SUBJECTS: Final = (
     "an operator ('operator schedules ...'), the connector, the server, the clock, 'expect', "
@@ -47,7 +46,6 @@ SUBJECTS: Final = (
 
 Word = TypeVar("Word", bound=StrEnum)
 Block = TypeVar("Block")
-P = ParamSpec("P")
 
 
 class ScriptError(Exception):
@@ -104,30 +102,27 @@ class _File:
         policy = Policy()
         lines: list[ScenarioLine] = []
         while self._next < len(self._rows):
-            number = self._next
-            words = _Words(self._rows[number], f"{self._name}:{number + 1}")
+            row = self._rows[self._next]
             self._next += 1
+            words = _Words(row, f"{self._name}:{self._next}", self._indented)
             if words.empty:
                 continue
-            if self._rows[number][0].isspace():
+            if row[0].isspace():
                 raise words.error("a line that is not indented: no block is open here")
             if not lines and words.take("fleet"):
-                words.end()
-                first = self._block(fleet.Fleet, number)
+                first = words.block(fleet.Fleet)
             elif not lines and words.take("settings"):
-                words.end()
-                rules = self._block(RulesSettings, number)
+                rules = words.block(RulesSettings)
                 if rules.preset:
                     raise ScriptError(f"{words.where}: no preset here: write its settings out")
                 policy = rules.policy
             elif first is None:
                 raise words.error("'fleet', with the machines indented below it")
             else:
-                lines.append(self._line(words, number))
+                lines.append(self._line(words, self._next))
         if first is None or not lines:
-            raise ScriptError(
-                f"{self._name}:{len(self._rows)}: expected a fleet, and lines after it"
-            )
+            message = f"{self._name}:{len(self._rows)}: expected a fleet, and lines after it"
+            raise ScriptError(message)
         return Scenario(name=self._name, fleet=first, policy=policy, lines=tuple(lines))
 
     def _line(self, words: "_Words", number: int) -> ScenarioLine:
@@ -140,18 +135,13 @@ class _File:
                 raise words.error("no 'before the ticker': the ticker has run in this instant")
             self._at, self._before_ticker = at, edge
         statement = _statement(words)
-        if statement is None:
-            prune = words.take("and", "prunes")
-            words.end()
-            applied = self._block(fleet.Fleet, number)
-            statement = _operates(Plane.apply_fleet, applied, prune=prune)
         refused = None
         if words.take("refused"):
             words.need("as")
             refused = words.one_of(ErrorCode, "a reason")
         words.end()
         return ScenarioLine(
-            number=number + 1,
+            number=number,
             text=" ".join(words.spoken.split()),
             at=self._at,
             before_ticker=self._before_ticker,
@@ -159,238 +149,63 @@ class _File:
             refused=refused,
         )
 
-    def _block(self, shape: type[Block], opened: int) -> Block:
-        first = self._next
-        while self._next < len(self._rows):
-            row = self._rows[self._next]
-            if row.strip() and not row[0].isspace():
-                break
-            self._next += 1
-        where = f"{self._name}:{opened + 1}"
-        try:
-            tree = tomllib.loads("\n".join(self._rows[first : self._next]))
-            return msgspec.convert(tree, shape)
-        except tomllib.TOMLDecodeError as error:
-            raise ScriptError(
-                f"{where}: the block below is not TOML: {error} of the block"
-            ) from error
-        except msgspec.ValidationError as error:
-            raise ScriptError(f"{where}: in the block below: {error}") from error
-
-
-# Sentences, each by its subject
-
-
-def _statement(words: "_Words") -> Statement | None:
-    """Return the statement; None for a fleet that is applied, whose block follows."""
-    for subject, sentence in _SUBJECTS.items():
-        if words.take(subject):
-            return sentence(words)
-    if words.is_one_of(EventType):
-        event_type = words.one_of(EventType, "a type")
-        words.need("strikes")
-        machines = words.names("the machines that it strikes")
-        request = planner.Request(
-            event_type=event_type, machines=machines, no_notice=True, requested_by="platform"
+    def _indented(self) -> list[str]:
+        """Take the lines that are indented, or empty, up to the next one that is neither."""
+        rows = itertools.takewhile(
+            lambda row: not row.strip() or row[0].isspace(), self._rows[self._next :]
         )
-        return _operates(Plane.request, request)
-    machine = words.name(SUBJECTS)
-    if words.take("asks"):
-        return _acts(Harness.record_request, machine)
-    if words.take("says"):
-        report = AgentReport(words.one_of(AgentStatus, "what its agent says"), words.quoted())
-        return _acts(Harness.record_request, machine, report)
-    if not words.take("approves"):
-        raise words.error(
-            f"'approves', 'asks' or 'says' after a machine; or, in place of {machine!r}, {SUBJECTS}"
-        )
-    operations: list[str] = []
-    while words.at_operation():
-        operations.append(words.operation())
-        words.take(",")
-    return _acts(Harness.approve, machine, operations)
+        taken = list(rows)
+        self._next += len(taken)
+        return taken
 
 
-def _acts(
-    act: Callable[Concatenate[Harness, P], object], *args: P.args, **kwargs: P.kwargs
-) -> Statement:
-    def statement(harness: Harness) -> str:
-        act(harness, *args, **kwargs)
-        return ""
-
-    return statement
+# Sentences
 
 
-def _operates(
-    request: Callable[Concatenate[Plane, P], Future[Any]], *args: P.args, **kwargs: P.kwargs
-) -> Statement:
-    return _acts(Harness.ask, lambda plane: request(plane, *args, **kwargs))
+def _plane(question: Callable[..., Future[Any]]) -> Callable[..., object]:
+    return lambda harness, *values: harness.ask(lambda plane: question(plane, *values))
 
 
-def _operator(words: "_Words") -> Statement | None:
-    known = f"one of {', '.join(_VERBS)}"
-    by = "operator" if words.is_one_of(_VERBS) else words.name(f"an operator's name, or {known}")
-    if not words.is_one_of(_VERBS):
-        raise words.error(known)
-    return _VERBS[words.word(known)](words, by)
-
-
-def _schedules(words: "_Words", by: str) -> Statement:
-    event_type = words.one_of(EventType, "a type")
-    words.need("of")
-    of: dict[str, Any] = {}
-    if words.take("scope"):
-        of["scope"] = words.name("the name of the scope")
-    elif words.take("host"):
-        of["host"] = words.name("the name of the host")
-    else:
-        of["machines"] = words.names("'scope NAME', 'host NAME', or machines")
-    options = words.options(
-        {
-            "for a user": ("source", lambda: EventSource.USER),
-            "not before": ("not_before", words.moment),
-            "lasting": ("duration_seconds", words.seconds),
-            "without notice": ("without_notice", lambda: True),
-            "refused": None,
-        }
+def _request(
+    plane: Plane, by: str, event_type: EventType, target: dict[str, Any], options: dict[str, Any]
+) -> Future[Any]:
+    return plane.request(
+        planner.Request(event_type=event_type, requested_by=by, **target, **options)
     )
-    request = planner.Request(event_type=event_type, requested_by=by, **of, **options)
-    return _operates(Plane.request, request)
 
 
-def _postpones(words: "_Words", by: str) -> Statement:
-    reference = words.reference()
-    words.need("to")
-    return _operates(Plane.postpone, reference, words.moment(), by=by)
-
-
-def _applies(words: "_Words", _: str) -> None:
-    words.need("fleet")
-
-
-def _trusts(words: "_Words", _: str) -> Statement:
-    words.need("the", "clock")
-    return _acts(Harness.trust_clock)
-
-
-_VERBS: Final[dict[str, Callable[["_Words", str], Statement | None]]] = {
-    "schedules": _schedules,
-    "cancels": lambda words, _: _operates(Plane.cancel, words.reference(), reason=words.quoted()),
-    "approves": lambda words, by: _operates(Plane.approve_for_guests, [words.reference()], by=by),
-    "acknowledges": lambda words, by: _operates(Plane.acknowledge, [words.reference()], by),
-    "resumes": lambda words, by: _operates(Plane.resume, words.number(A_MAINTENANCE), by=by),
-    "postpones": _postpones,
-    "holds": lambda words, by: _operates(
-        Plane.hold, *words.held("what it concerns"), reason=words.quoted(), by=by
-    ),
-    "releases": lambda words, by: _operates(Plane.release, *words.held("what it concerns"), by=by),
-    "removes": lambda words, _: _operates(
-        Plane.remove_machines, words.names("the machines to remove")
-    ),
-    "applies": _applies,
-    "trusts": _trusts,
-}
-"""What an operator does, whose name comes second."""
-
-
-def _connector(words: "_Words") -> Statement:
-    failed = words.take("fails")
-    if not failed:
-        words.need("finishes")
-    operation = words.operation()
-    outcome = Outcome(succeeded=not failed, message=words.quoted())
-    attempt = words.number("an attempt's number") if words.take("as", "attempt") else None
-    return _acts(Harness.report, operation, outcome, attempt)
-
-
-def _server(words: "_Words") -> Statement:
-    if words.take("starts"):
-        return _acts(Harness.start)
-    words.need("is", "killed")
-    in_commit = words.take("in", "the", "next", "commit")
-    return _acts(Harness.doom if in_commit else Harness.kill)
-
-
-def _clock(words: "_Words") -> Statement:
-    words.need("jumps")
-    return _acts(Harness.jump, words.signed_span())
-
-
-def _expectation(words: "_Words") -> Statement:
-    for phrase, expected in _EXPECTED.items():
-        if words.take(*phrase.split()):
-            return expected(words)
-    if words.at_operation():
-        return _operation_is(words)
-    phrases = ", ".join(map(repr, list(_EXPECTED)[:-1]))
-    machine = words.name(
-        f"a machine, an operation such as 1.1, {phrases} or {list(_EXPECTED)[-1]!r}"
+def _strikes(event_type: EventType) -> Callable[..., object]:
+    failed = {"no_notice": True}
+    return _plane(
+        lambda plane, names: _request(plane, "platform", event_type, {"machines": names}, failed)
     )
-    if words.take("is", "on", "host"):
-        host = words.name("the name of the host")
-        return lambda harness: _host(harness, machine, host)
-    version = versions.NEWEST.name
-    if words.take("by"):
-        version = words.one_of_these(versions.BY_NAME, "an api-version")
-    words.need("sees")
-    events = [] if words.take("nothing") else [_expected_event(words)]
-    while events and words.take("and"):
-        events.append(_expected_event(words))
-    return lambda harness: _document(harness, machine, versions.BY_NAME[version], events)
 
 
-def _incarnation(words: "_Words") -> Statement:
-    name = words.name("the name of the scope")
-    words.need("is")
-    number = words.number("the incarnation")
-
-    def expectation(harness: Harness) -> str:
-        scope = harness.look(lambda reading: reading.scopes()).get(name.lower())
-        if scope is None:
-            return f"there is no scope {name}"
-        return "" if scope.incarnation == number else f"the incarnation is {scope.incarnation}"
-
-    return expectation
+def _finishes(*, succeeded: bool) -> Callable[..., object]:
+    return lambda harness, operation, message, attempt: harness.report(
+        operation, Outcome(succeeded=succeeded, message=message), attempt
+    )
 
 
-def _rolling_update(words: "_Words") -> Statement:
-    number = words.number(A_MAINTENANCE)
-    words.need("is")
-    state = words.one_of(RollingState, "the state of its rolling updates")
-
-    def expectation(harness: Harness) -> str:
-        maintenance = harness.look(lambda reading: reading.maintenances([number])).get(number)
-        if maintenance is None:
-            return f"there is no maintenance {number}"
-        states = {rolling.state for rolling in maintenance.rolling_updates}
-        return "" if states == {state} else f"it is: {_listed(states)}"
-
-    return expectation
+def _incarnation(harness: Harness, name: str, number: int) -> str:
+    scope = harness.look(lambda reading: reading.scopes()).get(name.lower())
+    if scope is None:
+        return f"there is no scope {name}"
+    return "" if scope.incarnation == number else f"the incarnation is {scope.incarnation}"
 
 
-def _alerts(words: "_Words", *, any_expected: bool = True) -> Statement:
-    expected: set[tuple[AlertKind, str]] = set()
-    while any_expected and (not expected or words.take(",")):
-        kind = words.one_of(AlertKind, "the kind of an alert")
-        if kind is AlertKind.HELD:
-            about = " ".join(words.held("what is held")).rstrip()
-        elif kind is AlertKind.DOUBTED:
-            words.need(about := CLOCK)
-        else:
-            about = words.reference()
-        expected.add((kind, about))
-
-    def expectation(harness: Harness) -> str:
-        found = {(alert.kind, alert.about) for alert in harness.current_alerts()}
-        told = _listed(f"{kind} {about}" for kind, about in found)
-        return "" if found == expected else f"the alerts are: {told}"
-
-    return expectation
+def _rolling(harness: Harness, number: int, state: RollingState) -> str:
+    maintenance = harness.look(lambda reading: reading.maintenances([number])).get(number)
+    if maintenance is None:
+        return f"there is no maintenance {number}"
+    states = {rolling.state for rolling in maintenance.rolling_updates}
+    return "" if states == {state} else f"it is: {_listed(states)}"
 
 
-def _no_machine(words: "_Words") -> Statement:
-    name = words.name("the name of the machine")
-    return lambda harness: _host(harness, name, None)
+def _alerts(harness: Harness, *expected: tuple[AlertKind, str]) -> str:
+    found = {(alert.kind, alert.about) for alert in harness.current_alerts()}
+    told = _listed(f"{kind} {about}" for kind, about in found)
+    return "" if found == set(expected) else f"the alerts are: {told}"
 
 
 def _host(harness: Harness, name: str, host: str | None) -> str:
@@ -412,22 +227,12 @@ class _Seen(NamedTuple):
     """From the beginning; in an expectation None is any."""
 
 
-def _expected_event(words: "_Words") -> _Seen:
-    event_type = words.one_of(EventType, "'nothing', or a type")
-    if words.is_one_of(set(EventStatus) - {EventStatus.SCHEDULED, EventStatus.STARTED}):
-        raise words.error("Scheduled or Started: guests never see another status")
-    status = words.one_of(EventStatus, "a status")
-    words.need("of")
-    machines = words.names("the machines of the event")
-    not_before = words.span(A_TIME) if words.take("at") else None
-    return _Seen(event_type, status, machines, not_before)
-
-
-def _document(harness: Harness, name: str, version: Version, expected: list[_Seen]) -> str:
+def _document(harness: Harness, name: str, version: str, expected: list[_Seen]) -> str:
     machine = harness.machine(name)
     if machine is None:
         return f"there is no machine {name}"
-    seen = [_seen(event) for event in harness.reads(machine.scope, version).events]
+    listing = harness.reads(machine.scope, versions.BY_NAME[version])
+    seen = [_seen(event) for event in listing.events]
     if len(seen) == len(expected) and all(
         event[:3] == wanted[:3] and wanted.not_before in {None, event.not_before}
         for event, wanted in zip(seen, expected, strict=True)
@@ -447,41 +252,13 @@ def _seen(event: Listed) -> _Seen:
     return _Seen(event.event_type, event.status, machines, at)
 
 
-def _no_operation(words: "_Words") -> Statement:
-    name = words.operation()
-
-    def expectation(harness: Harness) -> str:
-        operation = harness.operation(name)
-        return "" if operation is None else _described(operation)
-
-    return expectation
-
-
-def _operation_is(words: "_Words") -> Statement:
-    name = words.operation()
-    words.need("is")
-    status = words.one_of(EventStatus, "a status")
-    behind = "behind" if status is EventStatus.QUEUED else "waiting for"
-    options = words.options(
-        {
-            "because": ("start_cause", lambda: words.one_of(StartCause, "why it started")),
-            behind: ("waits_for", words.operation),
-            "awaiting": ("awaited", lambda: _awaited(words)),
-            "held": ("held", lambda: True),
-            "since": ("started_at", words.moment),
-            "not before": ("not_before", words.moment),
-        }
-    )
-    expected = {"status": status, "waits_for": "", "held": False, **options}
-
-    def expectation(harness: Harness) -> str:
-        operation = harness.operation(name)
-        if operation is None:
-            return f"there is no operation {name}"
-        found = {"held": operation.held_at is not None, **msgspec.structs.asdict(operation)}
-        return "" if found.items() >= expected.items() else _described(operation)
-
-    return expectation
+def _operation(harness: Harness, name: str, expected: dict[str, object]) -> str:
+    """Compare an operation's attributes; without any there must be no such operation."""
+    operation = harness.operation(name)
+    if operation is None:
+        return f"there is no operation {name}" if expected else ""
+    found = {"held": operation.held_at is not None, **msgspec.structs.asdict(operation)}
+    return "" if expected and found.items() >= expected.items() else _described(operation)
 
 
 def _described(operation: Operation) -> str:
@@ -512,34 +289,216 @@ def clock_face(span: timedelta) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}"
 
 
-def _awaited(words: "_Words") -> tuple[str, ...]:
-    return () if words.take("nobody") else words.names("'nobody', or the machines that it awaits")
-
-
-_EXPECTED: Final[dict[str, Callable[["_Words"], Statement]]] = {
-    "incarnation of": _incarnation,
-    "rolling update of": _rolling_update,
-    "alerts": _alerts,
-    "no alerts": functools.partial(_alerts, any_expected=False),
-    "no machine": _no_machine,
-    "no operation": _no_operation,
+SENTENCES: Final[dict[str, Callable[..., object]]] = {
+    "operator BY schedules TYPE of TARGET OPTIONS": _plane(_request),
+    "operator BY cancels REFERENCE REASON": _plane(
+        lambda plane, _, reference, reason: plane.cancel(reference, reason=reason)
+    ),
+    "operator BY approves REFERENCE": _plane(
+        lambda plane, by, reference: plane.approve_for_guests([reference], by=by)
+    ),
+    "operator BY acknowledges REFERENCE": _plane(
+        lambda plane, by, reference: plane.acknowledge([reference], by)
+    ),
+    "operator BY resumes MAINTENANCE": _plane(
+        lambda plane, by, number: plane.resume(number, by=by)
+    ),
+    "operator BY postpones REFERENCE to TIME": _plane(
+        lambda plane, by, reference, at: plane.postpone(reference, at, by=by)
+    ),
+    "operator BY holds HELD REASON": _plane(
+        lambda plane, by, held, reason: plane.hold(*held, reason=reason, by=by)
+    ),
+    "operator BY releases HELD": _plane(lambda plane, by, held: plane.release(*held, by=by)),
+    "operator BY removes MACHINES": _plane(lambda plane, _, names: plane.remove_machines(names)),
+    "operator BY applies fleet PRUNES BLOCK": _plane(
+        lambda plane, _, prune, applied: plane.apply_fleet(applied, prune=prune)
+    ),
+    "operator BY trusts the clock": lambda harness, _: harness.trust_clock(),
+    **{f"{event_type} strikes MACHINES": _strikes(event_type) for event_type in EventType},
+    "MACHINE approves OPERATIONS": Harness.approve,
+    "MACHINE asks": Harness.record_request,
+    "MACHINE says REPORT": Harness.record_request,
+    "connector finishes OPERATION REASON ATTEMPT": _finishes(succeeded=True),
+    "connector fails OPERATION REASON ATTEMPT": _finishes(succeeded=False),
+    "server starts": Harness.start,
+    "server is killed WHEN": lambda harness, in_commit: (
+        harness.doom() if in_commit else harness.kill()
+    ),
+    "clock jumps SIGNED": Harness.jump,
+    "expect SUBJECT sees EVENTS": lambda harness, name, events: _document(
+        harness, name, versions.NEWEST.name, events
+    ),
+    "expect SUBJECT by VERSION sees EVENTS": _document,
+    "expect SUBJECT is on host HOST": _host,
+    "expect SUBJECT is STATE": _operation,
+    "expect no operation OPERATION": lambda harness, name: _operation(harness, name, {}),
+    "expect no machine NAME": lambda harness, name: _host(harness, name, None),
+    "expect incarnation of SCOPE is NUMBER": _incarnation,
+    "expect rolling update of MAINTENANCE is ROLLING": _rolling,
+    "expect alerts ALERTS": lambda harness, alerts: _alerts(harness, *alerts),
+    "expect no alerts": _alerts,
 }
-"""What may be expected; and what a machine sees, and how an operation is."""
+"""What each sentence calls, with the harness and the values of the words in capitals."""
 
-_SUBJECTS: Final[dict[str, Callable[["_Words"], Statement | None]]] = {
-    "operator": _operator,
-    "connector": _connector,
-    "server": _server,
-    "clock": _clock,
-    "expect": _expectation,
+
+def _statement(words: "_Words") -> Statement:
+    """Take a sentence word by word, as long as one in the table begins so."""
+    left = {pattern: pattern.split() for pattern in SENTENCES}
+    values: list[Any] = []
+    place = 0
+    while (whole := next((p for p, parts in left.items() if len(parts) == place), None)) is None:
+        following = dict.fromkeys(parts[place] for parts in left.values())
+        fixed = [word for word in following if not word.isupper()]
+        if words.is_one_of(fixed):
+            taken = words.word("")
+        elif capitals := set(following) - set(fixed):
+            (taken,) = capitals
+            values.append(SLOTS[taken](words))
+        else:
+            raise words.error(f"one of {', '.join(fixed)}" if fixed[1:] else repr(fixed[0]))
+        left = {pattern: parts for pattern, parts in left.items() if parts[place] == taken}
+        place += 1
+    return functools.partial(_run, whole, values)
+
+
+def _run(pattern: str, values: list[Any], harness: Harness) -> str:
+    told = SENTENCES[pattern](harness, *values)
+    return str(told) if pattern.startswith("expect") else ""
+
+
+# What stands for the words in capitals
+
+
+def _by(words: "_Words") -> str:
+    verbs = {pattern.split()[2]: None for pattern in SENTENCES if pattern.startswith("operator")}
+    known = f"an operator's name, or one of {', '.join(verbs)}"
+    return "operator" if words.is_one_of(verbs) else words.name(known)
+
+
+def _target(words: "_Words") -> dict[str, Any]:
+    for kind in ("scope", "host"):
+        if words.take(kind):
+            return {kind: words.name(f"the name of the {kind}")}
+    return {"machines": words.names("'scope NAME', 'host NAME', or machines")}
+
+
+def _options(words: "_Words") -> dict[str, Any]:
+    return words.options(
+        {
+            "for a user": ("source", lambda: EventSource.USER),
+            "not before": ("not_before", words.moment),
+            "lasting": ("duration_seconds", words.seconds),
+            "without notice": ("without_notice", lambda: True),
+            "refused": None,
+        }
+    )
+
+
+def _operations(words: "_Words") -> list[str]:
+    found: list[str] = []
+    while words.at_operation():
+        found.append(words.operation())
+        words.take(",")
+    return found
+
+
+def _held(words: "_Words") -> tuple[HoldKind, str]:
+    kind = words.one_of(HoldKind, "what it concerns")
+    return kind, "" if kind is HoldKind.EVERYTHING else words.name(f"the name of the {kind}")
+
+
+def _events(words: "_Words") -> list[_Seen]:
+    events = [] if words.take("nothing") else [_event(words)]
+    while events and words.take("and"):
+        events.append(_event(words))
+    return events
+
+
+def _event(words: "_Words") -> _Seen:
+    event_type = words.one_of(EventType, "'nothing', or a type")
+    if words.is_one_of(set(EventStatus) - {EventStatus.SCHEDULED, EventStatus.STARTED}):
+        raise words.error("Scheduled or Started: guests never see another status")
+    status = words.one_of(EventStatus, "a status")
+    words.need("of")
+    machines = words.names("the machines of the event")
+    not_before = words.span(A_TIME) if words.take("at") else None
+    return _Seen(event_type, status, machines, not_before)
+
+
+def _state(words: "_Words") -> dict[str, object]:
+    status = words.one_of(EventStatus, "a status")
+    behind = "behind" if status is EventStatus.QUEUED else "waiting for"
+    nobody_or = "'nobody', or the machines that it awaits"
+    options = words.options(
+        {
+            "because": ("start_cause", lambda: words.one_of(StartCause, "why it started")),
+            behind: ("waits_for", words.operation),
+            "awaiting": ("awaited", lambda: () if words.take("nobody") else words.names(nobody_or)),
+            "held": ("held", lambda: True),
+            "since": ("started_at", words.moment),
+            "not before": ("not_before", words.moment),
+        }
+    )
+    return {"status": status, "waits_for": "", "held": False, **options}
+
+
+def _expected_alerts(words: "_Words") -> set[tuple[AlertKind, str]]:
+    alerts: set[tuple[AlertKind, str]] = set()
+    while not alerts or words.take(","):
+        kind = words.one_of(AlertKind, "the kind of an alert")
+        if kind is AlertKind.HELD:
+            about = " ".join(_held(words)).rstrip()
+        elif kind is AlertKind.DOUBTED:
+            words.need(about := CLOCK)
+        else:
+            about = words.reference()
+        alerts.add((kind, about))
+    return alerts
+
+
+SLOTS: Final[dict[str, Callable[["_Words"], Any]]] = {
+    "ALERTS": _expected_alerts,
+    "ATTEMPT": lambda words: words.number("a number") if words.take("as", "attempt") else None,
+    "BLOCK": lambda words: words.block(fleet.Fleet),
+    "BY": _by,
+    "EVENTS": _events,
+    "HELD": _held,
+    "HOST": lambda words: words.name("the name of the host"),
+    "MACHINE": lambda words: words.name(SUBJECTS),
+    "MACHINES": lambda words: words.names("the names of machines"),
+    "MAINTENANCE": lambda words: words.number("a maintenance, such as 1"),
+    "NAME": lambda words: words.name("the name of the machine"),
+    "NUMBER": lambda words: words.number("a number"),
+    "OPERATION": lambda words: words.operation(),
+    "OPERATIONS": _operations,
+    "OPTIONS": _options,
+    "PRUNES": lambda words: words.take("and", "prunes"),
+    "REASON": lambda words: words.quoted(),
+    "REFERENCE": lambda words: words.reference(),
+    "REPORT": lambda words: AgentReport(
+        words.one_of(AgentStatus, "what its agent says"), words.quoted()
+    ),
+    "ROLLING": lambda words: words.one_of(RollingState, "the state of its rolling updates"),
+    "SCOPE": lambda words: words.name("the name of the scope"),
+    "SIGNED": lambda words: words.signed_span(),
+    "STATE": _state,
+    "SUBJECT": lambda words: words.name("a machine, an operation, 'no', or what is expected"),
+    "TARGET": _target,
+    "TIME": lambda words: words.moment(),
+    "TYPE": lambda words: words.one_of(EventType, "a type"),
+    "WHEN": lambda words: words.take("in", "the", "next", "commit"),
+    "VERSION": lambda words: words.one_of_these(versions.BY_NAME, "an api-version"),
 }
+"""What takes the value of a word in capitals."""
 
 
 class _Words:
     """The words of one line, taken one after the other; `where` is its file and number."""
 
-    def __init__(self, row: str, where: str) -> None:
+    def __init__(self, row: str, where: str, below: Callable[[], list[str]]) -> None:
         self.where = where
+        self._below = below
         self._words: list[str] = []
         self.spoken = ""
         """The line without its comment."""
@@ -605,6 +564,17 @@ class _Words:
         if self.more:
             raise self.error("the end of the line")
 
+    def block(self, shape: type[Block]) -> Block:
+        """Take the end of the line, and the TOML that is indented below it."""
+        self.end()
+        try:
+            return msgspec.convert(tomllib.loads("\n".join(self._below())), shape)
+        except tomllib.TOMLDecodeError as error:
+            message = f"{self.where}: the block below is not TOML: {error} of the block"
+            raise ScriptError(message) from error
+        except msgspec.ValidationError as error:
+            raise ScriptError(f"{self.where}: in the block below: {error}") from error
+
     def quoted(self) -> str:
         """Take a text in quotes, if one comes next."""
         return self.word("a text").strip('"') if self._word.startswith('"') else ""
@@ -640,11 +610,6 @@ class _Words:
 
     def moment(self) -> datetime:
         return BEGINNING + self.span(A_TIME)
-
-    def held(self, expected: str) -> tuple[HoldKind, str]:
-        """Take what a hold covers: `everything`, or a kind and a name."""
-        kind = self.one_of(HoldKind, expected)
-        return kind, "" if kind is HoldKind.EVERYTHING else self.name(f"the name of the {kind}")
 
     def number(self, expected: str) -> int:
         if not NUMBER.fullmatch(self._word):
