@@ -105,13 +105,14 @@ def test_on_a_terminal_a_guest_that_is_stopped_by_hand_lets_its_event_wait(
     folder: Path,
 ) -> None:
     with playing(folder, terminal=True) as demo:
-        row = r"web-1 +web/1 +drains, approves +(\d+)"
-        shown = re.search(row, demo.read_until(lambda text: re.search(row, text)))
+        said = r"web-1 \((\d+)\): drains"
+        shown = re.search(said, demo.read_until(lambda text: re.search(said, text)))
         assert shown is not None, demo.text
         os.kill(int(shown[1]), signal.SIGTERM)
         text = demo.read_to_the_end()
         assert demo.status == 0, text
-        assert re.search(r"web-1 +web/1 +drains, approves +stopped", text)
+        assert re.search(r"web-1 \(\d+\): was stopped", text)
+        assert re.search(r"REF +TYPE +STATUS", text)
         end = text[text.rindex("What happened") :]
         assert re.search(r"1\.2 +Reboot +web-1, web-4 .* 15m(?: 1s)? +notice over +Completed", end)
         assert re.search(r"1\.1 +Reboot +web-0, web-3 .* web-0 approved +Completed", end)

@@ -5,11 +5,12 @@ them; this module loads nothing of it. Each field has its meaning and the reason
 here and, for people, in docs/reference/agent-settings.md.
 """
 
+import functools
 import json
 import shlex
 import string
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
@@ -304,8 +305,7 @@ class HttpSettings(ActionSettings, frozen=True, kw_only=True):
                 field = "headers" if name in self.headers else "header_files"
                 raise FieldError(field, f"invalid header {name!r}")
         for name, body in {"body": self.body, "undo_body": self.undo_body}.items():
-            for text in _texts(body):
-                _check_template(name, text)
+            _mapped(body, functools.partial(_check_template, name))
             if body and self.is_json(body) and (fault := _json_fault(body)):
                 raise FieldError(name, f"invalid JSON when it is filled in ({fault})")
 
@@ -416,7 +416,7 @@ def filled(body: Body, values: Mapping[str, str], *, json: bool = False) -> str:
     `json` tells that a text is JSON: the values are put into its strings.
     """
     if isinstance(body, dict):
-        return _encoded(_filled_tree(body, values))
+        return _encoded(_mapped(body, lambda text: string.Template(text).substitute(values)))
     if json:
         values = {name: _encoded(value)[1:-1] for name, value in values.items()}
     return string.Template(body).substitute(values)
@@ -431,20 +431,13 @@ def _encoded(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _filled_tree(value: Any, values: Mapping[str, str]) -> Any:  # noqa: ANN401 - a tree of JSON
+def _mapped(value: Any, change: Callable[[str], object]) -> Any:  # noqa: ANN401 - a tree of JSON
+    """Return a tree with each of its texts changed."""
     if isinstance(value, str):
-        return string.Template(value).substitute(values)
+        return change(value)
     if isinstance(value, dict):
-        return {key: _filled_tree(each, values) for key, each in value.items()}
-    return [_filled_tree(each, values) for each in value] if isinstance(value, list) else value
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts(each)
+        return {key: _mapped(each, change) for key, each in value.items()}
+    return [_mapped(each, change) for each in value] if isinstance(value, list) else value
 
 
 def _is_url(text: str) -> bool:

@@ -17,7 +17,6 @@ import threading
 import tomllib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TextIO
 
 import typer
 
-from forewarn.cli import operations, output, times
+from forewarn.cli import events, operations, output, times
 from forewarn.cli.exits import ExitStatus, Failed, handled
 from forewarn.cli.operator import OperatorClient
 from forewarn.cli.options import JsonOption, flag
@@ -34,7 +33,7 @@ from forewarn.clock import SystemClock
 from forewarn.vocabulary import EventStatus, EventType
 
 if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
+    from rich.console import Group
     from rich.live import Live
 
     from forewarn.server.operator import schemas
@@ -56,25 +55,11 @@ ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 STOP_SECONDS: Final = 10.0
 """For a process to end before it is killed; the service promises the same."""
 
-LINGER: Final = timedelta(minutes=4)
-"""How long, by the service's clock, the table shows an operation that is over."""
-
 LONGEST_FOLDER: Final = 70
 """The path of a unix socket has room for 103 characters, with the folder of the demo in it."""
 
-TOLD_LINES: Final = 6
+TOLD_LINES: Final = 10
 """The lines of the story below the table: all of it fits a terminal of 24 lines."""
-
-BAR: Final = 8
-"""The characters of the bar of notice left."""
-
-COLUMNS: Final = (
-    *(("MACHINE", 14, 0, "bold"), ("DOMAIN", 9, 0, ""), ("ITS GUEST", 17, 100, "")),
-    *(("PID", 7, 0, "dim"), ("EVENT", 8, 0, ""), ("STATUS", 9, 0, "yellow")),
-    *(("NOTICE", BAR, 110, "yellow"), ("LEFT", 7, 0, "yellow")),
-    *(("APPROVED BY", 13, 0, "green"), ("THE GUEST SAYS", 18, 119, "italic")),
-)
-"""Heading, width, the narrowest terminal that has room for the column, and style."""
 
 TRY: Final = """
 The service is still running. Try, in another terminal:
@@ -97,29 +82,19 @@ class Guest(NamedTuple):
     """A machine and the program in it."""
 
     machine: str
-    domain: str
-    """Its scope and update domain."""
-    shown: str
-    """What the program does."""
     approves_after: float = 0.3
     """In real seconds; `inf` is never. By default so soon that the notice can just be seen."""
     version: str = NEWEST
 
 
 GUESTS: Final = (
-    Guest("web-0", "web/0", "approves at once"),
-    Guest("web-3", "web/0", "follows web-0"),
-    Guest("web-1", "web/1", "drains, approves", 3.0),
-    Guest("web-4", "web/1", "follows web-1", 3.0),
-    Guest("web-2", "web/2", "never approves", math.inf),
-    Guest("web-5", "web/2", "never approves", math.inf),
-    Guest("batch_0", "batch/0", "saves, approves", 1.5),
-    Guest("batch_1", "batch/1", "saves, approves", 1.5),
-    Guest("FrontEnd_IN_0", "shop/0", f"speaks {PREVIEW}", version=PREVIEW),
-    Guest("FrontEnd_IN_1", "shop/1", f"speaks {PREVIEW}", version=PREVIEW),
-    Guest("bastion", "bastion/0", "drains for long", 60.0),
+    *(Guest("web-0"), Guest("web-3")),
+    *(Guest("web-1", 3.0), Guest("web-4", 3.0)),
+    *(Guest("web-2", math.inf), Guest("web-5", math.inf)),
+    *(Guest("batch_0", 1.5), Guest("batch_1", 1.5)),
+    *(Guest("FrontEnd_IN_0", version=PREVIEW), Guest("FrontEnd_IN_1", version=PREVIEW)),
+    Guest("bastion", 60.0),
 )
-"""In the order of the table."""
 
 FLEET: Final = """
 machine = [{ name = "bastion", host = "h7" }]
@@ -170,38 +145,12 @@ def demo(
                 running.close()
 
 
-@dataclass
-class Row:
-    """A machine in the table, and the program in it, which writes what it does into a log."""
+class Program(NamedTuple):
+    """The program of a guest, which writes what it does into a log."""
 
-    guest: Guest
+    name: str
     process: Process
     log: TextIO
-    says: str = ""
-    end: str = ""
-    """`deleted` or `stopped` once the guest has ended."""
-
-    def cells(self, operation: "schemas.OperationView | None") -> "list[RenderableType]":
-        """Return the cells of its row, in the order of COLUMNS."""
-        from rich.progress_bar import ProgressBar
-        from rich.text import Text
-
-        name, domain, shown, *_ = self.guest
-        machine = Text(name, "strike" if self.end == "deleted" else "")
-        pid = Text(self.end or str(self.process.pid), "bold red" * (self.end == "stopped"))
-        cells: list[RenderableType] = [machine, domain, shown, pid]
-        if operation is None:
-            return [*cells, "", "", "", "", "", self.says]
-        status = str(operation.status)
-        notice: list[RenderableType] = ["", ""]
-        if operation.status is EventStatus.SCHEDULED:
-            status = "waits" if operation.waits_for else status
-            left = operation.notice_left_seconds or 0
-            bar = ProgressBar(operations.notice_seconds(operation), left, BAR)
-            notice = [bar, times.shown_span(left)]
-        approvals = [e.approval for e in operation.events if name in e.machines]
-        cells += [operation.event_type, Text(status, output.STYLES.get(status, "")), *notice]
-        return [*cells, ", ".join(map(operations.approver, approvals)), self.says]
 
 
 class Demo:
@@ -218,7 +167,7 @@ class Demo:
             self._port = probe.getsockname()[1]
         self._socket = folder / "operator.sock"
         self._processes: list[Process] = []
-        self._rows: list[Row] = []
+        self._programs: list[Program] = []
         self._told: deque[str] = deque([""] * TOLD_LINES, maxlen=TOLD_LINES)
         self._live: Live | None = None
         self._operator = OperatorClient(address=str(self._socket))
@@ -276,8 +225,8 @@ class Demo:
                     process.wait(STOP_SECONDS)
                 except subprocess.TimeoutExpired:
                     process.kill()
-        for row in self._rows:
-            row.log.close()
+        for program in self._programs:
+            program.log.close()
 
     def _play(self) -> None:
         """Play it all, from the first request to the last end."""
@@ -328,6 +277,7 @@ class Demo:
         self._nap.wait(LOOK_EVERY)
         try:
             page = self._operator.get("/v1/history").read(schemas.HistoryPage)
+            listed = self._operator.get("/v1/events").read(schemas.EventList)
             self._now = self._time()
         except Failed:
             self._nap.wait(0.5)  # a service that hangs up may be ending: its status tells more
@@ -338,22 +288,20 @@ class Demo:
             self._operations[operation.id] = operation
             if known is None or operations.state(known) != operations.state(operation):
                 self._tell(operations.state(operation))
-        for row in self._rows:
-            if not row.end:
-                self._look_at(row)
+        for program in list(self._programs):
+            self._look_at(program)
         if self._live is not None:
-            self._live.update(self._picture(self._live.console.width), refresh=True)
+            self._live.update(self._picture(listed.events, self._live.console.width), refresh=True)
 
-    def _look_at(self, row: Row) -> None:
-        name = row.guest.machine
-        for line in row.log:
-            row.says = line.rstrip()
-            self._tell(f"  {name}: {row.says}")
-        status = row.process.poll()
+    def _look_at(self, program: Program) -> None:
+        said = list(program.log)
+        status = program.process.poll()
         if status is not None:
-            row.end, row.says = "stopped" if status else "deleted", ""
-            what = "was stopped: it approves nothing any more" if status else "is gone"
-            self._tell(f"  {name}: {what}")
+            said.append("was stopped: it approves nothing any more" if status else "is gone")
+            program.log.close()
+            self._programs.remove(program)
+        for line in said:
+            self._tell(f"  {program.name} ({program.process.pid}): {line.rstrip()}")
 
     def _start(self) -> None:
         """Start the service, wait until it is ready, give it its fleet, and start the guests."""
@@ -373,7 +321,8 @@ class Demo:
                 *(guest.version, str(guest.approves_after)),
             ]
             log = self._folder / f"{guest.machine}.log"
-            self._rows.append(Row(guest, self._run(command, log), log.open(encoding="utf-8")))
+            process = self._run(command, log)
+            self._programs.append(Program(guest.machine, process, log.open(encoding="utf-8")))
         self._now = self._time()
 
     def _ready(self) -> bool:
@@ -408,29 +357,11 @@ class Demo:
         output.note("\n".join(log))
         raise failed(f"the service ended with status {status}: {last}")
 
-    def _present(self, row: Row) -> "schemas.OperationView | None":
-        """Return the operation that its row shows: the latest that is not long over."""
-        shown = [
-            operation
-            for operation in self._operations.values()
-            if not operation.ended_at or self._now - operation.ended_at <= LINGER
-            if any(row.guest.machine in event.machines for event in operation.events)
-        ]
-        return shown[-1] if shown and not row.end else None
-
-    def _picture(self, width: int) -> "Group":
-        from rich.box import SIMPLE_HEAD
+    def _picture(self, listed: "Iterable[schemas.LiveEvent]", width: int) -> "Group":
+        """Return the events as `forewarn events` shows them, above the end of the story."""
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
-        shown = [number for number, (_, _, least, _) in enumerate(COLUMNS) if width >= least]
-        table = Table(box=SIMPLE_HEAD, show_edge=False, header_style="bold", padding=0)
-        for heading, size, _, style in (COLUMNS[number] for number in shown):
-            table.add_column(heading, no_wrap=True, overflow="ellipsis", width=size, style=style)
-        for row in self._rows:
-            cells = row.cells(self._present(row))
-            table.add_row(*(cells[n] for n in shown), style="dim" if row.end == "deleted" else "")
         told = Text("\n".join(self._told), no_wrap=True, overflow="ellipsis")
         told.highlight_regex(r"(?m)^\S+ >.*$", "bold")
         title = Text.assemble(
@@ -439,6 +370,8 @@ class Demo:
             (f"15 minutes last {15 * 60 // SCALE} seconds here", "dim"),
         )
         hint = Text("Stop a guest (kill its pid): its event then waits for NotBefore.", "dim")
+        rows = output.cells(listed, events.COLUMNS)
+        table = output.drawn(tuple(events.COLUMNS), rows, width)
         return Group(title, "", table, "", told, hint)
 
 

@@ -1,8 +1,8 @@
 """`forewarn events`, `approve`, `cancel` and `postpone`: live events, and decisions about them."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 from forewarn.cli import guest, operations, output, times
 from forewarn.cli.operator import OperatorClient, asks
@@ -98,26 +98,26 @@ def _agents(words: "Sequence[schemas.AgentWord]") -> str:
     return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
 
 
+COLUMNS: Final[Mapping[str, "Callable[[schemas.LiveEvent], object]"]] = {
+    "REF": lambda event: event.operation,
+    "TYPE": lambda event: event.event_type,
+    "STATUS": operations.standing,
+    "DOMAIN": lambda event: f"{event.scope}/{event.update_domain}",
+    "MACHINES": lambda event: output.listed(event.machines),
+    "NOTICE LEFT": lambda event: times.shown_span(event.notice_left_seconds),
+    "NOT BEFORE": lambda event: event.not_before,
+    "APPROVED BY": lambda event: operations.approver(event.approval),
+    "AGENTS": lambda event: _agents(event.agents),
+    "SHOWN TO": lambda event: (
+        "none, off"
+        if event.silent
+        else "none yet"
+        if event.status is EventStatus.QUEUED
+        else f"{event.shown_to.showing} of {event.shown_to.machines}"
+    ),
+}
+"""How an event is shown."""
+
+
 def _draw(found: "schemas.EventList") -> None:
-    output.table(
-        found.events,
-        {
-            "REF": lambda event: event.operation,
-            "TYPE": lambda event: event.event_type,
-            "STATUS": operations.standing,
-            "DOMAIN": lambda event: f"{event.scope}/{event.update_domain}",
-            "MACHINES": lambda event: output.listed(event.machines),
-            "NOTICE LEFT": lambda event: times.shown_span(event.notice_left_seconds),
-            "NOT BEFORE": lambda event: event.not_before,
-            "APPROVED BY": lambda event: operations.approver(event.approval),
-            "AGENTS": lambda event: _agents(event.agents),
-            "SHOWN TO": lambda event: (
-                "none, off"
-                if event.silent
-                else "none yet"
-                if event.status is EventStatus.QUEUED
-                else f"{event.shown_to.showing} of {event.shown_to.machines}"
-            ),
-        },
-        empty="There is no event.",
-    )
+    output.table(found.events, COLUMNS, empty="There is no event.")

@@ -82,18 +82,15 @@ def approve(endpoint: str, event_ids: list[str], *, as_json: bool) -> None:
 
 def tree(event: "Event") -> dict[str, Any]:
     """Return an event as JSON values."""
+    import msgspec
+
     left = event.notice_left
-    return {
-        "event_id": event.event_id,
-        "status": event.status,
-        "event_type": event.event_type,
+    told = msgspec.structs.asdict(event)
+    del told["resource_type"], told["starts_by"]
+    return told | {
         "resources": list(event.resources),
         "not_before": None if event.not_before is None else times.precise(event.not_before),
         "notice_left_seconds": None if left is None else round(left.total_seconds(), 3),
-        "description": event.description,
-        "source": event.source,
-        "duration_seconds": event.duration_seconds,
-        "concerns_me": event.concerns_me,
     }
 
 

@@ -15,6 +15,8 @@ import typer
 from forewarn.cli import times
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from forewarn.server.operator import schemas
 
 Row = TypeVar("Row")
@@ -42,7 +44,7 @@ def table(
 
     If there is no row, print `empty` on stderr.
     """
-    filled = [tuple(shown(value(row)) for value in columns.values()) for row in rows]
+    filled = cells(rows, columns)
     if not filled:
         if empty:
             note(empty)
@@ -50,6 +52,13 @@ def table(
         _draw(tuple(columns), filled)
     else:
         say(aligned([tuple(columns), *filled]))
+
+
+def cells(
+    rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]]
+) -> list[tuple[str, ...]]:
+    """Return the cells of each row."""
+    return [tuple(shown(value(row)) for value in columns.values()) for row in rows]
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:
@@ -90,24 +99,32 @@ def names(some: "schemas.Names", most: int = 6) -> str:
 
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
+
+    terminal = shutil.get_terminal_size().columns
+    picture = drawn(columns, rows, terminal)
+    Console(width=terminal).print(picture)
+    fits = {column.header for column in picture.columns}
+    if hidden := [heading for heading in columns if heading not in fits]:
+        note(f"Not shown on this narrow terminal: {', '.join(hidden)}.")
+
+
+def drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], terminal: int) -> "Table":
+    """Return a table for a terminal of so many characters, with the columns that fit."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    terminal = shutil.get_terminal_size().columns
-    cells = dict(zip(columns, zip(*rows, strict=True), strict=True))
+    cells = {heading: [row[n] for row in rows] for n, heading in enumerate(columns)}
     widths = layout(cells, terminal)
-    drawn = Table(
+    table = Table(
         box=SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 1, 0, 0)
     )
     for heading, width in widths.items():
-        drawn.add_column(heading, overflow="fold", width=width)
+        table.add_column(heading, overflow="fold", width=width)
     for row in zip(*(cells[heading] for heading in widths), strict=True):
-        drawn.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    Console(width=terminal).print(drawn)
-    if hidden := [heading for heading in columns if heading not in widths]:
-        note(f"Not shown on this narrow terminal: {', '.join(hidden)}.")
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    return table
 
 
 def layout(cells: Mapping[str, Sequence[str]], terminal: int) -> dict[str, int]:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 from forewarn.cli import guest, output
-from forewarn.cli.exits import ExitStatus, Failed, handled
+from forewarn.cli.exits import ExitStatus, Failed, handled, read_text
 from forewarn.cli.options import flag, option
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def watch(
     from forewarn.clock import SystemClock
 
     clock = SystemClock()
-    state = None if since is None else _read_state(since)
+    state = None
+    if since is not None and since.exists():
+        state = read_text(str(since.absolute()), MAX_STATE_BYTES)
     drawn = sys.stdout.isatty()
     with handled(_end, "SIGTERM"), guest.connected(endpoint, name) as client:
         watching = client.watch(since=state, mine=mine, on_trouble=_trouble)
@@ -83,17 +85,6 @@ def watch(
 
 def _trouble(trouble: "Trouble") -> None:
     output.note(output.printable(f"forewarn: {trouble.message}"))
-
-
-def _read_state(path: Path) -> str | None:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_STATE_BYTES).decode()
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"could not read the state in {path}: {error}"
-        raise Failed(ExitStatus.USAGE, message) from error
 
 
 def _save_state(path: Path, text: str) -> None:
