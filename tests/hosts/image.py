@@ -42,8 +42,6 @@ def make(folder: Path) -> tuple[Path, Path]:
         (tree / path).chmod(0o755)
     shutil.copy(busybox, tree / "bin" / "busybox")
     (tree / "bin" / "sh").symlink_to("busybox")
-    release = kernel.name.removeprefix("vmlinuz-")
-    modules = image.kernel_folder() / "lib" / "modules" / release
-    order = image.copy_modules(modules, tree / "modules", MODULES)
+    order = image.copy_modules(image.modules_of(kernel), tree / "modules", MODULES)
     (tree / "modules" / "order").write_text("\n".join(order) + "\n")
     return kernel, image.packed(tree, folder / "initramfs.cpio")

@@ -22,6 +22,8 @@ MODULES = (
     "virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "9pnet_virtio", "9p",
     "crc32c_generic", "ext4", "overlay", "autofs4",
 )  # fmt: skip
+ROOT_MODULE = "9p"
+"""By which the machine reads the host's root; Debian's kernels for clouds are without it."""
 DISK_BYTES = 512 * 1024 * 1024
 """Of a sparse file: room for the machine's journal and state, a few MiB of it taken."""
 
@@ -45,9 +47,9 @@ def missing() -> str:
     absent = [name for name in PROGRAMS if shutil.which(name, path=search_path()) is None]
     if absent or not SYSTEMD.exists():
         return f"{', '.join(absent) or 'systemd'} is not installed: install {packages}"
-    if not kernels():
+    if not kernels(ROOT_MODULE):
         return (
-            f"there is no kernel in {kernel_folder()}: unpack Debian's package of one there, by "
+            f"no kernel with {ROOT_MODULE} in {kernel_folder()}: unpack Debian's package there, by "
             "`apt-get download $(apt-cache depends linux-image-amd64 | awk '/Depends/ {print $2}')`"
             f" and `dpkg -x linux-image-*.deb {kernel_folder()}`"
         )
@@ -58,8 +60,15 @@ def search_path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
-def kernels() -> list[Path]:
-    return sorted(kernel_folder().glob("boot/vmlinuz-*"))
+def kernels(module: str = "") -> list[Path]:
+    """Return the kernels that are unpacked; those that have a module, if it is given."""
+    found = sorted(kernel_folder().glob("boot/vmlinuz-*"))
+    return [kernel for kernel in found if any(modules_of(kernel).rglob(f"{module or '*'}.ko"))]
+
+
+def modules_of(kernel: Path) -> Path:
+    """Return the folder of a kernel's modules."""
+    return kernel_folder() / "lib" / "modules" / kernel.name.removeprefix("vmlinuz-")
 
 
 def make(folder: Path, files: dict[str, str]) -> tuple[Path, Path, Path]:
@@ -73,7 +82,7 @@ def make(folder: Path, files: dict[str, str]) -> tuple[Path, Path, Path]:
         The kernel, the initramfs, and a disk.
     """
     compileall.compile_dir(ROOT / "src", quiet=1)  # once here, and not at each start in there
-    kernel = kernels()[-1]
+    kernel = kernels(ROOT_MODULE)[-1]
     tree = folder / "initramfs"
     for name in ("proc", "sys", "dev", "host", "disk", "new", "bin", "modules"):
         (tree / name).mkdir(parents=True)
@@ -83,8 +92,7 @@ def make(folder: Path, files: dict[str, str]) -> tuple[Path, Path, Path]:
     assert busybox is not None
     shutil.copy(busybox, tree / "bin" / "busybox")
     (tree / "bin" / "sh").symlink_to("busybox")
-    release = kernel.name.removeprefix("vmlinuz-")
-    order = copy_modules(kernel_folder() / "lib" / "modules" / release, tree / "modules")
+    order = copy_modules(modules_of(kernel), tree / "modules")
     (tree / "modules" / "order").write_text("\n".join(order) + "\n")
     libraries = sysconfig.get_path("purelib")
     binds = ((sys.base_prefix, PYTHON), (str(ROOT), SOURCE), (libraries, LIBRARIES))

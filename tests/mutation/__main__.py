@@ -68,7 +68,7 @@ DECIDERS = [
 ]  # fmt: skip
 # What a mutant's tests may take of the processor: so many times what they took unbroken, and more.
 TIMES = 3
-MORE_SECONDS = 5
+MORE_SECONDS = 2
 # A mutant that eats memory dies before the machine does.
 MEMORY = 4 * 2**30
 # Names that count in any case: a mutant that spells one otherwise is the same program.
@@ -76,7 +76,7 @@ ENCODINGS = {"ascii", "utf-8", "utf-8-sig"}
 # What of each module's mutants must die.
 LEAST_DEAD = 0.9
 # How often a run says how far it is.
-SAY_EVERY = 100
+SAY_EVERY = 20
 # What mypy finds in a mutant counts where it is about types, and not about style.
 STYLE = {"comparison-overlap", "redundant-expr", "truthy-bool", "unreachable", "unused-ignore"}
 
