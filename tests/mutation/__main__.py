@@ -270,7 +270,9 @@ def main() -> int:
     killing = Killing(names, chosen.jobs)
     with file_utils.change_cwd("mutants"):
         code = pytest.main(
+            # A longer report of a failure would parse the module, with all its mutants, each time.
             ["--rootdir=.", "-q", "-p", "no:cacheprovider", "--capture=sys", "--timeout=20"]
+            + ["--tb=native"]
             + (chosen.tests or [test for room in rooms for test in TESTS[room]]),
             plugins=[killing],
         )
