@@ -5,6 +5,7 @@
     unit_of_work   what one transaction has read, and what it is going to save
     writer         the one thread that writes; requests that wait together share a commit
     tombstones     the incarnations of what was removed
+    follower       publishes what this and other replicas commit, in one order
     changefeed     tells the process's memory what changed, after the commit
     service_clock  the service's time, whether anything may start in it, and what guests are owed
     timekeeping    whether the time of day can be trusted, and how long guests could not read

@@ -14,13 +14,19 @@ from the store before a socket opens.
 import asyncio
 import contextlib
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from typing import Final, TypeVar
 
 import structlog
 
 from forewarn.maintenance.model import Changes
+from forewarn.store.port import StoreUnavailable
+
+ASK_SECONDS: Final = 30.0
+"""How long the loop may take to answer: many times the longest that a whole fleet holds it up."""
 
 Listener = Callable[[Changes], None]
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -46,6 +52,31 @@ class Changefeed:
         """Call listeners on this loop's thread from now on."""
         self._loop = loop
 
+    def ask(self, question: Callable[[], T]) -> T:
+        """Return what memory answers once it has everything that was published before.
+
+        Never on the loop's thread, which is waited for.
+
+        Raises:
+            StoreUnavailable: The loop has ended, or does not answer.
+        """
+        if self._loop is None:
+            return question()
+        answer: Future[T] = Future()
+
+        def deliver() -> None:
+            try:
+                answer.set_result(question())
+            except Exception as error:  # noqa: BLE001 - whoever asked gets it
+                answer.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(deliver)
+            return answer.result(ASK_SECONDS)
+        except (RuntimeError, TimeoutError) as error:
+            message = "memory cannot be asked now: the event loop has ended or is held up"
+            raise StoreUnavailable(message) from error
+
     def publish(self, changes: Changes) -> None:
         """Tell every listener; any thread may."""
         if self._loop is None:
@@ -61,5 +92,10 @@ class Changefeed:
             for listener in self._listeners:
                 listener(changes)
         except Exception as error:  # noqa: BLE001 - whatever it is, memory is not to be trusted
-            _log.exception("memory could not follow the store; the service must end")
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """End, because memory does not follow the store any more."""
+        _log.error("memory could not follow the store; the service must end", exc_info=error)
+        with contextlib.suppress(InvalidStateError):  # the first error is the one to tell
             self.ended.set_exception(error)

@@ -19,9 +19,10 @@ from prometheus_client.registry import Collector
 from forewarn.clock import Clock
 from forewarn.control import loading
 from forewarn.control.changefeed import Changefeed
+from forewarn.control.follower import Follower
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.maintenance.model import Refused
-from forewarn.store.port import Store, StoreError, StoreUnavailable
+from forewarn.store.port import ChangeRecord, Position, Store, StoreError, StoreUnavailable
 
 MAX_BATCH = 500
 """The most jobs that share a commit: about a tenth of a second, in which nobody else writes."""
@@ -36,6 +37,11 @@ Job = Callable[[UnitOfWork], Work[Any]]
 """Decides within a transaction. It may be run twice: it has no effect of its own."""
 
 Waiting: TypeAlias = "tuple[Job, Needs, Future[Any]]"
+
+Committed: TypeAlias = (
+    "tuple[list[ChangeRecord], Position | None, UnitOfWork, list[Work[Any] | Exception]]"
+)
+"""What others committed before, the place in the outbox, and what the jobs came to."""
 
 COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Seconds: from a fast disk's commit of one change to what guests' clients give up on."""
@@ -60,8 +66,10 @@ class Writer(Protocol):
 class InlineWriter:
     """Runs each job at once, in the caller's thread: for tests and simulations."""
 
-    def __init__(self, store: Store, clock: Clock, feed: Changefeed) -> None:
-        self._committer = _Committer(store, clock, feed)
+    def __init__(
+        self, store: Store, clock: Clock, feed: Changefeed, follower: Follower | None = None
+    ) -> None:
+        self._committer = _Committer(store, clock, follower or Follower(store, feed, clock))
         self._lock = threading.Lock()
 
     def submit(self, job: Job, needs: Needs = NO_NEEDS) -> "Future[Any]":
@@ -78,13 +86,21 @@ class InlineWriter:
 class ThreadWriter:
     """Runs jobs on a thread of its own; what waits together is committed together.
 
-    The clock tells each transaction's `now`; the real one, if given, how long commits take.
+    The clock tells each transaction's `now` where the store has no clock of its own; the real one,
+    if given, how long commits take.
     """
 
     def __init__(
-        self, store: Store, clock: Clock, feed: Changefeed, real: Clock | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        feed: Changefeed,
+        real: Clock | None = None,
+        *,
+        follower: Follower | None = None,
     ) -> None:
-        self._committer = _Committer(store, clock, feed)
+        follower = follower or Follower(store, feed, real or clock)
+        self._committer = _Committer(store, clock, follower)
         self._real = real or clock
         self.ended = _promise()
         """Done when the thread has ended; raises StoreUnavailable if it was not closed."""
@@ -192,10 +208,10 @@ def _promise() -> "Future[Any]":
 
 
 class _Committer:
-    def __init__(self, store: Store, clock: Clock, feed: Changefeed) -> None:
+    def __init__(self, store: Store, clock: Clock, follower: Follower) -> None:
         self._store = store
         self._clock = clock
-        self._feed = feed
+        self._follower = follower
 
     def commit(self, batch: Sequence[Waiting]) -> StoreError | None:
         """Run a batch in one transaction and answer each of its jobs.
@@ -204,7 +220,7 @@ class _Committer:
             What kept the store away, if anything did.
         """
         try:
-            unit, results = self._transact(batch)
+            missed, own, unit, results = self._transact(batch)
         except Exception as error:  # noqa: BLE001 - whatever fails is the callers' to see
             if len(batch) == 1 or isinstance(error, StoreError):
                 for _, _, future in batch:
@@ -214,8 +230,7 @@ class _Committer:
             for single in batch:
                 self.commit([single])
             return None
-        for changes in unit.saved:
-            self._feed.publish(changes)
+        self._follower.publish(missed, own, unit.saved)
         for (_, _, future), result in zip(batch, results, strict=True):
             if isinstance(result, Work):
                 future.set_result(result.result)
@@ -223,10 +238,11 @@ class _Committer:
                 future.set_exception(result)
         return None
 
-    def _transact(self, batch: Sequence[Waiting]) -> tuple[UnitOfWork, list[Work[Any] | Exception]]:
+    def _transact(self, batch: Sequence[Waiting]) -> Committed:
         results: list[Work[Any] | Exception] = []
         with self._store.write() as transaction:
-            unit = UnitOfWork(transaction, self._clock.now())
+            missed = self._follower.missed(transaction)
+            unit = UnitOfWork(transaction, transaction.now() or self._clock.now())
             if len(batch) > 1:
                 loading.read_ahead(unit, [needs for _, needs, _ in batch])
             for job, _, _ in batch:
@@ -245,4 +261,5 @@ class _Committer:
                         unit.apply(work.changes)
                     results.append(work)
             unit.save()
-        return unit, results
+            own = self._follower.append(transaction, unit.saved, unit.now)
+        return missed, own, unit, results

@@ -1,0 +1,381 @@
+"""Tells this process's memory what the replicas commit, in the order of the commits.
+
+Each transaction that saves something appends it to the store's outbox, as one row; the rows are
+numbered in the order of the commits, because one transaction writes at a time. Whoever publishes,
+the writer after its commit or the thread that reads what other replicas committed, does so under
+one lock and row by row: every replica's memory goes through the same states. The writer finds the
+others' rows within its own transaction, so its memory is never behind what it has just decided on.
+
+A row has a token, which no other row ever has. If the last row that was published is gone from the
+store, or another has its number, the store has lost its last changes (an asynchronous standby was
+promoted, a backup was restored): nothing is written then until memory has been read again.
+
+Where one process has the store, nothing is read back and the thread does not run.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Final, TypeVar
+
+import msgspec
+import structlog
+
+from forewarn.clock import Clock
+from forewarn.control.changefeed import Changefeed
+from forewarn.maintenance.model import Changes, Drain, Machine, Operation, Scope
+from forewarn.store.port import (
+    ChangeRecord,
+    Membership,
+    Position,
+    Reading,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    StoreUnusable,
+    Transaction,
+)
+from forewarn.vocabulary import EventStatus
+
+JSON: Final = 1
+"""The format of a row: a JSON list of Changes."""
+
+REREAD: Final = 0
+"""The format of a row without a body: what changed is too much for it, so it is read again."""
+
+MAX_VALUES: Final = 2000
+"""The most values in one row, about a megabyte: a whole fleet is read again instead."""
+
+MAX_ROWS: Final = 500
+"""The most rows that are read at once: a writer's largest batch of them is a second's work."""
+
+POLL_SECONDS: Final = 1.0
+"""How long the thread waits for news before it looks all the same."""
+
+CUT_OFF_SECONDS: Final = 5.0
+"""After how long without a look at the outbox this process counts as cut off from the store: as
+long as guests may miss anything at all (`timekeeping.OUTAGE_SECONDS`)."""
+
+LOST: Final = "canceled: the database lost its last changes, this operation among them"
+"""What is told of an operation that the store no longer has."""
+
+AFTER_TROUBLE_SECONDS: Final = 0.5
+"""How long the thread waits after the store was away: a new primary is found soon."""
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[Changes]).decode
+_log = structlog.get_logger(__name__)
+
+
+class LostTail(StoreUnavailable):
+    """The store has lost the last changes that this process knows; it is read again."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the database has lost its last changes and is being read again; nothing was changed"
+        )
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What a process keeps in memory of the store: scopes, machines, what is live, drains."""
+
+    scopes: Mapping[str, Scope] = {}
+    machines: Mapping[str, Machine] = {}
+    operations: Mapping[str, Operation] = {}
+    drains: Mapping[str, Drain] = {}
+
+
+def nothing_known() -> Known:
+    """Return what a process knows that keeps nothing."""
+    return Known()
+
+
+def encoded(saved: Sequence[Changes]) -> tuple[int, bytes]:
+    """Return the format and the body of the row that holds these changes."""
+    values = sum(len(getattr(each, name)) for each in saved for name in each.__struct_fields__)
+    return (REREAD, b"") if values > MAX_VALUES else (JSON, _encode(saved))
+
+
+def known_of(reading: Reading) -> Known:
+    """Return all that a process keeps in memory."""
+    return Known(reading.scopes(), reading.machines(), reading.live_operations(), reading.drains())
+
+
+def difference(before: Known, after: Known, ended: Mapping[str, Operation]) -> Changes:
+    """Return what leads from one state of memory to another.
+
+    `ended` has the operations that are live before and not after, as far as the store has them;
+    what it does not have was lost, and guests are told that it is over.
+    """
+    gone = before.operations.keys() - after.operations.keys()
+    lost = (_ended(before.operations[name]) for name in gone - ended.keys())
+    return Changes(
+        scopes=_new(before.scopes, after.scopes),
+        machines=_new(before.machines, after.machines),
+        removed_machines=tuple(before.machines.keys() - after.machines.keys()),
+        removed_scopes=tuple(before.scopes.keys() - after.scopes.keys()),
+        operations=(
+            *(ended[name] for name in gone & ended.keys()),
+            *lost,
+            *_new(before.operations, after.operations),
+        ),
+        drains=_new(before.drains, after.drains),
+    )
+
+
+def _ended(lost: Operation) -> Operation:
+    return msgspec.structs.replace(
+        lost,
+        status=EventStatus.CANCELED,
+        ended_at=lost.announced_at,
+        outcome=LOST,
+        lease_until=None,
+        awaited=(),
+        up_at=None,
+    )
+
+
+def _new(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[T, ...]:
+    return tuple(value for name, value in after.items() if before.get(name) != value)
+
+
+class Follower:
+    """What this process has published, and how it gets to know more.
+
+    Args:
+        store: Whose outbox is followed.
+        feed: Where changes are published.
+        real: The machine's own clock, for the age of what is known.
+        replica: This replica's name.
+        mint: Makes tokens; by default, for one process in tests, numbers.
+        known: Returns what memory holds; called where the feed delivers.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        feed: Changefeed,
+        real: Clock,
+        *,
+        replica: str = "",
+        mint: Callable[[], str] | None = None,
+        known: Callable[[], Known] = nothing_known,
+    ) -> None:
+        self._store = store
+        self._feed = feed
+        self._real = real
+        self.replica = replica
+        numbers = itertools.count(1)
+        self._mint = mint or (lambda: f"{replica}-{next(numbers)}")
+        self._known = known
+        self._lock = threading.Lock()
+        """Who holds it publishes; `applied` changes under it alone."""
+        self.applied = Position()
+        """The last row that was published."""
+        self.looked_at = real.monotonic()
+        """When it was last known to be the last of the store, in real seconds."""
+        self.on_lost: Callable[[Position, Known], None] = lambda *_: None
+        """Called by the thread after the store's last changes were lost, with the position and the
+        memory before."""
+
+    def begin(self, position: Position) -> None:
+        """Go on from here: memory was filled in the snapshot that had this position."""
+        self.applied = position
+        self.looked_at = self._real.monotonic()
+
+    @property
+    def behind_seconds(self) -> float:
+        """How long ago it last knew all there is; 0 where one process has the store."""
+        return self._real.monotonic() - self.looked_at if self._store.shared else 0.0
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether it has not reached the store for too long."""
+        return self.behind_seconds > CUT_OFF_SECONDS
+
+    # The writer's side.
+
+    def missed(self, transaction: Transaction) -> list[ChangeRecord]:
+        """Return what others committed before this transaction and was not published here yet.
+
+        Raises:
+            LostTail: What was published is not in the store any more.
+        """
+        if not self._store.shared:
+            return []
+        applied = self.applied
+        rows = transaction.changes_after(max(0, applied.sequence - 1), MAX_ROWS)
+        return _after(applied, rows, transaction)
+
+    def append(
+        self, transaction: Transaction, saved: Sequence[Changes], now: datetime
+    ) -> Position | None:
+        """Add what a transaction saved to the outbox, if it saved anything."""
+        if not saved:
+            return None
+        form, body = encoded(saved)
+        return transaction.append(
+            body, format=form, token=self._mint(), replica=self.replica, at=now
+        )
+
+    def publish(
+        self, missed: Iterable[ChangeRecord], own: Position | None, saved: Iterable[Changes]
+    ) -> None:
+        """Publish what came before a commit and was missed, then what it saved."""
+        try:
+            with self._lock:
+                self._publish_rows(missed)
+                if own is None or own.sequence <= self.applied.sequence:
+                    return
+                if not self._store.shared or own.sequence == self.applied.sequence + 1:
+                    self._publish_all(saved)
+                    self.applied = own
+                    return
+            self.look()  # more was missed than is read at once
+        except StoreError as error:
+            _log.warning("memory is behind the store; it is read again soon", why=str(error))
+        except Exception as error:  # noqa: BLE001 - it was committed, so no job may run again
+            self._feed.fail(error)
+
+    # The thread's side.
+
+    def look(self) -> None:
+        """Publish all that was committed and not published yet.
+
+        Raises:
+            StoreError: The store cannot be read now.
+        """
+        with self._lock:
+            while True:
+                began = self._real.monotonic()
+                applied = self.applied
+                with self._store.read() as reading:
+                    rows = reading.changes_after(max(0, applied.sequence - 1), MAX_ROWS)
+                    try:
+                        missed = _after(applied, rows, reading)
+                    except LostTail:
+                        missed = None
+                if missed is None:
+                    before = self._read_again()
+                    self.on_lost(applied, before)
+                    return
+                self._publish_rows(missed)
+                if len(rows) < MAX_ROWS:
+                    self.looked_at = began
+                    return
+
+    def _publish_rows(self, rows: Iterable[ChangeRecord]) -> None:
+        """Publish rows that were not; the lock is held."""
+        for row in rows:
+            if row.sequence <= self.applied.sequence:
+                continue
+            if row.sequence != self.applied.sequence + 1 or row.format != JSON:
+                # Rows were trimmed while this process stood still, or one is of a later release.
+                self._read_again()
+                return
+            self._publish_all(_decode(row.body))
+            self.applied = row.position
+
+    def _publish_all(self, saved: Iterable[Changes]) -> None:
+        for changes in saved:
+            self._feed.publish(changes)
+
+    def _read_again(self) -> Known:
+        """Publish what leads from memory to the store; return the memory before. Lock is held."""
+        before = self._feed.ask(self._known)
+        with self._store.read() as reading:
+            position, after = reading.position(), known_of(reading)
+            ended = reading.operations(before.operations.keys() - after.operations.keys())
+        if changes := difference(before, after, ended):
+            self._feed.publish(changes)
+        self.applied = position
+        return before
+
+
+def _after(applied: Position, rows: list[ChangeRecord], reading: Reading) -> list[ChangeRecord]:
+    """Return the rows after a position; the first of those given is the position's own.
+
+    Raises:
+        LostTail: It is not, and no row before the others was trimmed.
+    """
+    if applied.sequence == 0:
+        return rows
+    if rows and rows[0].sequence == applied.sequence:
+        if rows[0].token != applied.token:
+            raise LostTail
+        return rows[1:]
+    if not rows:  # the last row is never trimmed
+        raise LostTail
+    return rows
+
+
+class FollowerThread:
+    """Holds this replica's name, and looks at the outbox whenever somebody commits.
+
+    `process` is the id that the replica's own row has: whoever else has the name ends the service.
+    """
+
+    def __init__(
+        self, follower: Follower, store: Store, membership: Membership, process: str
+    ) -> None:
+        self._follower = follower
+        self._store = store
+        self._membership: Membership | None = membership
+        self._process = process
+        self._stop = threading.Event()
+        self.ended: Future[None] = Future()
+        """Done when the thread has ended; raises what ended it before `close`."""
+        self.ended.set_running_or_notify_cancel()
+        self._thread = threading.Thread(target=self._run, name="forewarn-follower", daemon=True)
+
+    def start(self) -> None:
+        """Look for the first time and from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and give the name back."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._follow()
+        except BaseException as error:  # noqa: BLE001 - the service ends with it
+            _log.exception("what other replicas commit cannot be followed any more")
+            self.ended.set_exception(error)
+        else:
+            self.ended.set_result(None)
+        finally:
+            if self._membership is not None:
+                self._membership.close()
+
+    def _follow(self) -> None:
+        try:
+            if self._membership is None:
+                self._membership = self._join()
+            self._follower.look()
+            self._membership.wait(POLL_SECONDS)
+        except StoreUnavailable as error:
+            if not self._follower.cut_off:
+                _log.warning("what other replicas commit cannot be read", why=str(error))
+            if self._membership is not None:
+                self._membership.close()
+                self._membership = None
+            self._stop.wait(AFTER_TROUBLE_SECONDS)
+
+    def _join(self) -> Membership:
+        """Take the name again. The database may think for a while that the lost session lives."""
+        try:
+            return self._store.join(self._follower.replica)
+        except StoreUnusable as error:
+            with self._store.read() as reading:
+                row = reading.replicas().get(self._follower.replica)
+            if row is not None and row.process != self._process:
+                raise
+            raise StoreUnavailable(str(error)) from error
