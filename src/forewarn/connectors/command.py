@@ -27,6 +27,7 @@ from forewarn.connectors.task_process import (
     TaskRun,
     TaskRuns,
 )
+from forewarn.maintenance.model import listed
 
 PREFIX: Final = "FOREWARN_"
 """What a program's variables about the task begin with; the service's own are not passed on."""
@@ -392,12 +393,6 @@ def _joint(outcomes: dict[str, Outcome]) -> Outcome:
     if not failed:
         return Outcome(succeeded=True, message=said[-MAX_SAID:], hosts=hosts)
     fine = [subject for subject in outcomes if subject not in failed]
-    summary = f"failed: {_names([*failed])}; succeeded: {_names(fine)}"
+    succeeded = listed(fine, MAX_NAMED) or "none"
+    summary = f"failed: {listed(failed, MAX_NAMED)}; succeeded: {succeeded}"
     return Outcome(succeeded=False, message=f"{summary}\n{said[:MAX_SAID]}", hosts=hosts)
-
-
-def _names(names: list[str]) -> str:
-    if not names:
-        return "none"
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more

@@ -69,7 +69,7 @@ class AlertKind(StrEnum):
     """The time of day is not trusted, and nothing starts."""
 
 
-class Alert(msgspec.Struct, frozen=True, kw_only=True):
+class Alert(msgspec.Struct, frozen=True):
     """One thing that needs an operator."""
 
     kind: AlertKind
@@ -123,9 +123,9 @@ def items(
     for operation in operations:
         waiting.setdefault(operation.waits_for, []).append(operation.id)
     found = [
-        (kind, operation.id, message, since)
+        alert
         for operation in operations
-        for kind, message, since in (
+        for alert in (
             *_of_ended(operation, waiting.get(operation.id, ()), now),
             *_of_live(operation, audiences.get(operation.id), now, up_since),
         )
@@ -133,21 +133,17 @@ def items(
     for hold in holds:
         why = f"{hold.by or 'somebody'}: {hold.reason}".removesuffix(": ")
         message = f"held by {why}; nothing starts until it is released"
-        found.append((AlertKind.HELD, str(hold), message, hold.at))
+        found.append(Alert(AlertKind.HELD, str(hold), message, hold.at))
     for maintenance in maintenances:
         number = str(maintenance.number)
         for rolling in maintenance.rolling_updates:
             if rolling.state is model.RollingState.PAUSED:
                 message = f"paused at {rolling.place}: {rolling.reason}; "
                 message += f"resume or cancel maintenance {number}"
-                found.append((AlertKind.PAUSED, number, message, maintenance.requested_at))
+                found.append(Alert(AlertKind.PAUSED, number, message, maintenance.requested_at))
     if clock is not None:
-        found.append((AlertKind.DOUBTED, CLOCK, clock.message, clock.since))
-    alerts = (
-        Alert(kind=kind, about=about, message=message, since=since)
-        for kind, about, message, since in found
-    )
-    return sorted([*alerts, *observed], key=lambda alert: (alert.since, alert.kind, alert.about))
+        found.append(Alert(AlertKind.DOUBTED, CLOCK, clock.message, clock.since))
+    return sorted([*found, *observed], key=lambda alert: (alert.since, alert.kind, alert.about))
 
 
 def of_drains(drains: Iterable[model.Drain]) -> Iterator[Alert]:
@@ -157,13 +153,10 @@ def of_drains(drains: Iterable[model.Drain]) -> Iterator[Alert]:
             message = f"its drain is stuck ({drain.stuck_in}): {drain.reason}; "
             message += f"see 'forewarn host show {drain.host}'"
             about = f"host {drain.host}"
-            kind = AlertKind.HOST_STUCK
-            yield Alert(kind=kind, about=about, message=message, since=drain.changed_at)
+            yield Alert(AlertKind.HOST_STUCK, about, message, drain.changed_at)
 
 
-def _of_ended(
-    operation: model.Operation, waiting: Sequence[str], now: datetime
-) -> Iterator[tuple[AlertKind, str, datetime]]:
+def _of_ended(operation: model.Operation, waiting: Sequence[str], now: datetime) -> Iterator[Alert]:
     if operation.ended_at is None:
         return
     waits = (
@@ -171,28 +164,28 @@ def _of_ended(
     )
     if operation.status is EventStatus.FAILED and not operation.acknowledged_by:
         message = f"{operation.event_type} failed: {operation.outcome}".removesuffix(": ")
-        yield AlertKind.FAILED, message + waits, operation.ended_at
+        yield Alert(AlertKind.FAILED, operation.id, message + waits, operation.ended_at)
     completed = operation.status is EventStatus.COMPLETED
     if completed and operation.awaited and now - operation.ended_at >= NOT_BACK_AFTER:
         message = f"agents that have not said they are back: {model.listed(operation.awaited)}"
-        yield AlertKind.NOT_BACK, message + waits, operation.ended_at
+        yield Alert(AlertKind.NOT_BACK, operation.id, message + waits, operation.ended_at)
 
 
 def _of_live(
     operation: model.Operation, audience: Audience | None, now: datetime, up_since: datetime
-) -> Iterator[tuple[AlertKind, str, datetime]]:
+) -> Iterator[Alert]:
     what = str(operation.event_type)
     if operation.status is EventStatus.STARTED:
         assert operation.started_at is not None
         if operation.outcome_unknown:
             message = f"{what} of {model.listed(operation.machines)}: {operation.outcome_unknown}"
-            yield AlertKind.UNKNOWN, message, operation.started_at
+            yield Alert(AlertKind.UNKNOWN, operation.id, message, operation.started_at)
         elif now - operation.started_at > patience(operation):
             message = f"{what} has been running since {operation.started_at:%H:%M:%SZ}"
-            yield AlertKind.STUCK, message, operation.started_at
+            yield Alert(AlertKind.STUCK, operation.id, message, operation.started_at)
     if operation.pending and not operation.silent and not operation.approved:
         for kind, message in _of_unapproved(operation, audience, now, now - up_since):
-            yield kind, message, operation.announced_at
+            yield Alert(kind, operation.id, message, operation.announced_at)
 
 
 def _of_unapproved(

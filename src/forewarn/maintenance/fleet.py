@@ -417,8 +417,7 @@ def remove(snapshot: model.Snapshot, names: Collection[str]) -> Applied:
     """
     missing = sorted(name for name in names if model.key(name) not in snapshot.machines)
     if missing:
-        message = f"no machine named {missing[0]!r}: see 'forewarn fleet list'"
-        raise model.Refused(ErrorCode.NOT_FOUND, message, name=missing[0])
+        raise model.unknown("machine", missing[0])
     gone = [snapshot.machines[name] for name in dict.fromkeys(map(model.key, names))]
     _check_live(snapshot.operations.values(), gone, [])
     gone_keys = {machine.key for machine in gone}

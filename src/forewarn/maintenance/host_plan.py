@@ -20,6 +20,7 @@ from forewarn.maintenance.model import (
     Refused,
     Stay,
     Way,
+    unknown,
 )
 from forewarn.maintenance.planner import natural
 from forewarn.vocabulary import ErrorCode
@@ -195,8 +196,7 @@ def check(
         raise Refused(ErrorCode.NOT_ELIGIBLE, message)
     for name in names:
         if name not in survey.hosts:
-            message = f"no host named {name!r}: see 'forewarn host list'"
-            raise Refused(ErrorCode.NOT_FOUND, message, what="host", name=name)
+            raise unknown("host", name)
     new = [one for one in wanted if is_up(drains.get(one.host))]
     for found in plans(new, drains, survey, machines):
         if found.problems:

@@ -86,30 +86,20 @@ class HostTrigger(StrEnum):
 
 TRANSITIONS: Final[Mapping[tuple[HostState, HostTrigger], HostState]] = MappingProxyType(
     {
-        (HostState.UP, HostTrigger.QUEUE): HostState.WAITING,
-        (HostState.UP, HostTrigger.DRAIN): HostState.DRAINING,
-        (HostState.WAITING, HostTrigger.DRAIN): HostState.DRAINING,
-        (HostState.WAITING, HostTrigger.OPEN): HostState.UP,
-        (HostState.DRAINING, HostTrigger.EMPTIED): HostState.EMPTY,
-        (HostState.DRAINING, HostTrigger.STICK): HostState.STUCK,
-        (HostState.DRAINING, HostTrigger.RETURN): HostState.RETURNING,
-        (HostState.DRAINING, HostTrigger.OPEN): HostState.UP,
-        (HostState.EMPTY, HostTrigger.FILL): HostState.DRAINING,
-        (HostState.EMPTY, HostTrigger.REBOOT): HostState.REBOOTING,
-        (HostState.EMPTY, HostTrigger.BOOTED): HostState.BACK,
-        (HostState.EMPTY, HostTrigger.STICK): HostState.STUCK,
-        (HostState.EMPTY, HostTrigger.RETURN): HostState.RETURNING,
-        (HostState.EMPTY, HostTrigger.OPEN): HostState.UP,
-        (HostState.REBOOTING, HostTrigger.BOOTED): HostState.BACK,
-        (HostState.REBOOTING, HostTrigger.STICK): HostState.STUCK,
-        (HostState.BACK, HostTrigger.STICK): HostState.STUCK,
-        (HostState.BACK, HostTrigger.RETURN): HostState.RETURNING,
-        (HostState.BACK, HostTrigger.OPEN): HostState.UP,
-        (HostState.RETURNING, HostTrigger.STICK): HostState.STUCK,
-        (HostState.RETURNING, HostTrigger.OPEN): HostState.UP,
-        (HostState.STUCK, HostTrigger.RETRY): HostState.DRAINING,
-        (HostState.STUCK, HostTrigger.RETURN): HostState.RETURNING,
-        (HostState.STUCK, HostTrigger.OPEN): HostState.UP,
+        (before, trigger): following
+        for befores, trigger, following in (
+            ("up", HostTrigger.QUEUE, HostState.WAITING),
+            ("up waiting", HostTrigger.DRAIN, HostState.DRAINING),
+            ("draining", HostTrigger.EMPTIED, HostState.EMPTY),
+            ("empty", HostTrigger.FILL, HostState.DRAINING),
+            ("empty", HostTrigger.REBOOT, HostState.REBOOTING),
+            ("empty rebooting", HostTrigger.BOOTED, HostState.BACK),
+            ("draining empty back stuck", HostTrigger.RETURN, HostState.RETURNING),
+            ("waiting draining empty back returning stuck", HostTrigger.OPEN, HostState.UP),
+            ("draining empty rebooting back returning", HostTrigger.STICK, HostState.STUCK),
+            ("stuck", HostTrigger.RETRY, HostState.DRAINING),
+        )
+        for before in map(HostState, befores.split())
     }
 )
 """From where, by what, to where. What is not in the table is refused."""
@@ -133,10 +123,14 @@ class DrainView(msgspec.Struct, frozen=True, kw_only=True):
         """Return the operation that takes a machine away."""
         return self.operations.get(guest.leaves_by)
 
+    def is_over(self, number: int) -> bool:
+        """Tell whether the operation of a maintenance is over, or there is none."""
+        operation = self.operations.get(number)
+        return operation is None or operation.status.over
+
     def has_left(self, guest: DrainGuest) -> bool:
         """Tell whether the operation that takes a machine away is over."""
-        operation = self.leaving(guest)
-        return operation is None or operation.status.over
+        return self.is_over(guest.leaves_by)
 
     @property
     def closed(self) -> set[str]:
@@ -347,10 +341,8 @@ def _back(view: DrainView, now: datetime) -> DrainStep:
 
 def _returning(view: DrainView, now: datetime) -> DrainStep:
     drain = view.drain
-    for guest in drain.guests:
-        operation = view.operations.get(guest.returns_by)
-        if operation is not None and operation.status.over and _went_wrong(operation):
-            return _stuck(view, now, _told(guest, operation))
+    if (failed := _failed(view, drain.guests, home=True)) is not None:
+        return _stuck(view, now, failed)
     if not all(map(view.has_left, drain.guests)):
         return DrainStep(drain=replace(drain, reason=""))
     away = [
@@ -365,8 +357,7 @@ def _returning(view: DrainView, now: datetime) -> DrainStep:
     if away:
         asks = tuple(_come_home(drain, guest) for guest in away)
         return DrainStep(drain=drain, asks=asks, wake_at=now + ASK_AGAIN_AFTER)
-    under_way = (view.operations.get(guest.returns_by) for guest in drain.guests)
-    if any(operation is not None and not operation.status.over for operation in under_way):
+    if not all(view.is_over(guest.returns_by) for guest in drain.guests):
         return DrainStep(drain=replace(drain, reason=""))
     return DrainStep(drain=_changed(drain, HostTrigger.OPEN, now))
 
@@ -474,11 +465,8 @@ def retry(view: DrainView, now: datetime) -> DrainStep:
         message = f"host {drain.host} is {drain.state}, not stuck"
         raise Refused(ErrorCode.CONFLICT, message, host=drain.host, state=str(drain.state))
     if drain.stuck_in in {HostState.BACK, HostState.RETURNING}:
-        guests = tuple(
-            replace(guest, returns_by=0) if _is_over(view, guest.returns_by) else guest
-            for guest in drain.guests
-        )
-        return DrainStep(drain=_changed(replace(drain, guests=guests), HostTrigger.RETURN, now))
+        drain = replace(drain, guests=_with_returns_that_run(view))
+        return DrainStep(drain=_changed(drain, HostTrigger.RETURN, now))
     guests = tuple(_undecided(view, guest) for guest in drain.guests)
     return DrainStep(drain=_changed(replace(drain, guests=guests), HostTrigger.RETRY, now))
 
@@ -541,25 +529,24 @@ def _opened(view: DrainView, trigger: HostTrigger, now: datetime, **more: object
             "start the machine on it, and try again"
         )
         raise Refused(ErrorCode.CONFLICT, message, host=drain.host, machine=off[0])
-    opened = _changed(replace(drain, **more), trigger, now)
-    guests = tuple(
-        replace(guest, returns_by=0) if _is_over(view, guest.returns_by) else guest
-        for guest in opened.guests
+    drain = replace(drain, guests=_with_returns_that_run(view), **more)
+    return DrainStep(drain=_changed(drain, trigger, now), cancel=_unstarted(view))
+
+
+def _with_returns_that_run(view: DrainView) -> tuple[DrainGuest, ...]:
+    """Return the machines without the returns that are over, which may be asked for again."""
+    return tuple(
+        replace(guest, returns_by=0) if view.is_over(guest.returns_by) else guest
+        for guest in view.drain.guests
     )
-    return DrainStep(drain=replace(opened, guests=guests), cancel=_unstarted(view))
 
 
 def _undecided(view: DrainView, guest: DrainGuest) -> DrainGuest:
     """Return a machine as it is looked at again: what runs for it goes on, the rest is new."""
-    if guest.way is Way.SKIP or not _is_over(view, guest.leaves_by):
+    if guest.way is Way.SKIP or not view.is_over(guest.leaves_by):
         return guest
     way = Way.STOP if guest.way is Way.STOP else Way.UNDECIDED
     return replace(guest, way=way, to_host="", leaves_by=0)
-
-
-def _is_over(view: DrainView, number: int) -> bool:
-    operation = view.operations.get(number)
-    return operation is None or operation.status.over
 
 
 def _changed(drain: Drain, trigger: HostTrigger, now: datetime, **more: object) -> Drain:
@@ -569,12 +556,9 @@ def _changed(drain: Drain, trigger: HostTrigger, now: datetime, **more: object) 
 
 
 def _stuck(view: DrainView, now: datetime, reason: str) -> DrainStep:
-    drain = view.drain
-    noted = {"stuck_in": drain.state, "reason": reason}
-    return DrainStep(
-        drain=_changed(drain, HostTrigger.STICK, now, **noted),
-        cancel=_unstarted(view),
-    )
+    noted = {"stuck_in": view.drain.state, "reason": reason}
+    stuck = _changed(view.drain, HostTrigger.STICK, now, **noted)
+    return DrainStep(drain=stuck, cancel=_unstarted(view))
 
 
 def _unstarted(view: DrainView) -> tuple[str, ...]:
@@ -601,23 +585,16 @@ def _is_fresh(view: DrainView) -> bool:
     return view.survey.began_at >= max(times)
 
 
-def _failed(view: DrainView, guests: Iterable[DrainGuest]) -> str | None:
+def _failed(view: DrainView, guests: Iterable[DrainGuest], *, home: bool = False) -> str | None:
+    """Return which operation that took a machine away, or brought it home, went wrong, and how."""
     for guest in guests:
-        operation = view.leaving(guest)
-        wrong = operation is not None and operation.status.over and _went_wrong(operation)
-        if wrong and guest.way is not Way.SKIP:
-            assert operation is not None
-            return _told(guest, operation)
+        operation = view.operations.get(guest.returns_by if home else guest.leaves_by)
+        if operation is None or not operation.status.over or guest.way is Way.SKIP:
+            continue
+        if operation.status is not EventStatus.COMPLETED:
+            what = f"{operation.event_type} of {guest.name} ({operation.id}) is {operation.status}"
+            return f"{what}: {operation.outcome}".removesuffix(": ")
     return None
-
-
-def _went_wrong(operation: Operation) -> bool:
-    return operation.status is not EventStatus.COMPLETED
-
-
-def _told(guest: DrainGuest, operation: Operation) -> str:
-    what = f"{operation.event_type} of {guest.name} ({operation.id}) is {operation.status}"
-    return f"{what}: {operation.outcome}".removesuffix(": ")
 
 
 def _with_ways(drain: Drain, ways: Mapping[str, Way]) -> Drain:
@@ -626,32 +603,36 @@ def _with_ways(drain: Drain, ways: Mapping[str, Way]) -> Drain:
 
 
 def _leave(drain: Drain, guest: DrainGuest) -> DrainRequest:
-    live = guest.way is Way.LIVE
     types = {
         Way.LIVE: EventType.FREEZE,
         Way.REDEPLOY: EventType.REDEPLOY,
         Way.STOP: EventType.REBOOT,
     }
-    asks = Request(
-        event_type=types[guest.way],
-        machines=(guest.name,),
-        live_migration=live,
-        to_host=guest.to_host,
-        host_boot_id=drain.boot_id if guest.way is Way.STOP else "",
-        without_notice=drain.without_notice,
-        requested_by=drain.requested_by,
-    )
-    return DrainRequest(machine=guest.name, request=asks)
+    boot_id = drain.boot_id if guest.way is Way.STOP else ""
+    return _ask(drain, guest, types[guest.way], guest.to_host, host_boot_id=boot_id)
 
 
 def _come_home(drain: Drain, guest: DrainGuest) -> DrainRequest:
-    live = not guest.obstacles
-    asks = Request(
-        event_type=EventType.FREEZE if live else EventType.REDEPLOY,
+    event_type = EventType.REDEPLOY if guest.obstacles else EventType.FREEZE
+    return _ask(drain, guest, event_type, drain.host, home=True)
+
+
+def _ask(
+    drain: Drain,
+    guest: DrainGuest,
+    event_type: EventType,
+    to_host: str,
+    *,
+    host_boot_id: str = "",
+    home: bool = False,
+) -> DrainRequest:
+    request = Request(
+        event_type=event_type,
         machines=(guest.name,),
-        live_migration=live,
-        to_host=drain.host,
+        live_migration=event_type is EventType.FREEZE,
+        to_host=to_host,
+        host_boot_id=host_boot_id,
         without_notice=drain.without_notice,
         requested_by=drain.requested_by,
     )
-    return DrainRequest(machine=guest.name, request=asks, home=True)
+    return DrainRequest(machine=guest.name, request=request, home=home)

@@ -30,6 +30,13 @@ class Refused(Exception):  # noqa: N818 - an answer to a request, not an error o
         self.facts = facts
 
 
+def unknown(what: str, *names: str) -> Refused:
+    """Return the refusal (NOT_FOUND) of names that no machine, scope or host has."""
+    where = "host" if what == "host" else "fleet"
+    message = f"no {what} named {listed([*map(repr, names)])}: see 'forewarn {where} list'"
+    return Refused(vocabulary.ErrorCode.NOT_FOUND, message, what=what, name=names[0])
+
+
 def key(name: str) -> str:
     """Return what a name is compared and looked up by: the name in lower case."""
     return name.lower()

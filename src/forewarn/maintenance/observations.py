@@ -244,7 +244,7 @@ class Observations:
                 continue  # its drain waits for it, with a limit
             if state.lost_at is not None and now - state.lost_at >= LOST_AFTER:
                 message = f"{name} does not answer: {state.why}"
-                yield _alert(AlertKind.HOST_LOST, f"host {name}", message, state.lost_at)
+                yield Alert(AlertKind.HOST_LOST, f"host {name}", message, state.lost_at)
         running: dict[str, list[str]] = {}
         for host, seen in self._all():
             domain, machine = seen.domain, fleet.machines.get(seen.domain.uuid)
@@ -252,14 +252,14 @@ class Observations:
                 if domain.tagged:
                     message = f"{domain.name} on {host} is tagged and not in the fleet; "
                     message += "'forewarn fleet import --apply' adds it"
-                    yield _alert(AlertKind.FLEET, f"domain {domain.name}", message, seen.since)
+                    yield Alert(AlertKind.FLEET, f"domain {domain.name}", message, seen.since)
                 continue
             if domain.state == "running":
                 running.setdefault(domain.uuid, []).append(host)
                 others = running[domain.uuid]
                 if len(others) > 1 and now - seen.since >= TWICE_AFTER:
                     message = f"{machine.name} runs on {' and '.join(others)}: stop one of them"
-                    yield _alert(AlertKind.RUNS_TWICE, machine.name, message, seen.since)
+                    yield Alert(AlertKind.RUNS_TWICE, machine.name, message, seen.since)
             if _has_failed(domain) and machine.host == host and machine.key not in fleet.busy:
                 yield self._crashed(machine, seen)
         for uuid, (host, at) in self._gone.items():
@@ -267,7 +267,7 @@ class Observations:
             if machine is not None and machine.key not in fleet.busy:
                 message = f"no host has the domain of {machine.name}, last seen on {host}; "
                 message += f"'forewarn fleet remove {machine.name}' removes the machine"
-                yield _alert(AlertKind.FLEET, machine.name, message, at)
+                yield Alert(AlertKind.FLEET, machine.name, message, at)
 
     def _crashed(self, machine: Machine, seen: _Seen) -> Alert:
         host, domain = machine.host, seen.domain
@@ -276,7 +276,7 @@ class Observations:
         if dark:
             message += f", and {listed(dark)} may run it, for no answer comes from there"
         message += f"; 'forewarn schedule reboot {machine.name} --no-notice' starts it"
-        return _alert(AlertKind.CRASHED, machine.name, message, seen.since)
+        return Alert(AlertKind.CRASHED, machine.name, message, seen.since)
 
     def _all(self) -> Iterator[tuple[str, _Seen]]:
         for host, state in self._hosts.items():
@@ -357,7 +357,3 @@ class Observations:
 
 def _has_failed(domain: Domain, reasons: Collection[str] = FAILED_REASONS) -> bool:
     return domain.state == "crashed" or (domain.state == "off" and domain.reason in reasons)
-
-
-def _alert(kind: AlertKind, about: str, message: str, since: datetime) -> Alert:
-    return Alert(kind=kind, about=about, message=message, since=since)

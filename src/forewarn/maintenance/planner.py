@@ -122,7 +122,7 @@ def targets(snapshot: model.Snapshot, request: Request) -> list[model.Machine]:
     if request.scope:
         scope = snapshot.scopes.get(model.key(request.scope))
         if scope is None:
-            raise _unknown("scope", [request.scope])
+            raise model.unknown("scope", request.scope)
         found = [m for m in snapshot.machines.values() if m.scope == scope.key]
         if not found:
             raise model.Refused(
@@ -136,7 +136,7 @@ def targets(snapshot: model.Snapshot, request: Request) -> list[model.Machine]:
     else:
         missing = [name for name in request.machines if model.key(name) not in snapshot.machines]
         if missing:
-            raise _unknown("machine", missing)
+            raise model.unknown("machine", *sorted(set(missing)))
         wanted = {model.key(name) for name in request.machines}
         found = [snapshot.machines[name] for name in wanted]
     if len(found) > MAX_TARGETS:
@@ -297,11 +297,3 @@ def _check_eligible(request: Request, scope: model.Scope) -> None:
             "without it, a deletion has no event"
         )
         raise model.Refused(ErrorCode.NOT_ELIGIBLE, message, scope=scope.name)
-
-
-def _unknown(what: str, names: Iterable[str]) -> model.Refused:
-    known = sorted(set(names))
-    message = (
-        f"no {what} named {model.listed([repr(name) for name in known])}: see 'forewarn fleet list'"
-    )
-    return model.Refused(ErrorCode.NOT_FOUND, message, what=what, name=known[0])

@@ -368,7 +368,7 @@ def test_machines_are_removed_all_or_none() -> None:
     with pytest.raises(Refused) as refusal:
         fleet.remove(snapshot, ["web-0", "zed", "nobody"])
     assert refusal.value.code is ErrorCode.NOT_FOUND
-    assert refusal.value.facts == {"name": "nobody"}
+    assert refusal.value.facts == {"what": "machine", "name": "nobody"}
 
 
 def test_removing_all_of_a_scope_removes_it_once() -> None:

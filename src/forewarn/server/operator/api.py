@@ -164,7 +164,7 @@ async def show_machine(backend: TheBackend, name: FromPath[str]) -> schemas.Mach
     """Show all that is known of a machine."""
     machine = backend.inventory.machines.get(model.key(name))
     if machine is None:
-        raise _not_found("machine", name)
+        raise model.unknown("machine", name)
     return views.machine_detail(machine, backend.inventory)
 
 
@@ -201,13 +201,8 @@ async def show_scope(backend: TheBackend, name: FromPath[str]) -> schemas.ScopeD
 def _scope(backend: Backend, name: str) -> model.Scope:
     scope = backend.inventory.scopes.get(model.key(name))
     if scope is None:
-        raise _not_found("scope", name)
+        raise model.unknown("scope", name)
     return scope
-
-
-def _not_found(what: str, name: str) -> model.Refused:
-    message = f"no {what} named {name!r}: see 'forewarn fleet list'"
-    return model.Refused(ErrorCode.NOT_FOUND, message, what=what, name=name)
 
 
 # Maintenance.
@@ -278,7 +273,7 @@ async def list_events(
     if in_scope:
         _scope(backend, in_scope)
     if machine and model.key(machine) not in inventory.machines:
-        raise _not_found("machine", machine)
+        raise model.unknown("machine", machine)
     now = backend.now()
     found = [
         views.live_event(operation, event, inventory, now)
@@ -464,8 +459,7 @@ async def show_host(backend: TheBackend, name: FromPath[str]) -> schemas.HostDet
     """Show a host, the machines on it, and its latest drain."""
     survey = await backend.hosts.recent_survey()
     if name not in survey.hosts and name not in backend.hosts.drains:
-        message = f"no host named {name!r}: see 'forewarn host list'"
-        raise model.Refused(ErrorCode.NOT_FOUND, message, what="host", name=name)
+        raise model.unknown("host", name)
     return await _host(backend, name, survey)
 
 

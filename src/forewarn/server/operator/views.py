@@ -1,9 +1,9 @@
 """The rules' values as the API shows them."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -13,9 +13,6 @@ from forewarn.protocol import versions
 from forewarn.server.operator import schemas
 from forewarn.server.operator.inventory import Inventory
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
-
-MAX_NAMED: Final = 5
-"""The most machines that one warning names."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -70,7 +67,7 @@ def _without_listener(
         else:
             why = f"all of the service's listeners have names ({known})"
         answer = "403" if listeners else "no answer"
-        yield f"{why}: requests from {_some(machines_there)} get {answer}"
+        yield f"{why}: requests from {model.listed(machines_there)} get {answer}"
 
 
 def _still_held(hold: model.Hold) -> str:
@@ -79,11 +76,6 @@ def _still_held(hold: model.Hold) -> str:
         f"{hold.kind} {hold.name} stays held, by {hold.by or 'somebody'}{because}: whatever is "
         f"added under that name is held too; 'forewarn release {hold.kind} {hold.name}' ends it"
     )
-
-
-def _some(machine_names: Sequence[str]) -> str:
-    more = len(machine_names) - MAX_NAMED
-    return ", ".join(machine_names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def machines(found: list[model.Machine], inventory: Inventory) -> tuple[schemas.MachineView, ...]:
