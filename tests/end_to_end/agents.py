@@ -40,12 +40,13 @@ def until(
     why: Callable[[], object] = lambda: "",
     *,
     seconds: float = PATIENCE_SECONDS,
+    every: float = 0.02,
 ) -> None:
     """Wait until something holds; say `why` it should where it never does."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, why()
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 class Endpoint(http.server.ThreadingHTTPServer):

@@ -34,10 +34,11 @@ How a test is written:
         assert len(guests[0].boots) == 1                # it was never restarted
         assert not guests[0].failed_polls(start)
 
-- `lab` is one for the whole file. `lab.clear()` starts again within it: every guest, definition and
-  the service's store are gone, the hosts have rebooted.
-- A boot takes 4 s on a quiet machine, a live move 1 to 3 s: share guests within a module, and leave
-  them as the next test expects them. All modules together have three minutes.
+- `lab` is one for the whole file.
+- A boot takes 4 s on a quiet machine, a live move 1 to 3 s: share guests within a file, and leave
+  them as the next test expects them. All files together have three minutes.
+- `until` of `host` looks ten times a second: a look is a process or a request.
+- A limit is for a machine ten times slower; what is compared are guests with each other.
 - Guests take words: `approve=True`, `button=False` (ignores its power button), `memory_mib=`,
   `devices=` (XML). `lab.guest("web-0")` makes one that no host knows yet; `define`, `start`.
 - Faults: `host.daemon()` and `host.qemu("web-0")` are process ids, to be killed or stopped;

@@ -1,4 +1,4 @@
-"""The lab is made once a run of pytest, and cleared after each module."""
+"""The lab is made once a run of pytest: `make hosts` runs each file in one of its own."""
 
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from hosts import namespace
 
 HERE = Path(__file__).resolve().parent
 
-TEST_SECONDS = 600
+TEST_SECONDS = 900
 """For a machine that does much else; alone, none takes a minute."""
 
 
@@ -29,7 +29,8 @@ def _nothing_is_missing() -> None:
 
 
 @pytest.fixture(scope="session")
-def hosts(_nothing_is_missing: None) -> Iterator[labs.Lab]:
+def lab(_nothing_is_missing: None) -> Iterator[labs.Lab]:
+    """The lab of a run of pytest, which is one file's."""
     with tempfile.TemporaryDirectory(prefix="fw-", ignore_cleanup_errors=True) as folder:
         made = labs.Lab(Path(folder))
         try:
@@ -38,10 +39,3 @@ def hosts(_nothing_is_missing: None) -> Iterator[labs.Lab]:
             yield made
         finally:
             made.close()
-
-
-@pytest.fixture(scope="module")
-def lab(hosts: labs.Lab) -> Iterator[labs.Lab]:
-    """The lab, whose guests and service are this module's."""
-    yield hosts
-    hosts.clear()

@@ -10,15 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from end_to_end.agents import until
-from hosts.host import IDS, Host
+from hosts.host import IDS, Host, until
 
-PATIENCE_SECONDS = 90
-"""Of a guest that boots: 4 s on a quiet machine, whose processor is emulated."""
 ROUTER = "10.99.0.1"
 LINE = re.compile(r"POLL (\S+) (\d+) (.*)")
 UP = re.compile(r"UP (\S+)")
-PANIC = "Kernel panic - not syncing"
 OFF = re.compile(r"\bOFF\b")
 KERNEL = (
     "console=ttyS0 quiet panic=-1 mitigations=off cryptomgr.notests "
@@ -31,8 +27,15 @@ FILTERED = (
 )
 """What holds a guest to its address; only a libvirtd of root can do it."""
 BRIDGED = "<source bridge='bridge'/>"
+ODD_BYTES = 8192
+"""What makes a guest's memory no multiple of 64 pages.
+
+QEMU before 9.0 loses writes of an emulated guest in a live migration: the quick way to read the
+dirty bitmap, 64 pages at a time, does not tell the processor's TLB (its commit "physmem: Fix
+migration dirty bitmap coherency with TCG memory access"). It is not taken for such a block.
+"""
 DOMAIN = """
-<domain type='qemu'>
+<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
   <name>{name}</name>
   <uuid>{vm_id}</uuid>
   <memory unit='MiB'>{memory_mib}</memory>
@@ -57,6 +60,14 @@ DOMAIN = """
     <memballoon model='none'/>
     {devices}
   </devices>
+  <qemu:commandline>
+    <qemu:arg value='-object'/>
+    <qemu:arg value='memory-backend-ram,id=odd,size={memory_bytes}'/>
+    <qemu:arg value='-machine'/>
+    <qemu:arg value='memory-backend=odd'/>
+    <qemu:arg value='-m'/>
+    <qemu:arg value='size={memory_bytes}B'/>
+  </qemu:commandline>
 </domain>
 """
 
@@ -133,8 +144,6 @@ class Guest:
         self._read = 0
         self.boots: list[str] = []
         """The ids of its boots, in order: one of them means that it was never restarted."""
-        self.panics = 0
-        """How often its kernel panicked, and booted again by itself."""
         words = {
             "name": name,
             "address": takes or self.address,
@@ -148,6 +157,7 @@ class Guest:
             name=name,
             vm_id=self.vm_id,
             memory_mib=memory_mib,
+            memory_bytes=memory_mib * 2**20 + ODD_BYTES,
             kernel=image[0],
             initramfs=image[1],
             arguments=f"{line} {arguments}".strip(),
@@ -220,7 +230,6 @@ class Guest:
         until(
             lambda: sum(not each.error and each.at >= start for each in self.polls) >= count,
             lambda: (self.name, "does not poll", self.said()[-3000:]),
-            seconds=PATIENCE_SECONDS,
         )
 
     def wait_until_up(self) -> None:
@@ -228,7 +237,6 @@ class Guest:
         until(
             lambda: self.polls and self.polls[-1].boot == self.boots[-1],
             lambda: (self.name, "does not boot", self.said()[-3000:]),
-            seconds=PATIENCE_SECONDS,
         )
 
     def wait_for_boots(self, count: int) -> None:
@@ -239,7 +247,6 @@ class Guest:
                 and any(p.boot == self.boots[count - 1] and not p.error for p in self.polls)
             ),
             lambda: (self.name, self.boots, self.said()[-3000:]),
-            seconds=PATIENCE_SECONDS,
         )
 
     def said(self) -> str:
@@ -261,8 +268,6 @@ class Guest:
                 self.polls.append(_poll(now, *found.groups()))
             elif (found := UP.search(line)) and found[1] not in self.boots:
                 self.boots.append(found[1])
-            elif PANIC in line:
-                self.panics += 1
             elif OFF.search(line):
                 self.presses.append(now)
 

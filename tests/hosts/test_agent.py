@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from end_to_end.agents import until
 from hosts import agent_image
-from hosts.guest import PATIENCE_SECONDS, Guest
+from hosts.guest import Guest
+from hosts.host import until
 from hosts.lab import Lab
 
 
@@ -25,7 +25,7 @@ def guest(lab: Lab) -> Guest:
 
 
 def says(guest: Guest, text: str, times: int) -> None:
-    until(lambda: guest.said().count(text) >= times, guest.said, seconds=PATIENCE_SECONDS)
+    until(lambda: guest.said().count(text) >= times, guest.said)
 
 
 def test_an_agent_drains_for_a_live_move_and_undoes_after_it(lab: Lab, guest: Guest) -> None:

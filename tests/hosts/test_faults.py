@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from end_to_end.agents import until
 from hosts.guest import Guest
+from hosts.host import until
 from hosts.lab import Lab
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "3"))
@@ -29,7 +29,6 @@ TYPES = (
 )
 LATEST_KILL_SECONDS = 4.0
 """How long after its start a task is killed at the latest: none takes much longer."""
-MOST_SECONDS = 120
 SETTINGS = """\
 freeze_seconds = 2
 shutdown_seconds = 12
@@ -59,12 +58,11 @@ def begin(lab: Lab, *arguments: str) -> None:
     until(
         lambda: set(runners(lab)) - before,
         lambda: (lab.operations()[-1], lab.service and lab.service.log.read_text()[-2000:]),
-        seconds=MOST_SECONDS,
     )
 
 
 def ended(lab: Lab) -> dict[str, Any]:
-    return lab.ended(MOST_SECONDS)[-1]
+    return lab.ended()[-1]
 
 
 def runners(lab: Lab) -> list[Path]:
@@ -104,7 +102,7 @@ def test_a_task_that_is_killed_at_any_moment_is_carried_out(lab: Lab, guests: li
     for number in range(ROUNDS):
         arguments = TYPES[number % len(TYPES)]
         delay, victim = chance.uniform(0, LATEST_KILL_SECONDS), chance.choice(("program", "runner"))
-        boots, panics, host = len(guest.boots), guest.panics, guest.host()
+        boots, host = len(guest.boots), guest.host()
         begin(lab, *arguments)
         threading.Event().wait(delay)
         for pid in _victims(lab, victim):
@@ -116,11 +114,7 @@ def test_a_task_that_is_killed_at_any_moment_is_carried_out(lab: Lab, guests: li
         sys.stdout.write(f"{round_} {guest.said()[-9000:]} {lab.report()}")  # where it fails
         assert operation["status"] == "Completed"
         judge(lab, guest, other(host) if moves else host)
-        # On a busy machine an emulated guest has panicked at the end of a slow migration, on a list
-        # that lacked its last write: that boot is its own. Every other boot was somebody's.
-        wanted = boots + (arguments[0] == "reboot") + guest.panics - panics
-        assert moves or guest.panics == panics
-        assert len(guest.boots) == wanted, guest.boots
+        assert len(guest.boots) == boots + (arguments[0] == "reboot"), guest.boots
     assert len(guests[1].boots) == 1
 
 
