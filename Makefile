@@ -75,7 +75,7 @@ bench: $(VENV)/.dev ## Measure it, beside nginx and Go too (ARGS="polling --quic
 
 lock: $(VENV)/.dev ## Lock the dependencies anew, with hashes and without an index's address
 	@$(PIP) uv
-	@$(LOCK) --extra server --extra notify --group dev pyproject.toml --output-file requirements/dev.txt
+	@$(LOCK) --extra server --extra notify --extra postgresql --group dev pyproject.toml --output-file requirements/dev.txt
 	@$(LOCK) --extra server --group build pyproject.toml --constraint requirements/dev.txt \
 		--output-file requirements/server.txt
 

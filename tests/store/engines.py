@@ -1,11 +1,14 @@
 """The engines that every promise is held against. A second one is added here, and only here."""
 
+import atexit
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from forewarn.store import memory, sqlite
+from forewarn.store import memory, postgresql, sqlite
 from forewarn.store.port import Store
+from postgres import Postgres
 
 
 @dataclass(frozen=True)
@@ -22,11 +25,43 @@ class Engine:
         return self.name
 
 
+DATABASES = 12
+"""How many of PostgreSQL's databases are kept: each takes 8 MB."""
+
+SHORT = postgresql.Patience(name=0.3)
+
+_made: list[str] = []
+
+
+@functools.cache
+def server() -> Postgres:
+    """The PostgreSQL of this process: no test of the suite cuts its power."""
+    started = Postgres("fsync = off", "full_page_writes = off").start()
+    atexit.register(started.remove)
+    started.create_database("template_of_tests")
+    postgresql.open_store(started.url("template_of_tests")).close()
+    return started
+
+
+def open_postgresql(folder: Path) -> Store:
+    """Open the folder's database, an empty one the first time: a copy takes 50 ms."""
+    place = folder / "postgresql.url"
+    if not place.exists():
+        _made.append(f"t{len(_made)}")
+        place.write_text(server().create_database(_made[-1], template="template_of_tests"))
+        if len(_made) > DATABASES:
+            server().drop_database(_made[-1 - DATABASES])
+    return postgresql.open_store(place.read_text(), patience=SHORT)
+
+
+POSTGRESQL = Engine("postgresql", open_postgresql, persists=True)
 ENGINES = [
     Engine("sqlite-file", lambda folder: sqlite.open_store(folder / "store.db"), persists=True),
+    POSTGRESQL,
     Engine("memory", lambda _: memory.MemoryStore(), persists=False),
 ]
 SHARED_ENGINES = [
+    POSTGRESQL,
     Engine("memory-shared", lambda _: memory.MemoryStore(shared=True), persists=False),
 ]
 """Stores that several processes, here threads, may have open."""

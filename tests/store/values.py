@@ -251,4 +251,5 @@ DRAINS = every(
     reboot_asked_at=st.none() | MOMENTS,
     silent_since=st.none() | MOMENTS,
     stuck_in=st.none() | st.sampled_from(HostState),
+    interventions=INTERVENTIONS,
 )

@@ -90,7 +90,7 @@ class MemoryStore:
                 vars(self).update(before)
                 raise
             if self.position() != self._begun_at:
-                self._members.tell()
+                self._members.tell(self.position().sequence)
 
     @contextmanager
     def read(self) -> Iterator[Reading]:
@@ -315,16 +315,16 @@ class MemoryStore:
 
 
 class _Members:
-    """Which names are taken, and how many changes there were."""
+    """Which names are taken, and the number of the last change."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
-        self.changes = 0
+        self.last = 0
         self.told = threading.Condition()
 
-    def tell(self) -> None:
+    def tell(self, sequence: int) -> None:
         with self.told:
-            self.changes += 1
+            self.last = sequence
             self.told.notify_all()
 
 
@@ -338,15 +338,13 @@ class _Member:
             if name in members.names:
                 raise StoreUnusable(f"another replica has the name {name!r}: give each its own")
             members.names.add(name)
-            self._seen = members.changes
+            self._seen = members.last
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> int:
         with self._members.told:
-            changed = self._members.told.wait_for(
-                lambda: self._members.changes != self._seen, seconds
-            )
-            self._seen = self._members.changes
-        return changed
+            self._members.told.wait_for(lambda: self._members.last != self._seen, seconds)
+            before, self._seen = self._seen, self._members.last
+        return self._seen if self._seen != before else 0
 
     def close(self) -> None:
         with self._members.told:

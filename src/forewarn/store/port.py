@@ -294,10 +294,13 @@ class Transaction(Reading, Protocol):
 class Membership(Protocol):
     """A replica's name, taken as long as this is open; and the news of changes."""
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until somebody has committed a change; return whether one was told in time.
+    def wait(self, seconds: float) -> int:
+        """Wait until somebody has committed a change.
 
         A change may be told late or, where the connection was lost, never: look by the clock, too.
+
+        Returns:
+            The greatest number of the changes that were told, 0 if none was in time.
 
         Raises:
             StoreUnavailable: The connection was lost, and the name with it: close this, and join

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import islice, takewhile
+from typing import Any
 
 from sqlalchemy import (
     Connection,
@@ -18,7 +19,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -56,8 +57,8 @@ _FIRST_LOOK = select(tables.settings.c.name).limit(1)
 _LAST_MAINTENANCE = "maintenance"
 """The counter of the numbers given to maintenances."""
 
-_INSERTS = {"sqlite": sqlite.insert}
-"""How each engine inserts or else updates; PostgreSQL's has the same methods."""
+_INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+"""How each engine inserts or else updates."""
 
 
 class SqlStore:
@@ -122,15 +123,21 @@ class SqlStore:
         with connection:
             connection.info.pop(FAILURE, None)
             try:
-                connection.begin()
+                self._begin(connection)
                 yield connection
                 check(connection)
-                connection.commit()
+                self._commit(connection)
             except BaseException:
                 # The first error is the one to tell; SQLite may have rolled back already.
                 with suppress(SQLAlchemyError, StoreError):
                     connection.rollback()
                 raise
+
+    def _begin(self, connection: Connection) -> None:
+        connection.begin()
+
+    def _commit(self, connection: Connection) -> None:
+        connection.commit()
 
     def _translate(self, context: ExceptionContext) -> None:
         """Raise what a database's error means, and remember that it came."""
@@ -306,4 +313,5 @@ def _upsert(dialect: str, table: Table) -> Executable:
     key_of = ["id"] if table is tables.operations else list(table.primary_key.columns.keys())
     kept = {*key_of, "sequence"}
     new = {one.name: statement.excluded[one.name] for one in table.c if one.name not in kept}
-    return statement.on_conflict_do_update(index_elements=key_of, set_=new)
+    upsert: Executable = statement.on_conflict_do_update(index_elements=key_of, set_=new)
+    return upsert

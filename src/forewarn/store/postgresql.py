@@ -1,0 +1,576 @@
+"""PostgreSQL: how it is reached and set up, what its errors mean, and one writer at a time.
+
+Replicas take turns by an advisory lock, as SQLite's processes do by BEGIN IMMEDIATE. So a writing
+transaction sees all that was committed before it, and the outbox is in the order of the commits.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+import msgspec
+import psycopg
+from psycopg import pq
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, literal_column, text
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from forewarn.clock import SystemClock
+from forewarn.store import migrations, tables
+from forewarn.store.port import (
+    EPOCH,
+    Membership,
+    OutcomeUnknown,
+    Position,
+    Reading,
+    Replica,
+    StoreError,
+    StoreUnavailable,
+    StoreUnusable,
+    Transaction,
+)
+from forewarn.store.queries import SqlReading
+from forewarn.store.sql import WRITING, SqlStore, SqlTransaction
+
+OLDEST: Final = 14
+"""The oldest release of PostgreSQL that its project still maintained when this was written."""
+
+RETRY_SECONDS: Final = 0.2
+"""How long after a failed attempt to learn the outcome of a commit the next one is made."""
+
+IDLE_CONNECTIONS: Final = 4
+MAX_CONNECTIONS: Final = 36
+"""As for SQLite: one for each of asyncio's 32 worker threads, and a few."""
+
+CHANNEL: Final = "forewarn"
+"""What changes are told by."""
+
+MARK: Final = "forewarn"
+"""The comment on a table of ours, by which a database is known to be Forewarn's."""
+
+_LOCK: Final = int.from_bytes(b"Fwrn", "big")
+_TAKE_LOCK: Final = f"SELECT pg_advisory_xact_lock({_LOCK}, 0)"
+_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_BEGIN_WRITING: Final = (
+    # One round trip. Each statement of it has a snapshot of its own: the last one sees what was
+    # committed while the lock was waited for.
+    f"BEGIN ISOLATION LEVEL READ COMMITTED; {_TAKE_LOCK}; "  # noqa: S608 - constants of ours
+    f"SELECT {_NOW}, last.sequence, last.token, last.at FROM (SELECT 1) AS one LEFT JOIN "
+    "(SELECT sequence, token, at FROM changes ORDER BY sequence DESC LIMIT 1) AS last ON true"
+)
+_BEGIN_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_BEGIN_BEAT: Final = "BEGIN; SET LOCAL synchronous_commit = off"
+
+_BEATING: Final = "forewarn_beating"
+_MIGRATING: Final = "forewarn_migrating"
+_BEGUN: Final = "forewarn_begun"
+"""Where a connection's `info` keeps when its transaction began, and after which change."""
+
+_PASSING: Final = {
+    "08": "the connection was lost",
+    "25006": "this server is a standby, and takes no changes",
+    "25P03": "the transaction was held up for too long",
+    "25P04": "the transaction took too long",
+    "40": "another transaction was in the way",
+    "53": "the server has no room, memory or connections left: make some free",
+    "55P03": "another replica's transaction is taking too long",
+    "57": "the server is stopping or starting, or an administrator cancelled it",
+    "58": "the server cannot read or write its files: look at its log and its disk",
+}
+"""States that pass, by SQLSTATE or its class, and what to do about each."""
+
+_LASTING: Final = {
+    "28": "the server does not let this user in: check the user, its password and pg_hba.conf",
+    "3D": "there is no such database: create it, or name another one",
+    "3F": "its schema is gone: restore it from a backup",
+    "42501": "the user lacks the right: make it the owner of the database",
+    "42703": "a column is missing: another release's schema, or one that was changed by hand",
+    "42P01": "a table is missing: restore the database from a backup",
+    "XX": "the database is damaged: restore it from a backup",
+}
+"""States that do not pass by themselves."""
+
+_REFUSALS: Final = {
+    "authentication failed": "28",
+    "no password supplied": "28",
+    "no pg_hba.conf entry": "28",
+    "pg_hba.conf rejects": "28",
+    "is not permitted to log in": "28",
+    "permission denied for database": "42501",
+    'role "': "28",
+    'database "': "3D",
+}
+"""A connection that fails has no SQLSTATE; its message in English tells as much."""
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """How long, in seconds, what is waited for; tests have less."""
+
+    lock: float = 10.0
+    """A transaction for another replica's: clients give up after about as long."""
+    answer: float = 10.0
+    """An answer while the write lock is held: a server that is frozen, and a COMMIT whose standby
+    is away, never answer. Many times the slowest statement of a writing transaction."""
+    reading: float = 60.0
+    """An answer to a question: a start reads the whole fleet by one."""
+    outcome: float = 10.0
+    """The outcome of a commit, once its answer was lost."""
+    name: float = 7.0
+    """A replica's name: the server notices after 5 s that its last holder's host lost its power."""
+    idle: float = 5.0
+    """A transaction for its next statement: whoever is frozen with the write lock in hand loses
+    it."""
+    path: float = 5.0
+    """A path that has gone dark: for an answer, and for the server to notice."""
+
+
+_PATIENCE: Final = Patience()
+
+
+class _Lost(Exception):  # noqa: N818 - what happened, and no mistake
+    """The answer to a COMMIT was lost."""
+
+
+class _Connection(psycopg.Connection[Any]):
+    """A connection that waits for each answer only for a time, and remembers warnings."""
+
+    patience: float | None = None
+    """How many seconds."""
+    warned = ""
+
+    def wait(self, gen: PQGen[Any], interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ANN401 - what the generator returns
+        """Wait for an answer; close the connection if none comes in time."""
+        try:
+            return super().wait(gen, interval, self.patience if timeout is None else timeout)
+        except psycopg.OperationalError:
+            if timeout is None and self.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
+                self.pgconn.finish()
+            raise
+
+
+class Server:
+    """Where the database is, and how to connect to it.
+
+    Args:
+        url: As libpq takes it, without a password.
+        password_file: What holds the password, read for each connection; None where libpq finds
+            it, or none is needed.
+        patience: How long what is waited for.
+    """
+
+    def __init__(self, url: str, password_file: Path | None, patience: Patience) -> None:
+        try:
+            given = conninfo_to_dict(url)
+        except psycopg.Error as error:
+            raise StoreUnusable(f"invalid store.url: {_one_line(error)}") from error
+        milliseconds = int(patience.path * 1000)
+        probes = max(1, int(patience.path) - 2)  # after 2 s, each second one
+        options: dict[str, Any] = {
+            "keepalives_idle": 2,
+            "keepalives_interval": 1,
+            "keepalives_count": probes,
+            "tcp_user_timeout": milliseconds,
+            "connect_timeout": 3,
+            "target_session_attrs": "read-write",
+            "application_name": "forewarn",
+        }
+        session = {
+            "tcp_keepalives_idle": 2,
+            "tcp_keepalives_interval": 1,
+            "tcp_keepalives_count": probes,
+            "tcp_user_timeout": milliseconds,
+            "lock_timeout": int(patience.lock * 1000),
+            "idle_in_transaction_session_timeout": int(patience.idle * 1000),
+        }
+        self.patience = patience
+        self._given = options | given
+        own = " ".join(f"-c {name}={value}" for name, value in session.items())
+        self._given["options"] = f"{own} {given.get('options') or ''}".rstrip()
+        self._password_file = password_file
+        hosts = given.get("host") or given.get("service") or "localhost"
+        self.place = f"postgresql://{hosts}/{given.get('dbname') or ''}"
+        """The database without its user, for messages."""
+
+    def connect(self) -> _Connection:
+        """Return a new connection that begins no transaction by itself."""
+        more = {}
+        if self._password_file is not None:
+            try:
+                more["password"] = self._password_file.read_text("utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                message = f"cannot read store.password_file {self._password_file}: {error}"
+                raise StoreUnusable(message) from error
+        try:
+            connection = _Connection.connect(autocommit=True, **(self._given | more))
+        except psycopg.Error as error:
+            raise self.explain_failure(error) from error
+
+        def warned(diagnostic: psycopg.errors.Diagnostic) -> None:
+            if diagnostic.severity_nonlocalized == "WARNING":
+                connection.warned = diagnostic.message_primary or "a warning"
+
+        connection.add_notice_handler(warned)
+        connection.patience = self.patience.answer
+        return connection
+
+    def explain_failure(self, error: psycopg.Error) -> StoreError:
+        """Return what it means that nobody can connect."""
+        said = _one_line(error)
+        if (explained := explain(error, self.place)) is not None and error.sqlstate:
+            return explained
+        for words, code in _REFUSALS.items():
+            if words in said:
+                return StoreUnusable(f"cannot use {self.place}: {_LASTING[code]} ({said})")
+        return StoreUnavailable(
+            f"cannot connect to {self.place}: check that a server runs there that takes changes; "
+            f"nothing was changed ({said})"
+        )
+
+
+def explain(error: BaseException, place: str) -> StoreError | None:
+    """Return what an error of PostgreSQL's means, None where it is a mistake of ours."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(original, StoreError):
+        return original
+    if not isinstance(original, psycopg.Error):
+        return None
+    state = original.sqlstate or ""
+    said = _one_line(original)
+    if lasting := _LASTING.get(state) or _LASTING.get(state[:2]):
+        return StoreUnusable(f"cannot use {place}: {lasting} ({said})")
+    if passing := _PASSING.get(state) or _PASSING.get(state[:2]):
+        return StoreUnavailable(
+            f"cannot use {place} now: {passing}; nothing was changed; try again ({said})"
+        )
+    # Without a state it is the driver's own: an argument that cannot be sent, or a lost connection.
+    if isinstance(original, (psycopg.OperationalError, psycopg.InterfaceError)) and not state:
+        return StoreUnavailable(
+            f"cannot use {place} now: the connection was lost; nothing was changed; try again "
+            f"({said})"
+        )
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def open_store(
+    url: str,
+    *,
+    password_file: Path | None = None,
+    patience: Patience = _PATIENCE,
+    made: Callable[[], None] = lambda: None,
+) -> "PostgresqlStore":
+    """Open a database, and migrate it first where that is needed.
+
+    Args:
+        url: As libpq takes it, such as `postgresql://forewarn@db1,db2/forewarn`; no password.
+        password_file: What holds the password.
+        patience: How long what is waited for.
+        made: Called where there was none of ours, once it is there.
+
+    Raises:
+        StoreUnusable: It cannot be used as it is: the message says why and what to do, and
+            nothing was changed.
+        StoreUnavailable: It cannot be used now.
+    """
+    server = Server(url, password_file, patience)
+    engine = _engine(server)
+    try:
+        new = _create_or_migrate(engine, server.place)
+    except BaseException as error:
+        engine.dispose()
+        explained = explain(error, server.place)
+        if explained is None:
+            raise
+        raise explained from error
+    if new:
+        made()
+    return PostgresqlStore(engine, server)
+
+
+def _engine(server: Server) -> Engine:
+    engine = create_engine(
+        "postgresql+psycopg://",
+        creator=server.connect,
+        poolclass=QueuePool,
+        pool_size=IDLE_CONNECTIONS,
+        max_overflow=MAX_CONNECTIONS - IDLE_CONNECTIONS,
+        pool_timeout=server.patience.lock,
+        use_native_hstore=False,
+    )
+    event.listen(engine, "begin", functools.partial(_begin, server.patience))
+    return engine
+
+
+def _driver(connection: Connection) -> _Connection:
+    """Return the connection below SQLAlchemy's."""
+    found = connection.connection.driver_connection
+    assert isinstance(found, _Connection)
+    return found
+
+
+def _begin(patience: Patience, connection: Connection) -> None:
+    driver, options = _driver(connection), connection.get_execution_options()
+    driver.patience = patience.answer
+    try:
+        if options.get(WRITING, False):
+            driver.patience = patience.lock + patience.answer
+            cursor = driver.execute(_BEGIN_WRITING)
+            cursor.nextset()
+            cursor.nextset()
+            connection.info[_BEGUN] = cursor.fetchone()
+            driver.patience = patience.answer
+        elif options.get(_BEATING, False):
+            driver.execute(_BEGIN_BEAT)
+        elif options.get(_MIGRATING, False):
+            driver.patience = None  # a large table may take its time
+            driver.execute(f"BEGIN; {_TAKE_LOCK}")
+        else:
+            driver.execute(_BEGIN_READING)
+            driver.patience = patience.reading
+    except psycopg.Error:
+        if driver.closed:
+            connection.invalidate()
+        else:
+            driver.rollback()
+        raise
+
+
+def _create_or_migrate(engine: Engine, place: str) -> bool:
+    """Make the database what this release needs, in one transaction; tell whether it was new."""
+    with engine.execution_options(**{_MIGRATING: True}).begin() as connection:
+        driver = _driver(connection)
+        _check_server(driver, place)
+        names = inspect(connection).get_table_names()
+        if names and _mark(driver) != MARK:
+            raise StoreUnusable(
+                f"cannot use {place}: it has tables of another program: create a database for "
+                "Forewarn alone; nothing was changed"
+            )
+        found = migrations.revision(connection)
+        if not migrations.is_known(found):
+            raise StoreUnusable(
+                f"cannot use {place}: another release of Forewarn wrote it, with the schema "
+                f"{found!r}; this release has {migrations.HEAD!r}: install that release, or name "
+                "another database; nothing was changed"
+            )
+        if found != migrations.HEAD:
+            migrations.migrate(connection)
+            driver.execute(f"COMMENT ON TABLE alembic_version IS '{MARK}'")
+    return not names
+
+
+def _check_server(driver: _Connection, place: str) -> None:
+    version = driver.info.server_version // 10_000
+    if version < OLDEST:
+        raise StoreUnusable(
+            f"cannot use {place}: PostgreSQL {version} is too old: upgrade it to {OLDEST} or newer"
+        )
+    if (encoding := driver.info.parameter_status("server_encoding")) != "UTF8":
+        raise StoreUnusable(
+            f"cannot use {place}: its encoding is {encoding}: create it with ENCODING 'UTF8'"
+        )
+    if driver.execute("SHOW synchronous_commit").fetchone() == ("off",):
+        raise StoreUnusable(
+            f"cannot use {place}: synchronous_commit is off, so a crash of the server would lose "
+            "approvals: set it to on for this user"
+        )
+
+
+def _mark(driver: _Connection) -> str | None:
+    found = driver.execute("SELECT obj_description(to_regclass('alembic_version'))").fetchone()
+    return None if found is None else found[0]
+
+
+class PostgresqlStore(SqlStore):
+    """`port.Store` over a database that several replicas share."""
+
+    def __init__(self, engine: Engine, server: Server) -> None:
+        super().__init__(engine, place=server.place, explain=explain)
+        self._server = server
+        self._beats = engine.execution_options(**{_BEATING: True})
+
+    @property
+    def shared(self) -> bool:
+        return True
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        appended: Position | None = None
+        with self._turn.taken():
+            try:
+                with self._transaction(self._writer) as connection:
+                    transaction = PostgresqlTransaction(connection)
+                    yield transaction
+                    appended = transaction.appended
+            except _Lost as lost:
+                self._resolve(appended, lost)
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        with self._transaction(self._engine) as connection:
+            connection.scalar(text("SELECT 1"))  # this takes the snapshot
+            yield SqlReading(connection)
+
+    def beat(self, replica: Replica) -> datetime:
+        row = tables.REPLICAS.row(replica) | {"beat_at": literal_column(_NOW)}
+        statement = postgresql.insert(tables.replicas).values(row)
+        new = {name: statement.excluded[name] for name in row if name != "name"}
+        upsert = statement.on_conflict_do_update(index_elements=["name"], set_=new)
+        returning = upsert.returning(tables.replicas.c.beat_at)
+        with self._transaction(self._beats) as connection:
+            told: datetime = connection.execute(returning).scalar_one()
+        return told
+
+    def join(self, name: str) -> Membership:
+        return _Member(self._server, name)
+
+    def _begin(self, connection: Connection) -> None:
+        try:
+            connection.begin()
+        except psycopg.Error as error:
+            if not connection.invalidated:
+                raise self._explained(error) from error
+        else:
+            return
+        # It was lost while it was idle, and all of its age with it. Nothing was sent yet.
+        try:
+            connection.begin()
+        except psycopg.Error as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: psycopg.Error) -> BaseException:
+        return explain(error, self._place) or error
+
+    def _commit(self, connection: Connection) -> None:
+        driver = _driver(connection)
+        driver.warned = ""
+        try:
+            connection.commit()
+        except (StoreError, DBAPIError) as error:
+            # An error that the server told is its answer.
+            if driver.closed:
+                raise _Lost(_one_line(error.__cause__ or error)) from error
+            raise
+        if driver.warned:
+            # It is committed here. A standby may not have it, and may become the primary.
+            raise OutcomeUnknown(
+                f"{self._place} could not say that a standby has the change: look whether it was "
+                f"made before you try again ({driver.warned})"
+            )
+
+    def _resolve(self, appended: Position | None, lost: _Lost) -> None:
+        """Return if a change took effect; raise what became of it else.
+
+        Whoever still commits holds the write lock: with the lock in hand, what is not there will
+        never be.
+        """
+        clock = SystemClock()
+        deadline = clock.monotonic() + self._server.patience.outcome
+        while appended is not None and (left := deadline - clock.monotonic()) > 0:
+            try:
+                if self._is_committed(appended, left):
+                    return
+            except (psycopg.Error, StoreError):
+                Event().wait(RETRY_SECONDS)  # for a standby to be promoted, or a path to come back
+            else:
+                raise StoreUnavailable(
+                    f"the connection to {self._place} was lost before the change was committed: "
+                    f"nothing was changed; try again ({lost})"
+                ) from lost
+        raise OutcomeUnknown(
+            f"the connection to {self._place} was lost while the change was committed: look "
+            f"whether it was made before you try again ({lost})"
+        ) from lost
+
+    def _is_committed(self, change: Position, seconds: float) -> bool:
+        with self._server.connect() as driver:
+            driver.patience = seconds
+            driver.execute(f"BEGIN; SET LOCAL lock_timeout = {max(1, int(seconds * 1000))}")
+            driver.execute(_TAKE_LOCK)
+            # A write: a synchronous standby has the change before it, if this is committed.
+            found = driver.execute(
+                "UPDATE changes SET token = token WHERE sequence = %s AND token = %s",
+                (change.sequence, change.token),
+            )
+            driver.warned = ""
+            driver.execute("COMMIT")
+            if driver.warned:
+                raise StoreUnavailable(driver.warned)
+            return found.rowcount == 1
+
+
+class PostgresqlTransaction(SqlTransaction):
+    """`port.Transaction` by the database's clock, which tells others of its change."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        now, sequence, token, last = connection.info[_BEGUN]
+        begun = EPOCH + timedelta(microseconds=now)
+        self._last = Position() if sequence is None else Position(sequence, token)
+        if last is not None:
+            begun = max(begun, EPOCH + timedelta(microseconds=last + 1))
+        self._now = begun
+
+    def now(self) -> datetime | None:
+        return self._now
+
+    def position(self) -> Position:
+        return self.appended or self._last
+
+    def append(
+        self,
+        body: bytes,
+        *,
+        format: int,  # noqa: A002 - the column's name
+        token: str,
+        replica: str,
+        at: datetime,
+    ) -> Position:
+        made = super().append(body, format=format, token=token, replica=replica, at=at)
+        self._run(text(f"SELECT pg_notify('{CHANNEL}', '{made.sequence}')"))
+        return made
+
+
+class _Member:
+    """`port.Membership` by a connection of its own, which holds a lock on the name."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._server = server
+        self._connection = server.connect()
+        lock = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+        try:
+            milliseconds = int(server.patience.name * 1000)
+            self._connection.execute(f"SET lock_timeout = {milliseconds}")
+            self._connection.execute("SELECT pg_advisory_lock(%s)", (lock,))
+            self._connection.execute(f"LISTEN {CHANNEL}")
+        except psycopg.Error as error:
+            self._connection.close()
+            if error.sqlstate == "55P03":
+                raise StoreUnusable(
+                    f"another process is the replica {name!r} of {server.place}: end it, or set "
+                    "replica.name to another name"
+                ) from error
+            raise explain(error, server.place) or error from error
+
+    def wait(self, seconds: float) -> int:
+        try:
+            told = [*self._connection.notifies(timeout=seconds, stop_after=1)]
+            told += self._connection.notifies(timeout=0)
+        except psycopg.Error as error:
+            raise explain(error, self._server.place) or error from error
+        return max((int(one.payload) for one in told), default=0)
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self._connection.close()
