@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import psycopg
@@ -55,6 +55,8 @@ CHANNEL: Final = "forewarn"
 
 MARK: Final = "forewarn"
 """The comment on a table of ours, by which a database is known to be Forewarn's."""
+
+T = TypeVar("T")
 
 _LOCK: Final = int.from_bytes(b"Fwrn", "big")
 _TAKE_LOCK: Final = f"SELECT pg_advisory_xact_lock({_LOCK}, 0)"
@@ -146,7 +148,7 @@ class _Connection(psycopg.Connection[Any]):
     """How many seconds."""
     warned = ""
 
-    def wait(self, gen: PQGen[Any], interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ANN401 - what the generator returns
+    def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Wait for an answer; close the connection if none comes in time."""
         try:
             return super().wait(gen, interval, self.patience if timeout is None else timeout)
@@ -156,7 +158,7 @@ class _Connection(psycopg.Connection[Any]):
             raise
 
 
-class Server:
+class Access:
     """Where the database is, and how to connect to it.
 
     Args:
@@ -283,32 +285,32 @@ def open_store(
             nothing was changed.
         StoreUnavailable: It cannot be used now.
     """
-    server = Server(url, password_file, patience)
-    engine = _engine(server)
+    access = Access(url, password_file, patience)
+    engine = _engine(access)
     try:
-        new = _create_or_migrate(engine, server.place)
+        new = _create_or_migrate(engine, access.place)
     except BaseException as error:
         engine.dispose()
-        explained = explain(error, server.place)
+        explained = explain(error, access.place)
         if explained is None:
             raise
         raise explained from error
     if new:
         made()
-    return PostgresqlStore(engine, server)
+    return PostgresqlStore(engine, access)
 
 
-def _engine(server: Server) -> Engine:
+def _engine(access: Access) -> Engine:
     engine = create_engine(
         "postgresql+psycopg://",
-        creator=server.connect,
+        creator=access.connect,
         poolclass=QueuePool,
         pool_size=IDLE_CONNECTIONS,
         max_overflow=MAX_CONNECTIONS - IDLE_CONNECTIONS,
-        pool_timeout=server.patience.lock,
+        pool_timeout=access.patience.lock,
         use_native_hstore=False,
     )
-    event.listen(engine, "begin", functools.partial(_begin, server.patience))
+    event.listen(engine, "begin", functools.partial(_begin, access.patience))
     return engine
 
 
@@ -395,9 +397,9 @@ def _mark(driver: _Connection) -> str | None:
 class PostgresqlStore(SqlStore):
     """`port.Store` over a database that several replicas share."""
 
-    def __init__(self, engine: Engine, server: Server) -> None:
-        super().__init__(engine, place=server.place, explain=explain)
-        self._server = server
+    def __init__(self, engine: Engine, access: Access) -> None:
+        super().__init__(engine, place=access.place, explain=explain)
+        self._access = access
         self._beats = engine.execution_options(**{_BEATING: True})
 
     @property
@@ -433,7 +435,7 @@ class PostgresqlStore(SqlStore):
         return told
 
     def join(self, name: str) -> Membership:
-        return _Member(self._server, name)
+        return _Member(self._access, name)
 
     def _begin(self, connection: Connection) -> None:
         try:
@@ -476,7 +478,7 @@ class PostgresqlStore(SqlStore):
         never be.
         """
         clock = SystemClock()
-        deadline = clock.monotonic() + self._server.patience.outcome
+        deadline = clock.monotonic() + self._access.patience.outcome
         while appended is not None and (left := deadline - clock.monotonic()) > 0:
             try:
                 if self._is_committed(appended, left):
@@ -494,7 +496,7 @@ class PostgresqlStore(SqlStore):
         ) from lost
 
     def _is_committed(self, change: Position, seconds: float) -> bool:
-        with self._server.connect() as driver:
+        with self._access.connect() as driver:
             driver.patience = seconds
             driver.execute(f"BEGIN; SET LOCAL lock_timeout = {max(1, int(seconds * 1000))}")
             driver.execute(_TAKE_LOCK)
@@ -545,12 +547,12 @@ class PostgresqlTransaction(SqlTransaction):
 class _Member:
     """`port.Membership` by a connection of its own, which holds a lock on the name."""
 
-    def __init__(self, server: Server, name: str) -> None:
-        self._server = server
-        self._connection = server.connect()
+    def __init__(self, access: Access, name: str) -> None:
+        self._access = access
+        self._connection = access.connect()
         lock = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
         try:
-            milliseconds = int(server.patience.name * 1000)
+            milliseconds = int(access.patience.name * 1000)
             self._connection.execute(f"SET lock_timeout = {milliseconds}")
             self._connection.execute("SELECT pg_advisory_lock(%s)", (lock,))
             self._connection.execute(f"LISTEN {CHANNEL}")
@@ -558,17 +560,17 @@ class _Member:
             self._connection.close()
             if error.sqlstate == "55P03":
                 raise StoreUnusable(
-                    f"another process is the replica {name!r} of {server.place}: end it, or set "
+                    f"another process is the replica {name!r} of {access.place}: end it, or set "
                     "replica.name to another name"
                 ) from error
-            raise explain(error, server.place) or error from error
+            raise explain(error, access.place) or error from error
 
     def wait(self, seconds: float) -> int:
         try:
             told = [*self._connection.notifies(timeout=seconds, stop_after=1)]
             told += self._connection.notifies(timeout=0)
         except psycopg.Error as error:
-            raise explain(error, self._server.place) or error from error
+            raise explain(error, self._access.place) or error from error
         return max((int(one.payload) for one in told), default=0)
 
     def close(self) -> None:
