@@ -1,6 +1,7 @@
 """Draining a server of a real HAProxy."""
 
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -141,6 +142,18 @@ def test_waiting_for_a_server_that_is_cut_says_that_it_is_down(balancer: Balance
     while balancer.state("checked") != "ready":
         begun.run.wait(0.01)
     assert begun.stop() == "cut HAProxy's checks still find web/checked down"
+
+
+def test_a_stop_in_mid_answer_is_no_answer(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "api"))
+        silent.listen()
+        done = Done(haproxy={"socket": str(tmp_path / "api"), "server": "web/one"})
+        begun = done.begin()
+        asking, _ = silent.accept()
+        with asking:
+            asking.recv(100)
+            assert begun.stop().startswith("cut")
 
 
 def test_a_server_that_was_down_before_is_not_waited_for(balancer: Balancer) -> None:

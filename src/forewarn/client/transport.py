@@ -403,8 +403,8 @@ def request(  # noqa: PLR0913 - all but the first two by name
     limit = seconds if connect_seconds is None else min(seconds, connect_seconds)
     try:
         with contextlib.ExitStack() as stack:
-            connected = _connected(exchange.endpoint, unix_socket, limit, opened)
-            stack.enter_context(connected)
+            address = unix_socket or (exchange.endpoint.host, exchange.endpoint.port)
+            connected = stack.enter_context(connect(address, limit, opened))
             if url[:6].lower() == "https:":
                 import ssl  # noqa: PLC0415 - for https alone
 
@@ -433,18 +433,21 @@ def _prepared(
     return exchange, exchange.write(method.encode(), target, encoded, body)
 
 
-def _connected(
-    endpoint: EndpointAddress,
-    unix_socket: str,
+def connect(
+    address: str | tuple[str, int],
     seconds: float,
-    opened: Callable[[socket.socket], None],
+    opened: Callable[[socket.socket], None] = lambda _: None,
 ) -> socket.socket:
+    """Return a socket that is connected to the path of a unix socket, or to a host and a port.
+
+    `opened` gets each socket before it connects. Without a connection it raises OSError.
+    """
     until = clock.monotonic() + seconds
     places: list[tuple[int, Any]]
-    if unix_socket:
-        places = [(socket.AF_UNIX, unix_socket)]
+    if isinstance(address, str):
+        places = [(socket.AF_UNIX, address)]
     else:
-        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
         places = [(family, place) for family, _, _, _, place in found]
     error: OSError = TimeoutError("it took too long")
     for family, place in places:

@@ -9,11 +9,11 @@ done. What is asked for and how the answers look is in HAProxy's Management Guid
 
 import csv
 import io
-import socket
 from typing import Final
 
 from forewarn.agent.action_settings import HaproxySettings
 from forewarn.agent.actions.action import Action, ActionFailed, ActionStopped, hang_up
+from forewarn.client import transport
 
 ANSWER_SECONDS: Final = 5.0
 """For one answer: HAProxy gives it at once, or is in trouble."""
@@ -95,7 +95,10 @@ class HaproxyAction(Action[HaproxySettings]):
 
     def _ask(self, line: str) -> str:
         try:
-            with self._connected() as connection, self.run.on_stop(lambda: hang_up(connection)):
+            connection = transport.connect(
+                self.settings.address or self.settings.socket, ANSWER_SECONDS
+            )
+            with connection, self.run.on_stop(lambda: hang_up(connection)):
                 connection.sendall(line.encode() + b"\n")
                 answer = b""
                 while chunk := connection.recv(65536):
@@ -108,22 +111,9 @@ class HaproxyAction(Action[HaproxySettings]):
                 raise ActionStopped from error
             message = f"HAProxy's API at {self.settings.socket} does not answer: {error}"
             raise ActionFailed(message) from error
+        if self.run.stopped:  # who is hung up on reads an end, as if the answer were whole
+            raise ActionStopped
         return answer.decode("utf-8", "replace")
-
-    def _connected(self) -> socket.socket:
-        if self.settings.address is not None:
-            return socket.create_connection(self.settings.address, ANSWER_SECONDS)
-        family = getattr(socket, "AF_UNIX", None)
-        if family is None:
-            raise ActionFailed(f"this platform has no unix sockets for {self.settings.socket}")
-        connection = socket.socket(family)
-        connection.settimeout(ANSWER_SECONDS)
-        try:
-            connection.connect(self.settings.socket)
-        except OSError:
-            connection.close()
-            raise
-        return connection
 
 
 def _state(row: dict[str, str]) -> str:
