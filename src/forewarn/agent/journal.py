@@ -106,7 +106,7 @@ class Journal:
             for statement in SET_UP:
                 self._database.execute(statement)
             with self._database:
-                self._database.execute("BEGIN IMMEDIATE")  # the lock is had from here on
+                self._database.execute("BEGIN IMMEDIATE")  # takes the lock
                 self._database.execute(
                     "CREATE TABLE IF NOT EXISTS records (sequence INTEGER PRIMARY KEY, "
                     "checksum INTEGER NOT NULL, body BLOB NOT NULL)"

@@ -83,7 +83,7 @@ def report(decider: Decider, now: float, *, dry: bool = False) -> dict[str, Any]
 
 
 def without_reasons(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a status for another machine's eyes: what programs said may hold their secrets."""
+    """Return a status for other machines: what programs printed may hold secrets."""
 
     def bare(each: Mapping[str, Any]) -> Mapping[str, Any]:
         return each if not each["reason"] else {**each, "reason": ""}

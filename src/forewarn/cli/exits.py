@@ -91,7 +91,7 @@ def server_is_installed(command: str) -> Iterator[None]:
 
 
 def read_text(file: str, most: int) -> str:
-    """Return the text, of at most so many bytes, of a file that the command line names, or `-`."""
+    """Return the text of a file that the command line names, or of stdin for `-`."""
     shown = "stdin" if file == "-" else file
     try:
         if file == "-":

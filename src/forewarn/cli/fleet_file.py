@@ -28,7 +28,7 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 @dataclass(frozen=True)
 class FleetFile:
-    """A fleet file, by its name in messages: the fleet as JSON, and as values."""
+    """A fleet file: its name in messages, and the fleet as JSON and as values."""
 
     shown: str
     body: bytes

@@ -81,7 +81,7 @@ class Answer:
 
 
 class OperatorClient:
-    """The operator plane, asked as the options of a command say."""
+    """A client of the operator plane, set up by the options of a command."""
 
     def __init__(
         self,

@@ -76,7 +76,7 @@ def shown(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text without what a terminal would obey: a server's words may hold escapes."""
+    """Return a text without control characters: a server's words may hold escapes."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 

@@ -213,7 +213,7 @@ class StreamConnection:
             self._streams = None
 
     def __del__(self) -> None:
-        """Close what was forgotten; whoever collects it may be in another thread."""
+        """Close a connection that nobody has closed; it may be collected in another thread."""
         if self._streams is not None and self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and its sockets with it
                 self._loop.call_soon_threadsafe(_abort, self._streams[1])

@@ -1,4 +1,4 @@
-"""Errors of the client, by whose fault they are."""
+"""The client's errors; each says whose fault it is."""
 
 
 class ClientError(Exception):

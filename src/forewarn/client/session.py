@@ -144,7 +144,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Ask nothing for so long."""
+    """Wait before the next question."""
 
     seconds: float
 

@@ -248,7 +248,7 @@ class SocketConnection:
         self._release_if_closing()
 
     def _release_if_closing(self) -> None:
-        """Give back what it holds, unless a thread is using it, which will do so then."""
+        """Close its sockets, unless a thread is using them: that thread then closes them."""
         if self._closing and self._busy.acquire(blocking=False):
             try:
                 self._hang_up()
@@ -258,7 +258,7 @@ class SocketConnection:
                 self._busy.release()
 
     def __del__(self) -> None:
-        """Close what was forgotten."""
+        """Close a connection that nobody has closed."""
         with contextlib.suppress(AttributeError):  # there were no files left to make it of
             self.close()
 

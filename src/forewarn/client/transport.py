@@ -88,7 +88,7 @@ class RequestFailed(Exception):  # noqa: N818 - named for what is the matter
 
 
 class HttpExchange:
-    """One connection's requests and responses, each of at most so many bytes."""
+    """The requests and responses of one connection, with a limit on each response."""
 
     def __init__(self, endpoint: EndpointAddress, max_body: int = MAX_BODY_BYTES) -> None:
         self.endpoint = endpoint
@@ -193,7 +193,7 @@ class HttpExchange:
         return True
 
     def cut(self, message: str) -> RequestFailed:
-        """Return what an end of the connection means now."""
+        """Return the failure for a connection that ends now."""
         failure = FailedAnswer(reason="cut", message=message)
         return RequestFailed(failure, stale=not self.fresh and not self._began)
 
@@ -226,7 +226,7 @@ def attempt(outcome: Reply | FailedAnswer | None, *, held: bool = False) -> Atte
 
 
 def tune(connected: socket.socket) -> None:
-    """Send at once, and notice a peer that dies without a word, as far as the system can."""
+    """Send without delay, and probe a silent peer, as far as the system can."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEPALIVE:

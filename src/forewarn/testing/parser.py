@@ -53,7 +53,7 @@ class ScriptError(Exception):
 
 
 Statement = Callable[[Harness], str]
-"""Does what a sentence says; returns what is so instead of what it expects, `""` if that holds."""
+"""Carries out a sentence; returns what is so instead of what it expects, `""` if that holds."""
 
 
 class ScenarioLine(msgspec.Struct, frozen=True, kw_only=True):
