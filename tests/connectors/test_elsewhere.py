@@ -9,8 +9,8 @@ import pytest
 
 from connectors.workshop import Workshop, play, task, tell, told
 from forewarn.connectors.libvirt.connector import LibvirtConnector
-from forewarn.connectors.libvirt.settings import LibvirtHost, LibvirtSettings
 from forewarn.connectors.port import Found, Outcome
+from forewarn.connectors.settings import LibvirtHost, LibvirtSettings
 
 NOT_DONE = "echo '{\"done\": false}'"
 

@@ -13,8 +13,8 @@ from connectors.workshop import Workshop, play, task
 from forewarn.connectors.command import CHECK_SECONDS, CommandConnectorSettings
 from forewarn.connectors.libvirt.decide import PRESS_EVERY_SECONDS
 from forewarn.connectors.libvirt.facts import MARKER_URI, MarkerPhase
-from forewarn.connectors.libvirt.settings import LibvirtHost, LibvirtMigration, LibvirtSettings
 from forewarn.connectors.port import Outcome
+from forewarn.connectors.settings import LibvirtHost, LibvirtMigration, LibvirtSettings
 from forewarn.control.executor import OnUnknown
 from forewarn.server.settings import ConnectorSettings
 from forewarn.vocabulary import EventType

@@ -11,7 +11,7 @@ import pytest
 from msgspec import inspect
 
 from forewarn import settings as files
-from forewarn.connectors.libvirt.settings import LibvirtHost
+from forewarn.connectors.settings import LibvirtHost
 from forewarn.maintenance.model import Enablement, Policy
 from forewarn.server import settings
 from forewarn.server.guest.limits import Limits

@@ -3,7 +3,7 @@
     port          Connector, Task, Outcome, Found: what the executor asks and is told
     simulated     touches nothing; a task lasts as long as the settings say
     command       the operator's program, once a machine or once an operation
-    command_settings  its settings, which load without the server extra
+    settings      of both that have any, which load without the server extra
     libvirt       hosts under libvirt: a program of ours, once a machine
     task_process  one program's run as files: begun, alive, result
     libvirt_domains  the program that reads libvirt's domains and writes their tags

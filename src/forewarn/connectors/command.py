@@ -17,8 +17,8 @@ import msgspec
 import structlog
 
 from forewarn.connectors import task_process
-from forewarn.connectors.command_settings import CommandConnectorSettings
 from forewarn.connectors.port import Found, HostFacts, Outcome, Task
+from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.connectors.task_process import (
     WHOLE,
     RunLimits,

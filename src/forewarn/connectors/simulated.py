@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -48,40 +49,33 @@ class _Host(msgspec.Struct, frozen=True):
     up_at: datetime | None = None
 
 
+@dataclass(eq=False, repr=False)
 class SimulatedConnector:
     """Waits out a task's duration from its start: DURATIONS for the types that are left out.
 
     Of tasks it keeps nothing: how far one is follows from when it started, so a restart goes on
     where the process before would be. Of hosts it keeps that they exist, and when they were
     rebooted.
-
-    Args:
-        clock: Whose time it is.
-        durations: How long tasks take, where not as DURATIONS says.
-        machines: Returns the machines of the fleet.
-        hosts: The file that remembers the hosts; None to forget them at a restart.
-        host_reboot: How long a host's reboot takes.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        durations: Mapping[EventType, timedelta],
-        machines: Callable[[], Iterable[Machine]] = tuple,
-        hosts: Path | None = None,
-        host_reboot: timedelta = HOST_REBOOT,
-    ) -> None:
-        self._clock = clock
-        self._durations = {**DURATIONS, **durations}
-        self._machines = machines
-        self._file = hosts
-        self._host_reboot = host_reboot
-        self._hosts: dict[str, _Host] = {}
-        if hosts is not None:
+    clock: Clock
+    durations: Mapping[EventType, timedelta]
+    """How long tasks take, where not as DURATIONS says."""
+    machines: Callable[[], Iterable[Machine]] = tuple
+    """Returns the machines of the fleet."""
+    file: Path | None = None
+    """Remembers the hosts; None to forget them at a restart."""
+    host_reboot: timedelta = HOST_REBOOT
+    """How long a host's reboot takes."""
+    _hosts: dict[str, _Host] = field(default_factory=dict)
+    _off: set[str] = field(default_factory=set)
+    """The GUIDs of machines that are shut down until their hosts have rebooted."""
+
+    def __post_init__(self) -> None:
+        """Read what the file remembers."""
+        if self.file is not None:
             with suppress(FileNotFoundError):
-                self._hosts = msgspec.json.decode(hosts.read_bytes(), type=dict[str, _Host])
-        self._off: set[str] = set()
-        """The GUIDs of machines that are shut down until their hosts have rebooted."""
+                self._hosts = msgspec.json.decode(self.file.read_bytes(), type=dict[str, _Host])
 
     async def perform(self, task: Task) -> Outcome:
         """Return when the task's duration since its start is over."""
@@ -89,7 +83,7 @@ class SimulatedConnector:
         try:
             while (left := self._left(task)) > timedelta(0) or self._awaits_boot(task):
                 seconds = max(left.total_seconds(), LOOK_EVERY)
-                await self._clock.wait(seconds, asyncio.Event())
+                await self.clock.wait(seconds, asyncio.Event())
         finally:
             self._off.difference_update(task.vm_ids)
         return self._done(task)
@@ -108,7 +102,7 @@ class SimulatedConnector:
     async def survey(self) -> dict[str, HostFacts]:
         """Return every host that a machine of the fleet is or was on."""
         guests: dict[str, list[GuestFacts]] = {host: [] for host in self._hosts}
-        for machine in self._machines():
+        for machine in self.machines():
             if machine.host:
                 guest = GuestFacts(
                     vm_id=machine.vm_id,
@@ -123,14 +117,14 @@ class SimulatedConnector:
 
     async def reboot_host(self, host: str) -> Outcome:
         """Let the host be away for as long as its reboot takes."""
-        up_at = self._clock.now() + self._host_reboot
+        up_at = self.clock.now() + self.host_reboot
         await self._keep({host: _Host(self._host(host).reboots + 1, up_at)})
         return Outcome(succeeded=True)
 
     async def _keep(self, hosts: dict[str, _Host]) -> None:
         self._hosts |= hosts
-        if self._file is not None:
-            await asyncio.to_thread(_replace, self._file, msgspec.json.encode(self._hosts))
+        if self.file is not None:
+            await asyncio.to_thread(_replace, self.file, msgspec.json.encode(self._hosts))
 
     def _facts(self, host: str, guests: list[GuestFacts]) -> HostFacts:
         if self._is_away(host):
@@ -149,7 +143,7 @@ class SimulatedConnector:
 
     def _is_away(self, host: str) -> bool:
         up_at = self._host(host).up_at
-        return up_at is not None and up_at > self._clock.now()
+        return up_at is not None and up_at > self.clock.now()
 
     def _boot_id(self, host: str) -> str:
         return f"{host}-{self._host(host).reboots}"
@@ -165,7 +159,7 @@ class SimulatedConnector:
             return Outcome(succeeded=True)
         if task.to_host:
             return Outcome(succeeded=True, hosts=dict.fromkeys(task.machines, task.to_host))
-        there = Counter(machine.host for machine in self._machines() if machine.host)
+        there = Counter(machine.host for machine in self.machines() if machine.host)
         known = {*there, *self._hosts}.difference(task.closed_hosts)
         hosts: dict[str, str] = {}
         for name, host in zip(task.machines, task.hosts, strict=True):
@@ -175,8 +169,8 @@ class SimulatedConnector:
         return Outcome(succeeded=True, hosts=hosts)
 
     def _left(self, task: Task) -> timedelta:
-        over = task.started_at + self._durations[task.event_type]
-        return over - self._clock.now()
+        kind = task.event_type
+        return task.started_at + self.durations.get(kind, DURATIONS[kind]) - self.clock.now()
 
 
 def _replace(file: Path, content: bytes) -> None:

@@ -42,6 +42,16 @@ def key(name: str) -> str:
     return name.lower()
 
 
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def mapped(shape: type[S], value: msgspec.Struct, **given: object) -> S:
+    """Return a shape with the fields given, and all others from the value's of the same names."""
+    fields = msgspec.structs.asdict(value)
+    fields.update(given)
+    return msgspec.convert(fields, shape, from_attributes=True)
+
+
 class Named(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is known by a name."""
 

@@ -190,20 +190,14 @@ def plan(
     named = request.scope or request.host
     default = DESCRIPTIONS[request.event_type, request.source]
     default = LIVE_MIGRATION if request.live_migration else default
-    maintenance = model.Maintenance(
+    maintenance = model.mapped(
+        model.Maintenance,
+        request,
         number=number,
-        event_type=request.event_type,
-        source=request.source,
         targets=(named,) if named else tuple(machine.name for machine in machines),
-        requested_by=request.requested_by,
         requested_at=now,
         description=default if request.description is None else request.description,
-        duration_seconds=request.duration_seconds,
         target=_target_kind(request),
-        live_migration=request.live_migration,
-        to_host=request.to_host,
-        host_boot_id=request.host_boot_id,
-        without_notice=request.without_notice,
         rolling_updates=tuple(rolling_updates),
     )
     return maintenance, steps

@@ -134,17 +134,12 @@ class WorkingSet:
         """
         maintenance = self.maintenances[number]
         off = self.off(step)
-        operation = model.Operation(
+        operation = model.mapped(
+            model.Operation,
+            maintenance,
             id=f"{number}.{maintenance.announced + 1}",
             maintenance=number,
-            event_type=maintenance.event_type,
-            source=maintenance.source,
-            description=maintenance.description,
-            duration_seconds=maintenance.duration_seconds,
-            target=maintenance.target,
-            live_migration=maintenance.live_migration,
-            to_host=maintenance.to_host,
-            host_boot_id=maintenance.host_boot_id,
+            interventions=(),
             status=EventStatus.QUEUED,
             announced_at=self.now,
             not_before=self.now,

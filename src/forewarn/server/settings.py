@@ -13,8 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from forewarn import settings
-from forewarn.connectors.command_settings import CommandConnectorSettings
-from forewarn.connectors.libvirt.settings import LibvirtSettings
+from forewarn.connectors.settings import CommandConnectorSettings, LibvirtSettings
 from forewarn.maintenance.model import Enablement, Policy, Queueing
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener

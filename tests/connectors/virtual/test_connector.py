@@ -19,8 +19,8 @@ from connectors.workshop import Workshop, play, task, told
 from forewarn.connectors.command import MAX_RUNS, CommandUnusable
 from forewarn.connectors.libvirt import connector as libvirt
 from forewarn.connectors.libvirt.connector import LibvirtConnector
-from forewarn.connectors.libvirt.settings import LibvirtHost, LibvirtSettings
 from forewarn.connectors.port import Found, Outcome
+from forewarn.connectors.settings import LibvirtHost, LibvirtSettings
 from forewarn.vocabulary import EventType
 
 PYTHON = "/usr/bin/python3"

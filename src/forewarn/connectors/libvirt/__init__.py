@@ -2,7 +2,6 @@
 
 In the service:
 
-    settings      `[connector.libvirt]`, which loads without the server extra
     connector     runs the program as `command` runs the operator's, and asks the hosts how they are
 
 In the program, a process of its own (`python -I __main__.py`), perhaps of another Python: these

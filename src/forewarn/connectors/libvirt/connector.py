@@ -16,9 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from forewarn.connectors.command import CommandConnector, CommandUnusable
-from forewarn.connectors.command_settings import CommandConnectorSettings
-from forewarn.connectors.libvirt.settings import LibvirtSettings
 from forewarn.connectors.port import HostFacts, Outcome, Task
+from forewarn.connectors.settings import CommandConnectorSettings, LibvirtSettings
 from forewarn.connectors.task_process import RunResult, RunTrace, TaskRun
 
 PROGRAM: Final = str(Path(__file__).parent / "__main__.py")

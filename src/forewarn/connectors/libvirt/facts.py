@@ -146,7 +146,7 @@ class HostSight:
 
 @dataclass(frozen=True, kw_only=True)
 class HostAddress:
-    """How a host is reached, as `settings.LibvirtHost` has it."""
+    """How a host is reached, as `connectors.settings.LibvirtHost` has it."""
 
     name: str
     uri: str

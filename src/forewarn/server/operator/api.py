@@ -474,14 +474,12 @@ async def drain_hosts(
     survey = await backend.hosts.survey()
     now = backend.now()
     wanted = [
-        model.Drain(
+        model.mapped(
+            model.Drain,
+            data,
             host=host,
             state=model.HostState.UP,
             after=before,
-            reboot=data.reboot,
-            bring_home=data.bring_home,
-            stay=data.stay,
-            without_notice=data.without_notice,
             requested_by=_who(data.by),
             requested_at=now,
             changed_at=now,

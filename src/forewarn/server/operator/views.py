@@ -3,7 +3,6 @@
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import TypeVar
 
 import msgspec
 
@@ -13,15 +12,6 @@ from forewarn.protocol import versions
 from forewarn.server.operator import schemas
 from forewarn.server.operator.inventory import Inventory
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
-
-T = TypeVar("T", bound=msgspec.Struct)
-
-
-def shown(shape: type[T], value: msgspec.Struct, **given: object) -> T:
-    """Return a shape with the fields given, and all others from the value's of the same names."""
-    fields = msgspec.structs.asdict(value)
-    fields.update(given)
-    return msgspec.convert(fields, shape, from_attributes=True)
 
 
 def names(listed: Iterable[str]) -> schemas.Names:
@@ -84,13 +74,13 @@ def machines(found: list[model.Machine], inventory: Inventory) -> tuple[schemas.
         (machine.key for machine in found), lambda event: map(model.key, event.machines)
     )
     return tuple(
-        shown(
+        model.mapped(
             schemas.MachineView,
             machine,
             scope=inventory.name_of_scope(machine.scope),
             kind=inventory.scopes[machine.scope].kind,
             last_seen=(seen := inventory.sighting(machine.key))
-            and shown(schemas.LastSeen, seen, at=seen.asked_at),
+            and model.mapped(schemas.LastSeen, seen, at=seen.asked_at),
             events=tuple(events[machine.key]),
         )
         for machine in found
@@ -100,7 +90,7 @@ def machines(found: list[model.Machine], inventory: Inventory) -> tuple[schemas.
 def machine_detail(machine: model.Machine, inventory: Inventory) -> schemas.MachineDetail:
     """Return all that is known of a machine."""
     (listed,) = machines([machine], inventory)
-    return shown(
+    return model.mapped(
         schemas.MachineDetail,
         machine,
         **msgspec.structs.asdict(listed),
@@ -115,7 +105,9 @@ def scopes(found: list[model.Scope], inventory: Inventory) -> tuple[schemas.Scop
     sizes = inventory.sizes(keys)
     events = inventory.events_by(keys, lambda event: (event.scope,))
     return tuple(
-        shown(schemas.ScopeView, scope, machines=sizes[scope.key], events=tuple(events[scope.key]))
+        model.mapped(
+            schemas.ScopeView, scope, machines=sizes[scope.key], events=tuple(events[scope.key])
+        )
         for scope in found
     )
 
@@ -160,7 +152,7 @@ def maintenances(
             steps = list(planner.turns(update, there)) if is_open else []
             further.extend(_further_step(index, step, inventory) for step in steps)
             updates.append(
-                shown(
+                model.mapped(
                     schemas.RollingUpdateView,
                     update,
                     scope=inventory.name_of_scope(update.scope),
@@ -168,7 +160,7 @@ def maintenances(
                     more=bool(steps),
                 )
             )
-        view = shown(schemas.MaintenanceView, value, rolling_updates=tuple(updates))
+        view = model.mapped(schemas.MaintenanceView, value, rolling_updates=tuple(updates))
         yield view, tuple(further)
 
 
@@ -194,7 +186,7 @@ def operations(
 ) -> tuple[schemas.OperationView, ...]:
     """Return operations with their events."""
     return tuple(
-        shown(
+        model.mapped(
             schemas.OperationView,
             value,
             notice_left_seconds=_notice_left(value, now),
@@ -217,7 +209,7 @@ def live_event(
 ) -> schemas.LiveEvent:
     """Return a live event, and how many of its machines can read it."""
     seen = _seen(event.machines, inventory)
-    return shown(
+    return model.mapped(
         schemas.LiveEvent,
         of,
         **_event(event, inventory),
@@ -258,7 +250,7 @@ def holds(values: Iterable[model.Hold], inventory: Inventory) -> Iterator[schema
     for value in values:
         name = name_of.get(value.kind, str)(value.name)
         covered = names(operation.id for operation in held if value.covers(operation))
-        yield shown(schemas.HoldView, value, name=name, operations=covered)
+        yield model.mapped(schemas.HoldView, value, name=name, operations=covered)
 
 
 # Hosts.
@@ -267,7 +259,7 @@ def holds(values: Iterable[model.Hold], inventory: Inventory) -> Iterator[schema
 def host(name: str, survey: HostSurvey, drain: model.Drain | None) -> schemas.HostView:
     """Return a host, as a look at it and its latest drain tell."""
     facts = survey.of(name)
-    return shown(
+    return model.mapped(
         schemas.HostView,
         facts,
         name=name,
@@ -285,7 +277,7 @@ def guests(name: str, survey: HostSurvey, inventory: Inventory) -> tuple[schemas
     found = sorted(survey.of(name).guests, key=lambda guest: guest.name)
     keys = survey.keys
     return tuple(
-        shown(
+        model.mapped(
             schemas.HostGuest,
             guest,
             machine=inventory.name_of_machine(keys[guest.vm_id]) if guest.vm_id in keys else "",
@@ -299,7 +291,7 @@ def drain(
 ) -> schemas.DrainDetail:
     """Return a drain; the operations are its own, by id."""
     machines = tuple(
-        shown(
+        model.mapped(
             schemas.DrainedMachine,
             guest,
             host=_host_of(guest.name, inventory),
@@ -308,7 +300,7 @@ def drain(
         )
         for guest in value.guests
     )
-    return shown(schemas.DrainDetail, value, machines=machines)
+    return model.mapped(schemas.DrainDetail, value, machines=machines)
 
 
 def _host_of(name: str, inventory: Inventory) -> str:
