@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -70,20 +71,32 @@ class Running:
         )
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *by: str, errors: int | None = None) -> None:
+    @property
+    def command(self) -> list[str]:
+        """The command that serves."""
+        return [sys.executable, "-m", "forewarn", "serve", "--config", str(self.settings)]
+
+    def start(
+        self,
+        *by: str,
+        errors: int | None = None,
+        files: Collection[int] = (),
+        awaits: bool = True,
+    ) -> None:
         """Start it and wait until it answers.
 
         Args:
             by: The command that is to start it.
             errors: Where its standard error goes; to its log if left out.
+            files: Open files that the command is to have.
+            awaits: Whether to wait.
         """
-        serve = [sys.executable, "-m", "forewarn", "serve", "--config", str(self.settings)]
-        command = [*by, *serve]
+        command = [*by, *self.command]
         with self.log.open("ab") as log:
             to = log if errors is None else errors
-            self._process = subprocess.Popen(command, stdout=log, stderr=to)
+            self._process = subprocess.Popen(command, stdout=log, stderr=to, pass_fds=files)
         deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
+        while awaits and not self._answers():
             assert self._process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)

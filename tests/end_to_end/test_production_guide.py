@@ -84,16 +84,19 @@ def test_units_are_well_formed(text: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_the_unit_with_its_drop_in_is_taken_by_systemd(tmp_path: Path) -> None:
+def test_the_units_with_their_drop_ins_are_taken_by_systemd(tmp_path: Path) -> None:
     unit = (ROOT / "packaging" / "forewarn.service").read_text(encoding="utf-8")
     (tmp_path / "forewarn.service").write_text(
         re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit, flags=re.MULTILINE)
     )
-    drop_in = tmp_path / "forewarn.service.d" / "override.conf"
-    drop_in.parent.mkdir()
-    drop_in.write_text(example("ini", "[Service]"))
+    shutil.copy(ROOT / "packaging" / "forewarn.socket", tmp_path)
+    for name, section in (("forewarn.service", "[Service]"), ("forewarn.socket", "[Socket]")):
+        drop_in = tmp_path / f"{name}.d" / "override.conf"
+        drop_in.parent.mkdir()
+        drop_in.write_text(example("ini", section))
+    units = [str(tmp_path / name) for name in ("forewarn.socket", "forewarn.service")]
     checked = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "forewarn.service")],
+        ["systemd-analyze", "verify", "--man=no", *units],
         capture_output=True,
         text=True,
         check=False,

@@ -2,19 +2,23 @@
 
 import asyncio
 import errno
+import os
 import shutil
 import socket
+import sys
 from threading import Thread
 from typing import Any
 
 import pytest
 
-from forewarn.server.guest.connection import REFUSAL_SECONDS
+from forewarn.server.guest import connection_filter
+from forewarn.server.guest.connection import LAST_SECONDS, REFUSAL_SECONDS
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import MAX_LISTENERS, CannotListen, Listener
+from forewarn.server.sockets import HandedOver
 from guest import room
 from guest.room import answers, get, post
-from guest.served import GUESTS, HERE, Play, serving, until
+from guest.served import GUESTS, HERE, Play, Served, serving, until
 from ports import free_port
 
 
@@ -144,6 +148,97 @@ def test_stopping_closes_the_idle_and_lets_requests_under_way_be_answered(play: 
             assert await stopping == 0
 
     play(body())
+
+
+def test_before_it_stops_each_answer_is_the_last_of_its_connection(play: Play) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            kept_reader, kept_writer = await served.connect()
+            waiting_reader, waiting_writer = await served.connect()
+            for reader, writer in ((kept_reader, kept_writer), (waiting_reader, waiting_writer)):
+                writer.write(get())
+                await reader.readuntil(b"[]}")
+            target = f"/vm/web-0{room.EVENTS}"
+            waiting_writer.write(get(target, "If-None-Match: 2", "Prefer: wait=100"))
+            await until(lambda: len(served.plane.connections.long_polls) == 1)
+            draining = asyncio.ensure_future(served.plane.connections.drain(20))
+            (new,) = await served.ask(get())
+            kept_writer.write(get())
+            (kept,) = answers(await kept_reader.read())
+            assert (new.headers["connection"], kept.headers["connection"]) == ("close", "close")
+            assert (new.status, kept.status) == (200, 200)
+            await draining
+            assert len(served.plane.connections.long_polls) == 1
+            stopping = asyncio.ensure_future(served.stop(20))
+            (waited,) = answers(await waiting_reader.read())
+            assert (waited.status, waited.headers["connection"]) == (304, "close")
+            for writer in (kept_writer, waiting_writer):
+                writer.close()
+            assert await stopping == 0
+
+    play(body())
+
+
+def test_who_was_accepted_before_the_stop_has_its_first_request_answered(play: Play) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            reader, writer = await served.connect()
+            stopping = asyncio.ensure_future(served.stop(20))
+            await until(lambda: served.plane.connections._emptied is not None)
+            writer.write(get())
+            (answer,) = answers(await reader.read())
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+            writer.close()
+            assert await stopping == 0
+
+    play(body())
+
+
+def test_an_idle_peer_is_not_waited_for(play: Play) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            reader, writer = await served.connect()
+            writer.write(get())
+            await reader.readuntil(b"[]}")
+            stopping = asyncio.ensure_future(served.stop(20))
+            await until(lambda: served.plane.connections._emptied is not None)
+            served.plane.clock.advance(room.timedelta(seconds=LAST_SECONDS))
+            assert await stopping == 0
+            assert await reader.read() == b""
+            writer.close()
+
+    play(body())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the packet filter is Linux's")
+def test_a_socket_of_systemds_is_like_ours_and_keeps_its_queue_when_we_stop(play: Play) -> None:
+    async def body() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as systemds:
+            # What the process before left behind: it would drop whoever comes from here.
+            dropping = connection_filter.program(socket.AF_INET, ["127.0.0.1"])
+            connection_filter._attach(systemds, dropping)
+            at = Listener(port=systemds.getsockname()[1], default_vm="web-0")
+            handed_over = HandedOver([os.dup(systemds.fileno())])
+            async with serving(at, HERE, handed_over=handed_over) as served:
+                assert served.at[0] == at
+                assert [each.status for each in await served.ask(get(), 0)] == [200]
+                sizes = {buffer_of(own) for own in (systemds, *listening(served))}
+                assert len(sizes) == 1
+                await served.stop(0)
+                later = socket.create_connection(systemds.getsockname(), timeout=20)
+            systemds.settimeout(20)
+            systemds.accept()[0].close()
+            later.close()
+
+    play(body())
+
+
+def buffer_of(listening: socket.socket) -> int:
+    return listening.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+
+
+def listening(served: Served) -> list[socket.socket]:
+    return [own for _, own in served.plane.connections.filter._sockets]
 
 
 def test_stopping_cuts_off_what_takes_too_long(play: Play) -> None:

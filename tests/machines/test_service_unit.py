@@ -52,6 +52,26 @@ def test_the_unit_serves_by_its_defaults_as_a_user_of_its_own(machine: Machine) 
     assert json.loads(told) == {"DocumentIncarnation": 0, "Events": []}
 
 
+def test_with_its_socket_unit_no_guest_is_refused_while_it_restarts(machine: Machine) -> None:
+    machine.write("/etc/systemd/system/forewarn.socket", (UNITS / "forewarn.socket").read_text())
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "stop", "forewarn")
+    machine.run("systemctl", "enable", "--now", "forewarn.socket")
+    machine.run("forewarn", "events")  # which starts the service
+    assert machine.run("stat", "-c", "%a", "/var/lib/forewarn/operator.sock").strip() == "600"
+    url = "http://127.0.0.1:8170/vm/web-0/metadata/scheduledevents?api-version=2020-07-01"
+    polls = f"""
+        (for n in 1 2 3; do systemctl restart forewarn || echo no restart; done; touch /run/over) &
+        while [ ! -e /run/over ]; do
+            busybox wget -qO /dev/null --header "Metadata: true" "{url}" || echo refused
+            echo asked
+        done
+    """
+    told = machine.run("sh", "-c", polls).split()
+    assert set(told) == {"asked"}
+    assert "systemd handed sockets over" in machine.journal("--unit", "forewarn")
+
+
 def test_it_is_back_after_a_kill_and_knows_what_it_knew(machine: Machine) -> None:
     machine.run("forewarn", "schedule", "reboot", "web-1")
     before = known(machine)

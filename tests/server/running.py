@@ -91,8 +91,8 @@ class Sightings:
     def reload(self) -> None:
         return None
 
-    async def drain(self) -> None:
-        return None
+    async def drain(self, seconds: float) -> None:
+        del seconds
 
     async def close(self) -> None:
         self.closed = True

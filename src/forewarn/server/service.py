@@ -49,7 +49,11 @@ from forewarn.store.port import Store, StoreError, StoreUnusable
 from forewarn.vocabulary import EventType
 
 DRAIN_SECONDS: Final = 1.5
-"""The longest that `drain` takes."""
+"""How long clients may take to leave the connections that they keep, before the service stops: who
+polls once a second has asked once more by then."""
+
+OPERATORS_SECONDS: Final = 0.4
+"""How long guests are still served while operators' sockets are closed: it takes uvicorn 0.2 s."""
 
 CLOSE_SECONDS: Final = 8.0
 """The longest that `close` takes: with `drain`, within the ten that stopping may last."""
@@ -227,16 +231,18 @@ class Service:
             raise Crashed(f"{task.get_name()} has ended by itself") from cause
 
     async def drain(self) -> None:
-        """Have clients leave the connections that they keep, while guests are still served.
+        """Have clients leave the connections that they keep, while all are still served.
 
-        So nobody sends a request by a connection that is closed in the same moment. Operators'
-        sockets are closed by then.
+        So nobody sends a request by a connection that is closed in the same moment. Then operators'
+        sockets are closed, before `close` ends the guests'.
         """
         self._state = STOPPING
+        operators = (server.drain(DRAIN_SECONDS) for server in self._servers)
+        await asyncio.gather(self._guests.drain(DRAIN_SECONDS), *operators)
         for server in self._servers:
             server.should_exit = True
-        guests = asyncio.create_task(self._guests.drain())
-        await asyncio.wait({guests, *self._serving}, timeout=DRAIN_SECONDS)
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=OPERATORS_SECONDS)
 
     async def close(self) -> None:
         """Stop accepting, finish what is under way, leave the store clean.

@@ -27,10 +27,6 @@ from forewarn.server.guest.repeated_polls import Polls
 from forewarn.server.settings import Settings
 from forewarn.server.sockets import HandedOver, SocketUnusable
 
-DRAIN_SECONDS: Final = 1.5
-"""How long guests may take to leave the connections that they keep, before the service stops: who
-polls once a second has asked once more by then."""
-
 FINISH_SECONDS: Final = 5.0
 """How long requests under way may take to finish once the service stops."""
 
@@ -186,9 +182,9 @@ class GuestPlane:
             if proxies is not None:
                 proxies.secrets = secrets
 
-    async def drain(self) -> None:
+    async def drain(self, seconds: float) -> None:
         """Have guests leave the connections that they keep, while all are served."""
-        await self._connections.drain(DRAIN_SECONDS)
+        await self._connections.drain(seconds)
 
     async def close(self) -> None:
         """Stop accepting, finish requests under way, close every connection."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, cast
@@ -31,11 +30,8 @@ MAX_HEAD_BYTES: Final = 128 * 1024
 IDLE_SECONDS: Final = 75
 """How long a connection may be silent between requests."""
 
-DRAIN_SECONDS: Final = 1.0
-"""How long clients may take to leave the connections that they keep, before the service stops."""
-
 LOOK_SECONDS: Final = 0.05
-"""How often it is looked whether they have."""
+"""How often a server that drains looks at what is still open."""
 
 FIRST_REQUEST_SECONDS: Final = 1.0
 """How long a connection that was accepted last has for its first request."""
@@ -208,17 +204,17 @@ class Server(uvicorn.Server):
         config.order, config.reached, config.head_seconds = {}, reached, head_seconds
         super().__init__(config)
 
-    async def shutdown(self, sockets: "list[socket.socket] | None" = None) -> None:
-        """Make each answer the last of its connection, and stop when none is kept, or in time."""
-        self.server_state.default_headers.append((b"connection", b"close"))
+    async def drain(self, seconds: float) -> None:
+        """Make each answer the last of its connection, until none is idle or the time is over."""
+        for headers in (self.config.encoded_headers, self.server_state.default_headers):
+            headers.append((b"connection", b"close"))
         connections = cast("set[OperatorConnection]", self.server_state.connections)
         loop = asyncio.get_running_loop()
-        until = loop.time() + DRAIN_SECONDS
+        until = loop.time() + seconds
         while loop.time() < until:
             if not any(each.is_idle() for each in connections):
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
