@@ -11,7 +11,7 @@ import signal
 from collections.abc import Generator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 MUST_RUN = "FOREWARN_TESTS_MUST_RUN"
 SLOWEST_FIRST = ("kills", "end_to_end", "recipes", "store")
@@ -25,7 +25,10 @@ for number in ("SIGINT", "SIGHUP"):
         usual = signal.default_int_handler if number == "SIGINT" else signal.SIG_DFL
         signal.signal(known, usual)
 
-settings.register_profile("house", deadline=None, print_blob=True)
+# On a busy machine examples are made slowly, and that says nothing about a test.
+settings.register_profile(
+    "house", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("house")
 
 

@@ -45,6 +45,7 @@ TESTS = {
     ],
     "connectors": [
         "tests/connectors/virtual/test_decide.py",
+        "tests/connectors/virtual/test_steps.py",
         "tests/connectors/virtual/test_kills.py",
     ],
     "control": ["tests/control/test_returns.py"],

@@ -461,7 +461,7 @@ def bring_home(view: DrainView, now: datetime) -> DrainStep:
 def retry(view: DrainView, now: datetime) -> DrainStep:
     """Let a drain that is stuck go on: what failed is looked at, and asked for, again."""
     drain = view.drain
-    if drain.stuck_in is HostState.UP or drain.state is not HostState.STUCK:
+    if drain.state is not HostState.STUCK:
         message = f"host {drain.host} is {drain.state}, not stuck"
         raise Refused(ErrorCode.CONFLICT, message, host=drain.host, state=str(drain.state))
     if drain.stuck_in in {HostState.BACK, HostState.RETURNING}:
