@@ -426,3 +426,33 @@ def test_a_secrets_file_is_looked_for_from_the_settings_folder(
     (listener,) = loaded.guest.listener
     assert listener.proxy_secret_files == (str(tmp_path / "proxy.secret"), "/run/secret")
     assert [str(one) for one in networks(listener)] == ["192.0.2.7/32", "fd00::/64"]
+
+
+def test_a_database_of_postgresql_has_a_url_and_a_password_by_file(
+    tmp_path: Path, home: dict[str, str]
+) -> None:
+    url = "postgresql://forewarn@db1,db2:5433/forewarn?sslmode=verify-full"
+    loaded = load(tmp_path, f"[store]\nurl = '{url}'\npassword_file = 'db.secret'\n", home)
+    assert loaded.store.url == url
+    assert loaded.store.password_file == str(tmp_path / "db.secret")
+    assert loaded.operator.socket == str(Path(home["STATE_DIRECTORY"]) / "operator.sock")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        ("url = 'mysql://h/db'", "store.url"),
+        ("url = 'host=h dbname=db'", "store.url"),
+        ("url = 'postgresql://u:secret@h1,h2/db'", "store.url"),
+        ("url = 'postgresql://u@h/db?sslmode=require&password=secret'", "store.url"),
+        ("url = 'postgresql://h/db'\npath = 'my.db'", "store.url"),
+        ("password_file = 'x'", "store.password_file"),
+    ],
+)
+def test_a_database_that_cannot_be_meant_is_refused_without_its_password(
+    tmp_path: Path, home: dict[str, str], wrong: str, place: str
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(tmp_path, f"[store]\n{wrong}\n", home)
+    assert place in str(refused.value)
+    assert "secret" not in str(refused.value)

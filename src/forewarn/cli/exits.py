@@ -80,13 +80,14 @@ def settings_are_usable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def server_is_installed(command: str) -> Iterator[None]:
-    """End the command if what is imported within needs packages of `forewarn[server]`."""
+    """End the command if what is imported within needs packages of an extra."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "forewarn":
             raise
-        message = f"{command!r} needs the package {error.name}: pip install 'forewarn[server]'"
+        extra = "postgresql" if error.name == "psycopg" else "server"
+        message = f"{command!r} needs the package {error.name}: pip install 'forewarn[{extra}]'"
         raise Failed(ExitStatus.MISSING_EXTRA, message) from error
 
 

@@ -44,6 +44,9 @@ def serve(
         loaded = settings.load(config, os.environ)
     with server_is_installed("forewarn serve"):
         from forewarn.server import run
+
+        if loaded.store.url:
+            import psycopg  # noqa: F401 - the service imports it where it opens the store
     status = run.serve(loaded)
     if status:
         raise typer.Exit(status)

@@ -3,7 +3,8 @@
 Its exit statuses:
 
     0    it was asked to stop (SIGTERM or SIGINT) and did
-    1    a part of it crashed, or stopping took too long; the log says which
+    1    a part of it crashed, stopping took too long, or PostgreSQL cannot be reached at the start;
+         the log says which
     6    the store cannot be used: another process has it, it is damaged, or of a newer release
     10   a socket, the token's file or a proxies' secret cannot be used
     130  a second SIGINT, 143 a second SIGTERM: it ended at once; what was committed is safe
@@ -36,11 +37,11 @@ from forewarn.server.guest.plane import GuestPlane
 from forewarn.server.operator import connections
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.service import Crashed, Service, clock_of
-from forewarn.server.settings import OFF, GuestSettings, Settings
+from forewarn.server.settings import OFF, GuestSettings, Settings, StoreSettings
 from forewarn.server.sockets import SocketUnusable
 from forewarn.settings import split_address, state_folder
 from forewarn.store import sqlite
-from forewarn.store.port import Store, StoreError
+from forewarn.store.port import Store, StoreError, StoreUnavailable
 from forewarn.version import __version__
 
 STOPPED: Final = 0
@@ -85,10 +86,12 @@ def serve(settings: Settings) -> int:
                 mode=f"{mode:04o}",
             )
     try:
-        store = sqlite.open_store(path, made=functools.partial(_tell_of_new, path))
+        store = _open_store(settings.store)
     except StoreError as error:
         _log.error(str(error))
-        return BAD_STORE
+        # A server of PostgreSQL that is away comes back: systemd starts the service again then.
+        comes_back = settings.store.url and isinstance(error, StoreUnavailable)
+        return CRASHED if comes_back else BAD_STORE
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_run(settings, store, handed_over))
 
@@ -113,12 +116,23 @@ def _handed_over(settings: Settings) -> sockets.HandedOver:
     return given
 
 
-def _tell_of_new(path: Path) -> None:
+def _open_store(settings: StoreSettings) -> Store:
+    if not settings.url:
+        path = Path(settings.path)
+        return sqlite.open_store(path, made=functools.partial(_tell_of_new, settings.path))
+    from forewarn.store import postgresql  # noqa: PLC0415 - psycopg is an extra
+
+    password_file = Path(settings.password_file) if settings.password_file else None
+    made = functools.partial(_tell_of_new, settings.url)
+    return postgresql.open_store(settings.url, password_file=password_file, made=made)
+
+
+def _tell_of_new(database: str) -> None:
     # To guests, an empty service is as good as a lost one.
     _log.warning(
         "a new database was made: no guest is known until a fleet is applied; if there was one "
-        "before, end the service and look at store.path",
-        database=str(path),
+        "before, end the service and look at [store]",
+        database=database,
     )
 
 
@@ -197,7 +211,7 @@ async def _run(settings: Settings, store: Store, handed_over: sockets.HandedOver
             "ready",
             version=__version__,
             pid=os.getpid(),
-            database=settings.store.path,
+            database=settings.store.url or settings.store.path,
             **msgspec.structs.asdict(opened),
         )
         tell_systemd("READY=1")

@@ -405,7 +405,7 @@ def clock_of(store: Store, scale: float, real: Clock) -> Clock:
             raise StoreUnusable(
                 f"this database was served with clock.scale = {origin.scale:g}, so its times are "
                 f"not those of {scale:g}: set clock.scale = {origin.scale:g}, or name another "
-                "file at store.path"
+                "database in [store]"
             )
     return real if scale == 1.0 else ScaledClock(scale, origin.origin, origin.real_origin)
 

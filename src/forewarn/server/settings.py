@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
@@ -17,11 +18,13 @@ from forewarn.connectors.settings import CommandConnectorSettings, LibvirtSettin
 from forewarn.maintenance.model import Enablement, Policy, Queueing
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import Listener
-from forewarn.settings import FieldError, Log
+from forewarn.settings import FieldError, Log, SettingsError
 
 ENVIRONMENT_PREFIX: Final = "FOREWARN_SET_"
 CONFIG_VARIABLE: Final = "FOREWARN_CONFIG"
 CONFIG_NAME: Final = "forewarn.toml"
+
+EXAMPLE_URL: Final = "postgresql://forewarn@db1,db2/forewarn"
 
 OFF: Final = "off"
 """The value of `socket` for no socket."""
@@ -61,7 +64,29 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     path: str = ""
     """The SQLite file. `""` is `forewarn.db` in the state folder (see `settings.state_folder`),
-    which is created if needed; any other must exist. Relative to the settings file's folder."""
+    which is created if needed; any other must exist. Relative to the settings file's folder. With
+    `url` no such file is used, and the state folder has what is beside the database."""
+    url: str = ""
+    """A PostgreSQL database that replicas share, as libpq takes it, such as
+    `postgresql://forewarn@db1,db2/forewarn`; without a password. `""`, the default, is SQLite,
+    which needs no server."""
+    password_file: str = ""
+    """The file with the password for `url`, read for each connection. `""` leaves it to libpq:
+    PGPASSFILE, or a service."""
+
+    def __post_init__(self) -> None:
+        """Refuse an address that libpq does not take, and a password in it."""
+        if not self.url:
+            if self.password_file:
+                raise FieldError("password_file", "needs url")
+            return
+        if not self.url.startswith(("postgresql://", "postgres://")):
+            message = f"invalid URL: expected one as {EXAMPLE_URL}"
+            raise FieldError("url", message)
+        parts = urlsplit(self.url)
+        if parts.password is not None or "password" in parse_qs(parts.query):
+            message = "has a password: write it to a file of mode 0600, and name that in"
+            raise FieldError("url", f"{message} store.password_file")
 
 
 class HistorySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -279,6 +304,8 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Settings:
     if isinstance(rules, dict) and rules.get("preset") == "azure":
         tree["rules"] = {**AZURE, **rules}
     loaded = settings.convert(tree, Settings, sources)
+    if loaded.store.url and loaded.store.path:
+        raise SettingsError("store.url: cannot be given together with store.path: remove one")
     return _placed(loaded, chosen.resolve().parent if chosen else Path.cwd(), environment)
 
 
@@ -294,6 +321,7 @@ def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Set
         return str(base / Path(text).expanduser() if text else database.parent / name)
 
     operator, connector = loaded.operator, loaded.connector
+    password_file = loaded.store.password_file
     command = replace(connector.command, state=place(connector.command.state, STATE_NAME))
     listeners = tuple(
         replace(each, proxy_secret_files=tuple(place(text, "") for text in each.proxy_secret_files))
@@ -301,7 +329,11 @@ def _placed(loaded: Settings, base: Path, environment: Mapping[str, str]) -> Set
     )
     return replace(
         loaded,
-        store=StoreSettings(path=str(database)),
+        store=replace(
+            loaded.store,
+            path=str(database),
+            password_file=place(password_file, "") if password_file else "",
+        ),
         guest=replace(loaded.guest, listener=listeners),
         connector=replace(connector, command=command),
         operator=replace(
