@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 from forewarn.maintenance.model import Changes, HoldKind, Refused
-from forewarn.store.port import ChangeRecord, Position, Replica, Store, StoreUnusable, Transaction
+from forewarn.store.port import (
+    ChangeRecord,
+    Position,
+    Replica,
+    SeenMachine,
+    Store,
+    StoreUnusable,
+    Transaction,
+)
 from forewarn.vocabulary import ErrorCode
 from store.conformance import assert_rolled_back, save
 from store.values import MINUTE, NOW, WEB, drain, hold, machine, operation, with_maintenances
@@ -36,6 +44,11 @@ def change(sequence: int, token: str, at: datetime = NOW) -> ChangeRecord:
 def replica(name: str = "r1", **fields: object) -> Replica:
     known = {"process": "p1", "version": "1.0", "started_at": NOW, "beat_at": NOW}
     return msgspec.convert(known | fields | {"name": name}, Replica)
+
+
+def seen(machine_key: str, **fields: object) -> SeenMachine:
+    known = {"asked_at": NOW, "version": "2020-07-01"}
+    return msgspec.convert(known | fields | {"machine": machine_key}, SeenMachine)
 
 
 class Outbox:
@@ -194,6 +207,34 @@ class Members:
         store.beat(replica())
         with store.read() as reading:
             assert reading.position() == Position()
+
+    def test_of_a_machine_the_latest_counts_that_any_replica_saw(self, store: Store) -> None:
+        early, late = seen("web-0"), seen("web-0", asked_at=NOW + MINUTE, agent="held", reason="x")
+        store.beat(replica("r1"), [early, seen("web-1")])
+        store.beat(replica("r2"), [late])
+        store.beat(replica("r1"), [early])
+        with store.read() as reading:
+            assert reading.sightings() == {"web-0": late, "web-1": seen("web-1")}
+
+    def test_what_was_seen_is_told_to_who_has_read_before(self, store: Store) -> None:
+        store.beat(replica("r1"), [seen("web-0")])
+        since = store.beat(replica("r2", beat_at=NOW + MINUTE), [seen("web-1")])
+        with store.read() as reading:
+            assert list(reading.sightings(since)) == ["web-1"]
+            assert reading.sightings(since + MINUTE) == {}
+
+    def test_replicas_that_saw_the_same_machines_do_not_wait_for_each_other(
+        self, store: Store
+    ) -> None:
+        machines = [seen(f"m{n}") for n in range(200)]
+        with ThreadPoolExecutor(4) as threads:
+            orders = [machines if n % 2 else machines[::-1] for n in range(16)]
+            for done in [
+                threads.submit(store.beat, replica(f"r{n}"), o) for n, o in enumerate(orders)
+            ]:
+                done.result()
+        with store.read() as reading:
+            assert len(reading.sightings()) == len(machines)
 
     def test_a_name_is_one_replicas_until_it_is_given_back(self, shared_store: Store) -> None:
         member = shared_store.join("r1")

@@ -35,6 +35,7 @@ from forewarn.store.port import (
     Position,
     Reading,
     Replica,
+    SeenMachine,
     StoreUnusable,
     Transaction,
     WriterTurn,
@@ -69,6 +70,8 @@ class MemoryStore:
         self.all_changes: dict[int, ChangeRecord] = {}
         """The outbox, in order."""
         self.all_replicas: dict[str, Replica] = {}
+        self.all_sightings: dict[str, tuple[datetime, SeenMachine]] = {}
+        """What was seen of machines, and when that was written."""
         self._begun_at = Position()
         """The last change before this transaction."""
         self._turn = WriterTurn("the store in memory")
@@ -97,9 +100,13 @@ class MemoryStore:
         with self._turn.taken():
             yield self
 
-    def beat(self, replica: Replica) -> datetime:
+    def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
         with self.write():
             self.all_replicas[replica.name] = replica
+            for one in seen:
+                known = self.all_sightings.get(one.machine)
+                if known is None or known[1].asked_at <= one.asked_at:
+                    self.all_sightings[one.machine] = replica.beat_at, one
         return replica.beat_at
 
     def join(self, name: str) -> Membership:
@@ -215,6 +222,13 @@ class MemoryStore:
 
     def replicas(self) -> dict[str, Replica]:
         return dict(self.all_replicas)
+
+    def sightings(self, since: datetime | None = None) -> dict[str, SeenMachine]:
+        return {
+            machine: seen
+            for machine, (saved_at, seen) in self.all_sightings.items()
+            if since is None or saved_at >= since
+        }
 
     # Writing.
 

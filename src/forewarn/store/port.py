@@ -1,7 +1,7 @@
 """What every store promises; tests/store holds each of them to it."""
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from forewarn.maintenance.model import (
     Operation,
     Refused,
     Scope,
+    Sighting,
     Tombstone,
 )
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
@@ -139,6 +140,13 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """Where guests reach it."""
 
 
+class SeenMachine(Sighting, frozen=True, kw_only=True):
+    """What a machine's requests told a replica last."""
+
+    machine: str
+    """The machine's key."""
+
+
 class Reading(Protocol):
     """A consistent view of one instant. Keys are lower-case names; unknown ones are left out."""
 
@@ -227,6 +235,9 @@ class Reading(Protocol):
 
     def replicas(self) -> dict[str, Replica]:
         """Return what each replica last said of itself, by name."""
+
+    def sightings(self, since: datetime | None = None) -> dict[str, SeenMachine]:
+        """Return what replicas saw of machines, by key: what beats since then have written."""
 
 
 class Transaction(Reading, Protocol):
@@ -341,8 +352,10 @@ class Store(Protocol):
             StoreUnusable: The store was damaged or taken away since it was opened.
         """
 
-    def beat(self, replica: Replica) -> datetime:
-        """Write what a replica says of itself, in a transaction of its own.
+    def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
+        """Write what a replica says of itself and saw of machines, in a transaction of its own.
+
+        Of a machine, the latest that any replica saw counts.
 
         In a shared store it does not wait for the writing one, and may be lost in a crash.
 

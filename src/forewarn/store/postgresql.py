@@ -6,7 +6,7 @@ transaction sees all that was committed before it, and the outbox is in the orde
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -32,6 +32,7 @@ from forewarn.store.port import (
     Position,
     Reading,
     Replica,
+    SeenMachine,
     StoreError,
     StoreUnavailable,
     StoreUnusable,
@@ -424,7 +425,7 @@ class PostgresqlStore(SqlStore):
             connection.scalar(text("SELECT 1"))  # this takes the snapshot
             yield SqlReading(connection)
 
-    def beat(self, replica: Replica) -> datetime:
+    def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
         row = tables.REPLICAS.row(replica) | {"beat_at": literal_column(_NOW)}
         statement = postgresql.insert(tables.replicas).values(row)
         new = {name: statement.excluded[name] for name in row if name != "name"}
@@ -432,6 +433,7 @@ class PostgresqlStore(SqlStore):
         returning = upsert.returning(tables.replicas.c.beat_at)
         with self._transaction(self._beats) as connection:
             told: datetime = connection.execute(returning).scalar_one()
+            SqlTransaction(connection).put_sightings(seen, told)
         return told
 
     def join(self, name: str) -> Membership:

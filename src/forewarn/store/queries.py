@@ -30,7 +30,14 @@ from forewarn.maintenance.model import (
 )
 from forewarn.store import tables
 from forewarn.store.mapping import Instant, Mapping, V
-from forewarn.store.port import ChangeRecord, HistoryQuery, Page, Position, Replica
+from forewarn.store.port import (
+    ChangeRecord,
+    HistoryQuery,
+    Page,
+    Position,
+    Replica,
+    SeenMachine,
+)
 from forewarn.vocabulary import EventStatus
 
 KEYS_AT_ONCE = 900
@@ -200,6 +207,13 @@ class SqlReading:
     def replicas(self) -> dict[str, Replica]:
         found = self._values(tables.REPLICAS, tables.replicas.c.name, None)
         return {replica.name: replica for replica in found}
+
+    def sightings(self, since: datetime | None = None) -> dict[str, SeenMachine]:
+        statement = tables.SIGHTINGS.select()
+        if since is not None:
+            statement = statement.where(tables.sightings.c.saved_at >= since)
+        found = map(tables.SIGHTINGS.value, self._rows(statement))
+        return {seen.machine: seen for seen in found}
 
     def _machines_where(
         self, column: ColumnElement[str], keys: Collection[str] | None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import islice, takewhile
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -33,6 +34,7 @@ from forewarn.store.port import (
     Position,
     Reading,
     Replica,
+    SeenMachine,
     StoreError,
     StoreUnavailable,
     StoreUnusable,
@@ -98,10 +100,11 @@ class SqlStore:
             connection.scalar(_FIRST_LOOK)  # a transaction sees what there was at its first look
             yield SqlReading(connection)
 
-    def beat(self, replica: Replica) -> datetime:
+    def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
         with self.write() as transaction:
             assert isinstance(transaction, SqlTransaction)
             transaction.put_replica(replica)
+            transaction.put_sightings(seen, replica.beat_at)
         return replica.beat_at
 
     def join(self, name: str) -> Membership:
@@ -246,6 +249,13 @@ class SqlTransaction(SqlReading):
         """Write what a replica says of itself; for `SqlStore.beat`."""
         self._put(tables.REPLICAS, [replica])
 
+    def put_sightings(self, seen: Iterable[SeenMachine], saved_at: datetime) -> None:
+        """Write what a replica saw of machines, where nobody saw later; for `SqlStore.beat`."""
+        # In one order: two replicas may write of the same machines at once.
+        ordered = sorted(seen, key=attrgetter("machine"))
+        rows = (tables.SIGHTINGS.row(one) | {"saved_at": saved_at} for one in ordered)
+        self._write(_upsert(self._connection.dialect.name, tables.sightings), rows)
+
     def _put(self, mapping: Mapping[V], values: Iterable[V]) -> None:
         self._upsert(mapping.table, map(mapping.row, values))
 
@@ -313,5 +323,10 @@ def _upsert(dialect: str, table: Table) -> Executable:
     key_of = ["id"] if table is tables.operations else list(table.primary_key.columns.keys())
     kept = {*key_of, "sequence"}
     new = {one.name: statement.excluded[one.name] for one in table.c if one.name not in kept}
-    upsert: Executable = statement.on_conflict_do_update(index_elements=key_of, set_=new)
+    where = None
+    if table is tables.sightings:  # replicas tell of the same machine, in any order
+        where = table.c.asked_at <= statement.excluded.asked_at
+    upsert: Executable = statement.on_conflict_do_update(
+        index_elements=key_of, set_=new, where=where
+    )
     return upsert

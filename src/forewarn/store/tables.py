@@ -187,6 +187,16 @@ replicas = Table(
     *columns(port.Replica, name=Column("name", Text, primary_key=True)),
 )
 
+sightings = Table(
+    # What replicas saw of machines: whether each listens, and what its agent said last.
+    "sightings",
+    metadata,
+    *columns(port.SeenMachine, machine=Column("machine", Text, primary_key=True)),
+    # The time of the beat that wrote it, so that replicas read what is new to them.
+    Column("saved_at", Instant, nullable=False),
+    Index(None, "saved_at"),
+)
+
 SCOPES = Mapping(model.Scope, scopes, key=attrgetter("key"))
 MACHINES = Mapping(model.Machine, machines, key=attrgetter("key"))
 MAINTENANCES = Mapping(model.Maintenance, maintenances, open=attrgetter("open"))
@@ -198,3 +208,4 @@ TOMBSTONES = Mapping(model.Tombstone, tombstones, key=attrgetter("key"))
 DRAINS = Mapping(model.Drain, drains)
 CHANGES = Mapping(port.ChangeRecord, changes)
 REPLICAS = Mapping(port.Replica, replicas)
+SIGHTINGS = Mapping(port.SeenMachine, sightings)
