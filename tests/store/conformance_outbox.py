@@ -216,6 +216,25 @@ class Members:
         with store.read() as reading:
             assert reading.sightings() == {"web-0": late, "web-1": seen("web-1")}
 
+    def test_what_an_agent_said_stays_until_it_says_something_else(self, store: Store) -> None:
+        store.beat(replica("r1"), [seen("web-0", agent="held", reason="x")])
+        later = NOW + MINUTE
+        store.beat(replica("r2"), [seen("web-0", asked_at=later)])
+        with store.read() as reading:
+            told = seen("web-0", asked_at=later, agent="held", reason="x")
+            assert reading.sightings() == {"web-0": told}
+        store.beat(replica("r2"), [seen("web-0", asked_at=later, agent="back")])
+        with store.read() as reading:
+            told = seen("web-0", asked_at=later, agent="back")
+            assert reading.sightings() == {"web-0": told}
+
+    def test_a_machine_that_leaves_the_fleet_takes_along_what_was_seen(self, store: Store) -> None:
+        save(store, Changes(scopes=(WEB,), machines=(machine("web-0"), machine("web-1"))))
+        store.beat(replica(), [seen("web-0"), seen("web-1")])
+        save(store, Changes(removed_machines=("web-0",)))
+        with store.read() as reading:
+            assert list(reading.sightings()) == ["web-1"]
+
     def test_what_was_seen_is_told_to_who_has_read_before(self, store: Store) -> None:
         store.beat(replica("r1"), [seen("web-0")])
         since = store.beat(replica("r2", beat_at=NOW + MINUTE), [seen("web-1")])

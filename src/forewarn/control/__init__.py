@@ -7,6 +7,7 @@
     tombstones     the incarnations of what was removed
     follower       publishes what this and other replicas commit, in one order
     changefeed     tells the process's memory what changed, after the commit
+    sightings      what replicas saw of machines, as one
     service_clock  the service's time, whether anything may start in it, and what guests are owed
     timekeeping    whether the time of day can be trusted, and how long guests could not read
     ticker         waits for the next wake-up, and has the plane start what is due

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
 
+import msgspec
+
 from forewarn.maintenance import decide
 from forewarn.maintenance.model import (
     Changes,
@@ -104,9 +106,11 @@ class MemoryStore:
         with self.write():
             self.all_replicas[replica.name] = replica
             for one in seen:
-                known = self.all_sightings.get(one.machine)
-                if known is None or known[1].asked_at <= one.asked_at:
-                    self.all_sightings[one.machine] = replica.beat_at, one
+                _, known = self.all_sightings.get(one.machine, (None, one))
+                if known.asked_at <= one.asked_at:
+                    kept = known if one.agent is None else one
+                    latest = msgspec.structs.replace(one, agent=kept.agent, reason=kept.reason)
+                    self.all_sightings[one.machine] = replica.beat_at, latest
         return replica.beat_at
 
     def join(self, name: str) -> Membership:
@@ -249,6 +253,7 @@ class MemoryStore:
         self.all_tombstones |= {tombstone.key: tombstone for tombstone in changes.tombstones}
         self.all_drains |= {drain.host: drain for drain in changes.drains}
         _remove(self.all_machines, changes.removed_machines)
+        _remove(self.all_sightings, changes.removed_machines)
         _remove(self.all_scopes, changes.removed_scopes)
         for machine in changes.machines:
             assert machine.scope in self.all_scopes or machine.key not in self.all_machines

@@ -355,7 +355,8 @@ class Store(Protocol):
     def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
         """Write what a replica says of itself and saw of machines, in a transaction of its own.
 
-        Of a machine, the latest that any replica saw counts.
+        Of a machine, the latest that any replica saw counts; what its agent said stays until it
+        says something else.
 
         In a shared store it does not wait for the writing one, and may be lost in a crash.
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Executable,
     Table,
     bindparam,
+    case,
     delete,
     event,
     insert,
@@ -178,6 +179,7 @@ class SqlTransaction(SqlReading):
         self._put(tables.TOMBSTONES, changes.tombstones)
         self._put(tables.DRAINS, changes.drains)
         self._delete(tables.machines, "key", changes.removed_machines)
+        self._delete(tables.sightings, "machine", changes.removed_machines)
         self._delete(tables.scopes, "key", changes.removed_scopes)
 
     def next_maintenance_number(self) -> int:
@@ -326,6 +328,8 @@ def _upsert(dialect: str, table: Table) -> Executable:
     where = None
     if table is tables.sightings:  # replicas tell of the same machine, in any order
         where = table.c.asked_at <= statement.excluded.asked_at
+        silent = statement.excluded.agent.is_(None)
+        new |= {n: case((silent, table.c[n]), else_=new[n]) for n in ("agent", "reason")}
     upsert: Executable = statement.on_conflict_do_update(
         index_elements=key_of, set_=new, where=where
     )

@@ -1,0 +1,104 @@
+"""What machines tell one replica counts at the others."""
+
+from datetime import timedelta
+
+from forewarn.control.sightings import SAVE_EVERY, SharedSightings
+from forewarn.maintenance.model import Changes, Sighting
+from forewarn.store.memory import MemoryStore
+from forewarn.store.port import Replica
+from forewarn.vocabulary import AgentStatus
+from store.values import NOW
+
+SECOND = timedelta(seconds=1)
+
+
+class Seeing:
+    """A replica over a store: it sees machines, and beats."""
+
+    def __init__(self, name: str, store: MemoryStore) -> None:
+        self.seen: dict[str, Sighting] = {}
+        self.sightings = SharedSightings(self.seen.get)
+        self._store = store
+        self._row = Replica(name=name, process="", version="", started_at=NOW, beat_at=NOW)
+
+    def sees(self, machine: str, seconds: float, agent: AgentStatus | None = None) -> None:
+        at = NOW + seconds * SECOND
+        known = self.seen.get(machine)
+        word = agent is not None and (known is None or known.agent is not agent)
+        agent = agent or (known.agent if known else None)
+        self.seen[machine] = Sighting(asked_at=at, version="2020-07-01", agent=agent)
+        self.sightings.saw(machine, at, word=word)
+
+    def beat(self) -> int:
+        """Write the news, read what others wrote; return how many rows were news."""
+        news = self.sightings.news()
+        self._store.beat(self._row, news)
+        with self._store.read() as reading:
+            self.sightings.learn_others(reading.sightings())
+        return len(news)
+
+
+def pair() -> tuple[Seeing, Seeing]:
+    store = MemoryStore()
+    return Seeing("r1", store), Seeing("r2", store)
+
+
+def test_a_machine_that_asks_one_replica_is_known_to_listen_at_the_other() -> None:
+    one, two = pair()
+    one.sees("web-0", 1)
+    assert two.sightings("web-0") is None
+    one.beat()
+    two.beat()
+    assert two.sightings("web-0") == one.sightings("web-0") == one.seen["web-0"]
+
+
+def test_a_machine_that_asks_all_the_time_is_written_once_a_minute() -> None:
+    one, _ = pair()
+    rows = 0
+    for second in range(0, int(SAVE_EVERY.total_seconds()) + 2, 2):
+        one.sees("web-0", second)
+        rows += one.beat()
+    assert rows == 2
+
+
+def test_what_an_agent_says_anew_is_written_at_the_next_beat() -> None:
+    one, two = pair()
+    one.sees("web-0", 1)
+    one.beat()
+    one.sees("web-0", 2, AgentStatus.HELD)
+    assert one.beat() == 1
+    two.beat()
+    seen = two.sightings("web-0")
+    assert seen is not None
+    assert seen.agent is AgentStatus.HELD
+
+
+def test_the_later_request_counts_wherever_it_was_made() -> None:
+    one, two = pair()
+    one.sees("web-0", 1, AgentStatus.PREPARING)
+    one.beat()
+    two.sees("web-0", 5)
+    two.beat()
+    seen = two.sightings("web-0")
+    assert seen == Sighting(
+        asked_at=NOW + 5 * SECOND, version="2020-07-01", agent=AgentStatus.PREPARING
+    )
+    one.beat()
+    assert one.sightings("web-0") == seen
+
+
+def test_what_could_not_be_written_is_news_again() -> None:
+    one, _ = pair()
+    one.sees("web-0", 1)
+    one.sightings.keep(one.sightings.news())
+    assert one.beat() == 1
+    assert one.beat() == 0
+
+
+def test_a_machine_that_left_the_fleet_is_forgotten() -> None:
+    one, two = pair()
+    one.sees("web-0", 1)
+    one.beat()
+    two.beat()
+    two.sightings.learn(Changes(removed_machines=("web-0",)))
+    assert two.sightings("web-0") is None
