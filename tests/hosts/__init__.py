@@ -2,7 +2,7 @@
 
 `make hosts` runs it (ARGS="tests/hosts/test_lab.py -x"), and nothing else does. pytest runs each
 file in namespaces of its own (`__main__`, `namespace`), with which all ends that a test leaves
-running; two files run at once.
+running; three files run at once.
 
     lab       The network, the hosts h1 and h2 (and more by `lab.host("h3")`), the service at
               169.254.169.254 port 80, the fleet, the command line.

@@ -1,4 +1,4 @@
-"""Run the tests of this folder, each file in namespaces of its own, two of them at once.
+"""Run the tests of this folder, each file in namespaces of its own, three of them at once.
 
 `python -m hosts [FILES] [PYTEST'S ARGUMENTS]`. It needs no root, only namespaces for ordinary users
 and /dev/net/tun; with FOREWARN_HOSTS_ROOT set it runs, as root, the file that does need it. What a
@@ -19,8 +19,8 @@ import pytest
 from hosts import namespace
 
 HERE = Path(__file__).resolve().parent
-AT_ONCE = 2
-"""Files: a guest that boots takes a core, and most of the time all of them wait."""
+AT_ONCE = 3
+"""Files: a guest that boots takes a core, but most of the time all of them wait."""
 
 
 def chosen(arguments: Sequence[str]) -> list[str]:

@@ -201,6 +201,13 @@ class Guest:
         """Return the names of all hosts on which it is active: two of them in a migration."""
         return [name for name, host in self.hosts.items() if self.name in host.running()]
 
+    def assert_unharmed(self, host: str) -> None:
+        """Refuse it off, paused, doubled, on another host, or defined where it is not."""
+        assert self.active_on() == [host]
+        assert self.state() == "running"
+        assert [name for name, each in self.hosts.items() if self.name in each.defined()] == [host]
+        self.wait_for_polls()
+
     def state(self) -> str:
         """Return its state where it is active, as virsh has it: running, paused, ..."""
         host = self.host()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from end_to_end import agents
@@ -140,8 +141,10 @@ class Host:
     def _power_off(self) -> None:
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.kill(self.init(), signal.SIGKILL)
+        except (OSError, ValueError):  # it has no first process: it did not come up
+            self._process.kill()
         self._process.wait(START_SECONDS)
         self._process = None
 
@@ -170,10 +173,21 @@ class Host:
         self.wait_for_daemon()
 
     def qemu(self, guest: str) -> int:
-        """Return the process id of a guest's QEMU on this host, as this process sees it."""
+        """Return the process id of a guest's QEMU on this host, as this process sees it.
+
+        A guest is in libvirt's list a moment before its process is QEMU.
+        """
         return self._process_of("qemu-system-x86_64", f"guest={guest},")
 
     def _process_of(self, program: str, argument: str = "") -> int:
+        found: list[int] = []
+        until(
+            lambda: found.extend(self._processes(program, argument)) or found,
+            lambda: f"{self.name} runs no {program} {argument}",
+        )
+        return found[0]
+
+    def _processes(self, program: str, argument: str) -> Iterator[int]:
         of = Path(f"/proc/{self.init()}/ns/pid").readlink()
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it ended while we looked
@@ -181,8 +195,7 @@ class Host:
                 ours = command[0].rpartition("/")[2] == program
                 told = not argument or any(each.startswith(argument) for each in command)
                 if ours and told and (folder / "ns" / "pid").readlink() == of:
-                    return int(folder.name)
-        raise ProcessLookupError(f"{self.name} runs no {program} {argument}")
+                    yield int(folder.name)
 
     def call(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run virsh against it."""

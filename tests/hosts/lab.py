@@ -198,6 +198,21 @@ class Lab:
         )
         return self.operations()
 
+    def maintain(self, *arguments: str) -> dict[str, Any]:
+        """Schedule maintenance, wait for its end, and return its operation."""
+        self.forewarn("schedule", *arguments)
+        return self.ended()[-1]
+
+    def begin(self, *arguments: str) -> None:
+        """Schedule maintenance, and return when its task has begun."""
+        before = set(self.runners())
+        self.forewarn("schedule", *arguments)
+        until(lambda: set(self.runners()) - before, self.report)
+
+    def runners(self) -> list[Path]:
+        """Return the files in which the runs of tasks that are not over name their runners."""
+        return sorted((self.folder / "service").glob("commands/*/[0-9]*/begun"))
+
     def report(self) -> str:
         """Return what a failed test wants to read: of the service, the hosts and the guests."""
         parts = [f"operations: {json.dumps(self.operations(), indent=1)}"]

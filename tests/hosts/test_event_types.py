@@ -3,7 +3,6 @@
 import itertools
 import json
 import time
-from typing import Any
 
 import pytest
 
@@ -21,15 +20,9 @@ def guests(lab: Lab) -> list[Guest]:
     return made
 
 
-def maintain(lab: Lab, *arguments: str) -> dict[str, Any]:
-    """Schedule maintenance, wait for its end, and return its operation."""
-    lab.forewarn("schedule", *arguments)
-    return lab.ended()[-1]
-
-
 def test_a_freeze_pauses_a_guest_and_lets_it_go_on(lab: Lab, guests: list[Guest]) -> None:
     guest, start = guests[0], time.monotonic()
-    operation = maintain(lab, "freeze", "web-0")
+    operation = lab.maintain("freeze", "web-0")
     assert operation["status"] == "Completed", operation
     guest.wait_for_polls(2)
     assert (guest.state(), guest.host(), len(guest.boots)) == ("running", "h1", 1)
@@ -41,7 +34,7 @@ def test_a_live_migration_keeps_a_guests_memory_and_fails_no_poll(
     lab: Lab, guests: list[Guest]
 ) -> None:
     guest, start = guests[0], time.monotonic()
-    operation = maintain(lab, "freeze", "web-0", "--live-migration")
+    operation = lab.maintain("freeze", "web-0", "--live-migration")
     assert operation["status"] == "Completed", operation
     guest.wait_for_polls(2)
     assert (guest.state(), guest.host(), len(guest.boots)) == ("running", "h2", 1)
@@ -52,7 +45,7 @@ def test_a_live_migration_keeps_a_guests_memory_and_fails_no_poll(
 
 def test_a_redeploy_to_the_only_other_host_goes_there(lab: Lab, guests: list[Guest]) -> None:
     guest, start = guests[0], time.monotonic()
-    operation = maintain(lab, "redeploy", "web-0")
+    operation = lab.maintain("redeploy", "web-0")
     assert operation["status"] == "Completed", operation
     guest.wait_for_polls(2)
     assert (guest.state(), guest.host(), len(guest.boots)) == ("running", "h1", 1)
@@ -95,7 +88,7 @@ def test_a_preemption_leaves_nothing_of_a_guest(lab: Lab, guests: list[Guest]) -
     fleet.write_text(json.dumps({"scale_set": [scale_set]}))
     lab.forewarn("fleet", "apply", str(fleet))
     doomed.wait_for_polls()
-    operation = maintain(lab, "preempt", "batch_0")
+    operation = lab.maintain("preempt", "batch_0")
     assert operation["status"] == "Completed", operation
     assert doomed.active_on() == []
     assert not any(doomed.name in host.defined() for host in lab.hosts.values())
