@@ -68,7 +68,7 @@ def test_a_target_that_does_not_answer_takes_nobody_in(lab: Lab, guests: list[Gu
     daemon = lab.hosts["h2"].daemon()
     os.kill(daemon, signal.SIGSTOP)
     try:
-        refused(lab, "redeploy", "web-0")
+        assert refused(lab, "redeploy", "web-0")
     finally:
         os.kill(daemon, signal.SIGCONT)
     guests[0].assert_unharmed("h1")
@@ -123,6 +123,6 @@ def test_a_stale_definition_on_the_target_keeps_the_guest_at_its_source(
 ) -> None:
     guest = guests[0]
     guest.define("h2")
-    refused(lab, "redeploy", "web-0")
+    assert refused(lab, "redeploy", "web-0")
     lab.hosts["h2"].virsh("undefine", guest.name)
     guest.assert_unharmed("h1")
