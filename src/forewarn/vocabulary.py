@@ -134,5 +134,7 @@ class ErrorCode(StrEnum):
     """The request to the operator plane lacks the token, or its Host is not accepted."""
     UNAVAILABLE = "unavailable"
     """The store is unavailable; nothing was changed."""
+    UNKNOWN_OUTCOME = "unknown-outcome"
+    """The database did not say whether it took the change: look, and ask again."""
     INTERNAL = "internal"
     """Forewarn's own fault; the log has the details."""

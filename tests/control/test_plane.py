@@ -385,6 +385,40 @@ def test_releasing_voids_every_claim_of_a_process_that_is_gone(house: House) -> 
     assert act.attempt == 2
 
 
+def test_a_replicas_start_voids_its_own_claims_alone(house: House) -> None:
+    house.ask(REBOOT, "web-0", "bastion", no_notice=True)
+    done(house.plane.claim("here", MINUTE, 1))
+    done(house.plane.claim("there", MINUTE, 1))
+    assert done(house.plane.release_claims("here", alone=False)) == 1
+    (task,) = done(house.plane.claim("third", MINUTE, 10))
+    assert (task.operation, task.claimed_elsewhere) == ("1.1", ("here",))
+
+
+def test_a_process_that_is_alone_takes_over_what_it_claimed_under_another_name(
+    house: House,
+) -> None:
+    house.ask(REBOOT, "web-0", no_notice=True)
+    done(house.plane.claim("old-name", MINUTE, 1))
+    assert done(house.plane.release_claims("new-name")) == 1
+    (task,) = done(house.plane.claim("new-name", MINUTE, 10))
+    assert (task.attempt, task.claimed_elsewhere) == (2, ())
+
+
+def test_a_replica_claims_its_share_and_leaves_the_others_theirs(house: House) -> None:
+    house.ask(REBOOT, "web-0", "bastion", "batch_0", no_notice=True)
+    shares = [len(done(house.plane.claim(name, MINUTE, 10, replicas=2))) for name in "abc"]
+    assert shares == [2, 1, 0]
+
+
+def test_what_everybody_has_read_is_trimmed_from_the_outbox(house: House) -> None:
+    house.ask(REBOOT, "web-0")
+    house.clock.advance(MINUTE)
+    house.ask(REBOOT, "web-1")
+    assert done(house.plane.trim(timedelta(0))) == 2
+    with house.store.read() as reading:
+        assert [row.sequence for row in reading.changes_after(0, 9)] == [3]
+
+
 def test_history_is_forgotten_when_it_is_old_enough_and_not_before(house: House) -> None:
     event_id = house.ask(REBOOT, "web-0").operations[0].events[0].id
     done(house.plane.cancel("1", reason=""))

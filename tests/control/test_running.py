@@ -12,7 +12,14 @@ from control.conftest import House, done
 from control.scripted import Scripted
 from forewarn.connectors.port import Found, Outcome, Task
 from forewarn.connectors.simulated import DURATIONS, SimulatedConnector
-from forewarn.control.executor import LEASE, MAX_REPEATS, RENEW_EVERY, Executor, OnUnknown
+from forewarn.control.executor import (
+    CLAIM_AGAIN,
+    LEASE,
+    MAX_REPEATS,
+    RENEW_EVERY,
+    Executor,
+    OnUnknown,
+)
 from forewarn.control.ticker import Ticker
 from forewarn.maintenance import fleet, planner
 from forewarn.maintenance.model import Verdict
@@ -70,6 +77,22 @@ def test_an_operation_starts_at_its_not_before_and_ends_with_its_outcome(house: 
         assert house.operation("1.1").outcome == "fine"
 
     play(house, story)
+
+
+def test_what_other_replicas_leave_of_their_share_is_claimed_a_moment_later(house: House) -> None:
+    async def run() -> None:
+        connector = Scripted()
+        executor = Executor(house.plane, connector, house.clock, "here", replicas=lambda: 2)
+        house.ask(REBOOT, "web-0", "bastion", "batch_0", no_notice=True)
+        task = asyncio.create_task(executor.run())
+        await settle()
+        assert len(connector.asked) == 2
+        await passes(house, CLAIM_AGAIN)
+        assert len(connector.asked) == 3
+        executor.stop()
+        await task
+
+    asyncio.run(run())
 
 
 def test_an_earlier_not_before_moves_the_wakeup_forward(house: House) -> None:

@@ -14,7 +14,7 @@ from forewarn.protocol.message import HttpRequest, Reply
 from forewarn.server.guest.endpoint import PendingApproval
 from forewarn.server.guest.listener import Listener, source_of
 from forewarn.server.guest.machines import Source
-from forewarn.store.port import StoreUnavailable
+from forewarn.store.port import OutcomeUnknown, StoreUnavailable
 from forewarn.vocabulary import ErrorCode
 from guest import room
 
@@ -87,6 +87,7 @@ def test_an_event_of_another_scope_is_as_unknown_as_one_that_never_was(plane: ro
     ("problem", "status"),
     [
         (StoreUnavailable("the disk is full"), 503),
+        (OutcomeUnknown("no answer to the commit"), 503),
         (Refused(ErrorCode.TOO_LATE, "too late"), 500),
         (RuntimeError("a fault of ours"), 500),
     ],
@@ -97,6 +98,16 @@ def test_an_approval_that_was_not_stored_is_never_answered_with_200(
 ) -> None:
     plane.approvals.error = problem
     assert approve(plane, room.EVENT_ID).status == status
+
+
+def test_a_lost_answer_to_a_commit_is_never_told_as_nothing_approved(plane: room.Room) -> None:
+    plane.approvals.error = OutcomeUnknown("no answer to the commit")
+    unknown = approve(plane, room.EVENT_ID)
+    plane.approvals.error = StoreUnavailable("the disk is full")
+    away = approve(plane, room.EVENT_ID)
+    assert "Nothing was approved" in error(away)
+    assert "Nothing was approved" not in error(unknown)
+    assert dict(unknown.headers)[b"Retry-After"] == dict(away.headers)[b"Retry-After"]
 
 
 def test_an_approval_that_was_withdrawn_is_to_be_sent_again(plane: room.Room) -> None:

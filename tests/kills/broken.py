@@ -101,7 +101,7 @@ def forget_holds() -> None:
     from forewarn.control.unit_of_work import UnitOfWork, Work
     from forewarn.maintenance import decide
 
-    def release_claims(self: plane.Plane) -> "Future[int]":
+    def release_claims(self: plane.Plane, *executor: str, alone: bool = True) -> "Future[int]":
         def job(unit: UnitOfWork) -> Work[Any]:
             for hold in unit.holds():
                 snapshot = loading.for_hold(unit, hold)
@@ -109,7 +109,7 @@ def forget_holds() -> None:
             return Work(None)
 
         self._writer.submit(job).result()
-        return whole(self)
+        return whole(self, *executor, alone=alone)
 
     whole, plane.Plane.release_claims = (  # type: ignore[method-assign]  # that is the break
         plane.Plane.release_claims,

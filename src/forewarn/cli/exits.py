@@ -46,6 +46,7 @@ OF_CODE: Final[Mapping[ErrorCode, ExitStatus]] = MappingProxyType(
         ErrorCode.STALE: ExitStatus.REFUSED,
         ErrorCode.UNAUTHORIZED: ExitStatus.UNAUTHORIZED,
         ErrorCode.UNAVAILABLE: ExitStatus.UNAVAILABLE,
+        ErrorCode.UNKNOWN_OUTCOME: ExitStatus.UNAVAILABLE,
         ErrorCode.INTERNAL: ExitStatus.INTERNAL,
     }
 )

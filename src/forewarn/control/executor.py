@@ -6,7 +6,7 @@ are due are renewed before anything is claimed, so that no executor claims what 
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from forewarn.clock import Clock
 from forewarn.connectors.port import Connector, Found, Outcome, Task
 from forewarn.control.plane import Plane
 from forewarn.maintenance.model import Changes, Refused
-from forewarn.store.port import StoreUnavailable
+from forewarn.store.port import StoreError
 from forewarn.vocabulary import ErrorCode, EventStatus
 
 MAX_TASKS = 10_000
@@ -35,6 +35,9 @@ AFTER_TROUBLE = timedelta(seconds=1)
 CLAIM_BATCH = 1000
 """The most operations that are claimed in one transaction."""
 
+CLAIM_AGAIN = timedelta(seconds=0.5)
+"""How long to leave the other replicas their share of what was found, before what is left of it."""
+
 MAX_REPEATS = 3
 """How often a task is performed again within one attempt if the connector loses its result."""
 
@@ -49,9 +52,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Executor:
-    """Carries out what has started, under a name that history keeps. On the event loop's thread.
+    """Carries out what has started, under a replica's name. On the event loop's thread.
 
-    By default an operator is asked where the outcome of a task is unknown: doing it again, or not
+    Of what there is to claim it takes its share, as one of so many `replicas` that live. By default
+    an operator is asked where the outcome of a task is unknown: doing it again, or not
     at all, is right for some machines only.
     """
 
@@ -63,12 +67,14 @@ class Executor:
         name: str,
         *,
         on_unknown: OnUnknown = "ask",
+        replicas: Callable[[], int] = lambda: 1,
     ) -> None:
         self._plane = plane
         self._connector = connector
         self._clock = clock
         self._name = name
         self._on_unknown = on_unknown
+        self._replicas = replicas
         self._wake = asyncio.Event()
         self._stopping = False
         self._running: dict[str, tuple[Task, asyncio.Task[None]]] = {}
@@ -89,8 +95,9 @@ class Executor:
             nap = RENEW_EVERY
             try:
                 await self._renew()
-                await self._claim()
-            except StoreUnavailable as error:
+                if await self._claim():
+                    nap = CLAIM_AGAIN
+            except StoreError as error:
                 _log.warning("the store is away; nothing is claimed", reason=error)
                 nap = AFTER_TROUBLE
             except Exception:  # noqa: BLE001 - an executor outlives any error
@@ -168,16 +175,24 @@ class Executor:
                     _log.warning("a claim was lost", operation=operation, reason=refusal.message)
         self._renewed = passed
 
-    async def _claim(self) -> None:
+    async def _claim(self) -> bool:
+        """Claim what there is; return whether that was one replica's share, and more may be left.
+
+        The others have their turn then.
+        """
         while (room := MAX_TASKS - len(self._running)) > 0:
-            limit = min(room, CLAIM_BATCH)
-            tasks = await asyncio.wrap_future(self._plane.claim(self._name, LEASE, limit))
+            limit, replicas = min(room, CLAIM_BATCH), max(1, self._replicas())
+            claiming = self._plane.claim(self._name, LEASE, limit, replicas=replicas)
+            tasks = await asyncio.wrap_future(claiming)
             for task in tasks:
                 _, older = self._running.get(task.operation, (None, None))
                 carrying_out = asyncio.create_task(self._carry_out(task, older))
                 self._running[task.operation] = task, carrying_out
+            if replicas > 1:
+                return bool(tasks)
             if len(tasks) < limit:
-                return
+                break
+        return False
 
     async def _carry_out(self, task: Task, older: "asyncio.Task[None] | None") -> None:
         try:
@@ -206,7 +221,7 @@ class Executor:
                     await asyncio.wrap_future(self._plane.report_unknown(*named, UNKNOWN))
                 else:
                     await asyncio.wrap_future(self._plane.finish(*named, outcome))
-            except StoreUnavailable as error:
+            except StoreError as error:
                 _log.warning("an outcome waits for the store", operation=task.operation, why=error)
             except Refused as refusal:
                 _log.warning("an outcome came too late", operation=task.operation, why=refusal)

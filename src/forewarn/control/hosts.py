@@ -17,7 +17,7 @@ from forewarn.connectors.port import Connector, Outcome
 from forewarn.control.plane import Plane
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.model import Changes, Drain, HostState, Machine
-from forewarn.store.port import StoreUnavailable
+from forewarn.store.port import StoreError
 
 SURVEY_SECONDS = 45.0
 """How long a look at the hosts may take. It is longer than a connector waits for a host that does
@@ -111,7 +111,7 @@ class HostDrains:
             self._wake.clear()
             try:
                 nap = await self._drive_all()
-            except StoreUnavailable as error:
+            except StoreError as error:
                 _log.warning("drains wait for the store", reason=error)
                 nap = AFTER_TROUBLE
             except Exception:  # noqa: BLE001 - a drain goes on whatever failed
@@ -207,7 +207,7 @@ class HostDrains:
         _log.warning("the reboot command of a host failed", host=host, reason=outcome.message)
         try:
             await asyncio.wrap_future(self._plane.record_failed_reboot(host, outcome.message))
-        except StoreUnavailable as error:
+        except StoreError as error:
             _log.warning("a failed reboot was not recorded: the store is away", reason=error)
 
 

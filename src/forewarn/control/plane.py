@@ -9,6 +9,7 @@ given, a command concerns all of them or is refused. `by` is the operator's name
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -41,6 +42,7 @@ from forewarn.maintenance.model import (
     unseen,
 )
 from forewarn.maintenance.working_set import Decision, WorkingSet
+from forewarn.store.port import Reading
 from forewarn.vocabulary import ApproverKind, EventStatus
 
 ADVANCE_BATCH = 1000
@@ -48,6 +50,9 @@ ADVANCE_BATCH = 1000
 
 PURGE_BATCH = 1000
 """The most operations that are forgotten in one transaction."""
+
+TRIM_BATCH = 1000
+"""The most rows of the outbox that are forgotten in one transaction."""
 
 PROBE: Final = "probe"
 """The setting that `probe` writes."""
@@ -275,13 +280,23 @@ class Plane:
 
     @_job
     def extend_notices(
-        self, unit: UnitOfWork, length: timedelta, *, setting: tuple[str, str] | None = None
+        self,
+        unit: UnitOfWork,
+        length: timedelta,
+        *,
+        setting: tuple[str, str] | None = None,
+        limit: Callable[[Reading, datetime, timedelta], timedelta] | None = None,
     ) -> Work[int]:
         """Move every notice later by an outage; the answer is how many operations that concerned.
 
-        The setting, a name and its value, is written in the same transaction.
+        The setting, a name and its value, is written in the same transaction. `limit` returns how
+        much of the outage counts, by what the store has and the time of the transaction.
         """
         store = unit.store
+        if limit is not None:
+            length = limit(store, unit.now, length)
+        if not length:
+            return Work(0)
         snapshot = Snapshot(scopes=store.scopes(), operations=store.live_operations())
         decision = self._decide(unit, snapshot, decide.extend_notices, length)
         if setting is not None:
@@ -315,6 +330,11 @@ class Plane:
         return Work(unit.store.next_wakeup())
 
     @_job
+    def trim(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:
+        """Forget rows of the outbox older than `keep`; TRIM_BATCH means maybe more."""
+        return Work(unit.store.trim(unit.now - keep, TRIM_BATCH))
+
+    @_job
     def purge(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:
         """Forget operations that ended longer ago than `keep`; PURGE_BATCH means maybe more."""
         return Work(unit.store.purge(unit.now - keep, PURGE_BATCH))
@@ -323,12 +343,17 @@ class Plane:
 
     @_job
     def claim(
-        self, unit: UnitOfWork, executor: str, lease: timedelta, limit: int
+        self, unit: UnitOfWork, executor: str, lease: timedelta, limit: int, *, replicas: int = 1
     ) -> Work[tuple[Task, ...]]:
-        """Claim Started operations that nobody holds, for the length of a lease."""
+        """Claim Started operations that nobody holds, for the length of a lease.
+
+        Of those that are found, it is the share of one of so many replicas, rounded up.
+        """
         free = unit.store.claimable(unit.now, limit)
         if not free:
             return Work(())
+        share = -(-len(free) // replicas)
+        free = dict(itertools.islice(free.items(), share))
         snapshot = Snapshot(operations=free)
         decision = self._decide(unit, snapshot, decide.claim_tasks, free, executor, lease)
         tasks = loading.tasks(unit, decision.operations)
@@ -372,11 +397,25 @@ class Plane:
         return Work(frozenset(o.id for o in live if o.status is EventStatus.STARTED))
 
     @_job
-    def release_claims(self, unit: UnitOfWork) -> Work[int]:
-        """Void every claim. At the start that is safe: one process at a time has the store."""
-        live = unit.live_operations()
-        held = {i: o for i, o in live.items() if o.lease_until is not None}
-        decision = self._decide(unit, Snapshot(operations=held), decide.release_leases, held)
+    def release_claims(
+        self, unit: UnitOfWork, executor: str = "", *, alone: bool = True
+    ) -> Work[int]:
+        """Void this executor's claims; the answer is how many operations it held.
+
+        At the start that is safe: one process at a time has its name. One that is alone with the
+        store takes over all claims, whatever it was called before.
+        """
+        live = unit.live_operations().values()
+        claimed = {o.id: o for o in live if o.attempt and o.status is EventStatus.STARTED}
+        held = {i: o for i, o in claimed.items() if o.lease_until is not None}
+        heir = executor if alone else ""
+        if not alone:
+            held = {i: o for i, o in held.items() if o.executor == executor}
+        renamed = {i: o for i, o in claimed.items() if heir and o.claimed_by != (heir,)}
+        concerned = held | renamed
+        decision = self._decide(
+            unit, Snapshot(operations=concerned), decide.release_leases, concerned, heir
+        )
         return Work(len(held), decision.changes)
 
     # The drain of hosts.

@@ -14,7 +14,7 @@ from forewarn.clock import Clock
 from forewarn.control.plane import Plane
 from forewarn.maintenance import decide
 from forewarn.maintenance.model import Changes, Operation, Sightings, key
-from forewarn.store.port import StoreUnavailable
+from forewarn.store.port import StoreError
 from forewarn.vocabulary import EventStatus
 
 LOOK_EVERY = 0.25
@@ -96,7 +96,7 @@ class ReturnWatch:
             try:
                 await self.look()
                 nap = LOOK_EVERY
-            except StoreUnavailable as error:
+            except StoreError as error:
                 _log.warning("machines that are back wait for the store", reason=error)
                 nap = AFTER_TROUBLE
             except Exception:  # noqa: BLE001 - the next look may succeed
@@ -105,7 +105,7 @@ class ReturnWatch:
             await self._clock.wait(nap, self._stop)
 
     async def look(self) -> None:
-        """Look once; after StoreUnavailable the next look finds the same."""
+        """Look once; after StoreError the next look finds the same."""
         news = self._news & self._awaiting.keys()
         news.update(
             operation.id

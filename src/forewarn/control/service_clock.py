@@ -12,6 +12,7 @@ crash every outage counts exactly once.
 import asyncio
 import math
 import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -21,10 +22,11 @@ import structlog
 from forewarn.clock import Clock
 from forewarn.control import timekeeping
 from forewarn.control.plane import Plane
+from forewarn.control.replicas import Replicas
 from forewarn.control.timekeeping import Look, Trust
 from forewarn.maintenance import notice
 from forewarn.maintenance.alerts import ClockDoubt
-from forewarn.store.port import StoreError
+from forewarn.store.port import Reading, StoreError
 
 LOOK_SECONDS: Final = 0.05
 """The longest that reading both clocks may take, in real seconds; a thread may be put aside between
@@ -38,6 +40,10 @@ SETTING: Final = "serving"
 
 BEAT_SECONDS: Final = 0.25
 """Real seconds between two beats: a stall seems longer by no more than this."""
+
+AGREE_SECONDS: Final = 5.0
+"""Real seconds after which every other replica that lives has beaten twice, and so has looked at
+the database's clock and said whether it doubts it, too."""
 
 SAVE_SECONDS: Final = 2.0
 """Real seconds between two beats that are saved: a crash lets an outage seem longer by no more than
@@ -212,6 +218,14 @@ class ServiceClock:
                 self._owed += owed
                 _log.warning("the clock is trusted by an operator", ahead=ahead.total_seconds())
 
+    def agree(self) -> None:
+        """Take the wall clock for right because others do: what was doubted is owed to nobody."""
+        look = self._look()
+        with self._lock:
+            if self._trust.since is not None:
+                self._trust = Trust(agreed=look)
+                _log.warning("the clock is trusted again, as the other replicas trust it")
+
     def _held_up(self) -> bool:
         """Tell whether the event loop stands still, and is an outage if it runs again now."""
         now = self._real.monotonic()
@@ -252,13 +266,28 @@ class Heartbeat:
     """Keeps the service's clock going, and the store up to date with it.
 
     Lives on the event loop's thread; one saving at a time, by `_saving_lock`. Beats are real
-    seconds apart.
+    seconds apart. Where replicas share the store, each saves its own row, and an outage counts only
+    as far as no replica beat: guests could read from another. So a replica that owes notices does
+    not beat before it has found out.
+
+    `serves` tells whether guests can read here.
     """
 
-    def __init__(self, plane: Plane, clock: ServiceClock, real: Clock) -> None:
+    def __init__(
+        self,
+        plane: Plane,
+        clock: ServiceClock,
+        real: Clock,
+        replicas: Replicas | None = None,
+        *,
+        serves: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._plane = plane
         self._clock = clock
         self._real = real
+        self._replicas = replicas if replicas is not None and replicas.shared else None
+        self._serves = serves
+        self._doubted_since: float | None = None
         self._wake = asyncio.Event()
         self._stopping = False
         self._saving_lock = asyncio.Lock()
@@ -269,6 +298,11 @@ class Heartbeat:
         """Give back an outage since the last start, before anything else happens."""
         kept = await asyncio.wrap_future(self._plane.setting(SETTING))
         served = None if kept is None else msgspec.json.decode(kept, type=Served)
+        if self._replicas is not None:
+            rows = await self._replicas.look()
+            beats = [row.beat_at for row in rows if row.serving]
+            beats += [] if served is None else [served.until]
+            served = Served(until=max(beats)) if beats else None
         owed = self._clock.begin(served)
         await self._write_down(
             owed, "guests could not read; every notice has moved later by as much"
@@ -278,7 +312,8 @@ class Heartbeat:
         """Beat, until `stop`; save now and then, and at once when notices must move."""
         save_at = -math.inf
         while not self._stopping:
-            self._clock.beat()
+            if self._serves():
+                self._clock.beat()
             now = self._real.monotonic()
             is_due = now >= save_at or (self._clock.owed and not self._away)
             if is_due and (self._saving is None or self._saving.done()):
@@ -304,7 +339,7 @@ class Heartbeat:
         """
         self._clock.believe()
         async with self._saving_lock:
-            await self._pay()
+            await self._pay(is_outage=False)
 
     async def _save(self) -> None:
         async with self._saving_lock:
@@ -319,23 +354,56 @@ class Heartbeat:
                     )
                 self._away = True
 
-    async def _pay(self) -> None:
+    async def _pay(self, *, is_outage: bool = True) -> None:
         owed = self._clock.owed
-        await self._write_down(owed, "every notice has moved later")
+        await self._write_down(owed, "every notice has moved later", is_outage=is_outage)
         self._clock.pay(owed)
 
-    async def _write_down(self, owed: timedelta, message: str) -> None:
+    async def _write_down(self, owed: timedelta, message: str, *, is_outage: bool = True) -> None:
         """Save the heartbeat, and move every notice later by what is owed, in one transaction."""
         served = msgspec.json.encode(self._clock.served()).decode()
-        if not owed:
+        if owed:
+            limit = self._of_all if self._replicas is not None and is_outage else None
+            lapse = self._plane.extend_notices(owed, setting=(SETTING, served), limit=limit)
+            _log.warning(
+                message,
+                seconds=round(owed.total_seconds(), 1),
+                operations=await asyncio.wrap_future(lapse),
+            )
+        elif self._replicas is None:
             await asyncio.wrap_future(self._plane.put_setting(SETTING, served))
-            return
-        lapse = self._plane.extend_notices(owed, setting=(SETTING, served))
-        _log.warning(
-            message,
-            seconds=round(owed.total_seconds(), 1),
-            operations=await asyncio.wrap_future(lapse),
-        )
+        if self._replicas is not None:
+            doubt = self._clock.clock_doubt()
+            await self._replicas.beat(serving=self._serves(), doubts_clock=doubt is not None)
+            self._compare(doubts=doubt is not None)
+
+    def _of_all(self, reading: Reading, now: datetime, length: timedelta) -> timedelta:
+        """Return how much of this replica's outage was one of all, and did not count yet."""
+        assert self._replicas is not None
+        own = self._replicas.own.name
+        rows = reading.replicas().items()
+        read_at = [row.beat_at for name, row in rows if row.serving and name != own]
+        kept = reading.setting(SETTING)
+        if kept is not None:
+            read_at.append(msgspec.json.decode(kept, type=Served).until)
+        left = min(length, now - max(read_at, default=now - length))
+        return left if left.total_seconds() > timekeeping.OUTAGE_SECONDS else timedelta(0)
+
+    def _compare(self, *, doubts: bool) -> None:
+        """Trust the database's clock again where another replica has trusted it all along.
+
+        Then our own monotonic clock is wrong: the machine slept, say.
+        """
+        assert self._replicas is not None
+        now = self._real.monotonic()
+        if not doubts:
+            self._doubted_since = None
+        elif self._doubted_since is None:
+            self._doubted_since = now
+        elif now - self._doubted_since >= AGREE_SECONDS and any(
+            not other.doubts_clock for other in self._replicas.others()
+        ):
+            self._clock.agree()
 
 
 def _spoken(known: Trust, tolerance: timedelta) -> str:

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 import structlog
 
 from forewarn.clock import Clock
-from forewarn.control.plane import ADVANCE_BATCH, PURGE_BATCH, Plane
+from forewarn.control.plane import ADVANCE_BATCH, PURGE_BATCH, TRIM_BATCH, Plane
 from forewarn.maintenance import decide
 from forewarn.maintenance.model import Changes
-from forewarn.store.port import StoreUnavailable
+from forewarn.store.port import StoreError
 
 LONGEST_NAP = timedelta(seconds=30)
 """The longest wait between two looks, so that a time of day that was set forward is noticed."""
@@ -20,6 +20,9 @@ AFTER_TROUBLE = timedelta(seconds=1)
 
 WHILE_HALTED = timedelta(seconds=1)
 """How long to wait until asking again whether anything may start."""
+
+OUTBOX_KEPT = timedelta(hours=1)
+"""How long a change stays in the outbox: a replica that stood still for longer reads all again."""
 
 PURGE_EVERY = timedelta(hours=1)
 """How often history is searched for what is too old."""
@@ -58,7 +61,7 @@ class Ticker:
             self.next_wakeup = None
             try:
                 nap = await self._tick()
-            except StoreUnavailable as error:
+            except StoreError as error:
                 _log.warning("the store is away; nothing starts until it is back", reason=error)
                 nap = AFTER_TROUBLE
             except Exception:  # noqa: BLE001 - time goes on whatever failed
@@ -102,5 +105,7 @@ class Ticker:
         if self._purged is not None and passed - self._purged < PURGE_EVERY.total_seconds():
             return
         while await asyncio.wrap_future(self._plane.purge(self._keep)) == PURGE_BATCH:
+            pass
+        while await asyncio.wrap_future(self._plane.trim(OUTBOX_KEPT)) == TRIM_BATCH:
             pass
         self._purged = passed

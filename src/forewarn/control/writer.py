@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
@@ -87,7 +88,7 @@ class ThreadWriter:
     """Runs jobs on a thread of its own; what waits together is committed together.
 
     The clock tells each transaction's `now` where the store has no clock of its own; the real one,
-    if given, how long commits take.
+    if given, how long commits take. `on_time` is told the store's time where it has one.
     """
 
     def __init__(
@@ -98,9 +99,10 @@ class ThreadWriter:
         real: Clock | None = None,
         *,
         follower: Follower | None = None,
+        on_time: Callable[[datetime], None] = lambda _: None,
     ) -> None:
         follower = follower or Follower(store, feed, real or clock)
-        self._committer = _Committer(store, clock, follower)
+        self._committer = _Committer(store, clock, follower, on_time)
         self._real = real or clock
         self.ended = _promise()
         """Done when the thread has ended; raises StoreUnavailable if it was not closed."""
@@ -208,10 +210,17 @@ def _promise() -> "Future[Any]":
 
 
 class _Committer:
-    def __init__(self, store: Store, clock: Clock, follower: Follower) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        follower: Follower,
+        on_time: Callable[[datetime], None] = lambda _: None,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._follower = follower
+        self._on_time = on_time
 
     def commit(self, batch: Sequence[Waiting]) -> StoreError | None:
         """Run a batch in one transaction and answer each of its jobs.
@@ -242,7 +251,12 @@ class _Committer:
         results: list[Work[Any] | Exception] = []
         with self._store.write() as transaction:
             missed = self._follower.missed(transaction)
-            unit = UnitOfWork(transaction, transaction.now() or self._clock.now())
+            now = transaction.now()
+            if now is None:
+                now = self._clock.now()
+            else:
+                self._on_time(now)  # before anything is decided by it
+            unit = UnitOfWork(transaction, now)
             if len(batch) > 1:
                 loading.read_ahead(unit, [needs for _, needs, _ in batch])
             for job, _, _ in batch:

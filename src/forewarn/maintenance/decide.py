@@ -428,10 +428,18 @@ def renew_lease(
     return [operation.id]
 
 
-def release_leases(working: WorkingSet, operations: Collection[str]) -> Collection[str]:
-    """The executors of these operations are known to be gone: anyone may claim them at once."""
+def release_leases(
+    working: WorkingSet, operations: Collection[str], heir: str = ""
+) -> Collection[str]:
+    """The executors of these operations are known to be gone: anyone may claim them at once.
+
+    An heir has what they left: their claims count as its own.
+    """
     for operation_id in operations:
-        working.put(replace(working.named(operation_id), lease_until=None))
+        operation = replace(working.named(operation_id), lease_until=None)
+        if heir:
+            operation = replace(operation, executor=heir, claimed_by=(heir,))
+        working.put(operation)
     return operations
 
 

@@ -144,6 +144,10 @@ UNAVAILABLE: Final = Refusal(
     503,
     "Service unavailable. The approval could not be stored: send it again. Nothing was approved",
 )
+UNKNOWN_OUTCOME: Final = Refusal(
+    503,
+    "Service unavailable. Nobody knows yet whether the approval was stored: send it again",
+)
 
 REFUSALS: Final[dict[str, Refusal]] = {
     name: value for name, value in globals().items() if isinstance(value, Refusal)

@@ -29,8 +29,10 @@ from forewarn.connectors.simulated import SimulatedConnector
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.fleet_sync import FleetSync
+from forewarn.control.follower import Follower, FollowerThread, Known, known_of
 from forewarn.control.hosts import HostDrains
 from forewarn.control.plane import Plane
+from forewarn.control.replicas import DatabaseClock, Replicas
 from forewarn.control.returns import ReturnWatch
 from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.ticker import Ticker
@@ -45,7 +47,8 @@ from forewarn.server.operator.requests import Backend, ServiceState
 from forewarn.server.secret_files import SecretUnusable
 from forewarn.server.settings import OFF, SIMULATED_HOSTS_NAME, Settings
 from forewarn.settings import split_address
-from forewarn.store.port import Store, StoreError, StoreUnusable
+from forewarn.store.port import Replica, Store, StoreError, StoreUnusable
+from forewarn.version import __version__
 from forewarn.vocabulary import EventType
 
 DRAIN_SECONDS: Final = 1.5
@@ -57,6 +60,9 @@ OPERATORS_SECONDS: Final = 0.4
 
 CLOSE_SECONDS: Final = 8.0
 """The longest that `close` takes: with `drain`, within the ten that stopping may last."""
+
+LOOK_SECONDS: Final = 1.0
+"""How often it is looked whether what guests read is too old."""
 
 PROBE_SECONDS: Final = 2.0
 """How long a write may take before the store counts as away."""
@@ -92,6 +98,9 @@ class Service:
     """The unix socket that this process made, and so removes."""
     _probing: Future[None] | None = None
     _state = "the service is starting"
+    _following: FollowerThread | None = None
+    _is_serving = False
+    """Whether guests are answered."""
 
     def __init__(
         self,
@@ -107,9 +116,16 @@ class Service:
         self._handed_over = handed_over
         self._store = store
         self._feed = Changefeed()
-        real = SystemClock()
+        real = self._real = SystemClock()
         watch = self._watch = ServiceClock(clock, real, settings.clock.scale)
-        self._writer = ThreadWriter(store, watch, self._feed, real)
+        tell = clock.tell if isinstance(clock, DatabaseClock) else _ignore
+        own = self._own = _own_row(settings, mint(), watch.now())
+        self._follower = Follower(
+            store, self._feed, real, replica=own.name, mint=mint, known=self._known
+        )
+        self._writer = ThreadWriter(
+            store, watch, self._feed, real, follower=self._follower, on_time=tell
+        )
         self._plane = Plane(
             self._writer,
             mint,
@@ -119,7 +135,12 @@ class Service:
         )
         self._guests = guests(self._plane, watch)
         self._inventory = Inventory(self._guests.machines, self._guests.seen)
-        self._heartbeat = Heartbeat(self._plane, watch, real)
+        self._replicas = Replicas(
+            store, own, follower=self._follower, clock=watch, wall=real, tell=tell
+        )
+        self._heartbeat = Heartbeat(
+            self._plane, watch, real, self._replicas, serves=lambda: self._is_serving
+        )
         keep = timedelta(days=settings.history.retention_days)
         self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
         self._returns = ReturnWatch(self._plane, watch, self._guests.seen, self._guests.ask_again)
@@ -135,57 +156,68 @@ class Service:
             self._plane,
             connector,
             watch,
-            settings.connector.kind,
+            own.name,
             on_unknown=settings.connector.on_unknown,
+            replicas=self._replicas.live,
         )
         self._sync = sync_of(settings, self._plane, watch, real)
-        counted = self._counted = OperationMetrics(self._inventory)
+        self._counted = OperationMetrics(self._inventory)
         self._reached = connections.ReachedLimits()
-        self._backend = Backend(
-            plane=self._plane,
-            store=store,
-            inventory=self._inventory,
-            listeners=frozenset(listener.name for listener in settings.guest.listener),
-            clock=watch,
-            up_since=watch.now(),
-            scale=settings.clock.scale,
-            readiness=self.readiness,
-            heartbeat=self._heartbeat,
-            policy=settings.rules.policy,
-            collectors=(*counted.collectors, *self._writer.collectors, self._reached.counter),
-            figures=self._guests.figures,
-            tasks=lambda: self._executor.running,
-            hosts=self._hosts,
-            observed=self._sync.alerts,
-        )
+        self._backend = self._backend_of(store)
         self._servers: list[connections.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
         """Parts that never end by themselves."""
         self._serving: list[asyncio.Task[None]] = []
         self._watching: list[asyncio.Task[None]] = []
 
+    def _backend_of(self, store: Store) -> Backend:
+        return Backend(
+            plane=self._plane,
+            store=store,
+            inventory=self._inventory,
+            listeners=frozenset(listener.name for listener in self._settings.guest.listener),
+            clock=self._watch,
+            up_since=self._own.started_at,
+            scale=self._settings.clock.scale,
+            readiness=self.readiness,
+            heartbeat=self._heartbeat,
+            replicas=self._replicas,
+            policy=self._settings.rules.policy,
+            collectors=(*self._counted.collectors, *self._writer.collectors, self._reached.counter),
+            figures=self._guests.figures,
+            tasks=lambda: self._executor.running,
+            hosts=self._hosts,
+            observed=self._sync.alerts,
+        )
+
     async def open(self) -> Opened:
         """Start everything; the sockets last, when memory is whole.
 
         After SocketUnusable, SecretUnusable or StoreError the service cannot run; `close` it.
         """
+        following = None
+        if self._store.shared:
+            membership = await asyncio.to_thread(self._store.join, self._own.name)
+            following = self._following = FollowerThread(
+                self._follower, self._store, membership, self._own.process
+            )
+        self._follower.begin(await self._backend.read(lambda reading: reading.position()))
         await self._heartbeat.begin()
-        released = await asyncio.wrap_future(self._plane.release_claims())
+        released = await asyncio.wrap_future(
+            self._plane.release_claims(self._own.name, alone=following is None)
+        )
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
-        scopes, machines, operations, drains = await self._backend.read(
-            lambda reading: (
-                reading.scopes(),
-                reading.machines(),
-                reading.live_operations(),
-                reading.drains(),
-            )
+        position, known = await self._backend.read(
+            lambda reading: (reading.position(), known_of(reading))
         )
-        self._guests.fill(scopes.values(), machines.values(), operations.values())
-        self._inventory.fill(scopes.values(), operations.values())
-        self._returns.fill(operations.values())
-        self._hosts.fill(drains.values())
-        self._sync.fill(machines.values(), operations.values(), drains.values())
+        machines, operations = known.machines.values(), known.operations.values()
+        self._guests.fill(known.scopes.values(), machines, operations)
+        self._inventory.fill(known.scopes.values(), operations)
+        self._returns.fill(operations)
+        self._hosts.fill(known.drains.values())
+        self._sync.fill(machines, operations, known.drains.values())
+        self._follower.begin(position)
         for learn in (
             self._guests.learn,
             self._counted.learn,  # before the inventory forgets what was
@@ -204,8 +236,13 @@ class Service:
             ("the changefeed", self._feed.ended),
         ):
             self._watching.append(self._start(name, _until(ended)))
+        if following is not None:
+            following.start()
+            self._watching.append(self._start("the follower", _until(following.ended)))
+            self._watching.append(self._start("the watch of the store", self._watch_store()))
         operators = self._open_operators()
         guests = await self._guests.open()
+        self._is_serving = True
         self._watch.open()
         self._start("the heartbeat", self._heartbeat.run())
         self._start("the ticker", self._ticker.run())
@@ -264,6 +301,8 @@ class Service:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await asyncio.to_thread(self._writer.close)
+            if self._following is not None:
+                await asyncio.to_thread(self._following.close)
             await asyncio.to_thread(self._store.close)
         if self._unix is not None:
             sockets.remove(self._unix)
@@ -281,12 +320,40 @@ class Service:
         """Find out what keeps the service from doing all its work; write something to do so."""
         found = [self._state] if self._state else []
         found += [f"{task.get_name()} has ended" for task in self._tasks if task.done()]
+        if self._follower.cut_off:
+            seconds = self._follower.behind_seconds
+            found.append(f"the database has not been reached for {seconds:.0f} s")
         if not found:
             found += self._watch.obstacles()
         trouble = await self._probe()
         if trouble:
             found.append(trouble)
         return ServiceState(reasons=tuple(found), store_up=not trouble)
+
+    def _known(self) -> Known:
+        """Return what memory holds; on the loop's thread."""
+        return Known(
+            dict(self._inventory.scopes),
+            dict(self._guests.machines),
+            dict(self._inventory.operations),
+            dict(self._hosts.drains),
+        )
+
+    async def _watch_store(self) -> None:
+        """Let guests read no longer from memory than its age allows."""
+        limit = self._settings.replica.max_stale_seconds
+        suspended = False
+        while True:
+            stale = self._follower.behind_seconds > limit
+            if stale and not suspended:
+                _log.error("guests are not answered: the database cannot be reached", seconds=limit)
+                self._guests.suspend()
+            elif suspended and not stale:
+                _log.info("guests are answered again")
+                self._guests.resume()
+            if stale is not suspended:
+                suspended, self._is_serving = stale, not stale
+            await self._real.wait(LOOK_SECONDS, asyncio.Event())
 
     async def _probe(self) -> str:
         """Return why nothing can be written, after trying to; `""` when a write was committed."""
@@ -331,6 +398,15 @@ class Service:
         task = asyncio.create_task(running, name=name)
         self._tasks.append(task)
         return task
+
+
+def _own_row(settings: Settings, process: str, now: datetime) -> Replica:
+    name = settings.replica.name or socket.gethostname()
+    return Replica(name=name, process=process, version=__version__, started_at=now, beat_at=now)
+
+
+def _ignore(at: datetime) -> None:
+    """Take no note of the store's time: it has none of its own."""
 
 
 async def _until(ended: "Future[None]") -> None:
@@ -389,10 +465,18 @@ def sync_of(settings: Settings, plane: Plane, clock: Clock, real: Clock) -> Flee
 def clock_of(store: Store, scale: float, real: Clock) -> Clock:
     """Return the service's clock: the machine's own, or one that runs `scale` times as fast.
 
+    Replicas that share a database go by its clock.
+
     The database remembers the scale that it was first served with. A scaled clock's times lie
     beside the machine's for ever, so another scale is refused (StoreUnusable); the same goes on
     from where the clock would be by now.
     """
+    if store.shared:
+        if scale != 1.0:
+            raise StoreUnusable("clock.scale needs SQLite: replicas go by the database's clock")
+        with store.write() as transaction:
+            at = transaction.now()
+        return real if at is None else DatabaseClock(real, at)
     with store.read() as reading:
         kept = reading.setting(CLOCK_SETTING)
     if kept is None:

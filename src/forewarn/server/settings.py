@@ -41,6 +41,9 @@ MAX_HOSTS: Final = 100
 MAX_TEXT: Final = 256
 """The most characters of a host's name, as in the fleet file."""
 
+MAX_REPLICA_NAME: Final = 64
+"""The most characters of a replica's name, as of a host's."""
+
 MAX_LIMIT: Final = 2**31
 """The largest limit of the guest plane: a larger one would not limit anything."""
 
@@ -95,6 +98,24 @@ class HistorySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     retention_days: Annotated[float, msgspec.Meta(gt=0, le=36500)] = 90.0
     """Operations that ended earlier are deleted, and guests can no longer approve their events. 90
     days cover a quarter's review."""
+
+
+class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """This process among those that share a PostgreSQL database."""
+
+    name: str = ""
+    """Its name among the replicas, which its claims carry: each has its own, and keeps it with the
+    folder `connector.command.state`. `""` is the host's name."""
+    max_stale_seconds: Annotated[float, msgspec.Meta(ge=5, le=24 * 3600)] = 30.0
+    """How long guests still read from memory once the database cannot be reached; then their
+    connections are closed without an answer, until it can. Another replica may have announced
+    something meanwhile: half a minute is the shortest notice, that of a Preempt."""
+
+    def __post_init__(self) -> None:
+        """Refuse a name that does not fit in a line."""
+        if len(self.name) > MAX_REPLICA_NAME or not self.name.isprintable():
+            message = f"expected up to {MAX_REPLICA_NAME} printable characters"
+            raise FieldError("name", message)
 
 
 class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -260,6 +281,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """All settings."""
 
     store: StoreSettings = StoreSettings()
+    replica: ReplicaSettings = ReplicaSettings()
     history: HistorySettings = HistorySettings()
     operator: OperatorSettings = OperatorSettings()
     guest: GuestSettings = GuestSettings()

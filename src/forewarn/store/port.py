@@ -134,6 +134,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the last change that its guests and operators can see."""
     serving: bool = True
     """Whether its guests can read."""
+    doubts_clock: bool = False
+    """Whether it does not trust the time of day, and starts nothing."""
     clock_ahead_ms: int = 0
     """How far its clock was ahead of the database's; negative: behind."""
     addresses: tuple[str, ...] = ()

@@ -136,6 +136,9 @@ class Connection(asyncio.Protocol):
         refusal = None
         if self.is_taken:
             self._shared.has_started(self)
+        elif self._shared.suspended:
+            self._transport.abort()
+            return
         else:
             refusal = self.take_in(sockets.host_of(transport.get_extra_info("peername")))
             if self._shared.filter.is_active:
@@ -146,6 +149,8 @@ class Connection(asyncio.Protocol):
             self._wait(Stage.FRESH, limits.head_seconds)
             if self._shared.retiring:
                 self.retire()
+            elif self._shared.suspended:
+                self.abort()
         else:
             self._send(refusal, last=True)
             # Lingering would let it have the place that it was refused.

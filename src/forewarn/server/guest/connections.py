@@ -67,6 +67,8 @@ class Connections:
     service's clock is scaled."""
     draining: bool = False
     """Whether the plane is about to stop: each answer is then the last of its connection."""
+    suspended: bool = False
+    """Whether nobody is answered for now: every connection is closed without an answer."""
     retiring: bool = False
     """Whether it accepts no more: who is idle is let go, and nobody begins to wait."""
     _all: set[Connection] = field(default_factory=set)
@@ -105,6 +107,9 @@ class Connections:
 
         A refusal costs neither a transport nor a task, and who is dropped gets no answer either.
         """
+        if self.suspended:
+            accepted.close()
+            return
         connection = Connection(self, source_of)
         source = source_of(host)
         if self.filter.drops(source.listener, source.network):
@@ -241,6 +246,19 @@ class Connections:
         # The next one is set first: a fault in this one must not be the last of all times.
         self._sweeping = self.loop.call_later(self.limits.sweep_seconds, self.sweep_from_now_on)
         self.sweep(self.monotonic())
+
+    def suspend(self) -> None:
+        """Close every connection, and whatever comes until `resume`, without an answer.
+
+        An error in JSON would not do: one client takes any for "no events".
+        """
+        self.suspended = True
+        for connection in self._all - self._starting.keys():
+            connection.abort()
+
+    def resume(self) -> None:
+        """Answer again."""
+        self.suspended = False
 
     async def drain(self, seconds: float) -> None:
         """Make each answer the last of its connection, until none is idle or the time is over.

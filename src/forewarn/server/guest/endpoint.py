@@ -26,7 +26,7 @@ from forewarn.server.guest.enablement import DelayedAnswer, Enabler
 from forewarn.server.guest.limits import Limiter, Reason
 from forewarn.server.guest.long_poll import LongPoll
 from forewarn.server.guest.machines import Registry, Source
-from forewarn.store.port import StoreError
+from forewarn.store.port import OutcomeUnknown, StoreError
 from forewarn.vocabulary import ErrorCode
 
 if TYPE_CHECKING:
@@ -220,6 +220,9 @@ class GuestEndpoint:
         error = CancelledError() if done.cancelled() else done.exception(timeout=0)
         if error is None:
             return exchange.APPROVED
+        if isinstance(error, OutcomeUnknown):
+            seconds = RETRY_AFTER_SECONDS
+            return exchange.refuse(refusals.UNKNOWN_OUTCOME, retry_after_seconds=seconds)
         if isinstance(error, (StoreError, CancelledError)):
             return exchange.refuse(refusals.UNAVAILABLE, retry_after_seconds=RETRY_AFTER_SECONDS)
         if (

@@ -182,6 +182,14 @@ class GuestPlane:
             if proxies is not None:
                 proxies.secrets = secrets
 
+    def suspend(self) -> None:
+        """Close every connection without an answer until `resume`: what is known may be too old."""
+        self._connections.suspend()
+
+    def resume(self) -> None:
+        """Answer again."""
+        self._connections.resume()
+
     async def drain(self, seconds: float) -> None:
         """Have guests leave the connections that they keep, while all are served."""
         await self._connections.drain(seconds)

@@ -14,7 +14,7 @@ from forewarn import settings
 from forewarn.maintenance.model import Refused
 from forewarn.server.operator.auth import ClientLeftError
 from forewarn.server.operator.schemas import ErrorBody, ErrorDetail
-from forewarn.store.port import StoreError
+from forewarn.store.port import OutcomeUnknown, StoreError
 from forewarn.vocabulary import ErrorCode
 
 STATUS: Final[Mapping[ErrorCode, int]] = MappingProxyType(
@@ -29,6 +29,7 @@ STATUS: Final[Mapping[ErrorCode, int]] = MappingProxyType(
         ErrorCode.NOTICE_TOO_SHORT: 422,
         ErrorCode.NOT_ELIGIBLE: 422,
         ErrorCode.UNAVAILABLE: 503,
+        ErrorCode.UNKNOWN_OUTCOME: 503,
         ErrorCode.INTERNAL: 500,
     }
 )
@@ -46,7 +47,7 @@ RESPONSES: Final = {
         (415, "The content type is not application/json."),
         (422, "The rules do not allow it."),
         (500, "An error of Forewarn's own."),
-        (503, "The store is unavailable; nothing was changed."),
+        (503, "The store is unavailable: nothing was changed, unless the code is unknown-outcome."),
     )
 }
 """The errors of every route, for the OpenAPI schema."""
@@ -68,8 +69,10 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorB
             status = STATUS[error.code]
             detail = ErrorDetail(code=error.code, message=error.message, facts=error.facts)
         case StoreError():
-            status = 503
-            detail = ErrorDetail(code=ErrorCode.UNAVAILABLE, message=str(error))
+            unknown = isinstance(error, OutcomeUnknown)
+            code = ErrorCode.UNKNOWN_OUTCOME if unknown else ErrorCode.UNAVAILABLE
+            status = STATUS[code]
+            detail = ErrorDetail(code=code, message=str(error))
             headers["Retry-After"] = str(RETRY_SECONDS)
         case ClientLeftError():  # no fault of ours: not logged, and nobody reads this
             status = 400

@@ -22,6 +22,7 @@ from forewarn import settings
 from forewarn.clock import Clock
 from forewarn.control.hosts import HostDrains
 from forewarn.control.plane import Plane
+from forewarn.control.replicas import Replicas
 from forewarn.control.service_clock import Heartbeat
 from forewarn.maintenance import alerts, fleet
 from forewarn.maintenance.model import Policy, Refused
@@ -84,6 +85,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """When the service was started, by its clock."""
     scale: float
     heartbeat: Heartbeat
+    replicas: Replicas
     """Knows whether the time of day is trusted."""
     readiness: Callable[[], Awaitable[ServiceState]]
     """Writes something, and finds out what is missing."""
