@@ -63,8 +63,12 @@ class TcpProxy:
 
     def refuse(self) -> None:
         """Close all connections, and new ones too, until `heal`."""
-        self._refusing = True
+        self.refuse_new()
         self.cut()
+
+    def refuse_new(self) -> None:
+        """Close new connections until `heal`."""
+        self._refusing = True
 
     def delay(self, seconds: float) -> None:
         """Hold what is sent, in either direction, for so long."""

@@ -65,7 +65,7 @@ _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _BEGIN_WRITING: Final = (
     # One round trip. Each statement of it has a snapshot of its own: the last one sees what was
     # committed while the lock was waited for.
-    f"BEGIN ISOLATION LEVEL READ COMMITTED; {_TAKE_LOCK}; "  # noqa: S608 - constants of ours
+    f"BEGIN; {_TAKE_LOCK}; "  # noqa: S608 - constants of ours
     f"SELECT {_NOW}, last.sequence, last.token, last.at FROM (SELECT 1) AS one LEFT JOIN "
     "(SELECT sequence, token, at FROM changes ORDER BY sequence DESC LIMIT 1) AS last ON true"
 )
@@ -190,6 +190,7 @@ class Access:
             "tcp_keepalives_interval": 1,
             "tcp_keepalives_count": probes,
             "tcp_user_timeout": milliseconds,
+            "default_transaction_isolation": r"read\ committed",
             "lock_timeout": int(patience.lock * 1000),
             "idle_in_transaction_session_timeout": int(patience.idle * 1000),
         }
@@ -440,14 +441,15 @@ class PostgresqlStore(SqlStore):
         return _Member(self._access, name)
 
     def _begin(self, connection: Connection) -> None:
-        try:
-            connection.begin()
-        except psycopg.Error as error:
-            if not connection.invalidated:
-                raise self._explained(error) from error
-        else:
-            return
-        # It was lost while it was idle, and all of its age with it. Nothing was sent yet.
+        # Those in the pool may all have been lost while they were idle: nothing was sent yet.
+        for _ in range(IDLE_CONNECTIONS):
+            try:
+                connection.begin()
+            except psycopg.Error as error:
+                if not connection.invalidated:
+                    raise self._explained(error) from error
+            else:
+                return
         try:
             connection.begin()
         except psycopg.Error as error:

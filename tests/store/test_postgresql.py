@@ -1,0 +1,470 @@
+"""PostgreSQL in trouble: lost answers, frozen holders, standbys away, and servers that refuse."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from forewarn.maintenance.model import Changes
+from forewarn.store import postgresql
+from forewarn.store.port import (
+    OutcomeUnknown,
+    Position,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    StoreUnusable,
+)
+from forewarn.store.postgresql import Patience, PostgresqlStore
+from postgres import BIN, Postgres
+from store.conformance import save
+from store.conformance_outbox import append, append_alone, replica
+from store.engines import server
+from store.values import BATCH, WEB
+from tcp_proxy import TcpProxy
+
+SHORT = Patience(lock=1.0, answer=2.0, outcome=1.5, name=0.3)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    made = server().create_database("troubled", template="template_of_tests")
+    yield made
+    server().drop_database("troubled")
+
+
+@pytest.fixture
+def proxy() -> Iterator[TcpProxy]:
+    with TcpProxy(server().port) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(url: str, proxy: TcpProxy) -> Iterator[PostgresqlStore]:
+    """One that is reached through the proxy."""
+    through = url.replace(f":{server().port}/", f":{proxy.port}/")
+    opened = postgresql.open_store(through, patience=SHORT)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def beside(url: str) -> Iterator[PostgresqlStore]:
+    """Another replica's, which is reached without the proxy."""
+    opened = postgresql.open_store(url, patience=SHORT)
+    yield opened
+    opened.close()
+
+
+def save_and_append(store: Store, token: str) -> None:
+    with store.write() as transaction:
+        transaction.save(Changes(scopes=(BATCH,)))
+        append(transaction, token)
+
+
+def what_is_there(store: Store) -> tuple[set[str], Position]:
+    with store.read() as reading:
+        return set(reading.scopes()), reading.position()
+
+
+COMMIT = b"COMMIT\0"
+"""As it is sent: nothing else has these bytes."""
+
+NOTHING = (set[str](), Position())
+SAVED = ({"batch"}, Position(1, "a"))
+
+
+def test_a_commit_whose_answer_is_lost_is_found_by_its_token(
+    store: PostgresqlStore, beside: PostgresqlStore, proxy: TcpProxy
+) -> None:
+    proxy.lose_answers(COMMIT)
+    save_and_append(store, "a")
+    assert proxy.lost == 1
+    assert what_is_there(beside) == SAVED
+    append_alone(store, "b")
+    assert what_is_there(beside)[1] == Position(2, "b")
+
+
+def test_a_commit_that_never_arrived_is_told_as_nothing_changed(
+    store: PostgresqlStore, beside: PostgresqlStore, url: str
+) -> None:
+    def work() -> None:
+        with store.write() as transaction:
+            transaction.save(Changes(scopes=(BATCH,)))
+            append(transaction, "a")
+            end_backends("idle in transaction")
+
+    with pytest.raises(StoreUnavailable) as refused:
+        work()
+    assert not isinstance(refused.value, OutcomeUnknown)
+    assert what_is_there(beside) == NOTHING
+    save_and_append(store, "a")
+    assert what_is_there(beside) == SAVED
+
+
+def end_backends(state: str) -> None:
+    ended = server().sql(
+        "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity "
+        f"WHERE datname = 'troubled' AND state = '{state}'"
+    )
+    assert int(ended) >= 1
+
+
+def test_an_outcome_that_nobody_can_look_up_is_unknown(
+    store: PostgresqlStore, beside: PostgresqlStore, proxy: TcpProxy
+) -> None:
+    proxy.lose_answers(COMMIT)
+
+    def work() -> None:
+        with store.write() as transaction:
+            transaction.save(Changes(scopes=(BATCH,)))
+            append(transaction, "a")
+            proxy.refuse_new()
+
+    with pytest.raises(OutcomeUnknown):
+        work()
+    assert what_is_there(beside) == SAVED
+    proxy.heal()
+    save_and_append(store, "b")
+
+
+def test_a_lost_commit_without_a_change_of_the_outbox_is_unknown(
+    store: PostgresqlStore, beside: PostgresqlStore, proxy: TcpProxy
+) -> None:
+    proxy.lose_answers(COMMIT)
+    with pytest.raises(OutcomeUnknown):
+        save(store, Changes(scopes=(BATCH,)))
+    assert proxy.lost == 1
+    assert what_is_there(beside)[0] == {"batch"}
+
+
+def test_a_commit_that_is_still_under_way_is_unknown_and_not_nothing(url: str) -> None:
+    with waiting_for_a_standby() as waits:
+        opened = postgresql.open_store(url, patience=SHORT)
+        waits()
+        with pytest.raises(OutcomeUnknown):
+            save_and_append(opened, "a")
+    with opened.read() as reading:
+        assert reading.position() == Position(1, "a")
+    opened.close()
+
+
+def test_a_commit_that_gave_up_on_its_standby_is_unknown_though_it_succeeded(url: str) -> None:
+    with waiting_for_a_standby() as waits, ThreadPoolExecutor(1) as threads:
+        opened = postgresql.open_store(url, patience=Patience(answer=20.0))
+        waits()
+        saving = threads.submit(save_and_append, opened, "a")
+        waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        while int(server().sql(f"SELECT count(pg_cancel_backend(pid)) {waiting}")) == 0:
+            pass
+        with pytest.raises(OutcomeUnknown):
+            saving.result(20)
+    opened.close()
+
+
+@contextlib.contextmanager
+def waiting_for_a_standby() -> "Iterator[object]":
+    """Give what makes every commit wait for a standby that is not there."""
+    names = "ALTER SYSTEM {} synchronous_standby_names {}"
+    try:
+        yield lambda: (
+            server().sql(names.format("SET", "= 'nobody'")),
+            server().sql("SELECT pg_reload_conf()"),
+            has_standby_names("nobody"),
+        )
+    finally:
+        server().sql(names.format("RESET", ""))
+        server().sql("SELECT pg_reload_conf()")
+        has_standby_names("")
+
+
+def has_standby_names(expected: str) -> None:
+    while server().sql("SHOW synchronous_standby_names") != expected:
+        pass
+
+
+def test_a_lock_that_another_replica_keeps_is_not_waited_for_without_end(
+    store: PostgresqlStore, beside: PostgresqlStore
+) -> None:
+    with beside.write() as transaction:
+        transaction.scopes()
+        with pytest.raises(StoreUnavailable) as refused, store.write():
+            pass
+    assert "nothing was changed" in str(refused.value)
+    save_and_append(store, "a")
+
+
+def test_a_holder_of_the_lock_that_is_frozen_loses_it_and_changes_nothing(
+    url: str, beside: PostgresqlStore
+) -> None:
+    frozen = postgresql.open_store(url, patience=Patience(idle=0.5, outcome=1.0))
+    saved = threading.Event()
+
+    def work() -> None:
+        with frozen.write() as transaction:
+            transaction.save(Changes(scopes=(WEB,)))
+            append(transaction, "lost")
+            assert saved.wait(20)
+
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(work)
+        while not server().sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"):
+            pass
+        save_and_append(beside, "a")  # waits until the other has lost the lock
+        saved.set()
+        with pytest.raises(StoreUnavailable):
+            working.result(20)
+    assert what_is_there(beside) == SAVED
+    save(frozen, Changes(scopes=(WEB,)))
+    frozen.close()
+
+
+def test_a_server_that_does_not_answer_is_given_up_on(
+    store: PostgresqlStore, beside: PostgresqlStore, proxy: TcpProxy
+) -> None:
+    def work() -> None:
+        with store.write() as transaction:
+            proxy.stall()
+            transaction.save(Changes(scopes=(WEB,)))
+
+    with pytest.raises(StoreUnavailable):
+        work()
+    proxy.heal()
+    assert what_is_there(beside) == NOTHING
+    save_and_append(store, "a")
+
+
+def test_connections_that_were_lost_while_they_were_idle_are_not_noticed(
+    store: PostgresqlStore,
+) -> None:
+    with store.read(), store.read():
+        pass
+    for _ in range(3):
+        end_backends("idle")
+        save(store, Changes(scopes=(BATCH,)))
+        end_backends("idle")
+        with store.read() as reading:
+            assert set(reading.scopes()) == {"batch"}
+        end_backends("idle")
+        store.beat(replica())
+
+
+def test_readers_and_beats_do_not_wait_for_the_writer(
+    store: PostgresqlStore, beside: PostgresqlStore
+) -> None:
+    with store.write() as transaction:
+        transaction.save(Changes(scopes=(WEB,)))
+        beside.beat(replica("r2"))
+        with beside.read() as reading:
+            assert reading.scopes() == {}
+            assert set(reading.replicas()) == {"r2"}
+
+
+def test_the_time_is_the_databases(store: PostgresqlStore, beside: PostgresqlStore) -> None:
+    with store.write() as transaction:
+        first = transaction.now()
+        assert first is not None
+        append(transaction, "a", first)
+    beat = beside.beat(replica("r2"))
+    with beside.write() as transaction:
+        second = transaction.now()
+    assert second is not None
+    assert first < beat < second
+
+
+def test_a_name_whose_connection_is_lost_is_free_and_its_holder_is_told(
+    store: PostgresqlStore, beside: PostgresqlStore, proxy: TcpProxy
+) -> None:
+    member = store.join("r1")
+    with pytest.raises(StoreUnusable):
+        beside.join("r1")
+    proxy.cut()
+    with pytest.raises(StoreUnavailable):
+        member.wait(10)
+    member.close()
+    again = beside.join("r1")
+    append_alone(beside, "a")
+    assert again.wait(10) == 1
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "kind"),
+    [
+        ("08006", StoreUnavailable),
+        ("25006", StoreUnavailable),
+        ("25P03", StoreUnavailable),
+        ("40P01", StoreUnavailable),
+        ("53100", StoreUnavailable),
+        ("53300", StoreUnavailable),
+        ("55P03", StoreUnavailable),
+        ("57014", StoreUnavailable),
+        ("57P01", StoreUnavailable),
+        ("58030", StoreUnavailable),
+        ("28P01", StoreUnusable),
+        ("3D000", StoreUnusable),
+        ("42501", StoreUnusable),
+        ("42P01", StoreUnusable),
+        ("XX001", StoreUnusable),
+        ("23505", type(None)),
+        ("22021", type(None)),
+    ],
+)
+def test_every_error_of_postgresqls_has_one_meaning(
+    sqlstate: str, kind: type[StoreError] | None
+) -> None:
+    error = psycopg.errors.lookup(sqlstate)("it failed")
+    explained = postgresql.explain(error, "postgresql://h/db")
+    assert type(explained) is kind
+    assert explained is None or "postgresql://h/db" in str(explained)
+
+
+def test_an_argument_that_cannot_be_sent_is_no_lost_connection() -> None:
+    assert postgresql.explain(psycopg.DataError("no NUL"), "postgresql://h/db") is None
+    lost = postgresql.explain(psycopg.OperationalError("gone"), "postgresql://h/db")
+    assert type(lost) is StoreUnavailable
+
+
+SECRET = "correct horse battery"
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Postgres]:
+    """A server that asks for a password over TCP."""
+    access = "local all all trust\nhost all all all scram-sha-256\n"
+    started = Postgres("fsync = off", access=access).start()
+    started.sql(f"CREATE ROLE fleet LOGIN PASSWORD '{SECRET}'")
+    started.sql("CREATE ROLE guest LOGIN PASSWORD 'guest'")
+    started.sql("CREATE DATABASE fleet OWNER fleet")
+    yield started
+    started.remove()
+
+
+def strict_url(strict: Postgres, database: str = "fleet", user: str = "fleet") -> str:
+    return f"postgresql://{user}@127.0.0.1:{strict.port}/{database}"
+
+
+def refusal(url: str, secret: str, folder: Path) -> StoreError:
+    file = folder / "secret"
+    file.write_text(secret + "\n")
+    with pytest.raises(StoreError) as refused:
+        postgresql.open_store(url, password_file=file, patience=SHORT).close()
+    said = str(refused.value)
+    assert "\n" not in said
+    assert not secret or secret not in said
+    return refused.value
+
+
+def test_the_password_is_read_from_its_file_for_each_connection(
+    strict: Postgres, tmp_path: Path
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text(f"{SECRET}\n")
+    made: list[str] = []
+    for _ in range(2):
+        store = postgresql.open_store(
+            strict_url(strict), password_file=file, made=lambda: made.append("made")
+        )
+        save(store, Changes(scopes=(WEB,)))
+        store.close()
+    assert made == ["made"]
+
+
+@pytest.mark.parametrize(
+    ("database", "user", "secret", "kind", "fault"),
+    [
+        ("fleet", "fleet", "wrong", StoreUnusable, "password"),
+        ("fleet", "fleet", "", StoreUnusable, "password"),
+        ("fleet", "nobody", "x", StoreUnusable, "nobody"),
+        ("lost", "fleet", SECRET, StoreUnusable, "lost"),
+        ("postgres", "guest", "guest", StoreUnusable, "permission"),
+    ],
+)
+def test_whom_the_server_does_not_let_in_is_told_why(
+    strict: Postgres,
+    tmp_path: Path,
+    database: str,
+    user: str,
+    secret: str,
+    kind: type[StoreError],
+    fault: str,
+) -> None:
+    refused = refusal(strict_url(strict, database, user), secret, tmp_path)
+    assert type(refused) is kind
+    assert fault in str(refused)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "no-such-host.invalid"])
+def test_a_server_that_is_not_there_may_come_back(tmp_path: Path, host: str) -> None:
+    refused = refusal(f"postgresql://fleet@{host}/fleet", "", tmp_path)
+    assert type(refused) is StoreUnavailable
+    assert host.partition(":")[0] in str(refused)
+
+
+def test_a_standby_alone_is_not_enough_and_the_primary_is_found_behind_it(
+    strict: Postgres, tmp_path: Path
+) -> None:
+    primary = Postgres("fsync = off").start()
+    standby = primary.standby("s1").start()
+    try:
+        made = primary.create_database("fleet")
+        postgresql.open_store(made).close()
+        refused = refusal(standby.url("fleet"), "", tmp_path)
+        assert type(refused) is StoreUnavailable
+        both = f"127.0.0.1:{standby.port},127.0.0.1:{primary.port}"
+        store = postgresql.open_store(f"postgresql://postgres@{both}/fleet")
+        save(store, Changes(scopes=(WEB,)))
+        store.close()
+    finally:
+        standby.remove()
+        primary.remove()
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("UPDATE alembic_version SET version_num = '9999'", "'9999'"),
+        ("COMMENT ON TABLE alembic_version IS NULL", "another program"),
+        ("ALTER DATABASE troubled SET synchronous_commit = off", "synchronous_commit"),
+        ("ALTER TABLE changes RENAME TO gone", "missing"),
+    ],
+)
+def test_a_database_that_is_not_ours_or_not_safe_is_refused(
+    url: str, tmp_path: Path, statement: str, fault: str
+) -> None:
+    server().sql(statement, "troubled")
+    with pytest.raises(StoreUnusable) as refused:
+        save(postgresql.open_store(url), Changes(scopes=(WEB,)))
+    assert fault in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_database_that_is_not_in_utf8_is_refused() -> None:
+    server().sql(
+        "CREATE DATABASE latin TEMPLATE template0 ENCODING LATIN1 LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    with pytest.raises(StoreUnusable, match="LATIN1"):
+        postgresql.open_store(server().url("latin"))
+    server().drop_database("latin")
+
+
+def test_the_tables_equal_those_of_the_schema(url: str) -> None:
+    from alembic.autogenerate import compare_metadata  # noqa: PLC0415
+    from alembic.migration import MigrationContext  # noqa: PLC0415
+    from sqlalchemy import create_engine  # noqa: PLC0415
+
+    from forewarn.store import tables  # noqa: PLC0415
+
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
+    engine.dispose()
+
+
+def test_postgresql_is_there_where_everything_must_run() -> None:
+    assert (BIN / "postgres").exists() or not os.environ.get("FOREWARN_TESTS_MUST_RUN")
