@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from forewarn.connectors import task_process
-from forewarn.connectors.port import Found, HostFacts, Outcome, Task
+from forewarn.connectors.port import Connector, Found, Outcome, Task
 from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.connectors.task_process import (
     WHOLE,
@@ -78,7 +78,7 @@ class _Said(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class CommandConnector:
+class CommandConnector(Connector):
     """Runs the operator's program, which gets of the environment what is not the service's.
 
     Raises:
@@ -130,14 +130,6 @@ class CommandConnector:
     async def sweep(self, live: Collection[str]) -> None:
         """Remove the files of operations that are over."""
         await asyncio.to_thread(self._runs.sweep, live)
-
-    async def survey(self) -> dict[str, HostFacts]:
-        """Return nothing: a program for machines knows no hosts."""
-        return {}
-
-    async def reboot_host(self, host: str) -> Outcome:
-        """Refuse: there is no program for hosts."""
-        return Outcome(succeeded=False, message=f"no command reboots host {host}")
 
     def _goes_on(self, left: RunResult | RunTrace) -> bool:
         """Return whether another run goes on where this one was lost: no operator's program does.

@@ -75,7 +75,8 @@ class Found(StrEnum):
 class Connector(Protocol):
     """Carries tasks out. Every verb may be called for many tasks at once, on one event loop.
 
-    A call that is cancelled leaves the task as it is: another process asks `check` about it.
+    A call that is cancelled leaves the task as it is: another process asks `check` about it. A
+    connector that keeps nothing of a task, or knows no hosts, leaves these verbs as they are here.
     """
 
     async def perform(self, task: Task) -> Outcome | Literal[Found.UNKNOWN]:
@@ -96,6 +97,7 @@ class Connector(Protocol):
 
     async def forget(self, task: Task) -> None:
         """Drop what was kept of this task: its outcome is recorded."""
+        del task
 
     async def sweep(self, live: Collection[str]) -> None:
         """Drop what was kept of any operation but these; asked once, before any task.
@@ -103,12 +105,14 @@ class Connector(Protocol):
         Args:
             live: The ids of the operations that are Started.
         """
+        del live
 
     async def survey(self) -> dict[str, HostFacts]:
         """Ask all hosts for their state, and return it by their names.
 
         A host that does not answer is in it and says why. Empty for a connector without hosts.
         """
+        return {}
 
     async def reboot_host(self, host: str) -> Outcome:
         """Run the host's own reboot command.
@@ -116,3 +120,4 @@ class Connector(Protocol):
         Only a new boot id in a later survey proves that it has rebooted: the command may be cut off
         by what it does.
         """
+        return Outcome(succeeded=False, message=f"no command reboots host {host}")

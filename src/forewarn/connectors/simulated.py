@@ -6,7 +6,7 @@ goes where the task says, or to the host with the fewest machines.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from forewarn.clock import Clock
-from forewarn.connectors.port import Found, GuestFacts, HostFacts, Outcome, Task
+from forewarn.connectors.port import Connector, Found, GuestFacts, HostFacts, Outcome, Task
 from forewarn.maintenance.model import Machine
 from forewarn.vocabulary import EventType
 
@@ -50,7 +50,7 @@ class _Host(msgspec.Struct, frozen=True):
 
 
 @dataclass(eq=False, repr=False)
-class SimulatedConnector:
+class SimulatedConnector(Connector):
     """Waits out a task's duration from its start: DURATIONS for the types that are left out.
 
     Of tasks it keeps nothing: how far one is follows from when it started, so a restart goes on
@@ -92,12 +92,6 @@ class SimulatedConnector:
         """Tell that it is done if its duration is over."""
         over = self._left(task) <= timedelta(0) and not self._awaits_boot(task)
         return self._done(task) if over else Found.NOT_DONE
-
-    async def forget(self, task: Task) -> None:
-        """Do nothing: nothing is kept."""
-
-    async def sweep(self, live: Collection[str]) -> None:
-        """Do nothing: nothing is kept."""
 
     async def survey(self) -> dict[str, HostFacts]:
         """Return every host that a machine of the fleet is or was on."""
