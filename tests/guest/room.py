@@ -34,7 +34,14 @@ from forewarn.server.guest.limits import UNLIMITED, Limiter, Limits, Rate
 from forewarn.server.guest.listener import Listener, SourceOf
 from forewarn.server.guest.machines import Proxies, Registry
 from forewarn.server.guest.repeated_polls import Polls
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, ScopeKind
+from forewarn.vocabulary import (
+    ErrorCode,
+    EventSource,
+    EventStatus,
+    EventType,
+    ScopeKind,
+    TargetKind,
+)
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EVENT_ID = "C1BF8322-4CBF-4FC4-9C45-B40CF3106D0E"
@@ -67,6 +74,8 @@ def operation(*events: Event, **facts: Any) -> Operation:
         "source": EventSource.USER,
         "description": "Virtual machine is going to be restarted as requested by authorized user.",
         "duration_seconds": -1,
+        "target": TargetKind.MACHINES,
+        "live_migration": False,
         "status": EventStatus.SCHEDULED,
         "announced_at": START,
         "not_before": START + timedelta(minutes=15),

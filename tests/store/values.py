@@ -63,6 +63,8 @@ def maintenance(number: int, *walks: RollingUpdate) -> Maintenance:
         requested_at=NOW,
         description="",
         duration_seconds=-1,
+        target=TargetKind.MACHINES,
+        live_migration=False,
     )
 
 
@@ -77,6 +79,8 @@ def operation(id_: str, *events: Event, **fields: Any) -> Operation:
         "source": EventSource.USER,
         "description": "",
         "duration_seconds": -1,
+        "target": TargetKind.MACHINES,
+        "live_migration": False,
         "status": EventStatus.SCHEDULED,
         "announced_at": NOW,
         "not_before": NOW + 15 * MINUTE,

@@ -10,30 +10,20 @@ import msgspec
 # The rules decide about hosts by these; connectors and tests find them here.
 from forewarn.maintenance.model import GuestFacts as GuestFacts  # noqa: PLC0414 - for others
 from forewarn.maintenance.model import HostFacts as HostFacts  # noqa: PLC0414 - for others
-from forewarn.vocabulary import EventSource, EventType, TargetKind
+from forewarn.maintenance.model import Impact
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Task(Impact, frozen=True, kw_only=True, gc=False):
     """One operation to carry out, by one attempt."""
 
     operation: str
     attempt: int
     """The fencing number; above 1 an earlier attempt may have acted."""
-    event_type: EventType
-    source: EventSource
     machines: tuple[str, ...]
     hosts: tuple[str, ...]
     """The machines' hosts, in the same order; `""` where unknown."""
     vm_ids: tuple[str, ...]
     """The machines' GUIDs, in the same order; `""` for one that has left the fleet."""
-    target: TargetKind
-    """What the operator asked for: with HOST the host itself is maintained."""
-    live_migration: bool
-    """A Freeze that moves the machines to other hosts."""
-    description: str
-    """What guests read."""
-    duration_seconds: int
-    """The expected interruption; -1 unknown."""
     started_at: datetime
     unforeseen: bool = False
     """The machines failed without notice: a Reboot starts one that is off, and leaves one that came

@@ -275,17 +275,27 @@ class StartCause(StrEnum):
     """Every scope of it was off: there was nobody to tell."""
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Impact(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is done to machines: alike in a maintenance, its operations, and what shows these."""
+
+    event_type: vocabulary.EventType
+    source: vocabulary.EventSource
+    description: str
+    """What guests read."""
+    duration_seconds: int
+    """The expected interruption; 0 none, -1 unknown (protocol.md section 4)."""
+    target: vocabulary.TargetKind
+    """What the operator asked for: with HOST the host itself is maintained."""
+    live_migration: bool
+    """A Freeze that moves its machines to other hosts."""
+
+
+class Operation(Impact, frozen=True, kw_only=True, gc=False):
     """What is carried out as one: all of it starts at the same instant."""
 
     id: str
     """`<maintenance>.<n>`, such as `12.1`."""
     maintenance: int
-    event_type: vocabulary.EventType
-    source: vocabulary.EventSource
-    description: str
-    duration_seconds: int
-    """The expected interruption; 0 none, -1 unknown (protocol.md section 4)."""
     status: vocabulary.EventStatus
     announced_at: datetime
     not_before: datetime
@@ -296,10 +306,6 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended_at: datetime | None = None
     hosts: tuple[str, ...] = ()
     """The known hosts of its machines when it was announced."""
-    target: vocabulary.TargetKind = vocabulary.TargetKind.MACHINES
-    """What its maintenance was asked for."""
-    live_migration: bool = False
-    """A Freeze that moves its machines to other hosts."""
     to_host: str = ""
     """Where its machines move to; `""`: the connector chooses."""
     host_boot_id: str = ""
@@ -441,22 +447,14 @@ class RollingUpdate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return f"host {self.host}" if self.host else f"scope {self.scope}"
 
 
-class Maintenance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Maintenance(Impact, frozen=True, kw_only=True, gc=False):
     """What an operator asked for; it became one or more operations."""
 
     number: int
-    event_type: vocabulary.EventType
-    source: vocabulary.EventSource
     targets: tuple[str, ...]
     """The names of the machines, or of the scope or host, that were asked for."""
     requested_by: str
     requested_at: datetime
-    description: str
-    duration_seconds: int
-    target: vocabulary.TargetKind = vocabulary.TargetKind.MACHINES
-    """What `targets` are."""
-    live_migration: bool = False
-    """A Freeze that moves its machines to other hosts."""
     to_host: str = ""
     """Where its machines move to; `""`: the connector chooses."""
     host_boot_id: str = ""

@@ -455,6 +455,7 @@ def test_a_maintenance_is_open_while_a_walk_is() -> None:
     closed = Maintenance(
         number=1, event_type=REBOOT, source=EventSource.USER, targets=(), requested_by="",
         requested_at=NOW, description="", duration_seconds=-1,
+        target=TargetKind.MACHINES, live_migration=False,
     )  # fmt: skip
     assert not closed.open
     for state, is_open in [(RollingState.RUNNING, True), (RollingState.PAUSED, True),

@@ -238,16 +238,10 @@ class EventView(Value, frozen=True, kw_only=True):
     silent: bool
 
 
-class OperationState(Value, frozen=True, kw_only=True):
+class OperationState(model.Impact, frozen=True, kw_only=True):
     """The part of an operation that each of its live events repeats."""
 
     maintenance: int
-    event_type: vocabulary.EventType
-    source: vocabulary.EventSource
-    description: str
-    duration_seconds: int
-    target: vocabulary.TargetKind
-    live_migration: bool
     status: vocabulary.EventStatus
     announced_at: datetime
     not_before: datetime
@@ -321,20 +315,14 @@ class FurtherStep(Value, frozen=True, kw_only=True):
     places: tuple[FurtherPlace, ...]
 
 
-class MaintenanceView(Value, frozen=True, kw_only=True):
+class MaintenanceView(model.Impact, frozen=True, kw_only=True):
     """What an operator asked for."""
 
     number: int
     """0 in a dry run."""
-    event_type: vocabulary.EventType
-    source: vocabulary.EventSource
     targets: tuple[str, ...]
     requested_by: str
     requested_at: datetime
-    description: str
-    duration_seconds: int
-    target: vocabulary.TargetKind
-    live_migration: bool
     without_notice: bool
     announced: int
     rolling_updates: tuple[RollingUpdateView, ...]
