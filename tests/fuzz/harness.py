@@ -193,7 +193,7 @@ class Play:
         """Let another peer connect, or one go on that has."""
         if len(self.peers) < MAX_PEERS:
             address, listener = PEERS[kind % len(PEERS)]
-            connection = Connection(self.plane.connections, room.source_of(listener))
+            connection = Connection(self.plane.connections, room.source_of(listener)(address))
             self.peers.append(Peer(connection, address, self.loop))
         else:
             self.peers.append(self.peers.pop(kind % MAX_PEERS))

@@ -271,7 +271,7 @@ class Room:
         self.connections.sweep(self.connections.monotonic())
 
     def connect(self, address: str = "10.0.0.10", place: Listener | Behind = BRIDGE) -> "Peer":
-        connection = self.connection(self.connections, source_of(place))
+        connection = self.connection(self.connections, source_of(place)(address))
         return Peer(connection, address)
 
 

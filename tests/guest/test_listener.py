@@ -67,7 +67,7 @@ def test_how_long_a_refusal_takes_does_not_tell_whether_the_event_is_anothers(pl
                 began = loop.time()
                 (answer,) = await served.ask(request)
                 assert answer.status == status
-                assert loop.time() - began >= least
+                assert loop.time() - began >= least - 0.001  # uvloop tells whole milliseconds
 
     play(body())
 
@@ -113,6 +113,7 @@ def test_a_flood_without_reading_is_answered_whole_once_it_reads(play: Play) -> 
             request = get()
             writer.write(request * count)
             writer.write_eof()
+            await until(lambda: len(served.plane.connections) == 1)
             (connection,) = served.plane.connections._all
             await until(lambda: connection._choked)
             assert len(connection._unread) <= 256 * 1024
@@ -127,7 +128,6 @@ def test_stopping_closes_the_idle_and_lets_requests_under_way_be_answered(play: 
     async def body() -> None:
         async with serving() as served:
             idle_reader, idle_writer = await served.connect()
-            fresh_reader, fresh_writer = await served.connect()
             idle_writer.write(get())
             await idle_reader.readuntil(b"[]}")
             served.plane.approvals.waits = True
@@ -141,9 +141,7 @@ def test_stopping_closes_the_idle_and_lets_requests_under_way_be_answered(play: 
             served.plane.approvals.decide_all()
             (answer,) = answers(await asking_reader.read())
             assert (answer.status, answer.headers["connection"]) == (200, "close")
-            served.plane.clock.advance(room.timedelta(seconds=1))
-            assert await fresh_reader.read() == b""
-            for writer in (idle_writer, fresh_writer, asking_writer):
+            for writer in (idle_writer, asking_writer):
                 writer.close()
             assert await stopping == 0
 
@@ -329,7 +327,11 @@ def test_an_address_of_no_interface_is_told_in_one_line(play: Play) -> None:
 )
 def test_what_the_system_refuses_is_told_in_one_line(number: int, says: str) -> None:
     class Refusing(asyncio.SelectorEventLoop):
-        async def create_server(self, *_: Any, **__: Any) -> Any:
+        def add_reader(self, fd: Any, *rest: Any) -> None:
+            if not isinstance(fd, socket.socket) or not fd.getsockopt(
+                socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+            ):
+                return super().add_reader(fd, *rest)
             raise OSError(number, "Too many open files")
 
     async def body() -> None:

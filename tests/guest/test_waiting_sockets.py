@@ -112,7 +112,7 @@ def test_9_000_cost_no_task_are_all_woken_and_all_answered_at_the_stop(play: Pla
             clients = await connect_all(served.at[0])
             try:
                 await wait_for(served, ALL)
-                assert len(asyncio.all_tasks()) == without
+                await until(lambda: len(asyncio.all_tasks()) == without)
                 served.plane.publish(1, "bastion")
                 assert await read_all(clients) == {200}
                 loop = asyncio.get_running_loop()

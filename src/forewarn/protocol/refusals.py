@@ -137,6 +137,9 @@ HTTP_VERSION: Final = Refusal(
 CONNECTIONS: Final = Refusal(
     503, "Service unavailable. {whose} has {limit} connections open: close some"
 )
+STRANGERS: Final = Refusal(
+    503, "Service unavailable. Unregistered addresses have too many connections together"
+)
 INTERNAL: Final = Refusal(
     500, "Internal error. This is a defect of the service; its log has the details"
 )

@@ -6,6 +6,7 @@ From a socket inwards:
     listener        the addresses that guests ask at: their settings, and the sockets
     connection      one connection: order, times, backpressure
     connections     all of them: who is taken in, on whose account, and the sweep of their times
+    early_transport a new connection's socket, until the loop has a transport for it
     connection_filter  what the kernel drops of those who open far too many
     http            bytes to requests, exact to the byte, and answers to bytes
     endpoint        what a request is answered with

@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
 from forewarn.server import sockets
-from forewarn.server.guest import connection_filter, counters
+from forewarn.server.guest import counters
 from forewarn.server.guest.counters import EVENTS, OTHER
+from forewarn.server.guest.early_transport import EarlyTransport
 from forewarn.server.guest.enablement import DelayedAnswer
 from forewarn.server.guest.endpoint import (
     Admitted,
@@ -49,7 +50,6 @@ from forewarn.server.guest.limits import (
     Account,
     Reason,
 )
-from forewarn.server.guest.listener import SourceOf
 from forewarn.server.guest.long_poll import LongPoll
 from forewarn.server.guest.machines import Source
 from forewarn.server.guest.repeated_polls import Poll
@@ -103,10 +103,9 @@ class Connection(asyncio.Protocol):
     """Speaks HTTP/1.1 and HTTP/1.0 with one peer."""
 
     _shared: "Connections"
-    _source_of: SourceOf
+    source: Source
     _reader: RequestReader = field(init=False)
     _transport: asyncio.Transport = field(init=False)
-    source: Source = field(init=False)
     account: Account = field(init=False)
     _stage: Stage = Stage.FRESH
     _unread: bytes = b""
@@ -122,44 +121,37 @@ class Connection(asyncio.Protocol):
     _discarded: int = 0
     _body_bytes: int = 0
     _is_probed: bool = False
-    is_taken: bool = False
-    """Whether it was taken in before it had its transport."""
+    early: EarlyTransport | None = None
+    """What it was taken in by, where the loop had no transport for it yet."""
     is_stranger: bool = False
     """Whether it came from an address of no registered machine."""
     deadline: float = NEVER
     """When its time is up, by `Connections.monotonic`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a peer in, or tell it that there are too many."""
-        self._reader = RequestReader(self._shared.limits)
+        """Take a peer in, or tell it that there are too many; go on with one that was taken in."""
+        limits = self._shared.limits
         self._transport = cast("asyncio.Transport", transport)
-        refusal = None
-        if self.is_taken:
+        if self.early is not None:
+            self._transport.set_write_buffer_limits(high=limits.write_buffer_bytes)
             self._shared.has_started(self)
-        elif self._shared.suspended:
-            self._transport.abort()
+            self.early.hand_over(self._transport)
+            if self._paused:  # the loop begins to read after this call
+                self._shared.loop.call_soon(self._pause)
             return
-        else:
-            refusal = self.take_in(sockets.host_of(transport.get_extra_info("peername")))
-            if self._shared.filter.is_active:
-                connection_filter.release(transport.get_extra_info("socket"))
+        self._reader = RequestReader(limits)
+        refusal = self._shared.add(self)
         if refusal is None:
-            limits = self._shared.limits
             self._transport.set_write_buffer_limits(high=limits.write_buffer_bytes)
             self._wait(Stage.FRESH, limits.head_seconds)
-            if self._shared.retiring:
-                self.retire()
-            elif self._shared.suspended:
-                self.abort()
         else:
-            self._send(refusal, last=True)
+            self._send(refusal, last=True, resource=OTHER)
             # Lingering would let it have the place that it was refused.
             self._transport.close()
 
-    def take_in(self, host: str) -> Reply | None:
-        """Take a peer in by its address, or return the refusal if there are too many."""
-        self.source = self._source_of(host)
-        return self._shared.add(self)
+    def _pause(self) -> None:
+        if self._paused and not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the peer; an approval that the plane has stands, it only has no one to tell."""

@@ -1,7 +1,6 @@
 """All connections: who is taken in, on whose account, and the one sweep that keeps their times."""
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -14,12 +13,13 @@ from forewarn.protocol import exchange, refusals
 from forewarn.protocol.message import Reply
 from forewarn.server.guest import connection_filter
 from forewarn.server.guest.connection import Connection
-from forewarn.server.guest.counters import EVENTS, OTHER, Counters
+from forewarn.server.guest.counters import EVENTS, Counters
+from forewarn.server.guest.early_transport import EarlyTransport
 from forewarn.server.guest.endpoint import (
     RETRY_AFTER_SECONDS,
     GuestEndpoint,
 )
-from forewarn.server.guest.http import NO_HEAD, AnswerWriter
+from forewarn.server.guest.http import AnswerWriter
 from forewarn.server.guest.limits import (
     ACCEPT_SECONDS,
     GUEST_SHARE,
@@ -32,20 +32,15 @@ from forewarn.server.guest.limits import (
     Limits,
     Reason,
 )
-from forewarn.server.guest.listener import SourceOf
 from forewarn.server.guest.long_poll import LongPolls
+from forewarn.server.guest.machines import Source
 from forewarn.server.guest.repeated_polls import Polls
 
-CROWD_SECONDS: Final = 1.0
-"""How long after a refusal connections are accepted many at a time. A transport costs 9 µs more
-then, but nobody waits behind a crowd that connects again and again."""
+FIRST_BYTES: Final = 2048
+"""What is read of a connection as it is accepted: clients send under 1 KiB."""
 
 LOOK_SECONDS: Final = 0.02
 """How often a plane that stops looks at what is still open: 0.5 ms for 10,000 connections."""
-
-ACCEPT_TURNS: Final = 8
-"""Turns of the loop from a connection's acceptance until what has come by it was read: asyncio's
-own loop takes four."""
 
 _log = structlog.get_logger(__name__)
 
@@ -93,41 +88,40 @@ class Connections:
         """Return how many there are."""
         return len(self._all)
 
-    def new(self, source_of: SourceOf) -> Connection:
-        """Return a connection of a listener, which is taken in when it has a transport."""
-        return Connection(self, source_of)
+    def accept(self, accepted: socket.socket, source: Source) -> None:
+        """Take a connection in, and answer what came with it.
 
-    @property
-    def are_crowded(self) -> bool:
-        """Return whether anybody was turned away a moment ago."""
-        return self.monotonic() < self.counters.refused_at + CROWD_SECONDS
-
-    def accept(self, accepted: socket.socket, source_of: SourceOf, host: str) -> None:
-        """Take a connection in that has no transport yet, or refuse it and close.
-
-        A refusal costs neither a transport nor a task, and who is dropped gets no answer either.
+        Most end with that: they need no transport, which costs more than all else of a poll.
         """
         if self.suspended:
             accepted.close()
             return
-        connection = Connection(self, source_of)
-        source = source_of(host)
-        if self.filter.drops(source.listener, source.network):
-            self.counters.accepted += 1
+        self.counters.accepted += 1
+        if self.filter.is_active:
+            if self.filter.drops(source.listener, source.network):
+                accepted.close()
+                return
+            connection_filter.release(accepted)
+        accepted.settimeout(0)
+        connection = Connection(self, source)
+        early = EarlyTransport(accepted)
+        try:
+            # Also of who is refused: what is not read becomes a reset, which takes the answer away.
+            data = early.read(FIRST_BYTES)
+            connection.connection_made(early)
+            connection.early = early
+            if data and not early.is_closing():
+                connection.data_received(data)
+        except OSError:  # its peer has gone
+            early.abort()
+        except Exception:  # noqa: BLE001 - one connection's fault is not the others'
+            _log.exception("could not answer a new connection")
+            early.abort()
+        if early.is_over():
             accepted.close()
-            return
-        refusal = connection.take_in(host)
-        if refusal is None:
-            connection.is_taken = True
-            if self.filter.is_active:
-                connection_filter.release(accepted)
+            connection.connection_lost(None)
+        else:
             self._starting[connection] = self.loop.create_task(self._start(connection, accepted))
-            return
-        self.counters.answers[OTHER][refusal.status] += 1
-        answer = self.writer.render(refusal, self.monotonic(), NO_HEAD, keep=False)
-        with contextlib.suppress(OSError):  # its peer has gone
-            accepted.send(answer)
-        accepted.close()
 
     async def _start(self, connection: Connection, accepted: socket.socket) -> None:
         try:
@@ -137,7 +131,7 @@ class Connections:
         finally:
             if self._starting.pop(connection, None):  # it never had a transport
                 accepted.close()
-                self.remove(connection)
+                connection.connection_lost(None)
 
     def has_started(self, connection: Connection) -> None:
         """Note that a connection has its transport."""
@@ -146,7 +140,6 @@ class Connections:
     def add(self, connection: Connection) -> Reply | None:
         """Take a new connection in, or return the refusal if there are too many."""
         limits, source = self.limits, connection.source
-        self.counters.accepted += 1
         # Where many machines share an address, who asks is known by its requests alone, and then
         # counts: see `attribute`.
         account = connection.account = self._account((source.listener, source.network))
@@ -160,30 +153,39 @@ class Connections:
                 connection.is_stranger = True
                 account.group = self._strangers_of(source.listener)
                 account.group.charge(ACCEPT_SECONDS, now)
-        limit, whose, reason = limits.connections, "This service", Reason.CONNECTIONS
-        is_full = len(self._all) >= limit
-        if not is_full and not source.is_shared:
-            if account.connections >= limits.connections_per_address:
-                is_full, whose = True, "This address"
-                limit, reason = limits.connections_per_address, Reason.CONNECTIONS_OF_ADDRESS
-            elif connection.is_stranger and self._strangers >= limits.stranger_connections:
-                is_full, reason = True, Reason.CONNECTIONS_OF_STRANGERS
-                limit, whose = limits.stranger_connections, "All unregistered addresses together"
-        if is_full:
-            self.turn_away(connection, reason)
-            is_of_many = reason is Reason.CONNECTIONS_OF_STRANGERS
-            self.count_connections(
-                connection, REFUSED_STRANGERS if is_of_many else REFUSED_CONNECTIONS
-            )
-            return exchange.refuse(
-                refusals.CONNECTIONS,
-                retry_after_seconds=RETRY_AFTER_SECONDS,
-                limit=limit,
-                whose=whose,
-            )
-        account.connections += 1
-        self._strangers += connection.is_stranger
-        self._all.add(connection)
+        reason = self._limit_reached(connection)
+        if reason is None:
+            account.connections += 1
+            self._strangers += connection.is_stranger
+            self._all.add(connection)
+            return None
+        self.turn_away(connection, reason)
+        if reason is Reason.CONNECTIONS_OF_STRANGERS:
+            self.count_connections(connection, REFUSED_STRANGERS)
+            return exchange.refuse(refusals.STRANGERS, retry_after_seconds=RETRY_AFTER_SECONDS)
+        self.count_connections(connection, REFUSED_CONNECTIONS)
+        is_of_address = reason is Reason.CONNECTIONS_OF_ADDRESS
+        return exchange.refuse(
+            refusals.CONNECTIONS,
+            retry_after_seconds=RETRY_AFTER_SECONDS,
+            limit=limits.connections_per_address if is_of_address else limits.connections,
+            whose="This address" if is_of_address else "This service",
+        )
+
+    def _limit_reached(self, connection: Connection) -> Reason | None:
+        limits, account = self.limits, connection.account
+        if len(self._all) >= limits.connections:
+            return Reason.CONNECTIONS
+        if connection.source.is_shared:
+            return None
+        if account.connections >= limits.connections_per_address:
+            return Reason.CONNECTIONS_OF_ADDRESS
+        if connection.is_stranger and (
+            self._strangers >= limits.stranger_connections
+            # Their share is used up: not even their requests are read.
+            or self._strangers_of(connection.source.listener).is_greedy(self.monotonic())
+        ):
+            return Reason.CONNECTIONS_OF_STRANGERS
         return None
 
     def count_connections(self, connection: Connection, count: int = 1) -> None:
@@ -253,7 +255,7 @@ class Connections:
         An error in JSON would not do: one client takes any for "no events".
         """
         self.suspended = True
-        for connection in self._all - self._starting.keys():
+        for connection in list(self._all):
             connection.abort()
 
     def resume(self) -> None:
@@ -284,10 +286,7 @@ class Connections:
         """
         self.draining = self.retiring = True
         self.polls.close()
-        # Those that were accepted have their transports then, and what has come was read.
-        for _ in range(ACCEPT_TURNS):
-            await asyncio.sleep(0)
-        for connection in self._all - self._starting.keys():
+        for connection in list(self._all):
             connection.retire()
         self._emptied = self.loop.create_future()
         until = self.loop.time() + seconds
@@ -296,10 +295,9 @@ class Connections:
             self.sweep(self.monotonic())
         cut_off = list(self._all)
         for connection in cut_off:
-            if starting := self._starting.get(connection):
-                starting.cancel()
-            else:
-                connection.abort()
+            connection.abort()
+        if self._starting:
+            await asyncio.wait(list(self._starting.values()))
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None

@@ -109,7 +109,8 @@ class Reason(StrEnum):
     CONNECTIONS_OF_ADDRESS = "connections-of-address"
     """A connection above the limit of its address, or of its machine behind a proxy."""
     CONNECTIONS_OF_STRANGERS = "connections-of-strangers"
-    """A connection above what addresses of no registered machine may have together."""
+    """A connection above what addresses of no registered machine may have together, or while they
+    have used their share of the loop."""
     CONNECTION_RATE = "connection-rate"
     """An address that opened so many connections that the kernel drops more for some seconds."""
     FAULTY_REQUEST = "faulty-request"

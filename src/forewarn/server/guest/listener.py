@@ -27,15 +27,19 @@ BACKLOG: Final = 4096
 """Connections that wait to be accepted, the most that Linux allows by default. Where it is full, a
 client comes again a second later; 1,280 attackers who reconnect filled one of 1,024."""
 
-ACCEPTS_PER_TURN: Final = 8
-"""Connections that asyncio's loop accepts in one round, 0.1 ms each; uvloop accepts one."""
+ACCEPTS: Final = 256
+"""Connections of a listener that are accepted in one round of the loop: the kernel's queue is first
+in, first out, and who connects would wait behind a crowd that connects again and again."""
 
-CROWD_ACCEPTS: Final = 256
-"""Connections of a listener that are accepted in one round while there is a crowd: the kernel's
-queue is first in, first out, and who connects would wait behind all that connect again."""
-
-CROWD_ACCEPT_SECONDS: Final = 0.005
+ACCEPT_SECONDS: Final = 0.005
 """After this no further one is accepted in the round: those who are served wait meanwhile."""
+
+PAUSE_SECONDS: Final = 1.0
+"""How long nothing is accepted once the system has no more file descriptors: as asyncio does."""
+
+DEFER_SECONDS: Final = 1
+"""How long the kernel keeps a new connection until its first bytes are there: a connection that
+says nothing is nobody's work, and most others are answered as they are accepted."""
 
 RECEIVE_BYTES: Final = 6 * 1024
 """Of a connection's receive buffer, which Linux doubles: 9 KiB come in one read, and that much is
@@ -180,7 +184,7 @@ class Listeners:
     def __init__(self, loop: "asyncio.AbstractEventLoop", connections: "Connections") -> None:
         self._loop = loop
         self._connections = connections
-        self._servers: list[asyncio.Server] = []
+        self._sockets: list[socket.socket] = []
 
     async def open(
         self,
@@ -204,14 +208,9 @@ class Listeners:
             opened = [undo.enter_context(_open(each, handed_over)) for each, _ in listeners]
             undo.callback(self.close)
             for (listener, proxies), own in zip(listeners, opened, strict=True):
-                factory = self._factory(source_of(listener, proxies), own)
+                self._sockets.append(own)
                 with _refusal(listener):
-                    # asyncio's loop accepts as many connections at once as its backlog says.
-                    server = await self._loop.create_server(
-                        factory, sock=own, backlog=ACCEPTS_PER_TURN
-                    )
-                self._servers.append(server)
-                own.listen(BACKLOG)
+                    self._accept_from(own, source_of(listener, proxies))
                 self._connections.filter.guard(listener.name, own)
             undo.pop_all()
         return tuple(
@@ -219,40 +218,36 @@ class Listeners:
             for (listener, _), own in zip(listeners, opened, strict=True)
         )
 
-    def _factory(
-        self, source_of: SourceOf, listening: socket.socket
-    ) -> "Callable[[], asyncio.BaseProtocol]":
-        connections = self._connections
-        is_soon = False
-
-        def new() -> "asyncio.BaseProtocol":
-            nonlocal is_soon
-            if not is_soon and connections.are_crowded:
-                is_soon = True
-                self._loop.call_soon(accept_some)
-            return connections.new(source_of)
-
+    def _accept_from(self, listening: socket.socket, source_of: SourceOf) -> None:
         def accept_some() -> None:
-            nonlocal is_soon
-            is_soon = False
-            until = clock.monotonic() + CROWD_ACCEPT_SECONDS
-            for _ in range(CROWD_ACCEPTS):
+            until = clock.monotonic() + ACCEPT_SECONDS
+            for _ in range(ACCEPTS):
                 try:
                     accepted, peer = listening.accept()
-                except OSError:  # there is no more, or the loop sees to it
+                except (BlockingIOError, ConnectionError):
                     return
-                accepted.settimeout(0)
-                connections.accept(accepted, source_of, sockets.host_of(peer))
+                except OSError as error:
+                    said = {"message": "cannot accept connections", "exception": error}
+                    self._loop.call_exception_handler(said)
+                    self._loop.remove_reader(listening)
+                    self._loop.call_later(PAUSE_SECONDS, go_on)
+                    return
+                self._connections.accept(accepted, source_of(sockets.host_of(peer)))
                 if clock.monotonic() > until:
                     return
 
-        return new
+        def go_on() -> None:
+            if listening in self._sockets:
+                self._loop.add_reader(listening, accept_some)
+
+        go_on()
 
     def close(self) -> None:
         """Accept no more connections."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+            listening.close()
+        self._sockets.clear()
 
 
 def _open(listener: Listener, handed_over: sockets.HandedOver) -> socket.socket:
@@ -266,6 +261,8 @@ def _open(listener: Listener, handed_over: sockets.HandedOver) -> socket.socket:
         connection_filter.release(opened)  # that of the process before
     # A connection has the buffer of the socket that it came to.
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+    if hasattr(socket, "TCP_DEFER_ACCEPT"):
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, DEFER_SECONDS)
     opened.settimeout(0)
     return opened
 
