@@ -93,11 +93,6 @@ class ActionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """Whether there is something to undo when the event is over."""
         return not self.undo_field or bool(getattr(self, self.undo_field))
 
-    @property
-    def needs_posix(self) -> str:
-        """Why Windows cannot do it; `""` if it can."""
-        return ""
-
     def __post_init__(self) -> None:
         """Refuse what no type expresses."""
         for name in self.templates:
@@ -149,10 +144,6 @@ class ServiceSettings(ActionSettings, frozen=True, kw_only=True):
     def effect(self) -> str:
         return f"service {'stop' if self.stop else 'start'} {self.unit}"
 
-    @property
-    def needs_posix(self) -> str:
-        return "needs systemd, which Windows lacks: use command"
-
     def __post_init__(self) -> None:
         if bool(self.stop) == bool(self.start):
             raise FieldError("", "give one of stop and start")
@@ -184,10 +175,6 @@ class SignalSettings(ActionSettings, frozen=True, kw_only=True):
     @property
     def effect(self) -> str:
         return f"signal {self.signal} {self.unit or self.pid_file}"
-
-    @property
-    def needs_posix(self) -> str:
-        return "needs signals, which Windows lacks: use command"
 
     def __post_init__(self) -> None:
         if bool(self.unit) == bool(self.pid_file):
@@ -244,12 +231,6 @@ class HaproxySettings(ActionSettings, frozen=True, kw_only=True):
     @property
     def effect(self) -> str:
         return f"haproxy {self.socket} {self.server}"
-
-    @property
-    def needs_posix(self) -> str:
-        if self.address is not None:
-            return ""
-        return "Windows has no unix sockets: give an address such as '10.0.0.5:9999' as socket"
 
     def __post_init__(self) -> None:
         backend, slash, server = self.server.partition("/")
@@ -390,6 +371,17 @@ class RuleAction(
         if len(given) != 1:
             said = " and ".join(given) or "none"
             raise FieldError("", f"expected one kind of {', '.join(KINDS)}; this has {said}")
+
+
+def needs_posix(action: RuleAction) -> str:
+    """Return why Windows cannot do an action; `""` if it can."""
+    if action.service is not None:
+        return "needs systemd, which Windows lacks: use command"
+    if action.signal is not None:
+        return "needs signals, which Windows lacks: use command"
+    if action.haproxy is not None and action.haproxy.address is None:
+        return "Windows has no unix sockets: give an address such as '10.0.0.5:9999' as socket"
+    return ""
 
 
 KINDS: Final = RuleAction.__struct_fields__

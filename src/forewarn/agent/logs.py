@@ -105,7 +105,7 @@ class ActivityLog:
         """Log what an input has led to, after all its outputs."""
         started = {key for key, event in decider.events.items() if event.started}
         for key in sorted(started - self._started):
-            LOGGER.info("%s has started", key, extra=_facts(key))
+            _log(key, f"{key} has started")
         self._started = started
         # What stays held though an operator wants it tried again, and why.
         if self._retried is None or not decider.looked:
@@ -117,8 +117,7 @@ class ActivityLog:
             why = "too little notice is left"
             if event.status != EventStatus.SCHEDULED and not case.rule.even_if_started:
                 why = f"it is {event.status}, and its rule lacks even_if_started"
-            facts = _facts(case.event_id, case.rule.name)
-            LOGGER.warning("%s stays held: %s", case.event_id, why, extra=facts)
+            _log(key, f"{key} stays held: {why}", rule=case.rule.name, level=logging.WARNING)
         self._retried = None
 
     def _peers_answered(self, answered: messages.PeersAnswered) -> None:
@@ -129,12 +128,8 @@ class ActivityLog:
         prepared = {name_of(name) for name in answered.prepared}
         missing = tuple(name for name in asked.machines if name_of(name) not in prepared)
         if missing and self._missing.get(asked.event_id) != missing:
-            LOGGER.warning(
-                "%s is prepared here; its approval waits for %s",
-                asked.event_id,
-                ", ".join(missing),
-                extra=_facts(asked.event_id),
-            )
+            waits = f"is prepared here; its approval waits for {', '.join(missing)}"
+            _log(asked.event_id, f"{asked.event_id} {waits}", level=logging.WARNING)
         self._missing[asked.event_id] = missing
 
     def heard(self, what: messages.Input | messages.Output, decider: Decider) -> None:
@@ -149,22 +144,19 @@ class ActivityLog:
             case messages.BeginAction():
                 self._begun[what.effect] = what
             case state.RuleMatched(event=event, rule=rule):
-                facts = _facts(event.event_id, rule.name)
-                line = "%s %s: rule %r"
-                LOGGER.info(line, event.event_type, event.event_id, rule.name, extra=facts)
+                text = f"{event.event_type} {event.event_id}: rule {rule.name!r}"
+                _log(event.event_id, text, rule=rule.name)
             case state.ActionEnded():
                 self._ended(what, decider)
             case state.ActionSkipped(event_id=event_id, outcome=outcome) if not outcome.good:
-                line = "action %d for %s is not done: %s"
-                facts = _facts(event_id)
-                LOGGER.warning(line, what.index + 1, event_id, outcome, extra=facts)
+                text = f"action {what.index + 1} for {event_id} is not done: {outcome}"
+                _log(event_id, text, level=logging.WARNING)
             case state.EventRetried(event_id=event_id):
                 if self._retried is not None:
                     self._retried.add(event_id)
-                line = "retrying %s: an operator asked for it"
-                LOGGER.info(line, event_id, extra=_facts(event_id))
+                _log(event_id, f"retrying {event_id}: an operator asked for it")
             case state.EventGone(event_id=event_id):
-                LOGGER.info("%s is over", event_id, extra=_facts(event_id))
+                _log(event_id, f"{event_id} is over")
                 self._phases.pop(event_id.upper(), None)
                 self._missing.pop(event_id, None)
             case state.Record():
@@ -188,8 +180,10 @@ class ActivityLog:
             # Waiting by failing, as for room in a pool, is not worth a line for each try.
             level = logging.INFO if begun is None or begun.attempt == 1 else logging.DEBUG
             words += "; it is tried again"
-        facts = {} if begun is None else _facts(begun.event.event_id, begun.rule)
-        LOGGER.log(level, "%s", words, extra=facts)
+        if begun is None:
+            LOGGER.log(level, "%s", words)
+        else:
+            _log(begun.event.event_id, words, rule=begun.rule, level=level)
 
     def _log_phases(self, decider: Decider) -> None:
         for key, case in decider.state.cases.items():
@@ -197,10 +191,9 @@ class ActivityLog:
             if case.phase is before or case.phase not in PHASES or not case.rule.acts:
                 continue
             level, words = PHASES[case.phase]
-            facts = _facts(case.event_id, case.rule.name)
-            LOGGER.log(level, "%s %s", case.event_id, words, extra=facts)
+            _log(case.event_id, f"{case.event_id} {words}", rule=case.rule.name, level=level)
 
 
-def _facts(event_id: str, rule: str | None = None) -> dict[str, dict[str, str]]:
-    facts = {"event_id": event_id}
-    return {"facts": facts if rule is None else facts | {"rule": rule}}
+def _log(event_id: str, text: str, *, rule: str | None = None, level: int = logging.INFO) -> None:
+    facts = {"event_id": event_id} | ({} if rule is None else {"rule": rule})
+    LOGGER.log(level, "%s", text, extra={"facts": facts})

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from forewarn import settings
+from forewarn.agent import action_settings
 from forewarn.agent.rules import Rule
 from forewarn.settings import FieldError, Log, SettingsError
 
@@ -142,7 +143,7 @@ def load(
     loaded = settings.convert(tree, AgentSettings, sources)
     for rule in loaded.rule:
         for number, action in enumerate(rule.prepare):
-            if platform == "win32" and (reason := action.settings.needs_posix):
+            if platform == "win32" and (reason := action_settings.needs_posix(action)):
                 place = f"rule {rule.name!r}: prepare[{number}].{action.kind}"
                 blamed = origins.get(rule.name) or "the environment"
                 raise SettingsError(f"{blamed}: {place}: {reason}")
