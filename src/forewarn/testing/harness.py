@@ -87,18 +87,14 @@ class Harness:
         numbers = itertools.count(1)
         self._mint: Callable[[], str] = lambda: f"{next(numbers):08x}-0000-4000-8000-000000000000"
         self._doomed = False
-        self._down_since: timedelta | None = timedelta()
+        self.up = False
+        """Whether the server runs."""
         self.start()
         self.ask(lambda plane: plane.apply_fleet(fleet))
 
-    @property
-    def up(self) -> bool:
-        """Whether the server runs."""
-        return self._down_since is None
-
     def start(self) -> None:
         """Start the server from its store, in the order of the real service."""
-        if self._down_since is None:
+        if self.up:
             raise Impossible("the server runs already")
         feed = Changefeed()
         loop_time = ManualClock(BEGINNING)  # it stands still: the event loop is never held up
@@ -125,7 +121,7 @@ class Harness:
         feed.subscribe(self._returns.learn)
         self._watch.open()
         self._plane = plane
-        self._down_since = None
+        self.up = True
         self._tick()
 
     def _judge(self, changes: Changes) -> None:
@@ -154,13 +150,13 @@ class Harness:
 
     def kill(self) -> None:
         """End the server at once, in the instant of its last heartbeat: its memory is gone."""
-        if self._down_since is not None:
+        if not self.up:
             raise Impossible("the server is down already")
         self._doomed = self._store.doomed = False
         self._sightings.clear()
         self._heartbeat.stop()
         asyncio.run(self._heartbeat.run())
-        self._down_since = self.elapsed
+        self.up = False
 
     def doom(self) -> None:
         """Let the server die just before its next commit."""
