@@ -58,8 +58,15 @@ STOP_SECONDS: Final = 10.0
 LONGEST_FOLDER: Final = 70
 """The path of a unix socket has room for 103 characters, with the folder of the demo in it."""
 
-TOLD_LINES: Final = 10
+TOLD_LINES: Final = 8
 """The lines of the story below the table: all of it fits a terminal of 24 lines."""
+
+COLUMNS: Final = {
+    heading: column
+    for heading, column in events.COLUMNS.items()
+    if heading not in {"NOT BEFORE", "AGENTS", "SHOWN TO"}
+}
+"""Of the table: so many that each event fits in a line of 80 characters."""
 
 TRY: Final = """
 The service is still running. Try, in another terminal:
@@ -370,8 +377,7 @@ class Demo:
             (f"15 minutes last {15 * 60 // SCALE} seconds here", "dim"),
         )
         hint = Text("Stop a guest (kill its pid): its event then waits for NotBefore.", "dim")
-        rows = output.cells(listed, events.COLUMNS)
-        table = output.drawn(tuple(events.COLUMNS), rows, width)
+        table = output.drawn(tuple(COLUMNS), output.cells(listed, COLUMNS), width)
         return Group(title, "", table, "", told, hint)
 
 
