@@ -24,11 +24,7 @@ LENGTH = 2000
 
 
 class Backend:
-    """Answers requests.
-
-    Args:
-        name: The machine's.
-    """
+    """Answers requests for the machine of a name."""
 
     def __init__(self, name: str) -> None:
         self._body = f"{name} {os.getpid()} ".encode().ljust(LENGTH - 1, b".") + b"\n"

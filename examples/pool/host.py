@@ -32,13 +32,7 @@ LOOK_SECONDS = 0.02
 
 
 class Machine:
-    """One machine.
-
-    Args:
-        name: Its name.
-        given: Its part of the settings.
-        boot_seconds: How long it is off at a restart.
-    """
+    """One machine, by its part of the settings; a restart takes it off for `boot_seconds`."""
 
     def __init__(self, name: str, given: dict[str, Any], boot_seconds: float) -> None:
         self._name = name
@@ -95,11 +89,7 @@ class Machine:
 
 
 class Host:
-    """All machines, and the socket that takes requests for restarts.
-
-    Args:
-        settings: See the module.
-    """
+    """All machines, and the socket that takes requests for restarts."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._socket = settings["socket"]

@@ -44,12 +44,7 @@ margin."""
 
 
 def text(played: Round, width: int = WIDTH) -> list[str]:
-    """Return a round as lines of text.
-
-    Args:
-        played: The round.
-        width: The columns for its whole time.
-    """
+    """Return a round as lines of text, its whole time in so many columns."""
     step = played.seconds / width
     lines = [" " * NAMES + _ruler(played.seconds, width)]
     for machine in _by_domain(played.machines):

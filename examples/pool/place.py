@@ -68,15 +68,7 @@ def fleet() -> dict[str, Any]:
 
 
 class Place:
-    """The files of one round.
-
-    Args:
-        folder: Where they are written.
-        agents: Whether there are agents.
-
-    Raises:
-        DemoFailed: This system lacks the addresses.
-    """
+    """The files of one round, in a folder; DemoFailed where this system lacks the addresses."""
 
     def __init__(self, folder: Path, *, agents: bool) -> None:
         self.folder = folder
@@ -202,15 +194,7 @@ def placed(text: str, places: Mapping[str, str]) -> str:
 
 
 def free_port(addresses: Sequence[str], *, but: int = 0) -> int:
-    """Return a port that is free at all these addresses.
-
-    Args:
-        addresses: Addresses of this system.
-        but: A port that is reserved already.
-
-    Raises:
-        DemoFailed: This system lacks the addresses, or no such port was found.
-    """
+    """Return a port other than `but` that is free at all these addresses; DemoFailed for none."""
     for _ in range(TRIES):
         number = 0
         try:

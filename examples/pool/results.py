@@ -31,13 +31,9 @@ class State(StrEnum):
 
 
 def follow(before: State | None, *, on: bool, up: bool, ready: bool) -> State:
-    """Return the new state of a machine.
+    """Return the new state of a machine: its processes are on, the balancer has it up.
 
-    Args:
-        before: Its state before; None at the start.
-        on: Whether its processes run.
-        up: Whether the balancer sends requests to it.
-        ready: Whether its agent is ready; True without an agent.
+    `before` is None at the start; `ready` is what its agent says, True without an agent.
     """
     if not on:
         return State.DOWN
@@ -139,11 +135,7 @@ class Round:
 
 
 def judge(played: Round) -> list[str]:
-    """Return what holds for a round, in words.
-
-    Raises:
-        DemoFailed: Something does not hold.
-    """
+    """Return what holds for a round, in words; DemoFailed says what does not."""
     return [_judge_load(played), _judge_events(played), _judge_failures(played)]
 
 

@@ -37,13 +37,7 @@ APPROVALS_TAKEN: Final = re.compile(
 
 
 class Rolling:
-    """One round.
-
-    Args:
-        folder: An empty folder for it alone.
-        agents: Whether there are agents; without them the operator approves.
-        story: Where its lines go.
-    """
+    """One round, in an empty folder; without agents the operator approves."""
 
     def __init__(self, folder: Path, *, agents: bool, story: TextIO) -> None:
         self._place = Place(folder, agents=agents)
@@ -56,11 +50,7 @@ class Rolling:
         self._counted_at = 0.0
 
     def play(self) -> Round:
-        """Play it, and return what came of it.
-
-        Raises:
-            DemoFailed: It could not be played to its end.
-        """
+        """Play it, and return what came of it; DemoFailed if it has no end."""
         world = self._world
         self._start()
         world.start_traffic()
@@ -138,8 +128,8 @@ class Rolling:
             if before is None:
                 self._announced[operation["id"]] = time.monotonic()
             self._operations[operation["id"]] = operation
-            for line in news(before, operation):
-                self._tell(line)
+            if before is None or line(before) != line(operation):
+                self._tell(line(operation))
         if self._world.began is not None:
             self._tell_states()
             self._tell_count()
@@ -197,24 +187,13 @@ class Rolling:
         )
 
 
-def news(before: dict[str, Any] | None, after: dict[str, Any]) -> list[str]:
-    """Return the changes of an operation as lines."""
-    (event,) = after["events"]
-    what = f"{after['event_type']} of {', '.join(event['machines'])}"
-    lines = []
-    if before is None:
-        at = after["not_before"][11:19]
-        lines.append(f"{what} is announced: starts by {at}Z, sooner if approved")
-    if event["approval"] and not (before and before["events"][0]["approval"]):
-        lines.append(f"{what} is approved by {event['approval']['by']}")
-    if before is None or before["status"] != after["status"]:
-        if after["status"] == "Started":
-            lines.append(f"{what} starts")
-        elif after["status"] == "Returning":
-            lines.append(f"{what} is carried out: its machines have to ask again")
-        elif after["status"] != "Scheduled":
-            lines.append(f"{what} is {after['status']} after {after['took_seconds'] or 0:.0f} s")
-    return lines
+def line(operation: dict[str, Any]) -> str:
+    """Return how an operation is, in one line."""
+    (event,) = operation["events"]
+    told = f"{operation['event_type']} of {', '.join(event['machines'])}: {operation['status']}"
+    if operation["status"] == "Scheduled":
+        told += f", not before {operation['not_before'][11:19]}Z"
+    return told + (f", approved by {event['approval']['by']}" if event["approval"] else "")
 
 
 def _failed(operations: list[dict[str, Any]]) -> bool:

@@ -42,12 +42,7 @@ class Failure(Exception):  # noqa: N818 - how a request ended, not a fault of th
 
 
 class Connection:
-    """One connection to the balancer, opened by the first request.
-
-    Args:
-        address: The address of the balancer.
-        kept: Whether it is kept from one request to the next.
-    """
+    """One connection to the balancer, opened by the first request, and kept or not."""
 
     def __init__(self, address: tuple[str, int], *, kept: bool) -> None:
         self._address = address
@@ -56,14 +51,7 @@ class Connection:
         self._begun = False
 
     async def ask(self, path: str) -> None:
-        """Send one request.
-
-        Args:
-            path: Its path.
-
-        Raises:
-            Failure: There was no good answer.
-        """
+        """Send one request; Failure if there was no good answer."""
         whole = False
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -146,11 +134,7 @@ class _Tally:
 
 
 class Traffic:
-    """All requests.
-
-    Args:
-        address: The address of the balancer.
-    """
+    """All requests to the balancer at an address."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address

@@ -38,10 +38,7 @@ MAX_ANSWER: Final = 4 * 1024 * 1024
 class Process:
     """A program of the demo. It is no child of the terminal: Ctrl-C reaches the demo alone.
 
-    Args:
-        command: The program and its arguments.
-        log: Where its output goes; only stderr if it `speaks`.
-        speaks: Whether it prints JSON objects, which `told` returns.
+    Its output goes to a log; if it `speaks`, it prints JSON objects, which `told` returns.
     """
 
     def __init__(self, command: Sequence[str], log: Path, *, speaks: bool = False) -> None:
@@ -92,11 +89,7 @@ class Process:
 
 
 class Seen:
-    """What is known of one machine.
-
-    Args:
-        name: Its name.
-    """
+    """What is known of one machine."""
 
     def __init__(self, name: str) -> None:
         self.machine = Machine(name, place.domain(name), boots=[], changes=[])
@@ -107,11 +100,7 @@ class Seen:
 
 
 class World:
-    """All processes of a round.
-
-    Args:
-        where: Their files.
-    """
+    """All processes of a round."""
 
     def __init__(self, where: Place) -> None:
         self.place = where
@@ -169,11 +158,7 @@ class World:
         return moment - (self.began or moment)
 
     def operate(self, *arguments: str, given: str = "") -> dict[str, Any]:
-        """Run a command of `forewarn`, as an operator does, and return its JSON.
-
-        Raises:
-            DemoFailed: It was refused.
-        """
+        """Run a command of `forewarn`, as an operator does, and return its JSON."""
         command = [*place.FOREWARN, *arguments, "--json", "--operator", str(self.place.operator)]
         ended = subprocess.run(
             command,
@@ -189,11 +174,7 @@ class World:
         return told
 
     def ask(self, path: str) -> bytes:
-        """Ask the operators' API, which costs less than a command five times per second.
-
-        Raises:
-            DemoFailed: It does not answer, or not with 200.
-        """
+        """Ask the operators' API, which costs less than a command five times per second."""
         connection = http.client.HTTPConnection("localhost")
         try:
             connection.sock = socket.socket(socket.AF_UNIX)
@@ -212,11 +193,7 @@ class World:
         return body
 
     def look(self) -> None:
-        """Look at everything once.
-
-        Raises:
-            DemoFailed: A process has ended that should not.
-        """
+        """Look at everything once."""
         self.judge()
         self._hear_host()
         self._ask_balancer()
@@ -226,11 +203,7 @@ class World:
             self._hear_clients()
 
     def judge(self) -> None:
-        """Check that every process runs; only the clients may end by themselves.
-
-        Raises:
-            DemoFailed: One has ended that should not.
-        """
+        """Raise DemoFailed if a process has ended; only the clients may end by themselves."""
         for name, process in self._running.items():
             if process.status is not None and (name != "client" or process.status != 0):
                 last = self.tail(name).splitlines()[-1:] or ["it printed nothing"]
