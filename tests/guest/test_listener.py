@@ -180,7 +180,9 @@ def test_before_it_stops_each_answer_is_the_last_of_its_connection(play: Play) -
 def test_who_was_accepted_before_the_stop_has_its_first_request_answered(play: Play) -> None:
     async def body() -> None:
         async with serving() as served:
+            served.listeners.accept_at_once()
             reader, writer = await served.connect()
+            await until(lambda: len(served.plane.connections) == 1)
             stopping = asyncio.ensure_future(served.stop(20))
             await until(lambda: served.plane.connections._emptied is not None)
             writer.write(get())

@@ -242,6 +242,11 @@ class Listeners:
 
         go_on()
 
+    def accept_at_once(self) -> None:
+        """Accept connections before they say anything: once we stop, others would be reset."""
+        for listening in self._sockets:
+            _defer(listening, 0)
+
     def close(self) -> None:
         """Accept no more connections."""
         for listening in self._sockets:
@@ -261,10 +266,14 @@ def _open(listener: Listener, handed_over: sockets.HandedOver) -> socket.socket:
         connection_filter.release(opened)  # that of the process before
     # A connection has the buffer of the socket that it came to.
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
-    if hasattr(socket, "TCP_DEFER_ACCEPT"):
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, DEFER_SECONDS)
+    _defer(opened, DEFER_SECONDS)
     opened.settimeout(0)
     return opened
+
+
+def _defer(listening: socket.socket, seconds: int) -> None:
+    if hasattr(socket, "TCP_DEFER_ACCEPT"):  # Linux
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, seconds)
 
 
 @contextlib.contextmanager

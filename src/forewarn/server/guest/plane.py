@@ -192,6 +192,7 @@ class GuestPlane:
 
     async def drain(self, seconds: float) -> None:
         """Have guests leave the connections that they keep, while all are served."""
+        self._listeners.accept_at_once()
         await self._connections.drain(seconds)
 
     async def close(self) -> None:
