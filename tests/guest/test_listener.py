@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forewarn.server.guest import connection_filter
-from forewarn.server.guest.connection import LAST_SECONDS, REFUSAL_SECONDS
+from forewarn.server.guest.connection import LAST_SECONDS, PEER_SECONDS, REFUSAL_SECONDS
 from forewarn.server.guest.limits import Limits
 from forewarn.server.guest.listener import MAX_LISTENERS, CannotListen, Listener
 from forewarn.server.sockets import HandedOver
@@ -189,6 +189,27 @@ def test_who_was_accepted_before_the_stop_has_its_first_request_answered(play: P
             (answer,) = answers(await reader.read())
             assert (answer.status, answer.headers["connection"]) == (200, "close")
             writer.close()
+            assert await stopping == 0
+
+    play(body())
+
+
+def test_a_peer_that_sends_half_a_request_does_not_hold_up_the_stop(play: Play) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            halves = get()[:20], post(target=f"/vm/web-0{room.EVENTS}")[:-20]
+            peers = [await served.connect() for _ in halves]
+            for half, (_, writer) in zip(halves, peers, strict=True):
+                writer.write(half)
+            connections = served.plane.connections
+            await until(lambda: [each._reader.started for each in connections._all] == [True] * 2)
+            stopping = asyncio.ensure_future(served.stop(20))
+            await until(lambda: connections._emptied is not None)
+            served.plane.clock.advance(room.timedelta(seconds=PEER_SECONDS))
+            for reader, writer in peers:
+                (answer,) = answers(await reader.read())
+                assert answer.status == 408
+                writer.close()
             assert await stopping == 0
 
     play(body())

@@ -71,9 +71,10 @@ to refuse an event of another scope than one that never was, and guests must not
 PROBE_SECONDS: Final = 0.05
 """How long a client that sends no more has to show that it is still there: a round trip."""
 
-FIRST_REQUEST_SECONDS: Final = 1.0
-"""How long a new connection has for its first request where the plane stops: as long as a lost
-packet takes to come again."""
+PEER_SECONDS: Final = 1.0
+"""How long a peer has for what is its part where the plane stops: to send its first request, or the
+rest of one, or to take its answer. A lost packet takes as long to come again; others wait for the
+next process meanwhile."""
 
 LAST_SECONDS: Final = 0.1
 """How long a connection lingers where the plane stops: many round trips within a site."""
@@ -614,15 +615,25 @@ class Connection(asyncio.Protocol):
 
         Who was accepted a moment ago is about to send its request, and has time to.
         """
-        if self._stage is Stage.IDLE:
-            self._close()
-        elif self._stage is Stage.FRESH:
-            accepted = self.deadline - self._shared.limits.head_seconds
-            self.deadline = min(self.deadline, accepted + FIRST_REQUEST_SECONDS)
-        elif self._long_poll is not None:
-            self._shared.long_polls.end(self._long_poll)
-        elif self._stage is Stage.CLOSING:
-            self.deadline = min(self.deadline, self._shared.monotonic() + LAST_SECONDS)
+        limits = self._shared.limits
+        match self._stage:
+            case Stage.IDLE:
+                self._close()
+            case Stage.WAITING:
+                assert self._long_poll is not None
+                self._shared.long_polls.end(self._long_poll)
+            case Stage.FRESH | Stage.HEAD:
+                self._hurry(limits.head_seconds)
+            case Stage.BODY:
+                self._hurry(limits.body_seconds)
+            case Stage.CHOKED:
+                self._hurry(limits.write_seconds)
+            case Stage.CLOSING:
+                self.deadline = min(self.deadline, self._shared.monotonic() + LAST_SECONDS)
+
+    def _hurry(self, seconds: float) -> None:
+        """Give the peer PEER_SECONDS in place of so many, from the same moment on."""
+        self.deadline += min(PEER_SECONDS - seconds, 0)
 
     @property
     def is_idle(self) -> bool:
