@@ -67,6 +67,25 @@ def test_a_machine_that_was_to_be_looked_at_again_and_does_not_run_is_gone() -> 
     }
 
 
+def test_a_target_is_the_host_with_most_memory_and_the_first_of_equals() -> None:
+    world = World()
+    world.obstacles["db-0"] = ("a device",)
+    for free, to_host in (((4096, 5000), "h3"), ((5000, 5000), "h2")):
+        world.free = {"h1": 0, "h2": free[0], "h3": free[1]}
+        found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REDEPLOY)
+        assert found.guests[0] == DrainGuest(
+            name="db-0",
+            vm_id=world.id_of("db-0"),
+            memory_mib=4096,
+            obstacles=("a device",),
+            way=Way.REDEPLOY,
+            to_host=to_host,
+        )
+    world.free = {"h1": 0, "h2": 0, "h3": 0}
+    found = host_plan.plan("h1", world.survey(), world.machines(), stay=Stay.REDEPLOY)
+    assert {guest.name: guest.way for guest in found.guests}["db-0"] is Way.REDEPLOY
+
+
 def test_one_host_or_several_different_ones_can_be_drained() -> None:
     world = World()
     host_plan.check(wanted("h1"), {}, world.survey(), world.machines())

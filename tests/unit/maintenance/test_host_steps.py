@@ -11,6 +11,7 @@ from forewarn.maintenance import hosts
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.maintenance.hosts import DrainRequest, DrainStep, DrainView
 from forewarn.maintenance.model import (
+    AuditAction,
     Drain,
     DrainGuest,
     GuestFacts,
@@ -18,13 +19,14 @@ from forewarn.maintenance.model import (
     HoldKind,
     HostFacts,
     HostState,
+    Intervention,
     Machine,
     Operation,
     Refused,
     Way,
 )
 from forewarn.maintenance.planner import Request
-from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType
+from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, TargetKind
 
 BEFORE = NOW - 2 * MINUTE
 HOST_BACK = 30 * MINUTE
@@ -55,6 +57,8 @@ def operation(
         maintenance=number,
         event_type=EventType.FREEZE,
         source=EventSource.PLATFORM,
+        target=TargetKind.MACHINES,
+        live_migration=False,
         description="",
         duration_seconds=-1,
         status=status,
@@ -525,6 +529,26 @@ def refusal(order: Any, of: DrainView, *arguments: Any) -> Refused:
     with pytest.raises(Refused) as caught:
         order(of, *arguments, NOW)
     return caught.value
+
+
+@pytest.mark.parametrize(
+    ("action", "machine", "expected"),
+    [
+        (AuditAction.UNDRAIN, "", hosts.undrain),
+        (AuditAction.RETURN, "", hosts.bring_home),
+        (AuditAction.RETRY, "", hosts.retry),
+        (AuditAction.SKIP, "db-0", lambda of, now: hosts.look_after(of, "db-0", Way.SKIP, now)),
+        (AuditAction.STOP, "db-0", lambda of, now: hosts.look_after(of, "db-0", Way.STOP, now)),
+    ],
+)
+def test_an_order_is_recorded_with_who_gave_it(
+    action: AuditAction, machine: str, expected: Any
+) -> None:
+    of = view(stuck(HostState.DRAINING, guests=(guest(to_host="h2", leaves_by=9),)))
+    done = expected(of, NOW)
+    record = Intervention(action=action, by="ann", at=NOW, detail=machine)
+    recorded = replace(done, drain=replace(done.drain, interventions=(record,)))
+    assert hosts.order(of, action, "ann", NOW, machine) == recorded
 
 
 def test_the_hosts_that_no_machine_may_move_to_are_told_in_order() -> None:
