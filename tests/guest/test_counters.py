@@ -59,10 +59,10 @@ def test_a_flood_of_addresses_grows_neither_memory_nor_the_log(log: list[EventDi
     counters = Counters()
     for number in range(100_000):
         refuse(counters, f"fd00::{number:x}", number / 2000)
-    assert len(counters._logged) == len(log) == MAX_LOGGED
+    assert len(counters._log._logged) == len(log) == MAX_LOGGED
     refuse(counters, "fd00::0", 120.0)
     assert log[-1]["not_logged_before"] == 100_000 - MAX_LOGGED
-    assert len(counters._logged) == 1
+    assert len(counters._log._logged) == 1
 
 
 def test_a_refused_request_is_counted_each_time_and_told_of_once(log: list[EventDict]) -> None:

@@ -6,6 +6,7 @@ update. It changes nothing but itself, and `decision` returns what is new.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -56,34 +57,30 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What was requested or resumed."""
 
 
+@dataclass(eq=False, repr=False)
 class WorkingSet:
-    """One decision in progress; the arguments are those of `decide.decide`."""
+    """One decision in progress; the first five fields are the arguments of `decide.decide`."""
 
-    def __init__(
-        self,
-        snapshot: model.Snapshot,
-        now: datetime,
-        mint: Callable[[], str],
-        policy: model.Policy,
-        sighting: model.Sightings,
-    ) -> None:
-        self.snapshot = snapshot
-        self.now = now
-        self.mint = mint
-        self.policy = policy
-        self.sighting = sighting
-        self.scopes = TrackedDict(snapshot.scopes)
-        self.operations = TrackedDict(snapshot.operations)
-        self.maintenances = TrackedDict(snapshot.maintenances)
-        self.machines = TrackedDict(snapshot.machines)
-        self.holds = list(snapshot.holds)
-        self.tombstones: list[model.Tombstone] = []
-        self.answered: model.Maintenance | None = None
-        """The maintenance that was requested or resumed."""
-        self._ended: list[str] = []
-        """Operations that ended, or whose domains came up."""
-        self._by_scope: dict[str, dict[str, None]] | None = None
-        """Ids of operations by scope; None until somebody looks, which many commands never do."""
+    snapshot: model.Snapshot
+    now: datetime
+    mint: Callable[[], str]
+    policy: model.Policy
+    sighting: model.Sightings
+    tombstones: list[model.Tombstone] = field(default_factory=list)
+    answered: model.Maintenance | None = None
+    """The maintenance that was requested or resumed."""
+    _ended: list[str] = field(default_factory=list)
+    """Operations that ended, or whose domains came up."""
+    _by_scope: dict[str, dict[str, None]] | None = None
+    """Ids of operations by scope; None until somebody looks, which many commands never do."""
+
+    def __post_init__(self) -> None:
+        """Copy what may change."""
+        self.scopes = TrackedDict(self.snapshot.scopes)
+        self.operations = TrackedDict(self.snapshot.operations)
+        self.maintenances = TrackedDict(self.snapshot.maintenances)
+        self.machines = TrackedDict(self.snapshot.machines)
+        self.holds = list(self.snapshot.holds)
 
     def live_in(self, scope: str) -> list[model.Operation]:
         """Return what is live in a scope."""

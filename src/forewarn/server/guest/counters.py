@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final, TypeAlias
 
 import structlog
@@ -59,6 +59,30 @@ _STRANGERS: Final = frozenset(
 _log = structlog.get_logger(__name__)
 
 
+class LimitLog:
+    """Logs each thing once a minute, with how many were not logged since the last line."""
+
+    def __init__(self) -> None:
+        self._logged: dict[Hashable, float] = {}
+        """When each was last logged, the oldest first."""
+        self._not_logged = 0
+
+    def warn(self, event: str, key: Hashable, now: float, **facts: object) -> None:
+        """Log an event, unless one of its key was logged a moment ago; `now` is in seconds."""
+        logged = self._logged
+        while logged:
+            oldest = next(iter(logged))
+            if now - logged[oldest] < LOG_SECONDS:
+                break
+            del logged[oldest]
+        if key in logged or len(logged) >= MAX_LOGGED:
+            self._not_logged += 1
+            return
+        logged[key] = now
+        _log.warning(event, **facts, not_logged_before=self._not_logged)
+        self._not_logged = 0
+
+
 class Counters:
     """Counts answers and who was turned away, and logs the latter; used on the loop alone."""
 
@@ -70,9 +94,7 @@ class Counters:
         """Connections so far."""
         self.refused_at = -math.inf
         """When anybody was turned away last, in monotonic seconds."""
-        self._logged: dict[tuple[str, str, Reason], float] = {}
-        """When each listener's address was last logged for a reason, the oldest first."""
-        self._not_logged = 0
+        self._log = LimitLog()
 
     def refuse(
         self, reason: Reason, listener: str, address: str, now: float, **facts: object
@@ -80,27 +102,13 @@ class Counters:
         """Count somebody who was turned away, and log it unless that was done a moment ago."""
         self.refusals[reason] += 1
         self.refused_at = now
-        logged = self._logged
-        while logged:
-            oldest = next(iter(logged))
-            if now - logged[oldest] < LOG_SECONDS:
-                break
-            del logged[oldest]
-        key = (listener, address, reason)
-        if key in logged or len(logged) >= MAX_LOGGED:
-            self._not_logged += 1
-            return
-        logged[key] = now
-        if reason in _STRANGERS:
-            event = "a caller is no registered machine"
-        else:
-            event = "a guest reached a limit"
-        _log.warning(
-            event,
+        is_stranger = reason in _STRANGERS
+        self._log.warn(
+            "a caller is no registered machine" if is_stranger else "a guest reached a limit",
+            (listener, address, reason),
+            now,
             reason=str(reason),
             address=address,
             listener=listener,
-            not_logged_before=self._not_logged,
             **facts,
         )
-        self._not_logged = 0

@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, cast
 
 import h11
-import structlog
 import uvicorn
 from prometheus_client import Counter
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from forewarn.server.guest.counters import LimitLog
 from forewarn.server.operator import auth
 
 if TYPE_CHECKING:
@@ -39,11 +39,6 @@ FIRST_REQUEST_SECONDS: Final = 1.0
 FINISH_SECONDS: Final = 5
 """How long requests under way may take to finish once the service stops."""
 
-LOG_SECONDS: Final = 60.0
-"""How long nothing more is logged of a limit that was reached."""
-
-_log = structlog.get_logger(__name__)
-
 
 class OperatorLimit(StrEnum):
     """A limit that an operator's connection reached: a metric's label."""
@@ -66,23 +61,13 @@ class ReachedLimits:
         )
         for limit in OperatorLimit:
             self.counter.labels(limit)
-        self._logged: dict[OperatorLimit, float] = {}
-        self._not_logged = 0
+        self._log = LimitLog()
 
     def add(self, limit: OperatorLimit, address: str, now: float) -> None:
         """Count who reached a limit: an address, or `unix`; `now` is in seconds."""
         self.counter.labels(limit).inc()
-        if now - self._logged.get(limit, -LOG_SECONDS) < LOG_SECONDS:
-            self._not_logged += 1
-            return
-        self._logged[limit] = now
-        _log.warning(
-            "an operator's connection reached a limit",
-            reason=str(limit),
-            address=address,
-            not_logged_before=self._not_logged,
-        )
-        self._not_logged = 0
+        event = "an operator's connection reached a limit"
+        self._log.warn(event, limit, now, reason=str(limit), address=address)
 
 
 class _Config(uvicorn.Config):

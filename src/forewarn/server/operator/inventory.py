@@ -8,6 +8,7 @@ import bisect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from forewarn.maintenance import model
@@ -15,24 +16,17 @@ from forewarn.maintenance import model
 T = TypeVar("T")
 
 
+@dataclass(eq=False, repr=False)
 class Inventory:
-    """Machines, scopes and live operations by key, as of the last change.
+    """Machines, scopes and live operations by key, as of the last change."""
 
-    The machines are the guest plane's, which learns of each change first: one copy of 100,000 is
-    enough.
-    """
-
-    def __init__(
-        self,
-        machines: Mapping[str, model.Machine],
-        sighting: Callable[[str], model.Sighting | None],
-    ) -> None:
-        self.machines = machines
-        self.sighting = sighting
-        self.scopes: dict[str, model.Scope] = {}
-        self.operations: dict[str, model.Operation] = {}
-        """Those that are live, by id."""
-        self._orders: dict[str, list[str]] = {}
+    machines: Mapping[str, model.Machine]
+    """The guest plane's, which learns of each change first: one copy of 100,000 is enough."""
+    sighting: Callable[[str], model.Sighting | None]
+    scopes: dict[str, model.Scope] = field(default_factory=dict)
+    operations: dict[str, model.Operation] = field(default_factory=dict)
+    """Those that are live, by id."""
+    _orders: dict[str, list[str]] = field(default_factory=dict)
 
     def fill(self, scopes: Iterable[model.Scope], operations: Iterable[model.Operation]) -> None:
         """Take over what the store holds."""
