@@ -1,7 +1,8 @@
 """A service that is killed again and again while it drains, reboots and refills a host.
 
-Failures name the seed; DRAIN_KILLS and DRAIN_SEED in the environment set the number of kills and
-the seed. The judge is the history, and the file in which simulated hosts remember their reboots.
+Failures name the seed, which DRAIN_SEED in the environment sets. `make test` makes a few kills and
+`make soak` more. The judge is the history, and the file in which simulated hosts remember their
+reboots.
 """
 
 import json
@@ -12,9 +13,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from end_to_end.running import Running
 
-KILLS = int(os.environ.get("DRAIN_KILLS", "6"))
+FEW, MANY = 3, 12
 SEED = int(os.environ.get("DRAIN_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 
 LIFE_SECONDS = 1.5
@@ -79,7 +82,10 @@ def reboots(folder: Path) -> Any:
     return json.loads((folder / "simulated-hosts.json").read_text())["h1"]["reboots"]
 
 
-def test_a_drain_that_is_killed_at_random_moments_ends_as_one_that_is_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.soak)])
+def test_a_drain_that_is_killed_at_random_moments_ends_as_one_that_is_not(
+    tmp_path: Path, kills: int
+) -> None:
     chance = random.Random(SEED)
     service = Running(tmp_path, connector=CONNECTOR)
     service.settings.write_text(service.settings.read_text() + RULES)
@@ -87,7 +93,7 @@ def test_a_drain_that_is_killed_at_random_moments_ends_as_one_that_is_not(tmp_pa
     assert service.operator.ask("PUT", "/v1/fleet", FLEET).status == 200
     asked = service.operator.ask("POST", "/v1/hosts/drain", {"hosts": ["h1"], "reboot": True})
     assert asked.status == 200, asked.body
-    for _ in range(KILLS):
+    for _ in range(kills):
         live(service, chance.uniform(0, LIFE_SECONDS))
         service.kill()
         service.start()
