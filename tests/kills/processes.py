@@ -80,8 +80,16 @@ class Told:
             self._process.stdout.close()
 
 
-BACK_SECONDS = 1200
-"""Two seconds of ours: a guest asks as a machine that chance chooses, on a machine that is busy."""
+LEAST_BACK_SECONDS = 30
+
+
+def back_seconds(scale: float) -> int:
+    """Return how long a machine may stay away: two seconds of ours, or so.
+
+    A guest asks as a machine that chance chooses, on a machine that is busy.
+    """
+    return max(LEAST_BACK_SECONDS, int(2 * scale))
+
 
 AT_ONCE = 8
 """The programs that run at once: enough that acts of every phase meet, on two processors."""
@@ -121,7 +129,7 @@ class Service:
         """Starts that met the lock of the killed process, still held by a child about to exec."""
         self._config = folder / "forewarn.toml"
         self._config.write_text(settings + _settings(self.port, scale, program, check))
-        self._variables = {"FOREWARN_KILLS_BREAK": broken}
+        self._variables = {"FOREWARN_KILLS_BREAK": broken, "STATE_DIRECTORY": str(folder)}
         self._whole = not broken
         self._fresh: subprocess.Popen[bytes] | None = None
         self._nursery: Told | None = None
@@ -290,7 +298,7 @@ def _settings(port: int, scale: float, program: list[str], check: Sequence[str])
     return (
         f"[guest]\n{limits}sweep_seconds = {scale}\n"
         f'[[guest.listener]]\naddress = "127.0.0.1"\nport = {port}\n'
-        f"[rules]\nrate_per_second = 0\nback_seconds = {BACK_SECONDS}\n"
+        f"[rules]\nrate_per_second = 0\nback_seconds = {back_seconds(scale)}\n"
         f'[connector]\nkind = "command"\n'
         f"[connector.command]\nprogram = {json.dumps(program)}\nat_once = {AT_ONCE}\n"
         f"check_command = {json.dumps([*check])}\n"

@@ -6,7 +6,7 @@ and tell a bad clock of their own from one of the database (docs/decisions/0017-
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -14,10 +14,14 @@ import msgspec
 
 from forewarn.clock import Clock
 from forewarn.control.follower import Follower
-from forewarn.store.port import Replica, Store
+from forewarn.control.sightings import SharedSightings
+from forewarn.store.port import Replica, SeenMachine, Store
 
 LIVE = timedelta(seconds=7)
 """How old the row of a replica that lives may be: three beats and a second."""
+
+LATE = timedelta(seconds=5)
+"""How long a beat may take from its time of day to its commit: what it wrote is read so long."""
 
 FORGOTTEN = timedelta(days=7)
 """How old a row that is still shown may be: long enough to notice that the replica is gone."""
@@ -70,6 +74,7 @@ class Replicas:
         clock: The service's clock.
         wall: The machine's own clock.
         tell: Takes over the database's time of day.
+        sightings: What is written and read with the rows.
     """
 
     def __init__(
@@ -81,7 +86,11 @@ class Replicas:
         clock: Clock,
         wall: Clock,
         tell: Callable[[datetime], None],
+        sightings: SharedSightings,
     ) -> None:
+        self._sightings = sightings
+        self._read_to: datetime | None = None
+        """By the database's clock: what was seen of machines is known up to here."""
         self._store = store
         self.own = own
         self._follower = follower
@@ -110,8 +119,15 @@ class Replicas:
             serving=serving,
             doubts_clock=doubts_clock,
         )
-        at, rows = await asyncio.to_thread(self._exchange, own)
+        news = self._sightings.news()
+        try:
+            at, rows, seen = await asyncio.to_thread(self._exchange, own, news)
+        except BaseException:
+            self._sightings.keep(news)
+            raise
         self._tell(at)
+        self._sightings.learn_others(seen)
+        self._read_to = at - LATE
         ahead = (self._wall.now() - at) / timedelta(milliseconds=1)
         self.own = replace(own, beat_at=at, clock_ahead_ms=round(ahead))
         self._rows = rows | {own.name: self.own}
@@ -125,8 +141,12 @@ class Replicas:
         with self._store.read() as reading:
             return reading.replicas()
 
-    def _exchange(self, own: Replica) -> tuple[datetime, dict[str, Replica]]:
-        return self._store.beat(own), self._read()
+    def _exchange(
+        self, own: Replica, news: Iterable[SeenMachine]
+    ) -> tuple[datetime, dict[str, Replica], dict[str, SeenMachine]]:
+        at = self._store.beat(own, news)
+        with self._store.read() as reading:
+            return at, reading.replicas(), reading.sightings(self._read_to)
 
     def all(self) -> tuple[Replica, ...]:
         """Return the rows as of the last beat, this replica's among them, by name."""

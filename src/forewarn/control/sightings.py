@@ -5,8 +5,9 @@ back, or has an agent that says how it fares (protocol.md section 10). What a ma
 process counts at once; what it told another one, as of that one's last beat.
 """
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -14,8 +15,9 @@ import msgspec
 from forewarn.maintenance.model import Changes, Sighting, Sightings
 from forewarn.store.port import SeenMachine
 
-SAVE_EVERY: Final = timedelta(minutes=1)
-"""How often it is written that a machine asks; a machine listens for five minutes after it did."""
+BEATS: Final = 30
+"""In so many beats, a minute, every machine that went on asking is written again: five minutes
+after it asked last, a machine does not listen any more."""
 
 
 class SharedSightings:
@@ -32,6 +34,8 @@ class SharedSightings:
         self._others: dict[str, Sighting] = {}
         self._saved: dict[str, datetime] = {}
         self._news: set[str] = set()
+        self._due: Iterator[str] = iter(())
+        """The machines that have not had their turn in this minute."""
 
     def __call__(self, machine: str) -> Sighting | None:
         """Return what the machine told last, by its key; None if no replica has heard of it."""
@@ -44,22 +48,31 @@ class SharedSightings:
             return msgspec.structs.replace(later, agent=earlier.agent, reason=earlier.reason)
         return later
 
-    def saw(self, machine: str, at: datetime, *, word: bool) -> None:
-        """Note that a machine asked this process, and whether its agent said something new."""
-        saved = self._saved.get(machine)
-        if word or saved is None or at - saved >= SAVE_EVERY:
-            self._news.add(machine)
+    def hear(self, machine: str) -> None:
+        """Note that a machine asked this process for the first time, or its agent said news."""
+        self._news.add(machine)
 
     def news(self) -> list[SeenMachine]:
-        """Return what has not been written yet; it counts as written from now on."""
+        """Return what is to be written at this beat; it counts as written from now on."""
+        taken, self._news = self._news, set()
+        taken.update(self._asked_since())
         found = []
-        for machine in self._news:
+        for machine in taken:
             seen = self(machine)  # with what an agent said to another replica
             if seen is not None:
                 self._saved[machine] = seen.asked_at
                 found.append(SeenMachine(machine=machine, **msgspec.structs.asdict(seen)))
-        self._news = set()
         return found
+
+    def _asked_since(self) -> Iterator[str]:
+        """Yield those that asked since they were written, of the machines whose turn it is."""
+        turns = [*islice(self._due, len(self._saved) // BEATS + 1)]
+        if not turns:
+            self._due = iter([*self._saved])
+        for machine in turns:
+            own = self._own(machine)
+            if own is not None and own.asked_at > self._saved.get(machine, own.asked_at):
+                yield machine
 
     def keep(self, unsaved: Iterable[SeenMachine]) -> None:
         """Take back what could not be written."""

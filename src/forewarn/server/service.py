@@ -35,6 +35,7 @@ from forewarn.control.plane import Plane
 from forewarn.control.replicas import DatabaseClock, Replicas
 from forewarn.control.returns import ReturnWatch
 from forewarn.control.service_clock import Heartbeat, ServiceClock
+from forewarn.control.sightings import SharedSightings
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Changes, Machine
@@ -131,19 +132,20 @@ class Service:
             mint,
             settings.rules.policy,
             may_start=watch.may_start,
-            sighting=lambda machine: self._guests.seen(machine),  # noqa: PLW0108 - made below
+            sighting=lambda machine: self._sightings(machine),  # noqa: PLW0108 - made below
         )
         self._guests = guests(self._plane, watch)
-        self._inventory = Inventory(self._guests.machines, self._guests.seen)
+        seen = self._sightings = SharedSightings(self._guests.seen)
+        self._inventory = Inventory(self._guests.machines, seen)
         self._replicas = Replicas(
-            store, own, follower=self._follower, clock=watch, wall=real, tell=tell
+            store, own, follower=self._follower, clock=watch, wall=real, tell=tell, sightings=seen
         )
         self._heartbeat = Heartbeat(
             self._plane, watch, real, self._replicas, serves=lambda: self._is_serving
         )
         keep = timedelta(days=settings.history.retention_days)
         self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
-        self._returns = ReturnWatch(self._plane, watch, self._guests.seen, self._guests.ask_again)
+        self._returns = ReturnWatch(self._plane, watch, seen, self._guests.ask_again)
         connector = connector_of(settings, watch, os.environ, self._guests.machines.values)
         self._hosts = HostDrains(
             self._plane,
@@ -197,6 +199,7 @@ class Service:
         """
         following = None
         if self._store.shared:
+            self._guests.tell_news(self._sightings.hear)
             membership = await asyncio.to_thread(self._store.join, self._own.name)
             following = self._following = FollowerThread(
                 self._follower, self._store, membership, self._own.process
@@ -227,6 +230,7 @@ class Service:
             self._returns.learn,
             self._hosts.learn,
             self._sync.learn,
+            self._sightings.learn,
             _tell,
         ):
             self._feed.subscribe(learn)

@@ -1,7 +1,7 @@
 """Finds out which machine is asking, what it reads of itself, and when it last asked."""
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -117,6 +117,8 @@ class Registry:
         self._last_request: LastRequest | None = None
         self.seen_count = 0
         """How many machines have asked for their events since the start."""
+        self.on_news: Callable[[str], None] | None = None
+        """Called with the key of a machine that asks first, or whose agent says something new."""
 
     @property
     def machines(self) -> Mapping[str, Machine]:
@@ -223,10 +225,13 @@ class Registry:
             last = self._last_request  # one object for all that ask so in this second
         self._last_request = last
         caller = self.caller(machine)
+        is_news = caller.last_request is None or (agent is not None and agent != caller.agent)
         if caller.last_request is None:
             self.seen_count += 1
         caller.last_request = last
         caller.agent = agent or caller.agent
+        if is_news and self.on_news is not None:
+            self.on_news(machine.key)
 
     def seen(self, machine_key: str) -> Sighting | None:
         """Return what a machine's requests told last; None if it has not asked since the start.

@@ -134,6 +134,10 @@ class GuestPlane:
         """
         return self._registry.seen(machine_key)
 
+    def tell_news(self, hear: Callable[[str], None]) -> None:
+        """Call `hear` with the key of a machine that asks first, or whose agent says news."""
+        self._registry.on_news = hear
+
     def ask_again(self, operation: model.Operation) -> None:
         """End the waiting requests of the machines that an operation awaits."""
         self._connections.long_polls.end_all(

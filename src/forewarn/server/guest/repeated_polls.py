@@ -164,16 +164,16 @@ class Polls:
         if enabler is not None and not enabler.is_on(poll.scope):
             return None
         caller = poll.caller
+        known = poll.known
+        if known.wanted.agent is not None and known.wanted.agent != caller.agent:
+            return None
         if not self.limiter.allows(caller, now):
             return None
         writer = self.writer
         if now >= writer.until:
             writer.tick(now)
-        known = poll.known
         last = known.last_request
         if last is None or last[0] is not writer.second:
             last = known.last_request = (writer.second, known.wanted.version.name)
         caller.last_request = last
-        if known.wanted.agent is not None:
-            caller.agent = known.wanted.agent
         return writer.put(poll.status, poll.ending)
