@@ -119,6 +119,18 @@ def test_a_host_is_rebooted_by_its_own_command(shop: Workshop) -> None:
     assert not any(play(hosts.reboot_host(name)).succeeded for name in ("h3", "h4", "h5", "h7"))
 
 
+def test_a_reboot_command_that_ends_at_once_has_succeeded(shop: Workshop) -> None:
+    """By the loop of production too, which fails where a pipe's reader has ended."""
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not for this platform")
+    hosts = connector(shop, LibvirtHost(name="h1", uri="test:///1", reboot=("true",)))
+
+    async def story() -> list[Outcome]:
+        return await asyncio.gather(*(hosts.reboot_host("h1") for _ in range(20)))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert all(outcome.succeeded for outcome in runner.run(story()))
+
+
 # What becomes of a run.
 
 ENDS = {

@@ -9,6 +9,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -107,21 +108,27 @@ class LibvirtConnector(CommandConnector):
     async def _call(
         self, argv: tuple[str, ...], seconds: float | None, stdin: bytes = b""
     ) -> tuple[int, bytes, bytes]:
-        """Run a command; return its exit status, -1 if it could not be run or took too long."""
+        """Run a command; return its exit status, -1 if it could not be run or took too long.
+
+        It reads a file and no pipe: uvloop fails where a command ends before its pipe is written.
+        """
         try:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._environment,
-                start_new_session=True,
-            )
+            with tempfile.TemporaryFile() as file:
+                file.write(stdin)
+                file.seek(0)
+                process = await asyncio.create_subprocess_exec(
+                    *argv,
+                    stdin=file,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=self._environment,
+                    start_new_session=True,
+                )
         except OSError as error:
             return -1, b"", str(error).encode()
         try:
             async with asyncio.timeout(seconds):
-                out, err = await process.communicate(stdin)
+                out, err = await process.communicate()
         except TimeoutError:
             return -1, b"", f"no answer in {seconds:g} s".encode()
         finally:
