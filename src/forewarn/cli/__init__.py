@@ -1,7 +1,8 @@
 """The command line: one file for each group of commands. It puts the concrete parts together.
 
     main         all commands, and how their errors are printed
-    serve        `forewarn serve` and `restore-check`
+    serve        `forewarn serve`
+    store        `forewarn restore-check` and `forewarn store`
     fleet        `forewarn fleet`
     fleet_file   reads and writes fleet files, and names their entries in errors
     fleet_libvirt  `forewarn fleet import` and `tag`

@@ -23,6 +23,7 @@ from forewarn.cli import (
     output,
     serve,
     simulate,
+    store,
     watch,
 )
 from forewarn.cli.exits import ExitStatus, Failed
@@ -50,7 +51,8 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "history": operations.history,
     "watch": watch.watch,
     "clock": alerts.clock,
-    "restore-check": serve.restore_check,
+    "restore-check": store.restore_check,
+    "store": store.app,
     "agent": agent.app,
     "simulate": simulate.simulate,
     "demo": demo.demo,

@@ -18,13 +18,23 @@ import psycopg
 from psycopg import pq
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, literal_column, text
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Table,
+    create_engine,
+    event,
+    inspect,
+    literal_column,
+    text,
+)
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from forewarn.clock import SystemClock
 from forewarn.store import migrations, tables
+from forewarn.store.mapping import Row
 from forewarn.store.port import (
     EPOCH,
     Membership,
@@ -61,6 +71,8 @@ T = TypeVar("T")
 
 _LOCK: Final = int.from_bytes(b"Fwrn", "big")
 _TAKE_LOCK: Final = f"SELECT pg_advisory_xact_lock({_LOCK}, 0)"
+_ALONE: Final = 1
+"""The lock that replicas share as long as they have joined."""
 _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _BEGIN_WRITING: Final = (
     # One round trip. Each statement of it has a snapshot of its own: the last one sees what was
@@ -68,6 +80,10 @@ _BEGIN_WRITING: Final = (
     f"BEGIN; {_TAKE_LOCK}; "  # noqa: S608 - constants of ours
     f"SELECT {_NOW}, last.sequence, last.token, last.at FROM (SELECT 1) AS one LEFT JOIN "
     "(SELECT sequence, token, at FROM changes ORDER BY sequence DESC LIMIT 1) AS last ON true"
+)
+_CONTINUE_NUMBERS: Final = text(
+    "SELECT setval(pg_get_serial_sequence('operations', 'sequence'), "
+    "coalesce(max(sequence), 0) + 1, false) FROM operations"
 )
 _BEGIN_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_BEAT: Final = "BEGIN; SET LOCAL synchronous_commit = off"
@@ -440,6 +456,17 @@ class PostgresqlStore(SqlStore):
     def join(self, name: str) -> Membership:
         return _Member(self._access, name)
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep replicas from joining; StoreUnusable if any has joined."""
+        with self._access.connect() as connection:
+            taken = connection.execute(f"SELECT pg_try_advisory_lock({_LOCK}, {_ALONE})").fetchone()
+            if taken != (True,):
+                raise StoreUnusable(
+                    f"{self._place} is in use by a service: stop every replica, and try again"
+                )
+            yield
+
     def _begin(self, connection: Connection) -> None:
         # Those in the pool may all have been lost while they were idle: nothing was sent yet.
         for _ in range(IDLE_CONNECTIONS):
@@ -534,6 +561,11 @@ class PostgresqlTransaction(SqlTransaction):
     def position(self) -> Position:
         return self.appended or self._last
 
+    def insert_rows(self, table: Table, rows: Iterable[Row]) -> None:
+        super().insert_rows(table, rows)
+        if table is tables.operations:
+            self._run(_CONTINUE_NUMBERS)
+
     def append(
         self,
         body: bytes,
@@ -558,14 +590,16 @@ class _Member:
         try:
             milliseconds = int(access.patience.name * 1000)
             self._connection.execute(f"SET lock_timeout = {milliseconds}")
+            shared = f"SELECT pg_advisory_lock_shared({_LOCK}, {_ALONE})"
+            self._connection.execute(shared)
             self._connection.execute("SELECT pg_advisory_lock(%s)", (lock,))
             self._connection.execute(f"LISTEN {CHANNEL}")
         except psycopg.Error as error:
             self._connection.close()
             if error.sqlstate == "55P03":
                 raise StoreUnusable(
-                    f"another process is the replica {name!r} of {access.place}: end it, or set "
-                    "replica.name to another name"
+                    f"another process is the replica {name!r} of {access.place}, or copies or "
+                    "checks the database: end it, or set replica.name to another name"
                 ) from error
             raise explain(error, access.place) or error from error
 

@@ -11,6 +11,7 @@ from sqlalchemy import (
     CursorResult,
     Executable,
     Select,
+    Table,
     and_,
     func,
     literal,
@@ -214,6 +215,17 @@ class SqlReading:
             statement = statement.where(tables.sightings.c.saved_at >= since)
         found = map(tables.SIGHTINGS.value, self._rows(statement))
         return {seen.machine: seen for seen in found}
+
+    def count(self, table: Table) -> int:
+        """Return how many rows a table has."""
+        found: int = self._run(select(func.count()).select_from(table)).scalar_one()
+        return found
+
+    def rows(self, table: Table) -> Iterator[list[dict[str, Any]]]:
+        """Yield all rows of a table, some at a time, in the order of its key."""
+        in_order = select(table).order_by(*table.primary_key.columns)
+        for part in self._run(in_order).mappings().partitions(ROWS_AT_ONCE):
+            yield [dict(row) for row in part]
 
     def _machines_where(
         self, column: ColumnElement[str], keys: Collection[str] | None

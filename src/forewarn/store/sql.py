@@ -258,6 +258,10 @@ class SqlTransaction(SqlReading):
         rows = (tables.SIGHTINGS.row(one) | {"saved_at": saved_at} for one in ordered)
         self._write(_upsert(self._connection.dialect.name, tables.sightings), rows)
 
+    def insert_rows(self, table: Table, rows: Iterable[Row]) -> None:
+        """Insert rows as another database has them."""
+        self._write(insert(table), rows)
+
     def _put(self, mapping: Mapping[V], values: Iterable[V]) -> None:
         self._upsert(mapping.table, map(mapping.row, values))
 

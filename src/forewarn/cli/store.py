@@ -1,0 +1,196 @@
+"""`forewarn restore-check` and `store copy`: what is done to a database while no service runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from forewarn.cli import output
+from forewarn.cli.exits import ExitStatus, Failed, server_is_installed
+from forewarn.cli.options import JsonOption, argument, flag, option
+
+if TYPE_CHECKING:
+    from forewarn.store.port import ChangesBeside, Store
+
+BY: Final = 1_000_000
+"""How far incarnations are raised: a scope whose events change once a second, day and night, takes
+eleven days for as many."""
+
+MAX_BY: Final = 10**12
+"""The most that they may be raised by: thousands of times still fit what clients read exactly, as
+JavaScript does up to 2**53."""
+
+MAX_INCARNATION: Final = 2**53 - 1
+"""The largest number that every JSON client reads exactly."""
+
+URL_STARTS: Final = ("postgresql://", "postgres://")
+
+COPY_SECONDS: Final = 3600.0
+"""How long one step of a copy may take: the largest history is written by one COMMIT."""
+
+PasswordFileOption = Annotated[
+    Path | None,
+    option("--password-file", "FILE", "The file with the password for a URL."),
+]
+
+app = typer.Typer(help="Move the database.", no_args_is_help=True)
+
+
+def restore_check(
+    database: Annotated[
+        str, argument("DATABASE", "The restored SQLite file, or a URL of PostgreSQL.")
+    ],
+    *,
+    by: Annotated[
+        int, option("--by", "N", "How far each incarnation is raised.", min=1, max=MAX_BY)
+    ] = BY,
+    with_wal: Annotated[
+        bool, flag("--with-wal", "Apply the -wal file beside it, which was restored with it.")
+    ] = False,
+    password_file: PasswordFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a restored database safe to serve.
+
+    Raises the incarnation of every scope, so that a guest never sees an old number with new
+    content. Run it once, before the service starts. Changes nothing and fails if the file is
+    damaged, if a -wal file beside it would undo the restore, or if a replica runs.
+    """
+    with server_is_installed("forewarn restore-check"), _told():
+        if database.startswith(URL_STARTS):
+            with _postgresql(database, password_file) as store:
+                scopes, highest = _raise(store, by)
+        else:
+            with _sqlite(Path(database), with_wal=with_wal) as store:
+                scopes, highest = _raise(store, by)
+    if as_json:
+        output.document({"scopes": scopes, "raised_by": by, "highest": highest})
+        return
+    output.say(
+        f"Raised the incarnations of {scopes} scopes by {by}; the highest is {highest}. "
+        "The service may start."
+    )
+
+
+@app.command("copy")
+def copy(
+    source: Annotated[Path, argument("FROM", "The SQLite file.")],
+    target: Annotated[str, argument("TO", "A URL of PostgreSQL, to a database of its own.")],
+    *,
+    password_file: PasswordFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy everything to an empty PostgreSQL database.
+
+    The fleet, its live events and the history are copied in one transaction: all, or nothing. Stop
+    the service first; the SQLite file stays as it is.
+    """
+    if not target.startswith(URL_STARTS):
+        message = (
+            f"{target!r} is not a URL of PostgreSQL, such as postgresql://forewarn@db/forewarn"
+        )
+        raise Failed(ExitStatus.USAGE, message)
+    with server_is_installed("forewarn store copy"), _told():
+        from forewarn.store import transfer
+
+        with (
+            _sqlite(source, with_wal=True) as old,
+            _postgresql(target, password_file) as new,
+            old.read() as reading,
+            new.write() as transaction,
+        ):
+            rows = transfer.copy(reading, transaction, _show)
+            scopes = len(transaction.scopes())
+            live = len(transaction.live_operations())
+    if as_json:
+        output.document({"rows": rows, "scopes": scopes, "live_operations": live})
+        return
+    output.say(
+        f"Copied {rows} rows: {scopes} scopes, {live} live operations, and their history. Set "
+        f"store.url in place of store.path, and move {source} away: no service may start with it."
+    )
+
+
+def _show(table: str, done: int, total: int) -> None:
+    output.note(f"{table}: {done} of {total}")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """End the command if the database cannot be used."""
+    from forewarn.store.port import ChangesBeside, StoreError
+
+    try:
+        yield
+    except ChangesBeside as error:
+        raise Failed(ExitStatus.UNAVAILABLE, _what_to_do(error)) from error
+    except StoreError as error:
+        raise Failed(ExitStatus.UNAVAILABLE, str(error)) from error
+
+
+@contextmanager
+def _sqlite(path: Path, *, with_wal: bool) -> "Iterator[Store]":
+    if not path.is_file():
+        message = f"no file {path}: name the database, such as forewarn.db"
+        raise Failed(ExitStatus.NOT_FOUND, message)
+    from forewarn.store import sqlite
+
+    store = sqlite.open_store(path, thoroughly=True, whole=not with_wal)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _postgresql(url: str, password_file: Path | None) -> "Iterator[Store]":
+    from forewarn.store import postgresql
+
+    patience = postgresql.Patience(answer=COPY_SECONDS, idle=COPY_SECONDS)
+    store = postgresql.open_store(url, password_file=password_file, patience=patience)
+    try:
+        with store.alone():
+            yield store
+    finally:
+        store.close()
+
+
+def _what_to_do(error: "ChangesBeside") -> str:
+    """Return the message for a -wal: who put it there decides, and that is not written in it."""
+    path, beside = error.path, error.beside
+    return (
+        f"{beside} holds changes, and SQLite writes them into {path.name} on opening it, whether "
+        "they belong to it or not; nothing was changed. If you copied a backup there: move "
+        f"{path.name}, {beside.name} and {path.name}-shm away together, copy the backup again, "
+        "and run this again. If both come from one snapshot of the disk: add --with-wal. If you "
+        "restored nothing: start the service, which needs no restore-check after a crash"
+    )
+
+
+def _raise(store: "Store", by: int) -> tuple[int, int]:
+    """Raise all incarnations in one transaction; return how many, and the highest.
+
+    The events of a scope keep the incarnation that first showed them: that only orders them.
+    """
+    from msgspec.structs import replace
+
+    from forewarn.control import tombstones
+    from forewarn.maintenance.model import Changes
+
+    with store.write() as transaction:
+        scopes = transaction.scopes().values()
+        highest = max((scope.incarnation for scope in scopes), default=0) + by
+        most = max(highest, tombstones.highest(transaction) + by)
+        if most > MAX_INCARNATION:
+            message = (
+                f"an incarnation would become {most}, but JSON clients read numbers exactly only "
+                f"up to {MAX_INCARNATION}: give a smaller --by"
+            )
+            raise Failed(ExitStatus.REFUSED, message)
+        raised = tuple(replace(s, incarnation=s.incarnation + by) for s in scopes)
+        tombstones.lift(transaction, by)
+        if raised:
+            transaction.save(Changes(scopes=raised))
+    return len(raised), highest if raised else 0
