@@ -122,7 +122,7 @@ class Wire:
     def _go_on_from(self, kind: str, status: int, answer: bytes) -> None:
         """Note that a replica is away, where there are others; it counts as no answer."""
         if status == UNAVAILABLE and len(self._places) > 1:
-            self.journal.write("away", kind=kind, place=self.at, said=answer.decode())
+            self.journal.write("away", request=kind, place=self.at, said=answer.decode())
             message = f"replica {self.at} is away"
             raise ValueError(message)
 

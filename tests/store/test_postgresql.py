@@ -254,6 +254,22 @@ def test_connections_that_were_lost_while_they_were_idle_are_not_noticed(
         store.beat(replica())
 
 
+def test_a_server_that_is_gone_when_an_idle_connection_is_lost_is_away(
+    store: PostgresqlStore, proxy: TcpProxy
+) -> None:
+    save(store, Changes(scopes=(BATCH,)))
+    proxy.refuse()
+    for work in (
+        lambda: save(store, Changes()),
+        lambda: what_is_there(store),
+        lambda: store.beat(replica()),
+    ):
+        with pytest.raises(StoreUnavailable):
+            work()
+    proxy.heal()
+    assert what_is_there(store) == ({"batch"}, Position())
+
+
 def test_readers_and_beats_do_not_wait_for_the_writer(
     store: PostgresqlStore, beside: PostgresqlStore
 ) -> None:

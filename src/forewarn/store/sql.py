@@ -146,7 +146,8 @@ class SqlStore:
     def _translate(self, context: ExceptionContext) -> None:
         """Raise what a database's error means, and remember that it came."""
         explained = self._explain(context.original_exception, self._place)
-        if context.connection is not None:
+        # One that was lost has no `info`, and would try to connect again to have one.
+        if context.connection is not None and not context.connection.invalidated:
             context.connection.info[FAILURE] = explained or context.sqlalchemy_exception
         if explained is not None:
             raise explained from context.original_exception
