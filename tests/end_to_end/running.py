@@ -14,6 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from end_to_end import command_line
 from forewarn.store import sqlite
 from ports import free_port
 from server.running import Client
@@ -171,14 +172,7 @@ class Running:
         """Run one command line against this service."""
         given = {**os.environ, "FOREWARN_CONFIG": str(self.settings), **environment}
         given.pop("FOREWARN_OPERATOR", None)
-        return subprocess.run(
-            [sys.executable, "-m", "forewarn", *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=given,
-        )
+        return command_line.call(arguments, stdin, given)
 
     def document(self, *arguments: str, stdin: str = "") -> Any:
         """Run one command line with --json and return its document."""
