@@ -175,6 +175,21 @@ def test_a_domain_comes_up_when_its_agents_say_back(room: Room) -> None:
     room.play(story)
 
 
+def test_the_watch_rests_once_everybody_is_back(room: Room) -> None:
+    async def story() -> None:
+        operation = room.carry_out("web-0")
+        await room.time_passes()
+        room.saw("web-0")
+        await room.until(lambda: room.status(operation) is COMPLETED)
+        await room.until(lambda: not room.watch._awaiting)
+        for _ in range(100):  # its last nap ends
+            room.clock.advance(SECOND)
+            await asyncio.sleep(0)
+        assert not room.clock._sleepers
+
+    room.play(story)
+
+
 def test_what_nobody_awaits_costs_nothing(room: Room) -> None:
     async def story() -> None:
         commits = room.store.commits
