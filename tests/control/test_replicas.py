@@ -52,7 +52,7 @@ class Process:
             follower=follower,
             clock=town.time,
             wall=self.real,
-            tell=self.database.tell,
+            database=self.database,
         )
         self.serving = False
         self.heartbeat = Heartbeat(
@@ -203,7 +203,9 @@ def test_alone_with_the_store_a_replica_shows_itself() -> None:
     store = MemoryStore()
     own = Replica(name="only", process="1", version="1", started_at=NOW, beat_at=NOW)
     follower = Follower(store, Changefeed(), clock)
-    alone = Replicas(store, own, follower=follower, clock=clock, wall=clock, tell=lambda _: None)
+    alone = Replicas(
+        store, own, follower=follower, clock=clock, wall=clock, database=DatabaseClock(clock, NOW)
+    )
     clock.advance(MINUTE)
     asyncio.run(alone.beat(serving=True))
     assert [(row.name, row.beat_at) for row in alone.all()] == [("only", NOW + MINUTE)]

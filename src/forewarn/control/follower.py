@@ -218,8 +218,9 @@ class Follower:
         if not saved:
             return None
         form, body = encoded(saved)
+        at = transaction.now() or now
         return transaction.append(
-            body, format=form, token=self._mint(), replica=self.replica, at=now
+            body, format=form, token=self._mint(), replica=self.replica, at=at
         )
 
     def publish(

@@ -332,7 +332,8 @@ class Plane:
     @_job
     def trim(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:
         """Forget rows of the outbox older than `keep`; TRIM_BATCH means maybe more."""
-        return Work(unit.store.trim(unit.now - keep, TRIM_BATCH))
+        store = unit.store
+        return Work(store.trim((store.now() or unit.now) - keep, TRIM_BATCH))
 
     @_job
     def purge(self, unit: UnitOfWork, keep: timedelta) -> Work[int]:

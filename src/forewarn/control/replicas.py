@@ -6,7 +6,7 @@ and tell a bad clock of their own from one of the database (docs/decisions/0017-
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -33,30 +33,43 @@ class DatabaseClock:
     """The database's time of day, carried on by the machine's monotonic clock.
 
     What the machine's own wall clock shows does not matter: replicas whose clocks differ would move
-    one another's notices. Any thread may tell and ask it.
+    one another's notices. Any thread may tell and ask it. It may run `scale` times as fast, from
+    when the database's clock showed `origin`.
     """
 
-    def __init__(self, real: Clock, at: datetime) -> None:
+    def __init__(
+        self, real: Clock, at: datetime, *, scale: float = 1.0, origin: datetime | None = None
+    ) -> None:
         self._real = real
+        self._scale = scale
+        self._origin = at if origin is None else origin
         self._told = at, real.monotonic()
 
-    def tell(self, at: datetime) -> None:
-        """Take over what the database's clock shows now."""
-        if abs(at - self.now()) > DRIFT:  # less is the way from there to here
+    def tell(self, at: datetime) -> datetime:
+        """Take over what the database's clock shows now; return what this one shows then."""
+        if abs(at - self._at()) > DRIFT:  # less is the way from there to here
             self._told = at, self._real.monotonic()
+        return self.shown(at)
+
+    def shown(self, at: datetime) -> datetime:
+        """Return what this clock shows at the database's time."""
+        return self._origin + (at - self._origin) * self._scale
 
     def now(self) -> datetime:
-        """Return the database's time of day, as it was told last and as time has passed since."""
-        at, monotonic = self._told
-        return at + timedelta(seconds=self._real.monotonic() - monotonic)
+        """Return the time of day, as it was told last and as time has passed since."""
+        return self.shown(self._at())
 
     def monotonic(self) -> float:
-        """Return the machine's monotonic seconds."""
-        return self._real.monotonic()
+        """Return the machine's monotonic seconds, in this clock's."""
+        return self._real.monotonic() * self._scale
 
     async def wait(self, seconds: float, wake: asyncio.Event) -> None:
-        """Wait in real seconds."""
-        await self._real.wait(seconds, wake)
+        """Wait in this clock's seconds."""
+        await self._real.wait(seconds / self._scale, wake)
+
+    def _at(self) -> datetime:
+        at, monotonic = self._told
+        return at + timedelta(seconds=self._real.monotonic() - monotonic)
 
 
 DRIFT: Final = timedelta(milliseconds=100)
@@ -73,7 +86,7 @@ class Replicas:
         follower: Knows how far memory is.
         clock: The service's clock.
         wall: The machine's own clock.
-        tell: Takes over the database's time of day.
+        database: The database's clock, if it has one.
         sightings: What is written and read with the rows.
     """
 
@@ -85,7 +98,7 @@ class Replicas:
         follower: Follower,
         clock: Clock,
         wall: Clock,
-        tell: Callable[[datetime], None],
+        database: DatabaseClock,
         sightings: SharedSightings,
     ) -> None:
         self._sightings = sightings
@@ -96,7 +109,8 @@ class Replicas:
         self._follower = follower
         self._clock = clock
         self._wall = wall
-        self._tell = tell
+        self._database = database
+        self.shown = database.shown
         self._rows: dict[str, Replica] = {}
 
     @property
@@ -125,7 +139,7 @@ class Replicas:
         except BaseException:
             self._sightings.keep(news)
             raise
-        self._tell(at)
+        self._database.tell(at)
         self._sightings.learn_others(seen)
         self._read_to = at - LATE
         ahead = (self._wall.now() - at) / timedelta(milliseconds=1)

@@ -300,7 +300,7 @@ class Heartbeat:
         served = None if kept is None else msgspec.json.decode(kept, type=Served)
         if self._replicas is not None:
             rows = await self._replicas.look()
-            beats = [row.beat_at for row in rows if row.serving]
+            beats = [self._replicas.shown(row.beat_at) for row in rows if row.serving]
             beats += [] if served is None else [served.until]
             served = Served(until=max(beats)) if beats else None
         owed = self._clock.begin(served)
@@ -382,7 +382,8 @@ class Heartbeat:
         assert self._replicas is not None
         own = self._replicas.own.name
         rows = reading.replicas().items()
-        read_at = [row.beat_at for name, row in rows if row.serving and name != own]
+        shown = self._replicas.shown
+        read_at = [shown(row.beat_at) for name, row in rows if row.serving and name != own]
         kept = reading.setting(SETTING)
         if kept is not None:
             read_at.append(msgspec.json.decode(kept, type=Served).until)

@@ -88,7 +88,8 @@ class ThreadWriter:
     """Runs jobs on a thread of its own; what waits together is committed together.
 
     The clock tells each transaction's `now` where the store has no clock of its own; the real one,
-    if given, how long commits take. `on_time` is told the store's time where it has one.
+    if given, how long commits take. `on_time` turns the store's time, where it has one, into
+    the service's.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class ThreadWriter:
         real: Clock | None = None,
         *,
         follower: Follower | None = None,
-        on_time: Callable[[datetime], None] = lambda _: None,
+        on_time: Callable[[datetime], datetime] = lambda at: at,
     ) -> None:
         follower = follower or Follower(store, feed, real or clock)
         self._committer = _Committer(store, clock, follower, on_time)
@@ -215,7 +216,7 @@ class _Committer:
         store: Store,
         clock: Clock,
         follower: Follower,
-        on_time: Callable[[datetime], None] = lambda _: None,
+        on_time: Callable[[datetime], datetime] = lambda at: at,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -252,10 +253,8 @@ class _Committer:
         with self._store.write() as transaction:
             missed = self._follower.missed(transaction)
             now = transaction.now()
-            if now is None:
-                now = self._clock.now()
-            else:
-                self._on_time(now)  # before anything is decided by it
+            # The clock hears of the store's time before anything is decided by it.
+            now = self._clock.now() if now is None else self._on_time(now)
             unit = UnitOfWork(transaction, now)
             if len(batch) > 1:
                 loading.read_ahead(unit, [needs for _, needs, _ in batch])

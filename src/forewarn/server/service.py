@@ -119,13 +119,13 @@ class Service:
         self._feed = Changefeed()
         real = self._real = SystemClock()
         watch = self._watch = ServiceClock(clock, real, settings.clock.scale)
-        tell = clock.tell if isinstance(clock, DatabaseClock) else _ignore
+        told = clock if isinstance(clock, DatabaseClock) else DatabaseClock(real, real.now())
         own = self._own = _own_row(settings, mint(), watch.now())
         self._follower = Follower(
             store, self._feed, real, replica=own.name, mint=mint, known=self._known
         )
         self._writer = ThreadWriter(
-            store, watch, self._feed, real, follower=self._follower, on_time=tell
+            store, watch, self._feed, real, follower=self._follower, on_time=told.tell
         )
         self._plane = Plane(
             self._writer,
@@ -138,7 +138,7 @@ class Service:
         seen = self._sightings = SharedSightings(self._guests.seen)
         self._inventory = Inventory(self._guests.machines, seen)
         self._replicas = Replicas(
-            store, own, follower=self._follower, clock=watch, wall=real, tell=tell, sightings=seen
+            store, own, follower=self._follower, clock=watch, wall=real, database=told, sightings=seen
         )
         self._heartbeat = Heartbeat(
             self._plane, watch, real, self._replicas, serves=lambda: self._is_serving
@@ -409,10 +409,6 @@ def _own_row(settings: Settings, process: str, now: datetime) -> Replica:
     return Replica(name=name, process=process, version=__version__, started_at=now, beat_at=now)
 
 
-def _ignore(at: datetime) -> None:
-    """Take no note of the store's time: it has none of its own."""
-
-
 async def _until(ended: "Future[None]") -> None:
     await asyncio.wrap_future(ended)
 
@@ -475,26 +471,27 @@ def clock_of(store: Store, scale: float, real: Clock) -> Clock:
     beside the machine's for ever, so another scale is refused (StoreUnusable); the same goes on
     from where the clock would be by now.
     """
-    if store.shared:
-        if scale != 1.0:
-            raise StoreUnusable("clock.scale needs SQLite: replicas go by the database's clock")
-        with store.write() as transaction:
-            at = transaction.now()
-        return real if at is None else DatabaseClock(real, at)
+    at = None
     with store.read() as reading:
         kept = reading.setting(CLOCK_SETTING)
-    if kept is None:
-        origin = _Origin(scale=scale, origin=real.now(), real_origin=real.now())
+    if kept is None or store.shared:
         with store.write() as transaction:
-            transaction.put_setting(CLOCK_SETTING, msgspec.json.encode(origin).decode())
-    else:
-        origin = msgspec.json.decode(kept, type=_Origin)
-        if origin.scale != scale:
-            raise StoreUnusable(
-                f"this database was served with clock.scale = {origin.scale:g}, so its times are "
-                f"not those of {scale:g}: set clock.scale = {origin.scale:g}, or name another "
-                "database in [store]"
-            )
+            at = transaction.now()
+            kept = transaction.setting(CLOCK_SETTING)  # replicas may start at once
+            if kept is None:
+                now = at or real.now()
+                made = _Origin(scale=scale, origin=now, real_origin=now)
+                kept = msgspec.json.encode(made).decode()
+                transaction.put_setting(CLOCK_SETTING, kept)
+    origin = msgspec.json.decode(kept, type=_Origin)
+    if origin.scale != scale:
+        raise StoreUnusable(
+            f"this database was served with clock.scale = {origin.scale:g}, so its times are "
+            f"not those of {scale:g}: set clock.scale = {origin.scale:g}, or name another "
+            "database in [store]"
+        )
+    if at is not None:
+        return DatabaseClock(real, at, scale=scale, origin=origin.origin)
     return real if scale == 1.0 else ScaledClock(scale, origin.origin, origin.real_origin)
 
 
