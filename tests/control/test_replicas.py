@@ -12,7 +12,9 @@ from forewarn.control.follower import Follower
 from forewarn.control.plane import Plane
 from forewarn.control.replicas import LIVE, DatabaseClock, Replicas
 from forewarn.control.service_clock import AGREE_SECONDS, Heartbeat, ServiceClock
+from forewarn.control.sightings import SharedSightings
 from forewarn.control.writer import InlineWriter
+from forewarn.maintenance.model import unseen
 from forewarn.maintenance.planner import Request
 from forewarn.store.memory import MemoryStore
 from forewarn.store.port import Replica
@@ -49,10 +51,10 @@ class Process:
         self.replicas = Replicas(
             town.store,
             own,
-            follower=follower,
-            clock=town.time,
-            wall=self.real,
-            database=self.database,
+            follower,
+            town.time,
+            self.database,
+            sightings=SharedSightings(unseen),
         )
         self.serving = False
         self.heartbeat = Heartbeat(
@@ -204,7 +206,12 @@ def test_alone_with_the_store_a_replica_shows_itself() -> None:
     own = Replica(name="only", process="1", version="1", started_at=NOW, beat_at=NOW)
     follower = Follower(store, Changefeed(), clock)
     alone = Replicas(
-        store, own, follower=follower, clock=clock, wall=clock, database=DatabaseClock(clock, NOW)
+        store,
+        own,
+        follower,
+        clock,
+        DatabaseClock(clock, NOW),
+        sightings=SharedSightings(unseen),
     )
     clock.advance(MINUTE)
     asyncio.run(alone.beat(serving=True))

@@ -437,6 +437,7 @@ def test_the_schema_describes_every_route_and_nothing_else(client: Client) -> No
         "POST /v1/cancellations",
         "GET /v1/history",
         "GET /v1/clock",
+        "GET /v1/replicas",
         "POST /v1/clock",
         "GET /v1/hosts",
         "GET /v1/hosts/{name}",
@@ -547,3 +548,9 @@ def test_the_schema_refuses_a_body_of_another_shape(client: Client) -> None:
         ("ClockRequest", {"trust": False}),
     ):
         assert Judge(shapes).faults(body, shapes[name]), (name, body)
+
+
+def test_a_service_that_is_alone_is_the_only_replica(client: Client) -> None:
+    (replica,) = client.get("/v1/replicas")["replicas"]
+    assert (replica["this"], replica["live"], replica["changes_behind"]) == (True, True, 0)
+    assert replica["claims"] == 0

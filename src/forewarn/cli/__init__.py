@@ -10,7 +10,7 @@
     events       `forewarn events`, `approve`, `cancel` and `postpone`
     holds        `forewarn hold` and `release`
     host         `forewarn host`
-    alerts       `forewarn alerts`, `acknowledge`, `resolve` and `clock trust`
+    alerts       `forewarn alerts`, `acknowledge`, `resolve`, `clock trust` and `replicas`
     watch        `forewarn watch`
     agent        `forewarn agent`
     simulate     `forewarn simulate`

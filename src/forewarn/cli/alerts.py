@@ -1,4 +1,4 @@
-"""`forewarn alerts`, `acknowledge`, `resolve` and `clock trust`: what needs an operator."""
+"""`forewarn alerts`, `acknowledge`, `resolve`, `clock trust`, `replicas`: how the service is."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -63,6 +63,15 @@ def resolve(
     answer.show(operations.states)
 
 
+@asks
+def replicas(*, service: OperatorClient) -> None:
+    """List the replicas that share the database.
+
+    With SQLite there is one.
+    """
+    service.get("/v1/replicas").show(_draw_replicas)
+
+
 @clock.callback()
 def _clock() -> None:
     # Without this Typer would make a group of one command that command.
@@ -82,6 +91,30 @@ def trust(*, service: OperatorClient) -> None:
         output.document(tree)
     else:
         output.say(f"The clock is trusted: it is {tree['now']}.")
+
+
+def _draw_replicas(found: "schemas.ReplicaList") -> None:
+    output.table(
+        found.replicas,
+        {
+            "NAME": lambda replica: f"{replica.name}{' (this)' if replica.this else ''}",
+            "VERSION": lambda replica: replica.version,
+            "STATE": _state,
+            "LAST BEAT": lambda replica: replica.beat_at,
+            "BEHIND": lambda replica: f"{replica.changes_behind} changes",
+            "CLOCK": lambda replica: f"{replica.clock_ahead_ms / 1000:+.1f} s",
+            "CLAIMS": lambda replica: replica.claims,
+        },
+        empty="There are no replicas.",
+    )
+
+
+def _state(replica: "schemas.ReplicaView") -> str:
+    if not replica.live:
+        return "silent"
+    if not replica.serving:
+        return "closed to guests"
+    return "doubts the clock" if replica.doubts_clock else "serving"
 
 
 def _draw(found: "schemas.AlertList") -> None:

@@ -51,6 +51,7 @@ COMMANDS: Final[dict[str, Callable[..., None] | typer.Typer]] = {
     "history": operations.history,
     "watch": watch.watch,
     "clock": alerts.clock,
+    "replicas": alerts.replicas,
     "restore-check": store.restore_check,
     "store": store.app,
     "agent": agent.app,

@@ -17,7 +17,7 @@ from forewarn.control.follower import Follower
 from forewarn.control.sightings import SharedSightings
 from forewarn.store.port import Replica, SeenMachine, Store
 
-LIVE = timedelta(seconds=7)
+LIVE: Final = timedelta(seconds=7)
 """How old the row of a replica that lives may be: three beats and a second."""
 
 LATE = timedelta(seconds=5)
@@ -40,7 +40,8 @@ class DatabaseClock:
     def __init__(
         self, real: Clock, at: datetime, *, scale: float = 1.0, origin: datetime | None = None
     ) -> None:
-        self._real = real
+        self.wall = self._real = real
+        """The machine's own clock."""
         self._scale = scale
         self._origin = at if origin is None else origin
         self._told = at, real.monotonic()
@@ -85,7 +86,6 @@ class Replicas:
         own: What this replica says of itself, but for what changes with each beat.
         follower: Knows how far memory is.
         clock: The service's clock.
-        wall: The machine's own clock.
         database: The database's clock, if it has one.
         sightings: What is written and read with the rows.
     """
@@ -94,11 +94,10 @@ class Replicas:
         self,
         store: Store,
         own: Replica,
-        *,
         follower: Follower,
         clock: Clock,
-        wall: Clock,
         database: DatabaseClock,
+        *,
         sightings: SharedSightings,
     ) -> None:
         self._sightings = sightings
@@ -108,7 +107,6 @@ class Replicas:
         self.own = own
         self._follower = follower
         self._clock = clock
-        self._wall = wall
         self._database = database
         self.shown = database.shown
         self._rows: dict[str, Replica] = {}
@@ -142,7 +140,7 @@ class Replicas:
         self._database.tell(at)
         self._sightings.learn_others(seen)
         self._read_to = at - LATE
-        ahead = (self._wall.now() - at) / timedelta(milliseconds=1)
+        ahead = (self._database.wall.now() - at) / timedelta(milliseconds=1)
         self.own = replace(own, beat_at=at, clock_ahead_ms=round(ahead))
         self._rows = rows | {own.name: self.own}
 
@@ -176,6 +174,11 @@ class Replicas:
         newest = max(row.beat_at for row in rows.values())
         shown = (row for row in rows.values() if newest - row.beat_at < FORGOTTEN)
         return tuple(sorted(shown, key=lambda row: row.name))
+
+    @property
+    def behind_seconds(self) -> float:
+        """How long ago this replica last knew every change; 0 where it is alone."""
+        return self._follower.behind_seconds
 
     def others(self) -> tuple[Replica, ...]:
         """Return the other replicas that lived at the last beat."""

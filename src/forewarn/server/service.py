@@ -137,22 +137,17 @@ class Service:
         self._guests = guests(self._plane, watch)
         seen = self._sightings = SharedSightings(self._guests.seen)
         self._inventory = Inventory(self._guests.machines, seen)
-        self._replicas = Replicas(
-            store, own, follower=self._follower, clock=watch, wall=real, database=told, sightings=seen
-        )
+        self._replicas = Replicas(store, own, self._follower, watch, told, sightings=seen)
         self._heartbeat = Heartbeat(
             self._plane, watch, real, self._replicas, serves=lambda: self._is_serving
         )
         keep = timedelta(days=settings.history.retention_days)
         self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
         self._returns = ReturnWatch(self._plane, watch, seen, self._guests.ask_again)
-        connector = connector_of(settings, watch, os.environ, self._guests.machines.values)
+        machines = self._guests.machines.values
+        connector = connector_of(settings, watch, os.environ, machines)
         self._hosts = HostDrains(
-            self._plane,
-            connector,
-            watch,
-            self._guests.machines.values,
-            settings.rules.policy.host_back,
+            self._plane, connector, watch, machines, settings.rules.policy.host_back
         )
         self._executor = Executor(
             self._plane,
@@ -247,6 +242,7 @@ class Service:
         operators = self._open_operators()
         guests = await self._guests.open()
         self._is_serving = True
+        self._replicas.own = msgspec.structs.replace(self._replicas.own, addresses=guests)
         self._watch.open()
         self._start("the heartbeat", self._heartbeat.run())
         self._start("the ticker", self._ticker.run())

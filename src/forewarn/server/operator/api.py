@@ -533,6 +533,15 @@ async def _host(backend: Backend, name: str, survey: HostSurvey) -> schemas.Host
 # The service itself.
 
 
+@_get("/v1/replicas", SERVICE)
+async def list_replicas(backend: TheBackend) -> schemas.ReplicaList:
+    """List the replicas that share the database: by their rows, each as of its last beat."""
+    rows = backend.replicas.all()
+    return schemas.ReplicaList(
+        now=backend.now(), replicas=views.replicas(rows, backend.replicas.own, backend.inventory)
+    )
+
+
 @_get("/v1/clock", SERVICE)
 async def clock(backend: TheBackend) -> schemas.ServiceTime:
     """Tell the service's own time, which all its times are in."""

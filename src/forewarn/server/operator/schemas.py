@@ -587,6 +587,38 @@ class AlertList(Value, frozen=True, kw_only=True):
     """The first MAX_ITEMS of them."""
 
 
+class ReplicaView(Value, frozen=True, kw_only=True):
+    """A replica, as of its last beat."""
+
+    name: str
+    this: bool
+    """Whether it gave this answer."""
+    live: bool
+    """Whether it beat within the last seconds."""
+    version: str
+    started_at: datetime
+    beat_at: datetime
+    serving: bool
+    """Whether guests can read from it."""
+    changes_behind: int
+    """How many changes it had not read yet that another one had."""
+    clock_ahead_ms: int
+    """How far its machine's clock is ahead of the database's; nothing depends on it."""
+    doubts_clock: bool
+    """Whether it does not trust the time of day, and starts nothing."""
+    claims: int
+    """How many operations it carries out."""
+    addresses: tuple[str, ...]
+    """Where guests reach it."""
+
+
+class ReplicaList(Value, frozen=True, kw_only=True):
+    """The replicas that beat within the last week, by name."""
+
+    now: datetime
+    replicas: tuple[ReplicaView, ...]
+
+
 class ServiceTime(Value, frozen=True, kw_only=True):
     """The service's own time, which may be scaled."""
 

@@ -1,16 +1,19 @@
 """The rules' values as the API shows them."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
 
+from forewarn.control.replicas import LIVE
 from forewarn.maintenance import alerts, fleet, model, planner
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.protocol import versions
 from forewarn.server.operator import schemas
 from forewarn.server.operator.inventory import Inventory
+from forewarn.store.port import Replica
 from forewarn.vocabulary import AgentStatus, EventStatus, EventType
 
 
@@ -343,3 +346,33 @@ def _notice_left(value: model.Operation, now: datetime) -> int | None:
     if value.held_at is None or value.approved:
         return left
     return max(left, value.notice_left_seconds)
+
+
+def replicas(
+    rows: Sequence[Replica], own: Replica, inventory: Inventory
+) -> tuple[schemas.ReplicaView, ...]:
+    """Return the replicas by their rows; their claims are what memory has of operations."""
+    claims = Counter(
+        operation.executor
+        for operation in inventory.operations.values()
+        if operation.lease_until is not None
+    )
+    newest = max(row.beat_at for row in rows)
+    last = max(row.applied for row in rows)
+    return tuple(
+        schemas.ReplicaView(
+            name=row.name,
+            this=row.name == own.name,
+            live=newest - row.beat_at <= LIVE,
+            version=row.version,
+            started_at=row.started_at,
+            beat_at=row.beat_at,
+            serving=row.serving,
+            changes_behind=last - row.applied,
+            clock_ahead_ms=row.clock_ahead_ms,
+            doubts_clock=row.doubts_clock,
+            claims=claims[row.name],
+            addresses=row.addresses,
+        )
+        for row in rows
+    )
