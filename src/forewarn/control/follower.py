@@ -208,6 +208,8 @@ class Follower:
         if not self._store.shared:
             return []
         applied = self.applied
+        if transaction.position() == applied:
+            return []
         rows = transaction.changes_after(max(0, applied.sequence - 1), MAX_ROWS)
         return _after(applied, rows, transaction)
 

@@ -19,13 +19,20 @@ from psycopg import pq
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import (
+    BigInteger,
     Connection,
     Engine,
     Table,
+    Text,
+    bindparam,
+    cast,
     create_engine,
     event,
+    func,
+    insert,
     inspect,
     literal_column,
+    select,
     text,
 )
 from sqlalchemy.dialects import postgresql
@@ -48,7 +55,7 @@ from forewarn.store.port import (
     StoreUnusable,
     Transaction,
 )
-from forewarn.store.queries import SqlReading
+from forewarn.store.queries import SqlReading, check
 from forewarn.store.sql import WRITING, SqlStore, SqlTransaction
 
 OLDEST: Final = 14
@@ -84,6 +91,13 @@ _BEGIN_WRITING: Final = (
 _CONTINUE_NUMBERS: Final = text(
     "SELECT setval(pg_get_serial_sequence('operations', 'sequence'), "
     "coalesce(max(sequence), 0) + 1, false) FROM operations"
+)
+_APPEND_AND_TELL: Final = select(
+    func.pg_notify(CHANNEL, cast(bindparam("sequence", type_=BigInteger), Text))
+).add_cte(
+    insert(tables.changes)
+    .values({c.name: bindparam(c.name, type_=c.type) for c in tables.changes.c})
+    .cte("appended")
 )
 _BEGIN_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_BEAT: Final = "BEGIN; SET LOCAL synchronous_commit = off"
@@ -566,18 +580,11 @@ class PostgresqlTransaction(SqlTransaction):
         if table is tables.operations:
             self._run(_CONTINUE_NUMBERS)
 
-    def append(
-        self,
-        body: bytes,
-        *,
-        format: int,  # noqa: A002 - the column's name
-        token: str,
-        replica: str,
-        at: datetime,
-    ) -> Position:
-        made = super().append(body, format=format, token=token, replica=replica, at=at)
-        self._run(text(f"SELECT pg_notify('{CHANNEL}', '{made.sequence}')"))
-        return made
+    def _append(self, row: Row) -> int:
+        number = self._last.sequence + 1
+        check(self._connection)
+        self._connection.execute(_APPEND_AND_TELL, row | {"sequence": number})
+        return number
 
 
 class _Member:

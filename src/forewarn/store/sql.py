@@ -17,6 +17,7 @@ from sqlalchemy import (
     case,
     delete,
     event,
+    func,
     insert,
     select,
     update,
@@ -30,7 +31,6 @@ from forewarn.maintenance.model import Changes, Operation, key
 from forewarn.store import tables
 from forewarn.store.mapping import Mapping, Row, V
 from forewarn.store.port import (
-    ChangeRecord,
     Membership,
     Position,
     Reading,
@@ -224,17 +224,15 @@ class SqlTransaction(SqlReading):
         at: datetime,
     ) -> Position:
         assert self.appended is None, "a transaction has one change"
-        change = ChangeRecord(
-            sequence=self.position().sequence + 1,
-            token=token,
-            replica=replica,
-            at=at,
-            format=format,
-            body=body,
-        )
-        self._run(insert(tables.changes), [tables.CHANGES.row(change)])
-        self.appended = change.position
+        row = {"token": token, "replica": replica, "at": at, "format": format, "body": body}
+        self.appended = Position(self._append(row), token)
         return self.appended
+
+    def _append(self, row: Row) -> int:
+        """Insert a change, and return its number."""
+        check(self._connection)
+        number: int = self._connection.execute(_APPEND, row).lastrowid
+        return number
 
     def trim(self, before: datetime, limit: int) -> int:
         found = tables.changes.c
@@ -319,6 +317,15 @@ class SqlTransaction(SqlReading):
 
 _RELEASE = delete(tables.holds).where(
     tables.holds.c.kind == bindparam("_kind"), tables.holds.c.name == bindparam("_name")
+)
+
+_last_change = func.coalesce(func.max(tables.changes.c.sequence), 0)
+_APPEND = insert(tables.changes).from_select(
+    ["sequence", "token", "replica", "at", "format", "body"],
+    select(
+        _last_change + 1,
+        *(bindparam(c.name, type_=c.type) for c in tables.changes.c if c.name != "sequence"),
+    ),
 )
 
 
