@@ -34,7 +34,7 @@ if [ "$(told agent)" = yes ]; then
 fi
 
 url='http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01'
-ask() { timeout 5 wget -q -O - --header 'Metadata: true' "$@" "$url" 2>/tmp/error; } # its own -T crashes
+ask() { timeout 15 wget -q -O - --header 'Metadata: true' "$@" "$url" 2>/tmp/error; } # its own -T crashes
 approve=$(told approve)
 number=0
 while :; do
