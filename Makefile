@@ -49,8 +49,8 @@ vm: $(VENV)/.dev ## Reboot a virtual machine, cut its power, judge agent and uni
 hosts: $(VENV)/.dev ## Maintain real libvirt hosts and guests without root (needs libvirt and QEMU; ROOT=1 for its filters)
 	@$(if $(ROOT),FOREWARN_HOSTS_ROOT=1) PYTHONPATH=tests $(BIN)/python -m hosts $(ARGS)
 
-replicas: $(VENV)/.dev ## Kill replicas, promote their PostgreSQL, cut them off, and judge (ROUNDS=40 SEED=N)
-	@$(if $(ROUNDS),REPLICA_ROUNDS=$(ROUNDS)) $(if $(SEED),REPLICA_SEED=$(SEED)) \
+replicas: $(VENV)/.dev ## Kill replicas, promote their PostgreSQL, cut them off, and judge (ROUNDS=40 PROMOTIONS=6 SEED=N)
+	@$(if $(ROUNDS),REPLICA_ROUNDS=$(ROUNDS)) $(if $(PROMOTIONS),REPLICA_PROMOTIONS=$(PROMOTIONS)) $(if $(SEED),REPLICA_SEED=$(SEED)) \
 		$(BIN)/python -m pytest -s tests/replicas $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import contracts and the house's rules

@@ -16,6 +16,7 @@ import hostile
 import machine
 import news
 import polling
+import replicas
 import rules
 
 RESULTS = Path(__file__).parent / "results"
@@ -28,6 +29,7 @@ CASES: dict[str, ModuleType] = {
     "agent": agent,
     "rules": rules,
     "drain": drain,
+    "replicas": replicas,
 }
 
 

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -88,6 +89,7 @@ class Service:
                 [*self._within, *command, "--config", str(self.folder / "forewarn.toml")],
                 stdout=log,
                 stderr=log,
+                env={**os.environ, "STATE_DIRECTORY": str(self.folder)},
                 start_new_session=True,
             )
         while b'"event": "ready"' not in self.log.read_bytes():
