@@ -4,18 +4,20 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import msgspec
 import pytest
 
 from builders import FLEET, NOW, mint
 from forewarn.clock import ManualClock, SystemClock
-from forewarn.control import follower
+from forewarn.connectors.port import Outcome
+from forewarn.control import follower, lost_changes
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.follower import Follower, FollowerThread, Known
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter, ThreadWriter
-from forewarn.maintenance.model import Changes, Machine, Operation, Policy, Queueing, Scope
+from forewarn.maintenance.model import Changes, Machine, Operation, Policy, Queueing, Refused, Scope
 from forewarn.maintenance.planner import Request
 from forewarn.store.memory import MemoryStore
 from forewarn.store.port import ChangeRecord, Position, StoreUnavailable
@@ -229,32 +231,74 @@ def test_where_the_store_lost_its_last_changes_memory_is_read_again(pair: Pair) 
     first, second = pair
     first.plane.apply_fleet(FLEET).result()
     first.ask("web-0")
-    lost: list[Position] = []
-    first.follower.on_lost = lambda before, _: lost.append(before)
     with lost_tail(first.store):
         gone = first.ask("web-1")
-        applied = first.follower.applied
     first.follower.look()
     first.is_whole()
-    assert lost == [applied]
     ended = [o for o in first.memory.told[-1].operations if o.id == gone]
     assert [o.status for o in ended] == [EventStatus.CANCELED]
+    assert first.follower.lost is not None
+    assert first.follower.lost.changes == 1
     second.follower.look()
     second.is_whole()
+
+
+def test_incarnations_are_raised_once_whoever_notices(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    first.ask("web-0")
+    with lost_tail(first.store):
+        first.ask("web-1")
+        second.follower.look()
+    for replica in (second, first):
+        replica.follower.look()
+    for replica in pair:
+        replica.follower.look()
+        replica.is_whole()
+        assert replica.memory.scopes["web"].incarnation == 1 + lost_changes.RAISE_BY
+        assert replica.follower.lost == second.follower.lost
+    with lost_tail(first.store):
+        second.ask("web-1")
+    second.follower.look()
+    assert second.memory.scopes["web"].incarnation == 1 + 2 * lost_changes.RAISE_BY
+
+
+def test_what_may_have_been_carried_out_in_what_was_lost_counts_as_begun_elsewhere(
+    pair: Pair,
+) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    lease = timedelta(minutes=1)
+    started = Request(event_type=EventType.REBOOT, machines=("web-0",), no_notice=True)
+    first.plane.request(started).result()
+    scheduled = first.ask("bastion")
+    with lost_tail(first.store):
+        (lost,) = first.plane.claim("a", lease, 10).result()
+        (event,) = first.memory.operations[scheduled].events
+        first.plane.approve("bastion", [event.id], by="bastion", address="").result()
+        assert first.memory.operations[scheduled].status is EventStatus.STARTED
+    first.follower.look()
+    (task,) = second.plane.claim("b", lease, 10).result()
+    assert task.operation == lost.operation
+    assert task.attempt > lost.attempt + 1
+    assert task.claimed_elsewhere == (lost_changes.NOBODY,)
+    second.plane.approve("bastion", [event.id], by="bastion", address="").result()
+    (task,) = second.plane.claim("a", lease, 10).result()
+    assert (task.operation, task.claimed_elsewhere) == (scheduled, (lost_changes.NOBODY,))
+    with pytest.raises(Refused):
+        first.plane.finish(lost.operation, lost.attempt, Outcome(succeeded=True)).result()
 
 
 def test_a_lost_change_is_noticed_though_another_has_its_number(pair: Pair) -> None:
     first, second = pair
     first.plane.apply_fleet(FLEET).result()
-    lost: list[Position] = []
-    first.follower.on_lost = lambda before, _: lost.append(before)
     with lost_tail(first.store):
         first.ask("web-1")
     second.ask("web-0")
     assert second.follower.applied.sequence == first.follower.applied.sequence
     first.follower.look()
     first.is_whole()
-    assert len(lost) == 1
+    assert first.follower.lost is not None
 
 
 def test_nothing_is_decided_on_a_memory_that_the_store_has_lost(pair: Pair) -> None:

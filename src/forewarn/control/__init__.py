@@ -6,6 +6,7 @@
     writer         the one thread that writes; requests that wait together share a commit
     tombstones     the incarnations of what was removed
     follower       publishes what this and other replicas commit, in one order
+    lost_changes   what follows when the store has lost its last changes
     changefeed     tells the process's memory what changed, after the commit
     sightings      what replicas saw of machines, as one
     service_clock  the service's time, whether anything may start in it, and what guests are owed

@@ -24,7 +24,9 @@ import msgspec
 import structlog
 
 from forewarn.clock import Clock
+from forewarn.control import lost_changes
 from forewarn.control.changefeed import Changefeed
+from forewarn.control.lost_changes import LostChanges
 from forewarn.maintenance.model import Changes, Drain, Machine, Operation, Scope
 from forewarn.store.port import (
     ChangeRecord,
@@ -178,13 +180,12 @@ class Follower:
         """The last row that was published."""
         self.looked_at = real.monotonic()
         """When it was last known to be the last of the store, in real seconds."""
-        self.on_lost: Callable[[Position, Known], None] = lambda *_: None
-        """Called by the thread after the store's last changes were lost, with the position and the
-        memory before."""
+        self.lost: LostChanges | None = None
+        """When the store last lost changes, as far as this process has read."""
 
-    def begin(self, position: Position) -> None:
+    def begin(self, position: Position, lost: LostChanges | None = None) -> None:
         """Go on from here: memory was filled in the snapshot that had this position."""
-        self.applied = position
+        self.applied, self.lost = position, lost
         self.looked_at = self._real.monotonic()
 
     @property
@@ -263,8 +264,7 @@ class Follower:
                     except LostTail:
                         missed = None
                 if missed is None:
-                    before = self._read_again()
-                    self.on_lost(applied, before)
+                    self._recover()
                     return
                 self._publish_rows(missed)
                 if len(rows) < MAX_ROWS:
@@ -287,16 +287,35 @@ class Follower:
         for changes in saved:
             self._feed.publish(changes)
 
-    def _read_again(self) -> Known:
-        """Publish what leads from memory to the store; return the memory before. Lock is held."""
+    def _recover(self) -> None:
+        """Go on with a store that has lost changes; the lock is held."""
+        applied, known = self.applied, self._feed.ask(self._known)
+        with self._store.write() as transaction:
+            now = transaction.now() or self._real.now()
+            noticed = LostChanges(at=now, token=self._mint(), changes=0, replica=self.replica)
+            changes = lost_changes.recover(
+                transaction, dict(known.operations), applied, self.lost, noticed
+            )
+            if changes:  # the others read again, too, and what was noticed with it
+                token, at = self._mint(), transaction.now() or now
+                transaction.append(b"", format=REREAD, token=token, replica=self.replica, at=at)
+        _log.error(
+            "the database lost its last changes; incarnations were raised, and what had started "
+            "counts as begun elsewhere",
+            known_to=applied.sequence,
+        )
+        self._read_again()
+
+    def _read_again(self) -> None:
+        """Publish what leads from memory to the store; the lock is held."""
         before = self._feed.ask(self._known)
         with self._store.read() as reading:
             position, after = reading.position(), known_of(reading)
+            lost = lost_changes.latest(reading)
             ended = reading.operations(before.operations.keys() - after.operations.keys())
         if changes := difference(before, after, ended):
             self._feed.publish(changes)
-        self.applied = position
-        return before
+        self.applied, self.lost = position, lost
 
 
 def _after(applied: Position, rows: list[ChangeRecord], reading: Reading) -> list[ChangeRecord]:

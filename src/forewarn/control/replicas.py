@@ -2,7 +2,7 @@
 
 Every replica writes a row of its own every two seconds, without waiting for whoever writes, and
 reads all of them. By these rows replicas share work, tell an outage of all from one of their own,
-and tell a bad clock of their own from one of the database (docs/decisions/0017-replicas.md).
+and tell a bad clock of their own from one of the database (docs/decisions/0019-equal-replicas.md).
 """
 
 import asyncio

@@ -65,6 +65,8 @@ class AlertKind(StrEnum):
     """The fleet and the hosts' domains differ."""
     HOST_STUCK = "host-stuck"
     """The drain of a host waits for an operator."""
+    LOST_CHANGES = "lost-changes"
+    """The database lost its last changes."""
     DOUBTED = "doubted"
     """The time of day is not trusted, and nothing starts."""
 

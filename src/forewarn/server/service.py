@@ -26,6 +26,7 @@ from forewarn.connectors.command import CommandConnector, CommandUnusable, passe
 from forewarn.connectors.libvirt.connector import LibvirtConnector, require_libvirt
 from forewarn.connectors.port import Connector
 from forewarn.connectors.simulated import SimulatedConnector
+from forewarn.control import lost_changes
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.fleet_sync import FleetSync
@@ -38,6 +39,7 @@ from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.sightings import SharedSightings
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter
+from forewarn.maintenance.alerts import Alert, AlertKind
 from forewarn.maintenance.model import Changes, Machine
 from forewarn.server import secret_files, sockets
 from forewarn.server.guest.plane import GuestPlane
@@ -61,6 +63,9 @@ OPERATORS_SECONDS: Final = 0.4
 
 CLOSE_SECONDS: Final = 8.0
 """The longest that `close` takes: with `drain`, within the ten that stopping may last."""
+
+LOST_SHOWN: Final = timedelta(days=1)
+"""How long an alert tells that the database lost changes: until somebody looks in any case."""
 
 LOOK_SECONDS: Final = 1.0
 """How often it is looked whether what guests read is too old."""
@@ -184,7 +189,7 @@ class Service:
             figures=self._guests.figures,
             tasks=lambda: self._executor.running,
             hosts=self._hosts,
-            observed=self._sync.alerts,
+            observed=lambda: (*self._sync.alerts(), *self._of_lost_changes()),
         )
 
     async def open(self) -> Opened:
@@ -206,8 +211,8 @@ class Service:
         )
         if released:
             _log.info("operations that were under way are taken up again", operations=released)
-        position, known = await self._backend.read(
-            lambda reading: (reading.position(), known_of(reading))
+        position, known, lost = await self._backend.read(
+            lambda reading: (reading.position(), known_of(reading), lost_changes.latest(reading))
         )
         machines, operations = known.machines.values(), known.operations.values()
         self._guests.fill(known.scopes.values(), machines, operations)
@@ -215,7 +220,7 @@ class Service:
         self._returns.fill(operations)
         self._hosts.fill(known.drains.values())
         self._sync.fill(machines, operations, known.drains.values())
-        self._follower.begin(position)
+        self._follower.begin(position, lost)
         for learn in (
             self._guests.learn,
             self._counted.learn,  # before the inventory forgets what was
@@ -329,6 +334,15 @@ class Service:
         if trouble:
             found.append(trouble)
         return ServiceState(reasons=tuple(found), store_up=not trouble)
+
+    def _of_lost_changes(self) -> Iterator[Alert]:
+        lost = self._follower.lost
+        if lost is not None and self._watch.now() - lost.at < LOST_SHOWN:
+            message = (
+                f"the database lost its last changes, {lost.changes} at least: approvals may be "
+                "among them, and what had started counts as begun elsewhere; look at what runs"
+            )
+            yield Alert(AlertKind.LOST_CHANGES, "database", message, lost.at)
 
     def _known(self) -> Known:
         """Return what memory holds; on the loop's thread."""

@@ -1,0 +1,107 @@
+"""What follows when the store has lost changes that guests, operators and connectors know.
+
+An asynchronous standby that is promoted lacks the last transactions of the primary, and a restored
+backup all since. What was lost may have been read, approved and carried out:
+
+- Guests may hold numbers of documents that will come again with other events behind them: every
+  incarnation is raised, as `forewarn restore-check` does, by whichever replica notices first.
+- Tasks may have been claimed, or carried out, of which the store knows nothing: what is Started,
+  and what this replica knows to be further on than the store, counts as begun elsewhere, so its
+  connector's check has to say that it was not done (else `on_unknown` decides). Attempts go on from
+  higher numbers: the report of a claim that was lost is refused.
+"""
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from forewarn.control import tombstones
+from forewarn.maintenance.model import Changes, Operation
+from forewarn.store.port import Position, Reading, Transaction
+from forewarn.vocabulary import EventStatus
+
+SETTING: Final = "lost changes"
+"""The store's setting with the latest `LostChanges`: JSON."""
+
+RAISE_BY: Final = 1_000_000
+"""How far incarnations are raised: further than any tail that is lost."""
+
+SKIPPED_ATTEMPTS: Final = 1000
+"""How many numbers of attempts are left out: more than were claimed in any tail that is lost."""
+
+NOBODY: Final = "?"
+"""The name of the replica that may have begun a task of which the store knows nothing."""
+
+replace = msgspec.structs.replace
+
+
+class LostChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """That the store lost its last changes, as the first replica to notice wrote it down."""
+
+    at: datetime
+    token: str
+    """Another one each time."""
+    changes: int
+    """How many it knew that were gone, at least."""
+    replica: str
+
+
+def latest(reading: Reading) -> LostChanges | None:
+    """Return what was written down last; None if the store never lost anything."""
+    kept = reading.setting(SETTING)
+    return None if kept is None else msgspec.json.decode(kept, type=LostChanges)
+
+
+def recover(
+    transaction: Transaction,
+    known: dict[str, Operation],
+    applied: Position,
+    before: LostChanges | None,
+    noticed: LostChanges,
+) -> Changes:
+    """Make the store safe to go on with; return what that changed.
+
+    Args:
+        transaction: Of the store that has lost changes.
+        known: What was live as this replica knew it, by id.
+        applied: The last change that this replica knew.
+        before: What `latest` was when this replica last read the store: where it is another one
+            now, another replica noticed first.
+        noticed: What to write down if this one is the first.
+    """
+    is_first = latest(transaction) == before
+    live = transaction.live_operations()
+    doubted = tuple(
+        _doubted(operation)
+        for name, operation in live.items()
+        if (is_first and operation.status is EventStatus.STARTED)
+        or _is_ahead(known.get(name), operation)
+    )
+    changes = Changes(operations=doubted)
+    if is_first:
+        scopes = transaction.scopes().values()
+        raised = tuple(replace(s, incarnation=s.incarnation + RAISE_BY) for s in scopes)
+        changes = replace(changes, scopes=raised)
+        tombstones.lift(transaction, RAISE_BY)
+        lost = max(1, applied.sequence - transaction.position().sequence)
+        written = msgspec.json.encode(replace(noticed, changes=lost)).decode()
+        transaction.put_setting(SETTING, written)
+    transaction.save(changes)
+    return changes
+
+
+def _is_ahead(known: Operation | None, stored: Operation) -> bool:
+    """Tell whether a task may have been begun since what the store has."""
+    if known is None or known.started_at is None:
+        return False
+    return stored.unstarted or known.attempt > stored.attempt
+
+
+def _doubted(operation: Operation) -> Operation:
+    return replace(
+        operation,
+        attempt=operation.attempt + SKIPPED_ATTEMPTS,
+        claimed_by=(*(name for name in operation.claimed_by if name != NOBODY), NOBODY),
+        lease_until=None,
+    )
