@@ -385,6 +385,30 @@ def test_releasing_voids_every_claim_of_a_process_that_is_gone(house: House) -> 
     assert act.attempt == 2
 
 
+def test_a_request_that_is_sent_again_under_its_key_asks_for_nothing_more(house: House) -> None:
+    first = house.ask(REBOOT, "web-0", idempotency_key="k1")
+    again = house.ask(REBOOT, "Web-0", idempotency_key="k1")
+    assert again.maintenance == first.maintenance
+    assert again.operations == first.operations
+    other = house.ask(REBOOT, "web-1", idempotency_key="k2")
+    assert other.maintenance.number == 2
+    with house.store.read() as reading:
+        assert len(reading.live_operations()) == 2
+
+
+@pytest.mark.parametrize(
+    ("event_type", "machine"), [(REBOOT, "web-1"), (EventType.REDEPLOY, "web-0")]
+)
+def test_a_key_that_was_used_for_another_request_is_refused(
+    house: House, event_type: EventType, machine: str
+) -> None:
+    house.ask(REBOOT, "web-0", idempotency_key="k1")
+    with pytest.raises(Refused) as refusal:
+        house.ask(event_type, machine, idempotency_key="k1")
+    assert refusal.value.code is ErrorCode.CONFLICT
+    assert refusal.value.facts == {"maintenance": 1}
+
+
 def test_a_replicas_start_voids_its_own_claims_alone(house: House) -> None:
     house.ask(REBOOT, "web-0", "bastion", no_notice=True)
     done(house.plane.claim("here", MINUTE, 1))

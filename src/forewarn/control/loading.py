@@ -29,6 +29,10 @@ from forewarn.maintenance.model import (
 from forewarn.maintenance.planner import Request
 from forewarn.vocabulary import ErrorCode, EventSource
 
+MAX_LOOKED_AT = 500
+"""Among how many of the latest maintenances an idempotency key is looked for: who got no answer
+asks again within minutes."""
+
 EVENT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 OPERATION = re.compile(r"[0-9]{1,15}\.[0-9]{1,6}")
 MAINTENANCE = re.compile(r"[0-9]{1,15}")
@@ -106,6 +110,27 @@ def for_request(unit: UnitOfWork, request: Request, *, limited: bool) -> Snapsho
         if operation.source is EventSource.USER and operation.unstarted
     )
     return msgspec.structs.replace(snapshot, user_events_pending=pending)
+
+
+def granted(unit: UnitOfWork, request: Request) -> Maintenance | None:
+    """Return what the request with this idempotency key became, of the latest maintenances.
+
+    Raises:
+        Refused: It was another request (CONFLICT).
+    """
+    latest = unit.store.latest_maintenances(None, MAX_LOOKED_AT)
+    found = next((m for m in latest if m.idempotency_key == request.idempotency_key), None)
+    if found is None:
+        return None
+    named = {key(name) for name in (request.scope, request.host, *request.machines) if name}
+    same = named == set(map(key, found.targets)) and request.event_type is found.event_type
+    if not same:
+        message = (
+            f"the idempotency key {request.idempotency_key!r} was used for another request, "
+            f"maintenance {found.number}: choose a new one"
+        )
+        raise Refused(ErrorCode.CONFLICT, message, maintenance=found.number)
+    return found
 
 
 def for_maintenance(unit: UnitOfWork, number: int) -> Snapshot:

@@ -171,8 +171,13 @@ class Plane:
     ) -> Work[planner.Plan]:
         """Request maintenance; the answer is the plan that it became.
 
-        `dry_run` tells only what it would become; its maintenance is number 0 then.
+        `dry_run` tells only what it would become; its maintenance is number 0 then. A request that
+        was granted already under its idempotency key is answered with what it became, as that is
+        now.
         """
+        if request.idempotency_key and (known := loading.granted(unit, request)) is not None:
+            operations = tuple(unit.store.operations_of_maintenance(known.number).values())
+            return Work(planner.Plan(maintenance=known, operations=operations))
         limited = self._policy.user_initiated_limit > 0
         snapshot = loading.for_request(unit, request, limited=limited)
         number = 0 if dry_run else unit.next_maintenance_number()

@@ -467,6 +467,8 @@ class Maintenance(Impact, frozen=True, kw_only=True, gc=False):
     """How many operations it has announced: the last one's ordinal."""
     interventions: tuple[Intervention, ...] = ()
     """What operators did to its rolling updates, oldest first."""
+    idempotency_key: str = ""
+    """What its request was sent with; a request with an equal one means this maintenance."""
 
     @property
     def open(self) -> bool:

@@ -93,6 +93,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the host's machines can only go down all at once, as when the host itself is patched:
     refused where that would take down two update domains of a scope."""
     requested_by: str = ""
+    idempotency_key: str = ""
+    """Whoever asks chooses it: sent again, the request asks for nothing more. `""` for none."""
 
 
 class PlannedOperation(msgspec.Struct, frozen=True, kw_only=True):

@@ -225,6 +225,7 @@ class MaintenanceRequest(planner.Request, frozen=True, kw_only=True, forbid_unkn
     not_before: Moment | None = None
     """Null for as soon as the least notice allows."""
     requested_by: ShortText = msgspec.field(name="by", default="")
+    idempotency_key: ShortText = ""
 
 
 class EventView(Value, frozen=True, kw_only=True):
