@@ -121,6 +121,18 @@ def ask(
         there.close()
 
 
+@contextlib.contextmanager
+def waiting(port: int, source: str, number: int) -> Iterator[None]:
+    """Have so many requests wait for a change."""
+    head = f"GET {EVENTS} HTTP/1.1\r\nHost: x\r\nMetadata: true\r\n"
+    request = f"{head}If-None-Match: 1\r\nPrefer: wait=60\r\n\r\n".encode()
+    with contextlib.ExitStack() as opened:
+        for _ in range(number):
+            there = socket.create_connection((PROXY, port), source_address=(source, 0))
+            opened.enter_context(there).sendall(request)
+        yield
+
+
 def test_nginx_signs_for_guests_that_it_knows_by_address(service: Running, folder: Path) -> None:
     for name in ("web-0", "web-1"):
         signature = identity.sign(name.encode(), SECRET.encode()).decode()
@@ -144,6 +156,15 @@ def test_nginx_signs_for_guests_that_it_knows_by_address(service: Running, folde
         status, headers, body = ask(port, GUEST)
         assert (status, headers["etag"]) == (200, "1")
         assert [one["EventId"] for one in json.loads(body)["Events"]] == [event]
+        # A guest has 64 requests under way, and nginx refuses more before the service sees them.
+        with waiting(port, GUEST, 64):
+            deadline = time.monotonic() + START_SECONDS
+            while (refused := ask(port, GUEST))[0] == 200:
+                assert time.monotonic() < deadline
+            assert refused[0] == 503
+            assert refused[1]["server"].startswith("nginx")
+        while ask(port, GUEST)[0] != 200:
+            assert time.monotonic() < deadline
         approval = json.dumps({"StartRequests": [{"EventId": event}]})
         assert ask(port, GUEST, body=approval)[0] == 200
         waited = ask(port, GUEST, If_None_Match="99", Prefer="wait=60")
