@@ -20,7 +20,14 @@ from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.model import Changes, Machine, Operation, Policy, Queueing, Refused, Scope
 from forewarn.maintenance.planner import Request
 from forewarn.store.memory import MemoryStore
-from forewarn.store.port import ChangeRecord, Position, StoreUnavailable
+from forewarn.store.port import (
+    ChangeRecord,
+    OutcomeUnknown,
+    Position,
+    Reading,
+    StoreError,
+    StoreUnavailable,
+)
 from forewarn.vocabulary import EventStatus, EventType
 
 
@@ -372,6 +379,38 @@ def test_a_replica_hears_of_a_change_without_being_asked(store: MemoryStore) -> 
     thread.close()
     store.join("b").close()  # the name is free again
     for each in (first, second):
+        each.writer.close()
+
+
+class Losing(MemoryStore):
+    """A shared store that loses its next answers."""
+
+    def __init__(self, *errors: StoreError) -> None:
+        super().__init__(shared=True)
+        self.errors = list(errors)
+
+    @contextmanager
+    def read(self) -> Iterator[Reading]:
+        with super().read() as reading:
+            yield reading
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+def test_the_thread_outlives_a_store_that_is_away_or_loses_its_answers() -> None:
+    store = Losing(StoreUnavailable("away"), OutcomeUnknown("no answer"))
+    replica = ReplicaProcess(store, "a", threaded=True)
+    heard = threading.Event()
+    replica.feed.subscribe(lambda _: heard.set())
+    thread = FollowerThread(replica.follower, store, store.join("a"), "1")
+    thread.start()
+    writer = ReplicaProcess(store, "b", threaded=True)
+    writer.plane.apply_fleet(FLEET).result(10)
+    assert heard.wait(10)
+    assert store.errors == []
+    thread.close()
+    assert thread.ended.result(10) is None
+    for each in (replica, writer):
         each.writer.close()
 
 

@@ -31,6 +31,7 @@ from forewarn.maintenance.model import Changes, Drain, Machine, Operation, Scope
 from forewarn.store.port import (
     ChangeRecord,
     Membership,
+    OutcomeUnknown,
     Position,
     Reading,
     Store,
@@ -383,7 +384,7 @@ class FollowerThread:
                 self._membership = self._join()
             self._follower.look()
             self._membership.wait(POLL_SECONDS)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, OutcomeUnknown) as error:
             if not self._follower.cut_off:
                 _log.warning("what other replicas commit cannot be read", why=str(error))
             if self._membership is not None:
