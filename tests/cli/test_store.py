@@ -20,8 +20,10 @@ from forewarn.store import postgresql, sqlite, tables
 from forewarn.store.port import HistoryQuery, Reading, Store
 from forewarn.vocabulary import EventStatus, EventType
 from store.conformance_outbox import append_alone, replica
-from store.engines import server
+from store.engines import NEEDS_POSTGRESQL, server
 from store.values import NOW, drain, hold, operation, tombstone, with_maintenances
+
+pytestmark = NEEDS_POSTGRESQL
 
 
 @pytest.fixture

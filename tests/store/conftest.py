@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forewarn.store.port import Store
-from store.engines import ENGINES, SHARED_ENGINES, Engine
+from store.engines import ENGINES, SHARED_ENGINES, Engine, parameters
 
 pytest.register_assert_rewrite(
     "store.conformance",
@@ -17,13 +17,13 @@ pytest.register_assert_rewrite(
 )
 
 
-@pytest.fixture(params=ENGINES, ids=str, scope="module")
+@pytest.fixture(params=parameters(ENGINES), ids=str, scope="module")
 def engine(request: pytest.FixtureRequest) -> Engine:
     found: Engine = request.param
     return found
 
 
-@pytest.fixture(params=[e for e in ENGINES if e.persists], ids=str, scope="module")
+@pytest.fixture(params=parameters([e for e in ENGINES if e.persists]), ids=str, scope="module")
 def lasting_engine(request: pytest.FixtureRequest) -> Engine:
     found: Engine = request.param
     return found
@@ -36,7 +36,7 @@ def store(engine: Engine, tmp_path: Path) -> Iterator[Store]:
     opened.close()
 
 
-@pytest.fixture(params=SHARED_ENGINES, ids=str)
+@pytest.fixture(params=parameters(SHARED_ENGINES), ids=str)
 def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     opened: Store = request.param.open(tmp_path)
     yield opened

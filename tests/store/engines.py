@@ -5,10 +5,13 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+import postgres
 from forewarn.store import memory, postgresql, sqlite
 from forewarn.store.port import Store
-from postgres import Postgres
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Engine:
         return self.name
 
 
+NEEDS_POSTGRESQL = pytest.mark.skipif(not postgres.found(), reason="PostgreSQL is not installed")
+
 DATABASES = 12
 """How many of PostgreSQL's databases are kept: each takes 8 MB."""
 
@@ -34,9 +39,9 @@ _made: list[str] = []
 
 
 @functools.cache
-def server() -> Postgres:
+def server() -> postgres.Postgres:
     """The PostgreSQL of this process: no test of the suite cuts its power."""
-    started = Postgres("fsync = off", "full_page_writes = off").start()
+    started = postgres.Postgres("fsync = off", "full_page_writes = off").start()
     atexit.register(started.remove)
     started.create_database("template_of_tests")
     postgresql.open_store(started.url("template_of_tests")).close()
@@ -65,3 +70,10 @@ SHARED_ENGINES = [
     Engine("memory-shared", lambda _: memory.MemoryStore(shared=True), persists=False),
 ]
 """Stores that several processes, here threads, may have open."""
+
+
+def parameters(engines: list[Engine]) -> list[Any]:
+    """Return the engines as a fixture's parameters: one that is not installed is skipped."""
+    return [
+        pytest.param(each, marks=NEEDS_POSTGRESQL if each is POSTGRESQL else ()) for each in engines
+    ]

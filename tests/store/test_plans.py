@@ -155,6 +155,7 @@ def postgresql_scans(store: sql.SqlStore, seen: list[tuple[str, object]]) -> dic
     return found
 
 
+@engines.NEEDS_POSTGRESQL
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_no_question_reads_a_whole_table_on_postgresql(
     on_postgresql: sql.SqlStore, question: str
@@ -167,11 +168,13 @@ def test_no_question_reads_a_whole_table_on_postgresql(
     }
 
 
+@engines.NEEDS_POSTGRESQL
 def test_the_plan_of_a_whole_table_is_told(on_postgresql: sql.SqlStore) -> None:
     seen: list[tuple[str, object]] = [("SELECT * FROM operations WHERE description = 'x'", None)]
     assert postgresql_scans(on_postgresql, seen)
 
 
+@engines.NEEDS_POSTGRESQL
 def test_writing_reads_no_whole_table_on_postgresql(on_postgresql: sql.SqlStore) -> None:
     over = {"status": EventStatus.COMPLETED, "ended_at": NOW}
     with on_postgresql.write() as transaction, statements(on_postgresql) as seen:

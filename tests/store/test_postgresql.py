@@ -1,12 +1,12 @@
 """PostgreSQL in trouble: lost answers, frozen holders, standbys away, and servers that refuse."""
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 
@@ -21,12 +21,14 @@ from forewarn.store.port import (
     StoreUnusable,
 )
 from forewarn.store.postgresql import Patience, PostgresqlStore
-from postgres import BIN, Postgres
+from postgres import Postgres
 from store.conformance import save
 from store.conformance_outbox import append, append_alone, replica
-from store.engines import server
+from store.engines import NEEDS_POSTGRESQL, server
 from store.values import BATCH, WEB
 from tcp_proxy import TcpProxy
+
+pytestmark = NEEDS_POSTGRESQL
 
 SHORT = Patience(lock=1.0, answer=2.0, outcome=1.5, name=0.3)
 
@@ -270,6 +272,44 @@ def test_a_server_that_is_gone_when_an_idle_connection_is_lost_is_away(
     assert what_is_there(store) == ({"batch"}, Position())
 
 
+def test_replicas_increments_are_all_counted_and_their_changes_are_in_order(url: str) -> None:
+    stores = [postgresql.open_store(url) for _ in range(4)]
+    save(stores[0], Changes(scopes=(WEB,)))
+
+    def increment(number: int) -> None:
+        with stores[number % 4].write() as transaction:
+            scope = transaction.scopes()["web"]
+            more = msgspec.structs.replace(scope, incarnation=scope.incarnation + 1)
+            transaction.save(Changes(scopes=(more,)))
+            append(transaction, str(more.incarnation))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(list(threads.map(increment, range(80)))) == 80
+    with stores[0].read() as reading:
+        assert reading.scopes()["web"].incarnation == 80
+        found = [(change.sequence, change.token) for change in reading.changes_after(0, 100)]
+    assert found == [(number, str(number)) for number in range(1, 81)]
+    for each in stores:
+        each.close()
+
+
+def test_nothing_is_committed_after_a_lost_connection_that_was_swallowed(
+    store: PostgresqlStore, beside: PostgresqlStore
+) -> None:
+    def stubborn() -> None:
+        with store.write() as transaction:
+            transaction.save(Changes(scopes=(WEB,)))
+            end_backends("idle in transaction")
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable):
+                    transaction.save(Changes(scopes=(BATCH,)))
+
+    with pytest.raises(StoreUnavailable):
+        stubborn()
+    assert what_is_there(beside) == NOTHING
+    save_and_append(store, "a")
+
+
 def test_readers_and_beats_do_not_wait_for_the_writer(
     store: PostgresqlStore, beside: PostgresqlStore
 ) -> None:
@@ -469,6 +509,24 @@ def test_a_database_that_is_not_in_utf8_is_refused() -> None:
     server().drop_database("latin")
 
 
+@pytest.mark.parametrize(
+    ("version", "encoding", "synchronous_commit", "fault"),
+    [
+        (13, "UTF8", "on", "14"),
+        (15, "SQL_ASCII", "on", "SQL_ASCII"),
+        (15, "UTF8", "off", "synchronous_commit"),
+        (14, "UTF8", "on", ""),
+        (18, "UTF8", "remote_apply", ""),
+    ],
+)
+def test_a_server_that_cannot_keep_the_promises_has_a_fault(
+    version: int, encoding: str, synchronous_commit: str, fault: str
+) -> None:
+    found = postgresql.fault_of_server(version, encoding, synchronous_commit)
+    assert fault in found
+    assert bool(found) == bool(fault)
+
+
 def test_the_tables_equal_those_of_the_schema(url: str) -> None:
     from alembic.autogenerate import compare_metadata  # noqa: PLC0415
     from alembic.migration import MigrationContext  # noqa: PLC0415
@@ -480,7 +538,3 @@ def test_the_tables_equal_those_of_the_schema(url: str) -> None:
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
     engine.dispose()
-
-
-def test_postgresql_is_there_where_everything_must_run() -> None:
-    assert (BIN / "postgres").exists() or not os.environ.get("FOREWARN_TESTS_MUST_RUN")

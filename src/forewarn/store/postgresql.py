@@ -406,19 +406,24 @@ def _create_or_migrate(engine: Engine, place: str) -> bool:
 
 def _check_server(driver: _Connection, place: str) -> None:
     version = driver.info.server_version // 10_000
+    encoding = driver.info.parameter_status("server_encoding") or ""
+    (synchronous_commit,) = driver.execute("SHOW synchronous_commit").fetchone() or ("",)
+    if fault := fault_of_server(version, encoding, synchronous_commit):
+        raise StoreUnusable(f"cannot use {place}: {fault}")
+
+
+def fault_of_server(version: int, encoding: str, synchronous_commit: str) -> str:
+    """Return why a server, or a database of it, cannot be used; `""` if it can."""
     if version < OLDEST:
-        raise StoreUnusable(
-            f"cannot use {place}: PostgreSQL {version} is too old: upgrade it to {OLDEST} or newer"
+        return f"PostgreSQL {version} is too old: upgrade it to {OLDEST} or newer"
+    if encoding != "UTF8":
+        return f"its encoding is {encoding}: create it with ENCODING 'UTF8'"
+    if synchronous_commit == "off":
+        return (
+            "synchronous_commit is off, so a crash of the server would lose approvals: set it to "
+            "on for this user"
         )
-    if (encoding := driver.info.parameter_status("server_encoding")) != "UTF8":
-        raise StoreUnusable(
-            f"cannot use {place}: its encoding is {encoding}: create it with ENCODING 'UTF8'"
-        )
-    if driver.execute("SHOW synchronous_commit").fetchone() == ("off",):
-        raise StoreUnusable(
-            f"cannot use {place}: synchronous_commit is off, so a crash of the server would lose "
-            "approvals: set it to on for this user"
-        )
+    return ""
 
 
 def _mark(driver: _Connection) -> str | None:

@@ -38,6 +38,7 @@ from forewarn.store.port import (
     Position,
     Replica,
     SeenMachine,
+    StoreUnavailable,
 )
 from forewarn.vocabulary import EventStatus
 
@@ -81,6 +82,8 @@ def check(connection: Connection) -> None:
     After some failures SQLite has rolled back by itself, and the next statement would be a
     transaction of its own.
     """
+    if connection.invalidated:
+        raise StoreUnavailable("the connection was lost; nothing was changed; try again")
     if (failure := connection.info.get(FAILURE)) is not None:
         raise failure
 
