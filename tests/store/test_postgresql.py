@@ -1,7 +1,9 @@
 """PostgreSQL in trouble: lost answers, frozen holders, standbys away, and servers that refuse."""
 
 import contextlib
-import threading
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +31,8 @@ from store.values import BATCH, WEB
 from tcp_proxy import TcpProxy
 
 pytestmark = NEEDS_POSTGRESQL
+
+QUICK = Patience(idle=0.6, outcome=1.5)
 
 SHORT = Patience(lock=1.0, answer=2.0, outcome=1.5, name=0.3)
 
@@ -201,29 +205,67 @@ def test_a_lock_that_another_replica_keeps_is_not_waited_for_without_end(
     save_and_append(store, "a")
 
 
+HOLDER = """
+import sys
+from forewarn.store import postgresql
+from forewarn.store.port import StoreUnavailable
+from store.test_postgresql import QUICK, WEB, Changes, append
+
+store = postgresql.open_store(sys.argv[1], patience=QUICK)
+try:
+    with store.write() as transaction:
+        transaction.save(Changes(scopes=(WEB,)))
+        append(transaction, "lost")
+        print("holds the lock", flush=True)
+        sys.stdin.readline()
+except StoreUnavailable as error:
+    print(type(error).__name__, flush=True)
+store.close()
+"""
+
+
+@pytest.fixture
+def holder(url: str) -> Iterator["subprocess.Popen[str]"]:
+    """A process that has the lock, until it is told to go on."""
+    command = [sys.executable, "-c", HOLDER, url]
+    with subprocess.Popen(
+        command,
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "holds the lock\n"
+        yield child
+        child.kill()
+
+
+@pytest.fixture
+def patient(url: str) -> Iterator[PostgresqlStore]:
+    opened = postgresql.open_store(url)
+    yield opened
+    opened.close()
+
+
 def test_a_holder_of_the_lock_that_is_frozen_loses_it_and_changes_nothing(
-    url: str, beside: PostgresqlStore
+    patient: PostgresqlStore, holder: "subprocess.Popen[str]"
 ) -> None:
-    frozen = postgresql.open_store(url, patience=Patience(idle=0.5, outcome=1.0))
-    saved = threading.Event()
+    holder.send_signal(signal.SIGSTOP)
+    save_and_append(patient, "a")  # waits until the other has lost the lock
+    holder.send_signal(signal.SIGCONT)
+    assert holder.communicate("go on\n", 20)[0] == "StoreUnavailable\n"
+    assert what_is_there(patient) == SAVED
 
-    def work() -> None:
-        with frozen.write() as transaction:
-            transaction.save(Changes(scopes=(WEB,)))
-            append(transaction, "lost")
-            assert saved.wait(20)
 
-    with ThreadPoolExecutor(1) as threads:
-        working = threads.submit(work)
-        while not server().sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"):
-            pass
-        save_and_append(beside, "a")  # waits until the other has lost the lock
-        saved.set()
-        with pytest.raises(StoreUnavailable):
-            working.result(20)
-    assert what_is_there(beside) == SAVED
-    save(frozen, Changes(scopes=(WEB,)))
-    frozen.close()
+def test_a_holder_of_the_lock_that_decides_for_long_keeps_it(
+    beside: PostgresqlStore, holder: "subprocess.Popen[str]"
+) -> None:
+    assert SHORT.lock > QUICK.idle
+    with pytest.raises(StoreUnavailable), beside.write():
+        pass
+    assert holder.communicate("go on\n", 20)[0] == ""
+    assert what_is_there(beside) == ({"web"}, Position(1, "lost"))
 
 
 def test_a_server_that_does_not_answer_is_given_up_on(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -159,8 +159,8 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     name: float = 7.0
     """A replica's name: the server notices after 5 s that its last holder's host lost its power."""
     idle: float = 5.0
-    """A transaction for its next statement: whoever is frozen with the write lock in hand loses
-    it."""
+    """A sign of life while a transaction is open: whoever is frozen with the write lock in hand
+    loses it."""
     path: float = 5.0
     """A path that has gone dark: for an answer, and for the server to notice."""
 
@@ -431,6 +431,41 @@ def _mark(driver: _Connection) -> str | None:
     return None if found is None else found[0]
 
 
+class _Deciding:
+    """Says to the server, as long as a transaction is open, that its process is not frozen.
+
+    A decision about a whole fleet takes seconds, in which nothing is asked of the server.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._driver: _Connection | None = None
+        self._closed = Event()
+        self._thread = Thread(target=self._run, name="forewarn-deciding", daemon=True)
+
+    @contextmanager
+    def on(self, driver: _Connection) -> Iterator[None]:
+        if self._thread.ident is None:
+            self._thread.start()
+        self._driver = driver
+        try:
+            yield
+        finally:
+            self._driver = None
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._seconds):
+            if (driver := self._driver) is not None:
+                # What is wrong with the connection, the next statement of the transaction says.
+                with suppress(psycopg.Error):
+                    driver.execute("SELECT 1")
+
+
 class PostgresqlStore(SqlStore):
     """`port.Store` over a database that several replicas share."""
 
@@ -438,6 +473,7 @@ class PostgresqlStore(SqlStore):
         super().__init__(engine, place=access.place, explain=explain)
         self._access = access
         self._beats = engine.execution_options(**{_BEATING: True})
+        self._deciding = _Deciding(access.patience.idle / 3)
 
     @property
     def shared(self) -> bool:
@@ -450,7 +486,8 @@ class PostgresqlStore(SqlStore):
             try:
                 with self._transaction(self._writer) as connection:
                     transaction = PostgresqlTransaction(connection)
-                    yield transaction
+                    with self._deciding.on(_driver(connection)):
+                        yield transaction
                     appended = transaction.appended
             except _Lost as lost:
                 self._resolve(appended, lost)
@@ -471,6 +508,10 @@ class PostgresqlStore(SqlStore):
             told: datetime = connection.execute(returning).scalar_one()
             SqlTransaction(connection).put_sightings(seen, told)
         return told
+
+    def close(self) -> None:
+        self._deciding.close()
+        super().close()
 
     def join(self, name: str) -> Membership:
         return _Member(self._access, name)
