@@ -31,6 +31,15 @@ settings.register_profile(
 )
 settings.load_profile("house")
 
+# Here, for tests of other folders import these modules too, and are collected first.
+pytest.register_assert_rewrite(
+    "store.conformance",
+    "store.conformance_any",
+    "store.conformance_history",
+    "store.conformance_outbox",
+    "store.conformance_together",
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(SLOWEST_FIRST)}

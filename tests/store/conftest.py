@@ -8,14 +8,6 @@ import pytest
 from forewarn.store.port import Store
 from store.engines import ENGINES, SHARED_ENGINES, Engine, parameters
 
-pytest.register_assert_rewrite(
-    "store.conformance",
-    "store.conformance_any",
-    "store.conformance_history",
-    "store.conformance_outbox",
-    "store.conformance_together",
-)
-
 
 @pytest.fixture(params=parameters(ENGINES), ids=str, scope="module")
 def engine(request: pytest.FixtureRequest) -> Engine:
