@@ -111,6 +111,24 @@ def test_a_client_whose_later_document_does_not_come_gets_the_older_one(opened: 
     assert (answer.status, answer.headers["etag"]) == (200, "2")
 
 
+def test_while_what_is_known_is_too_old_nobody_gets_an_answer_and_all_are_let_go(
+    opened: Opened,
+) -> None:
+    """An error in JSON would not do: one client takes any for "no events"."""
+    plane, turn = opened
+    held, idle = waiting(plane), plane.connect()
+    plane.connections.suspend()
+    turn()
+    late = plane.connect()
+    assert [peer.aborted for peer in (held, idle, late)] == [True] * 3
+    assert [peer.got for peer in (held, idle, late)] == [b""] * 3
+    plane.connections.resume()
+    again = plane.connect()
+    again.send(get())
+    turn()
+    assert statuses(again) == [200]
+
+
 def test_what_is_news_to_the_client_is_answered_at_once(opened: Opened) -> None:
     plane, turn = opened
     peer = plane.connect()

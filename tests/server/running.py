@@ -41,6 +41,7 @@ class Sightings:
         self.filled: tuple[int, int, int] = (0, 0, 0)
         self.learned: list[Changes] = []
         self.closed = False
+        self.suspended = False
         self.counted: Figures = {
             "guest_connections": 0,
             "guest_connections_accepted": 0,
@@ -78,6 +79,15 @@ class Sightings:
 
     def ask_again(self, operation: Operation) -> None:
         self.asked_again.append(operation.id)
+
+    def tell_news(self, hear: Callable[[str], None]) -> None:
+        del hear
+
+    def suspend(self) -> None:
+        self.suspended = True
+
+    def resume(self) -> None:
+        self.suspended = False
 
     def seen(self, machine_key: str) -> Sighting | None:
         return self.sightings.get(machine_key)

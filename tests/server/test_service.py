@@ -109,6 +109,48 @@ def test_while_the_store_is_away_lists_are_answered_and_changes_are_not(tmp_path
         assert client.get("/readyz")["ready"]
 
 
+def replica(folder: Path, name: str) -> settings.Settings:
+    folder.mkdir()
+    own = settings.ReplicaSettings(name=name, max_stale_seconds=5.0)
+    return msgspec.structs.replace(settings_in(folder), replica=own)
+
+
+def test_a_replica_tells_its_operators_what_another_one_did(tmp_path: Path) -> None:
+    store = memory.MemoryStore(shared=True)
+    with (
+        Running(replica(tmp_path / "a", "a"), store) as first,
+        Running(replica(tmp_path / "b", "b"), store) as second,
+    ):
+        first.client().ask("PUT", "/v1/fleet", fleet())
+        request_reboot(first.client())
+        eventually(lambda: len(second.client().get("/v1/events")["events"]), 1)
+        second.client().ask("POST", "/v1/approvals", {"references": ["1"]})
+        eventually(lambda: first.client().get("/v1/events")["events"][0]["status"], "Started")
+        eventually(lambda: len(first.client().get("/v1/replicas")["replicas"]), 2)
+        rows = first.client().get("/v1/replicas")["replicas"]
+        assert [(row["name"], row["this"], row["live"]) for row in rows] == [
+            ("a", True, True),
+            ("b", False, True),
+        ]
+        with pytest.raises(StoreUnusable), Running(replica(tmp_path / "c", "a"), store):
+            pass  # its name is taken
+
+
+def test_a_replica_that_is_cut_off_says_so_and_lets_its_guests_go(tmp_path: Path) -> None:
+    store = Flaky(memory.MemoryStore(shared=True))
+    with Running(replica(tmp_path / "a", "a"), store) as running:
+        client = running.client()
+        client.ask("PUT", "/v1/fleet", fleet())
+        store.away = True
+        eventually(lambda: running.guests.suspended, True)
+        not_ready = client.ask("GET", "/readyz")
+        assert not_ready.status == 503
+        assert any("has not been reached" in reason for reason in not_ready.json["reasons"])
+        store.away = False
+        eventually(lambda: running.guests.suspended, False)
+        eventually(lambda: client.get("/readyz")["ready"], True)
+
+
 class WriteOnlyAway(Flaky):
     """A store as a full disk leaves it: it can be read, and every write fails or never ends."""
 

@@ -1,10 +1,10 @@
 """A store around another one: what tests build on to count, to stall and to fail."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
-from forewarn.store.port import Membership, Reading, Replica, Store, Transaction
+from forewarn.store.port import Membership, Reading, Replica, SeenMachine, Store, Transaction
 
 
 class Wrapped:
@@ -27,8 +27,8 @@ class Wrapped:
         with self.inner.read() as reading:
             yield reading
 
-    def beat(self, replica: Replica) -> datetime:
-        return self.inner.beat(replica)
+    def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
+        return self.inner.beat(replica, seen)
 
     def join(self, name: str) -> Membership:
         return self.inner.join(name)
