@@ -13,13 +13,15 @@ import pytest
 
 from end_to_end.agents import until
 from forewarn.clock import ManualClock, SystemClock
+from forewarn.connectors.command import CommandUnusable
+from forewarn.connectors.settings import CommandConnectorSettings
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter, ThreadWriter
 from forewarn.maintenance.fleet import Fleet
 from forewarn.maintenance.planner import Request
 from forewarn.server import settings
-from forewarn.server.service import CLOCK_SETTING, Crashed, clock_of
+from forewarn.server.service import CLOCK_SETTING, Crashed, clock_of, connector_of
 from forewarn.server.sockets import SocketUnusable
 from forewarn.store import memory, sqlite
 from forewarn.store.port import Store, StoreUnavailable, StoreUnusable, Transaction
@@ -134,6 +136,17 @@ def test_a_replica_tells_its_operators_what_another_one_did(tmp_path: Path) -> N
         ]
         with pytest.raises(StoreUnusable), Running(replica(tmp_path / "c", "a"), store):
             pass  # its name is taken
+
+
+def test_a_replica_does_not_take_over_the_folder_of_another_ones_runs(tmp_path: Path) -> None:
+    command = CommandConnectorSettings(program=("true",), state=str(tmp_path / "commands"))
+    connector = settings.ConnectorSettings(kind="command", command=command)
+    wanted = msgspec.structs.replace(settings_in(tmp_path), connector=connector)
+    clock = ManualClock(NOON)
+    for name in ("", "a", "a"):
+        connector_of(wanted, clock, {"PATH": "/usr/bin:/bin"}, tuple, name)
+    with pytest.raises(CommandUnusable):
+        connector_of(wanted, clock, {"PATH": "/usr/bin:/bin"}, tuple, "b")
 
 
 def test_a_replica_that_is_cut_off_says_so_and_lets_its_guests_go(tmp_path: Path) -> None:

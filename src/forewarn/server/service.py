@@ -73,6 +73,9 @@ LOOK_SECONDS: Final = 1.0
 PROBE_SECONDS: Final = 2.0
 """How long a write may take before the store counts as away."""
 
+OWNER_NAME: Final = "replica"
+"""The file in the folder of the connector's runs with the name of the replica that began them."""
+
 CLOCK_SETTING: Final = "clock"
 """Where the clock's scale and origin are kept in the store."""
 
@@ -150,7 +153,8 @@ class Service:
         self._ticker = Ticker(self._plane, watch, keep, watch.may_start)
         self._returns = ReturnWatch(self._plane, watch, seen, self._guests.ask_again)
         machines = self._guests.machines.values
-        connector = connector_of(settings, watch, os.environ, machines)
+        replica = own.name if store.shared else ""
+        connector = connector_of(settings, watch, os.environ, machines, replica)
         self._hosts = HostDrains(
             self._plane, connector, watch, machines, settings.rules.policy.host_back
         )
@@ -428,14 +432,19 @@ def connector_of(
     clock: Clock,
     environment: Mapping[str, str],
     machines: Callable[[], Iterable[Machine]],
+    replica: str = "",
 ) -> Connector:
     """Return the connector that carries maintenance out; `machines` returns those of the fleet.
 
+    `replica` is this one's name where others share the store; "" where it is alone.
+
     Raises:
-        CommandUnusable: The operator's program cannot be used; one line says why.
+        CommandUnusable: The operator's program or its folder cannot be used; one line says why.
     """
     connector = settings.connector
     state = Path(connector.command.state)
+    if replica and connector.kind != "simulated":
+        _keep_apart(state, replica)
     if connector.kind == "libvirt":
         made = LibvirtConnector(connector.libvirt, state, environment, os.name)
         require_libvirt(connector.libvirt, environment)
@@ -460,6 +469,23 @@ def connector_of(
         Path(settings.store.path).with_name(SIMULATED_HOSTS_NAME),
         timedelta(seconds=connector.simulated.host_reboot_seconds),
     )
+
+
+def _keep_apart(state: Path, replica: str) -> None:
+    """Refuse another replica's folder: it would take that one's runs for what is over."""
+    owner = state / OWNER_NAME
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not owner.exists():
+            owner.write_text(replica, encoding="utf-8")
+        kept = owner.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CommandUnusable(f"connector.command.state: {error}") from error
+    if kept != replica:
+        raise CommandUnusable(
+            f"connector.command.state: {state} belongs to the replica {kept!r}, and this one is "
+            f"{replica!r}: give each a folder and a replica.name of its own"
+        )
 
 
 def sync_of(settings: Settings, plane: Plane, clock: Clock, real: Clock) -> FleetSync:
