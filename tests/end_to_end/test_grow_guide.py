@@ -1,0 +1,205 @@
+"""The guide to growing: what of it can be judged without a database; `make replicas` follows it."""
+
+import base64
+import configparser
+import hashlib
+import hmac
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, ClassVar
+
+import pytest
+import yaml
+
+from end_to_end.agents import until
+from forewarn.maintenance import alerts
+from forewarn.server import settings
+from house.tree import ROOT
+from ports import free_port
+from recipes import pages
+
+PAGE = "grow"
+PACKAGING = ROOT / "packaging"
+METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+KEY = base64.b64encode(b"a secret of sixteen bytes and more").decode()
+REPLICAS = ("fw1", "fw2", "fw3")
+needs_haproxy = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
+
+
+def compose() -> Any:
+    return yaml.safe_load((PACKAGING / "compose.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("text", pages.blocks(PAGE, "toml"), ids=range(2))
+def test_settings_are_taken_as_they_stand(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "forewarn.toml"
+    path.write_text(text)
+    loaded = settings.load(path, {"STATE_DIRECTORY": str(tmp_path)})
+    assert loaded.guest.listener != settings.GuestSettings().listener
+
+
+@pytest.mark.parametrize("language", ["sh", "console"])
+def test_every_command_is_well_formed(language: str) -> None:
+    for block in pages.blocks(PAGE, language):
+        text = re.sub(r"(?m)^# ", "", block) if language == "console" else block
+        checked = subprocess.run(
+            ["sh", "-n"], input=text, capture_output=True, check=False, text=True
+        )
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_postgresqls_lines_are_settings() -> None:
+    parser = configparser.RawConfigParser()
+    parser.read_string(f"[all]\n{pages.block(PAGE, 'ini')}")
+    assert set(parser["all"]) == {"synchronous_commit", "synchronous_standby_names"}
+
+
+def test_patroni_waits_for_a_standby_always() -> None:
+    text = pages.block(PAGE, "yaml", "bootstrap:")
+    dcs = yaml.safe_load(text)["bootstrap"]["dcs"]
+    assert dcs["synchronous_mode"]
+    assert dcs["synchronous_mode_strict"] is True
+    replica = pages.block(PAGE, "toml", "[replica]")
+    (stale,) = re.findall(r"max_stale_seconds = (\d+)", replica)
+    assert int(stale) > dcs["ttl"]
+
+
+def test_every_alert_asks_for_metrics_and_labels_that_there_are() -> None:
+    rules = pages.block(PAGE, "yaml", "groups:")
+    assert yaml.safe_load(rules)["groups"][0]["rules"]
+    headings = set(re.findall(r"^### `(\w+)`$", METRICS, re.MULTILINE))
+    asked = set(re.findall(r"\b(forewarn_\w+)", rules))
+    assert len(asked) == 4
+    assert asked <= headings
+    assert set(re.findall(r'kind="([^"]+)"', rules)) <= {*alerts.AlertKind}
+
+
+def test_the_page_shows_the_packaged_configuration_of_haproxy() -> None:
+    packaged = (PACKAGING / "haproxy.cfg").read_text(encoding="utf-8")
+    assert pages.block(PAGE, "haproxy") == packaged
+
+
+def test_compose_names_files_that_there_are_or_that_the_page_makes() -> None:
+    read = compose()
+    made = pages.block(PAGE, "sh", "mkdir -p secrets")
+    named = [one["file"] for one in read["secrets"].values()]
+    for service in read["services"].values():
+        named += [each.partition(":")[0] for each in service.get("volumes", [])]
+        named += [service["env_file"]] if "env_file" in service else []
+    for name in named:
+        if name in read["volumes"]:
+            continue
+        stem = name.removeprefix("./").removeprefix("secrets/")
+        assert stem in made or (PACKAGING / stem).exists(), name
+
+
+@pytest.mark.parametrize("name", REPLICAS)
+def test_composes_replicas_have_settings_that_are_taken(tmp_path: Path, name: str) -> None:
+    service = compose()["services"][name]
+    given = {**service["environment"], "STATE_DIRECTORY": str(tmp_path)}
+    loaded = settings.load(None, given)
+    assert loaded.store.url.startswith("postgresql://forewarn@db/")
+    assert loaded.guest.listener[0].trusted_proxies
+    assert service["hostname"] == name
+    files = (loaded.store.password_file, *loaded.guest.listener[0].proxy_secret_files)
+    assert [Path(each).name for each in files] == service["secrets"]
+
+
+def test_composes_addresses_are_those_of_haproxy() -> None:
+    services = compose()["services"]
+    text = (PACKAGING / "haproxy.cfg").read_text(encoding="utf-8")
+    servers = dict(re.findall(r"^    server (\w+) ([\d.]+):8170$", text, re.MULTILINE))
+    placed = {name: services[name]["networks"]["service"]["ipv4_address"] for name in REPLICAS}
+    assert servers == placed
+    networks = services["proxy"]["networks"]
+    assert f'"{networks["service"]["ipv4_address"]}/32"' in str(services["fw1"]["environment"])
+    assert f"bind {networks['guests']['ipv4_address']}:80" in text
+
+
+class Replica(BaseHTTPRequestHandler):
+    """Keeps the headers of what HAProxy sends on, and answers its probe as a replica does."""
+
+    heard: ClassVar[list[dict[str, str]]] = []
+
+    def do_GET(self) -> None:
+        signed = "X-Instance-ID" in self.headers
+        if signed:
+            self.heard.append(dict(self.headers))
+        self.send_response(200 if signed else 400)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[int]:
+    """HAProxy by the page's configuration, before one replica of three that is ours."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Replica)
+    Thread(target=server.serve_forever, daemon=True).start()
+    (tmp_path / "machines.map").write_text("127.0.0.1 web-0\n")
+    port = free_port()
+    places = {
+        "169.254.169.254:80": f"127.0.0.1:{port}",
+        "/etc/haproxy/": f"{tmp_path}/",
+        "/run/haproxy/": f"{tmp_path}/",
+        "maxconn 20000": "maxconn 200",
+        "10.0.1.11:8170": f"127.0.0.1:{server.server_port}",
+        "10.0.1.12:8170": f"127.0.0.1:{free_port()}",
+        "10.0.1.13:8170": f"127.0.0.1:{free_port()}",
+    }
+    settled = tmp_path / "haproxy.cfg"
+    settled.write_text(pages.placed(pages.block(PAGE, "haproxy"), places))
+    process = subprocess.Popen(
+        ["haproxy", "-db", "-q", "-f", str(settled)],
+        env={**os.environ, "FOREWARN_PROXY_KEY": KEY},
+    )
+    try:
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+        server.shutdown()
+        server.server_close()
+
+
+@needs_haproxy
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
+def test_haproxy_signs_for_the_guest_and_drops_what_it_claims(proxy: int) -> None:
+    Replica.heard.clear()
+    claims = {
+        "X-Instance-ID": "web-1",
+        "X-Instance-ID-Signature": "0",
+        "X-Forwarded-For": "1.2.3.4",
+    }
+    until(lambda: asked(proxy, "127.0.0.1", claims) == 200)
+    expected = hmac.new(base64.b64decode(KEY), b"web-0", hashlib.sha256).hexdigest()
+    said = Replica.heard[-1]
+    told = {name.lower(): value for name, value in said.items()}
+    assert told["x-instance-id"] == "web-0"
+    assert told["x-instance-id-signature"] == expected
+    assert told["x-forwarded-for"] == "127.0.0.1"
+    heard = len(Replica.heard)
+    assert asked(proxy, "127.0.0.9", claims) == 403  # it is not on the map
+    assert len(Replica.heard) == heard
+
+
+def asked(port: int, source: str, headers: dict[str, str]) -> int:
+    """Return the status of a guest's GET, 0 where there was none."""
+    connection = HTTPConnection("127.0.0.1", port, 10, source_address=(source, 0))
+    try:
+        connection.request("GET", "/metadata/versions", headers=headers)
+        return connection.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        connection.close()

@@ -1,0 +1,284 @@
+"""The set-up of docs/guides/grow.md on this machine, by the page's own settings and commands."""
+
+import csv
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from end_to_end.agents import until
+from end_to_end.running import START_SECONDS, STOP_SECONDS
+from ports import free_port
+from postgres import BIN, OWNER, Postgres
+from recipes import pages
+
+PAGE: Final = "grow"
+NETWORK: Final = "127.0.1."
+"""In the place of the page's 10.0.1.0/24: one machine has all of it."""
+
+PROXY: Final = f"{NETWORK}4"
+WATCHER, POLLER = "127.0.0.1", "127.0.0.11"
+"""The guests web-0 and web-1, by their source addresses."""
+
+NAMES: Final = ("fw1", "fw2", "fw3")
+URL: Final = "postgresql://forewarn@db1,db2,db3/forewarn"
+POLL_SECONDS: Final = 0.03
+"""Below what one machine may ask (rules.rate_per_second)."""
+EVENTS: Final = "/metadata/scheduledevents?api-version=2020-07-01"
+
+
+class Databases:
+    """A primary and its two standbys, as the page sets them up."""
+
+    def __init__(self, password: str) -> None:
+        lines = [line.split() for line in pages.block(PAGE, "text", "hostssl").splitlines()]
+        (words,) = lines
+        assert words[3] == "10.0.1.0/24"
+        access = f"host {words[1]} {words[2]} 127.0.0.0/8 {words[4]}\n"
+        access += f"local all {OWNER} trust\n"
+        access += f"host all,replication {OWNER} 127.0.0.1/32 trust\n"
+        self.servers = [Postgres(access=access).start()]
+        try:
+            self.sql(pages.block(PAGE, "sql", "CREATE ROLE").replace("the password", password))
+            for name in ("db2", "db3"):
+                self.servers.append(self.primary.standby(name).start())
+            self.primary.reload(*pages.block(PAGE, "ini", "synchronous").splitlines())
+            until(lambda: self._states() == ["quorum", "quorum"], self.primary.log)
+        except BaseException:
+            self.remove()
+            raise
+
+    @property
+    def primary(self) -> Postgres:
+        """The server that takes writes."""
+        return self.servers[0]
+
+    @property
+    def hosts(self) -> str:
+        """The three servers, as a URL has them."""
+        return ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    def sql(self, block: str) -> None:
+        """Run statements of the page, one after another."""
+        for statement in filter(None, map(str.strip, block.split(";"))):
+            self.primary.sql(statement)
+
+    def _states(self) -> list[str]:
+        return self.primary.sql("SELECT sync_state FROM pg_stat_replication").splitlines()
+
+    def remove(self) -> None:
+        """End all three."""
+        for server in reversed(self.servers):
+            server.remove()
+
+
+class Replica:
+    """One replica, a process of its own by the page's settings."""
+
+    def __init__(self, folder: Path, name: str, text: str, log: Path) -> None:
+        folder.mkdir(mode=0o700)
+        self.name = name
+        self.config = folder / "forewarn.toml"
+        self.config.write_text(text)
+        self.environment = {
+            **os.environ,
+            "STATE_DIRECTORY": str(folder),
+            "FOREWARN_CONFIG": str(self.config),
+        }
+        self.log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and return when it says that it is ready."""
+        told = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "forewarn", "serve"],
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+            )
+
+        def ready() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, self.log.read_text()[-3000:]
+            return b'"event": "ready"' in self.log.read_bytes()[told:]
+
+        until(ready, lambda: self.log.read_text()[-3000:], seconds=START_SECONDS)
+
+    def kill(self) -> None:
+        """Take its process away."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """End it in order."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        process, self._process = self._process, None
+        process.send_signal(number)
+        return process.wait(STOP_SECONDS)
+
+    def call(self, *words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+        """Run the command line on this replica's machine."""
+        return subprocess.run(
+            [sys.executable, "-m", "forewarn", *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.environment,
+        )
+
+    def document(self, *words: str) -> Any:
+        """Run a command line with --json; return its document."""
+        called = self.call(*words, "--json")
+        assert called.returncode in (0, 11), called.stderr
+        return json.loads(called.stdout)
+
+
+class Balancer:
+    """HAProxy, by the page's configuration."""
+
+    def __init__(self, folder: Path, key: str, guests: int) -> None:
+        folder.mkdir()
+        machines = pages.block(PAGE, "text", "web-0")
+        places = {"10.0.0.10": WATCHER, "10.0.0.11": POLLER}
+        (folder / "machines.map").write_text(pages.placed(machines, places))
+        self.port = free_port(PROXY)
+        self._api = folder / "admin.sock"
+        text = pages.placed(
+            pages.block(PAGE, "haproxy"),
+            {
+                "169.254.169.254:80": f"{PROXY}:{self.port}",
+                "/etc/haproxy/": f"{folder}/",
+                "/run/haproxy/admin.sock": str(self._api),
+                "maxconn 20000": "maxconn 200",  # each is two of this user's files
+                "default-server ": f"default-server source {NETWORK}5 ",
+                "10.0.1.": NETWORK,
+                ":8170": f":{guests}",
+            },
+        )
+        (folder / "haproxy.cfg").write_text(text)
+        self._process = subprocess.Popen(
+            ["haproxy", "-db", "-q", "-f", str(folder / "haproxy.cfg")],
+            env={**os.environ, "FOREWARN_PROXY_KEY": key},
+        )
+        until(lambda: self.up() == set(NAMES), self.up)
+
+    def up(self) -> set[str]:
+        """Return the replicas that its probes find well."""
+        return {row["svname"] for row in self._rows() if row["status"].startswith("UP")}
+
+    def _rows(self) -> list[dict[str, str]]:
+        if not self._api.exists():
+            return []
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self._api))
+            connection.sendall(b"show stat\n")
+            said = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        rows = csv.DictReader(io.StringIO(said.removeprefix("# ")))
+        return [row for row in rows if row["svname"] in NAMES]
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Watch:
+    """`forewarn watch` on the guest web-0."""
+
+    def __init__(self, folder: Path, balancer: Balancer) -> None:
+        self._told, self._errors = folder / "watch.out", folder / "watch.err"
+        with self._told.open("wb") as told, self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "forewarn", "watch"),
+                    *("--endpoint", f"http://{PROXY}:{balancer.port}"),
+                ],
+                stdout=told,
+                stderr=errors,
+            )
+
+    def changes(self) -> list[dict[str, Any]]:
+        """Return what it has told so far."""
+        return [json.loads(line) for line in self._told.read_text().splitlines()]
+
+    def complaints(self) -> str:
+        """Return what it said of trouble, and whether it has ended."""
+        ended = "" if self._process.poll() is None else f"it ended with {self._process.returncode}"
+        return self._errors.read_text() + ended
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Poller:
+    """The guest web-1, which asks without a pause, by a new connection each time."""
+
+    def __init__(self, balancer: Balancer) -> None:
+        self._port = balancer.port
+        self.answered = 0
+        self.failures: list[str] = []
+        self.longest_seconds = 0.0
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Poller":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ends.wait(POLL_SECONDS):
+            began = time.monotonic()
+            connection = HTTPConnection(PROXY, self._port, 30, source_address=(POLLER, 0))
+            try:
+                connection.request("GET", EVENTS, headers={"Metadata": "true"})
+                answer = connection.getresponse()
+                body = answer.read()
+                if answer.status == 200:
+                    self.answered += 1
+                else:
+                    self.failures.append(f"{answer.status} {body[:80]!r}")
+            except (OSError, HTTPException) as error:
+                self.failures.append(repr(error))
+            finally:
+                connection.close()
+            self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
+
+
+def shell(block: str, places: dict[str, str]) -> str:
+    """Run commands of the page; return what they printed."""
+    command = pages.placed(block, places)
+    ran = subprocess.run(
+        ["sh", "-eu", "-c", command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
+    )
+    assert ran.returncode == 0, (command, ran.stdout, ran.stderr)
+    return ran.stdout

@@ -1,0 +1,221 @@
+"""The guide to growing, followed from SQLite to three replicas, of which one after another dies."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from end_to_end.agents import until
+from end_to_end.running import Running
+from ports import free_port
+from recipes import pages
+from replicas.page import (
+    NAMES,
+    NETWORK,
+    PAGE,
+    URL,
+    Balancer,
+    Databases,
+    Poller,
+    Replica,
+    Watch,
+    shell,
+)
+
+pytestmark = [
+    pytest.mark.usefixtures("postgresql"),
+    pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8"),
+    pytest.mark.timeout(600),
+]
+
+FLEET = '[[machine]]\nname = "web-0"\n[[machine]]\nname = "web-1"\n'
+FOREWARN = f"'{sys.executable}' -m forewarn"
+
+
+class Moved:
+    """A fleet that was on SQLite, on three replicas behind HAProxy."""
+
+    def __init__(self, folder: Path, databases: Databases, secrets: Path) -> None:
+        self.folder, self.databases, self.secrets = folder, databases, secrets
+        ports = {
+            name: free_port(*(f"{NETWORK}{n}" for n in (11, 12, 13))) for name in ("guest", "api")
+        }
+        settings = pages.block(PAGE, "toml", "[replica]")
+        self.replicas = {}
+        for at, name in enumerate(NAMES):
+            written = pages.placed(
+                settings,
+                {
+                    URL: f"postgresql://forewarn@{databases.hosts}/forewarn",
+                    "sslmode=require": "sslmode=disable",
+                    "/etc/forewarn": str(secrets),
+                    "10.0.1.11": f"{NETWORK}{11 + at}",
+                    "10.0.1.5": f"{NETWORK}5",
+                    '"fw1"': f'"{name}"',
+                    "8170": str(ports["guest"]),
+                    "8172": str(ports["api"]),
+                },
+            )
+            self.replicas[name] = Replica(folder / name, name, written, folder / f"{name}.log")
+        for replica in self.replicas.values():
+            replica.start()
+        told = folder / "haproxy.env"
+        places = {"/etc/forewarn": str(secrets), "/etc/default/haproxy": str(told)}
+        shell(pages.block(PAGE, "sh", "/etc/default/haproxy"), places)
+        key = told.read_text().removeprefix("FOREWARN_PROXY_KEY=").strip()
+        self.balancer = Balancer(folder / "haproxy", key, ports["guest"])
+
+    def places(self, *used: str) -> dict[str, str]:
+        """Return what the page's commands name, and where it is here."""
+        all_of_them = {
+            URL: f"postgresql://forewarn@{self.databases.hosts}/forewarn",
+            "/etc/forewarn": str(self.secrets),
+            "/var/backups": str(self.folder),
+            "forewarn restore-check": f"{FOREWARN} restore-check",
+        }
+        return {written: all_of_them[written] for written in used}
+
+    def live(self) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = self.replicas["fw1"].document("events")["events"]
+        return events
+
+    def close(self) -> None:
+        if hasattr(self, "balancer"):
+            self.balancer.close()
+        for replica in self.replicas.values():
+            replica.kill()
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="fw-") as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def secrets(folder: Path) -> Path:
+    """The secrets that the page's commands make."""
+    made = folder / "etc"
+    block = pages.block(PAGE, "sh", "useradd")
+    user, _, commands = block.partition("\n")
+    assert user.startswith("useradd ")
+    shell(commands, {"/etc/forewarn": str(made), "chown forewarn: ": "test -f "})
+    assert {path.stat().st_mode & 0o777 for path in made.iterdir()} == {0o600}
+    return made
+
+
+@pytest.fixture(scope="module")
+def databases(postgresql: None, secrets: Path) -> Iterator[Databases]:
+    assert postgresql is None
+    made = Databases((secrets / "store.password").read_text())
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="module")
+def moved(folder: Path, secrets: Path, databases: Databases) -> Iterator[Moved]:
+    (folder / "sqlite").mkdir()
+    before = Running(folder / "sqlite")
+    before.start()
+    before.apply(FLEET)
+    called = before.call("schedule", "reboot", "web-0")
+    assert called.returncode == 0, called.stderr
+    assert before.stop() == 0
+    block = pages.block(PAGE, "sh", "store copy")
+    stop, _, commands = block.partition("\n")
+    assert stop == "systemctl stop forewarn"
+    shell(
+        commands,
+        {
+            URL: f"postgresql://forewarn@{databases.hosts}/forewarn",
+            "sslmode=require": "sslmode=disable",
+            "/etc/forewarn": str(secrets),
+            "/var/lib/forewarn": str(folder / "sqlite"),
+            "forewarn store copy": f"{FOREWARN} store copy",
+        },
+    )
+    made = Moved(folder, databases, secrets)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_the_fleet_with_its_events_is_on_three_replicas(moved: Moved) -> None:
+    assert [event["machines"] for event in moved.live()] == [["web-0"]]
+    until(lambda: _serving(moved) == list(NAMES))  # fw2 learns of fw3 at its next beat
+    assert not list((moved.folder / "sqlite").glob("forewarn.db"))
+
+
+def test_one_token_is_every_replicas(moved: Moved) -> None:
+    token = (moved.secrets / "operator.token").read_text()
+    for name in NAMES:
+        text = moved.replicas[name].config.read_text()
+        listen = next(line for line in text.splitlines() if line.startswith("listen"))
+        url = f"http://{listen.split(chr(34))[1]}/v1/clock"
+        argv = ["curl", "-fsS", "-H", f"Authorization: Bearer {token}", url]
+        answer = subprocess.run(argv, capture_output=True, text=True, check=True)
+        assert json.loads(answer.stdout)["scale"] == 1
+
+
+def test_no_guest_notices_that_replicas_are_killed_or_restarted(moved: Moved) -> None:
+    watch = Watch(moved.folder, moved.balancer)
+    try:
+        with Poller(moved.balancer) as poller:
+            until(lambda: len(watch.changes()) == 1, watch.complaints)
+            seen = 1
+            for name in NAMES:
+                others = [moved.replicas[other] for other in NAMES if other != name]
+                for end in (moved.replicas[name].kill, moved.replicas[name].stop):
+                    end()
+                    (event,) = others[0].document("events")["events"]
+                    others[0].document("cancel", event["operation"])
+                    others[1].document("schedule", "reboot", "web-0")
+                    seen += 2
+                    until(lambda: len(watch.changes()) == seen, watch.complaints)  # noqa: B023
+                    moved.replicas[name].start()
+                    until(lambda: moved.balancer.up() == set(NAMES), moved.balancer.up)
+        print(f"{poller.answered} polls, the longest took {poller.longest_seconds:.2f} s")
+        assert watch.complaints() == ""
+        assert poller.failures == []
+        assert poller.answered > 100
+    finally:
+        watch.close()
+
+
+def test_a_backup_is_restored_and_no_incarnation_is_read_twice(moved: Moved) -> None:
+    before = moved.live()
+    shell(
+        pages.block(PAGE, "sh", "pg_dump"),
+        moved.places(URL, "/etc/forewarn", "/var/backups"),
+    )
+    assert (moved.folder / "forewarn.dump").stat().st_mode & 0o077 == 0
+    highest = _incarnation(moved)
+    for replica in moved.replicas.values():
+        assert replica.stop() == 0
+    moved.databases.sql(pages.block(PAGE, "sql", "RENAME"))
+    shell(
+        pages.block(PAGE, "sh", "pg_restore"),
+        moved.places(URL, "/etc/forewarn", "/var/backups", "forewarn restore-check"),
+    )
+    for replica in moved.replicas.values():
+        replica.start()
+    assert [event["id"] for event in moved.live()] == [event["id"] for event in before]
+    assert _incarnation(moved) >= highest + 1_000_000
+
+
+def _serving(moved: Moved) -> list[str]:
+    told = moved.replicas["fw2"].document("replicas")["replicas"]
+    return [one["name"] for one in told if one["live"] and one["serving"]]
+
+
+def _incarnation(moved: Moved) -> int:
+    scopes = moved.replicas["fw1"].document("fleet", "list", "--scopes")["scopes"]
+    return max(scope["incarnation"] for scope in scopes)
