@@ -169,7 +169,6 @@ def test_every_answer_is_counted_by_what_was_asked_for() -> None:
             "instance": {200: 1, 400: 1},
             OTHER: {404: 1},
         }
-        assert plane.counters.accepted == 1
 
 
 def test_what_is_no_request_is_counted_as_other() -> None:
@@ -178,6 +177,5 @@ def test_what_is_no_request_is_counted_as_other() -> None:
         peers = [plane.connect() for _ in range(3)]
         assert [bool(peer.got) for peer in peers] == [False, True, True]
         assert counted(plane) == {OTHER: {400: 1, 503: 2}}
-        assert plane.counters.accepted == 4
         plane.pass_time(60)
         assert counted(plane) == {OTHER: {400: 1, 503: 2}}
