@@ -149,6 +149,19 @@ def test_a_lost_commit_without_a_change_of_the_outbox_is_unknown(
     assert what_is_there(beside)[0] == {"batch"}
 
 
+def test_a_lost_answer_to_a_reading_or_a_beat_is_no_unknown_outcome(
+    store: PostgresqlStore, proxy: TcpProxy
+) -> None:
+    proxy.lose_answers(COMMIT, times=2)
+    with store.read() as reading:
+        assert reading.scopes() == {}
+    assert proxy.lost == 1
+    with pytest.raises(StoreUnavailable):
+        store.beat(replica())
+    assert proxy.lost == 2
+    store.beat(replica())
+
+
 def test_a_commit_that_is_still_under_way_is_unknown_and_not_nothing(url: str) -> None:
     with waiting_for_a_standby() as waits:
         opened = postgresql.open_store(url, patience=SHORT)

@@ -494,9 +494,12 @@ class PostgresqlStore(SqlStore):
 
     @contextmanager
     def read(self) -> Iterator[Reading]:
-        with self._transaction(self._engine) as connection:
-            connection.scalar(text("SELECT 1"))  # this takes the snapshot
-            yield SqlReading(connection)
+        try:
+            with self._transaction(self._engine) as connection:
+                connection.scalar(text("SELECT 1"))  # this takes the snapshot
+                yield SqlReading(connection)
+        except _Lost:
+            pass  # all was read by then: the answer to its end makes no difference
 
     def beat(self, replica: Replica, seen: Iterable[SeenMachine] = ()) -> datetime:
         row = tables.REPLICAS.row(replica) | {"beat_at": literal_column(_NOW)}
@@ -504,9 +507,13 @@ class PostgresqlStore(SqlStore):
         new = {name: statement.excluded[name] for name in row if name != "name"}
         upsert = statement.on_conflict_do_update(index_elements=["name"], set_=new)
         returning = upsert.returning(tables.replicas.c.beat_at)
-        with self._transaction(self._beats) as connection:
-            told: datetime = connection.execute(returning).scalar_one()
-            SqlTransaction(connection).put_sightings(seen, told)
+        try:
+            with self._transaction(self._beats) as connection:
+                told: datetime = connection.execute(returning).scalar_one()
+                SqlTransaction(connection).put_sightings(seen, told)
+        except _Lost as lost:
+            message = f"the connection to {self._place} was lost during a heartbeat ({lost})"
+            raise StoreUnavailable(message) from lost
         return told
 
     def close(self) -> None:
