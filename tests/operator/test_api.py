@@ -552,5 +552,5 @@ def test_the_schema_refuses_a_body_of_another_shape(client: Client) -> None:
 
 def test_a_service_that_is_alone_is_the_only_replica(client: Client) -> None:
     (replica,) = client.get("/v1/replicas")["replicas"]
-    assert (replica["this"], replica["live"], replica["changes_behind"]) == (True, True, 0)
+    assert (replica["this"], replica["live"], replica["behind_ms"]) == (True, True, 0)
     assert replica["claims"] == 0

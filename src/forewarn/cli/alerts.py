@@ -101,7 +101,7 @@ def _draw_replicas(found: "schemas.ReplicaList") -> None:
             "VERSION": lambda replica: replica.version,
             "STATE": _state,
             "LAST BEAT": lambda replica: replica.beat_at,
-            "BEHIND": lambda replica: f"{replica.changes_behind} changes",
+            "BEHIND": lambda replica: f"{replica.behind_ms / 1000:.1f} s",
             "CLOCK": lambda replica: f"{replica.clock_ahead_ms / 1000:+.1f} s",
             "CLAIMS": lambda replica: replica.claims,
         },

@@ -128,6 +128,7 @@ class Replicas:
             self.own,
             beat_at=self._clock.now(),
             applied=self._follower.applied.sequence,
+            behind_ms=round(self.behind_seconds * 1000),
             serving=serving,
             doubts_clock=doubts_clock,
         )

@@ -132,6 +132,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """When it said so: by the database's clock where that has one, else by its own."""
     applied: int = 0
     """The number of the last change that its guests and operators can see."""
+    behind_ms: int = 0
+    """How long ago it last knew every change there was."""
     serving: bool = True
     """Whether its guests can read."""
     doubts_clock: bool = False

@@ -601,8 +601,10 @@ class ReplicaView(Value, frozen=True, kw_only=True):
     beat_at: datetime
     serving: bool
     """Whether guests can read from it."""
-    changes_behind: int
-    """How many changes it had not read yet that another one had."""
+    applied: int
+    """The number of the last change that its guests and operators can see."""
+    behind_ms: int
+    """How long before that beat it had last known every change there was."""
     clock_ahead_ms: int
     """How far its machine's clock is ahead of the database's; nothing depends on it."""
     doubts_clock: bool

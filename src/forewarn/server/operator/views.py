@@ -358,7 +358,6 @@ def replicas(
         if operation.lease_until is not None
     )
     newest = max(row.beat_at for row in rows)
-    last = max(row.applied for row in rows)
     return tuple(
         schemas.ReplicaView(
             name=row.name,
@@ -368,7 +367,8 @@ def replicas(
             started_at=row.started_at,
             beat_at=row.beat_at,
             serving=row.serving,
-            changes_behind=last - row.applied,
+            applied=row.applied,
+            behind_ms=row.behind_ms,
             clock_ahead_ms=row.clock_ahead_ms,
             doubts_clock=row.doubts_clock,
             claims=claims[row.name],
