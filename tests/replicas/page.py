@@ -251,6 +251,17 @@ class Poller:
         self._ends.set()
         self._thread.join()
 
+    def approve(self, event_id: str) -> tuple[int, str]:
+        """Approve an event as web-0 does; return the status and the answer."""
+        connection = HTTPConnection(PROXY, self._port, 30)
+        try:
+            body = json.dumps({"StartRequests": [{"EventId": event_id}]})
+            connection.request("POST", EVENTS, body, {"Metadata": "true"})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
     def _run(self) -> None:
         while not self._ends.wait(POLL_SECONDS):
             began = time.monotonic()

@@ -13,6 +13,7 @@ import pytest
 
 from end_to_end.agents import until
 from end_to_end.running import Running
+from forewarn.protocol import refusals
 from ports import free_port
 from recipes import pages
 from replicas.page import (
@@ -209,6 +210,33 @@ def test_a_backup_is_restored_and_no_incarnation_is_read_twice(moved: Moved) -> 
         replica.start()
     assert [event["id"] for event in moved.live()] == [event["id"] for event in before]
     assert _incarnation(moved) >= highest + 1_000_000
+
+
+def test_documents_are_read_while_no_standby_or_no_primary_is_there(moved: Moved) -> None:
+    servers = moved.databases.servers
+    watch = Watch(moved.folder, moved.balancer)
+    try:
+        with Poller(moved.balancer) as poller:
+            until(lambda: len(watch.changes()) == 1, watch.complaints)
+            (event,) = moved.live()
+            for standby in servers[1:]:
+                standby.stop()
+            status, said = poller.approve(event["id"])
+            assert (status, refusals.UNKNOWN_OUTCOME.text in said) == (503, True)
+            servers[1].start()
+            until(lambda: poller.approve(event["id"])[0] == 200)
+            until(lambda: watch.changes()[-1]["event"]["status"] == "Started", watch.complaints)
+            servers[0].kill()
+            assert poller.approve(event["id"])[0] == 503
+            assert moved.balancer.up() == set(NAMES)
+            servers[1].promote()
+            until(lambda: poller.approve(event["id"])[0] == 200)
+            until(lambda: _serving(moved) == list(NAMES))
+        print(f"{poller.answered} polls, the longest took {poller.longest_seconds:.2f} s")
+        assert watch.complaints() == ""
+        assert poller.failures == []
+    finally:
+        watch.close()
 
 
 def _serving(moved: Moved) -> list[str]:
