@@ -151,6 +151,7 @@ class Together:
         self, lasting_engine: Engine, tmp_path: Path
     ) -> None:
         told = 0
+        lasting_engine.open(tmp_path).close()  # a server that it needs is this process's child
         for _ in range(3):
             child = subprocess.Popen(
                 [sys.executable, "-m", "store.committer", lasting_engine.name, str(tmp_path)],
