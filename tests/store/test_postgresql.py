@@ -525,6 +525,8 @@ def test_a_standby_alone_is_not_enough_and_the_primary_is_found_behind_it(
     try:
         made = primary.create_database("fleet")
         postgresql.open_store(made).close()
+        while not standby.sql("SELECT 1 FROM pg_database WHERE datname = 'fleet'"):
+            pass
         refused = refusal(standby.url("fleet"), "", tmp_path)
         assert type(refused) is StoreUnavailable
         both = f"127.0.0.1:{standby.port},127.0.0.1:{primary.port}"

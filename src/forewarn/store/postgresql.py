@@ -61,6 +61,10 @@ from forewarn.store.sql import WRITING, SqlStore, SqlTransaction
 OLDEST: Final = 14
 """The oldest release of PostgreSQL that its project still maintained when this was written."""
 
+LOCK_TRIES: Final = 3
+"""How often the write lock is asked for: whoever waits for it cannot tell a server that says
+nothing any more from another replica's long transaction, so the server is to answer in between."""
+
 RETRY_SECONDS: Final = 0.2
 """How long after a failed attempt to learn the outcome of a commit the next one is made."""
 
@@ -76,6 +80,7 @@ MARK: Final = "forewarn"
 
 T = TypeVar("T")
 
+_CLOCK: Final = SystemClock()
 _LOCK: Final = int.from_bytes(b"Fwrn", "big")
 _TAKE_LOCK: Final = f"SELECT pg_advisory_xact_lock({_LOCK}, 0)"
 _ALONE: Final = 1
@@ -84,7 +89,7 @@ _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _BEGIN_WRITING: Final = (
     # One round trip. Each statement of it has a snapshot of its own: the last one sees what was
     # committed while the lock was waited for.
-    f"BEGIN; {_TAKE_LOCK}; "  # noqa: S608 - constants of ours
+    f"BEGIN; SET LOCAL lock_timeout = %d; {_TAKE_LOCK}; "  # noqa: S608 - constants of ours
     f"SELECT {_NOW}, last.sequence, last.token, last.at FROM (SELECT 1) AS one LEFT JOIN "
     "(SELECT sequence, token, at FROM changes ORDER BY sequence DESC LIMIT 1) AS last ON true"
 )
@@ -149,13 +154,16 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
     lock: float = 10.0
     """A transaction for another replica's: clients give up after about as long."""
+    silence: float = 2.0
+    """An answer while nothing is asked but for the lock: see LOCK_TRIES."""
     answer: float = 10.0
     """An answer while the write lock is held: a server that is frozen, and a COMMIT whose standby
     is away, never answer. Many times the slowest statement of a writing transaction."""
     reading: float = 60.0
     """An answer to a question: a start reads the whole fleet by one."""
     outcome: float = 10.0
-    """The outcome of a commit, once its answer was lost."""
+    """The outcome of a commit whose answer is lost, from when it was sent: where the answer was
+    waited for as long as that, nobody looks for it, as whoever asked would go away meanwhile."""
     name: float = 7.0
     """A replica's name: the server notices after 5 s that its last holder's host lost its power."""
     idle: float = 5.0
@@ -169,7 +177,11 @@ _PATIENCE: Final = Patience()
 
 
 class _Lost(Exception):  # noqa: N818 - what happened, and no mistake
-    """The answer to a COMMIT was lost."""
+    """The answer to a COMMIT was lost, after it was waited for so long."""
+
+    def __init__(self, why: str, seconds: float) -> None:
+        super().__init__(why)
+        self.seconds = seconds
 
 
 class _Connection(psycopg.Connection[Any]):
@@ -358,11 +370,7 @@ def _begin(patience: Patience, connection: Connection) -> None:
     driver.patience = patience.answer
     try:
         if options.get(WRITING, False):
-            driver.patience = patience.lock + patience.answer
-            cursor = driver.execute(_BEGIN_WRITING)
-            cursor.nextset()
-            cursor.nextset()
-            connection.info[_BEGUN] = cursor.fetchone()
+            connection.info[_BEGUN] = _begin_writing(patience, driver)
             driver.patience = patience.answer
         elif options.get(_BEATING, False):
             driver.execute(_BEGIN_BEAT)
@@ -378,6 +386,26 @@ def _begin(patience: Patience, connection: Connection) -> None:
         else:
             driver.rollback()
         raise
+
+
+def _begin_writing(patience: Patience, driver: _Connection) -> tuple[Any, ...] | None:
+    """Take the write lock; return the database's time and the last change."""
+    turn = patience.lock / LOCK_TRIES
+    driver.patience = turn + patience.silence
+    begin = _BEGIN_WRITING % int(turn * 1000)
+    for _ in range(LOCK_TRIES - 1):
+        try:
+            cursor = driver.execute(begin)
+        except psycopg.errors.LockNotAvailable:
+            driver.rollback()
+        else:
+            break
+    else:
+        cursor = driver.execute(begin)
+    while cursor.nextset():
+        pass
+    found: tuple[Any, ...] | None = cursor.fetchone()
+    return found
 
 
 def _create_or_migrate(engine: Engine, place: str) -> bool:
@@ -536,11 +564,13 @@ class PostgresqlStore(SqlStore):
 
     def _begin(self, connection: Connection) -> None:
         # Those in the pool may all have been lost while they were idle: nothing was sent yet.
+        # One that was waited for in vain tells of the others, too.
+        deadline = _CLOCK.monotonic() + self._access.patience.silence
         for _ in range(IDLE_CONNECTIONS):
             try:
                 connection.begin()
             except psycopg.Error as error:
-                if not connection.invalidated:
+                if not connection.invalidated or _CLOCK.monotonic() > deadline:
                     raise self._explained(error) from error
             else:
                 return
@@ -555,12 +585,14 @@ class PostgresqlStore(SqlStore):
     def _commit(self, connection: Connection) -> None:
         driver = _driver(connection)
         driver.warned = ""
+        began = _CLOCK.monotonic()
         try:
             connection.commit()
         except (StoreError, DBAPIError) as error:
             # An error that the server told is its answer.
             if driver.closed:
-                raise _Lost(_one_line(error.__cause__ or error)) from error
+                seconds = _CLOCK.monotonic() - began
+                raise _Lost(_one_line(error.__cause__ or error), seconds) from error
             raise
         if driver.warned:
             # It is committed here. A standby may not have it, and may become the primary.
@@ -575,9 +607,8 @@ class PostgresqlStore(SqlStore):
         Whoever still commits holds the write lock: with the lock in hand, what is not there will
         never be.
         """
-        clock = SystemClock()
-        deadline = clock.monotonic() + self._access.patience.outcome
-        while appended is not None and (left := deadline - clock.monotonic()) > 0:
+        deadline = _CLOCK.monotonic() + self._access.patience.outcome - lost.seconds
+        while appended is not None and (left := deadline - _CLOCK.monotonic()) > 0:
             try:
                 if self._is_committed(appended, left):
                     return
