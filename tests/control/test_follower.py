@@ -296,6 +296,33 @@ def test_what_may_have_been_carried_out_in_what_was_lost_counts_as_begun_elsewhe
         first.plane.finish(lost.operation, lost.attempt, Outcome(succeeded=True)).result()
 
 
+def test_what_was_over_when_it_was_lost_counts_as_begun_elsewhere_too(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    frozen = Request(event_type=EventType.FREEZE, machines=("bastion",))
+    scheduled = first.plane.request(frozen).result().operations[0].id
+    (event,) = first.memory.operations[scheduled].events
+    with lost_tail(first.store):
+        first.plane.approve("bastion", [event.id], by="bastion", address="").result()
+        first.plane.claim("a", timedelta(minutes=1), 10).result()
+        first.plane.finish(scheduled, 1, Outcome(succeeded=True)).result()
+        assert scheduled not in first.memory.operations
+    first.follower.look()
+    assert first.memory.operations[scheduled].status is EventStatus.SCHEDULED
+    second.plane.approve("bastion", [event.id], by="bastion", address="").result()
+    (task,) = second.plane.claim("b", timedelta(minutes=1), 10).result()
+    assert task.claimed_elsewhere == (lost_changes.NOBODY,)
+
+
+def test_the_number_of_a_maintenance_that_was_lost_is_not_given_again(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    with lost_tail(first.store):
+        gone = first.ask("web-0")
+    first.follower.look()
+    assert second.ask("web-1") != gone
+
+
 def test_a_lost_change_is_noticed_though_another_has_its_number(pair: Pair) -> None:
     first, second = pair
     first.plane.apply_fleet(FLEET).result()

@@ -399,6 +399,14 @@ class Questions:
         with store.write() as transaction:
             assert transaction.next_maintenance_number() == 9
 
+    def test_numbers_of_maintenances_that_were_skipped_are_never_given(self, store: Store) -> None:
+        save(store, Changes(maintenances=(values.maintenance(7),)))
+        with store.write() as transaction:
+            transaction.skip_maintenance_numbers(10)
+            assert transaction.next_maintenance_number() == 18
+        with store.write() as transaction:
+            assert transaction.next_maintenance_number() == 18
+
     def test_a_number_that_was_rolled_back_may_be_given_again(self, store: Store) -> None:
         def count(transaction: Transaction) -> None:
             transaction.save(Changes(maintenances=(values.maintenance(1),)))

@@ -61,6 +61,10 @@ CUT_OFF_SECONDS: Final = 5.0
 """After how long without a look at the outbox this process counts as cut off from the store: as
 long as guests may miss anything at all (`timekeeping.OUTAGE_SECONDS`)."""
 
+MAX_ENDED: Final = 10_000
+"""Of how many operations that ended lately it is kept that they started: more than end within any
+tail that is lost."""
+
 LOST: Final = "canceled: the database lost its last changes, this operation among them"
 """What is told of an operation that the store no longer has."""
 
@@ -181,6 +185,9 @@ class Follower:
         """The last row that was published."""
         self.looked_at = real.monotonic()
         """When it was last known to be the last of the store, in real seconds."""
+        self._ended: dict[str, int] = {}
+        """The last attempts of what had started and has ended lately, by operation: memory forgets
+        these, and the store may have lost that they ever started."""
         self.lost: LostChanges | None = None
         """When the store last lost changes, as far as this process has read."""
 
@@ -287,15 +294,25 @@ class Follower:
     def _publish_all(self, saved: Iterable[Changes]) -> None:
         for changes in saved:
             self._feed.publish(changes)
+            if self._store.shared:
+                self._remember(changes)
+
+    def _remember(self, changes: Changes) -> None:
+        for operation in changes.operations:
+            if operation.ended_at is not None and operation.started_at is not None:
+                self._ended[operation.id] = operation.attempt
+        for name in [*itertools.islice(self._ended, max(0, len(self._ended) - MAX_ENDED))]:
+            del self._ended[name]
 
     def _recover(self) -> None:
         """Go on with a store that has lost changes; the lock is held."""
-        applied, known = self.applied, self._feed.ask(self._known)
+        applied, known = self.applied, self._feed.ask(self._known).operations
+        begun = {i: o.attempt for i, o in known.items() if o.started_at is not None}
         with self._store.write() as transaction:
             now = transaction.now() or self._real.now()
             noticed = LostChanges(at=now, token=self._mint(), changes=0, replica=self.replica)
             changes = lost_changes.recover(
-                transaction, dict(known.operations), applied, self.lost, noticed
+                transaction, begun | self._ended, applied, self.lost, noticed
             )
             if changes:  # the others read again, too, and what was noticed with it
                 token, at = self._mint(), transaction.now() or now

@@ -6,11 +6,13 @@ backup all since. What was lost may have been read, approved and carried out:
 - Guests may hold numbers of documents that will come again with other events behind them: every
   incarnation is raised, as `forewarn restore-check` does, by whichever replica notices first.
 - Tasks may have been claimed, or carried out, of which the store knows nothing: what is Started,
-  and what this replica knows to be further on than the store, counts as begun elsewhere, so its
+  and what this replica knows to have been begun since, counts as begun elsewhere, so its
   connector's check has to say that it was not done (else `on_unknown` decides). Attempts go on from
   higher numbers: the report of a claim that was lost is refused.
+- Maintenances that are gone had numbers, and their tasks are named by these: new ones get others.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -29,6 +31,9 @@ RAISE_BY: Final = 1_000_000
 
 SKIPPED_ATTEMPTS: Final = 1000
 """How many numbers of attempts are left out: more than were claimed in any tail that is lost."""
+
+SKIPPED_NUMBERS: Final = 1000
+"""How many numbers of maintenances are left out: more than were asked for in any such tail."""
 
 NOBODY: Final = "?"
 """The name of the replica that may have begun a task of which the store knows nothing."""
@@ -55,7 +60,7 @@ def latest(reading: Reading) -> LostChanges | None:
 
 def recover(
     transaction: Transaction,
-    known: dict[str, Operation],
+    begun: Mapping[str, int],
     applied: Position,
     before: LostChanges | None,
     noticed: LostChanges,
@@ -64,7 +69,7 @@ def recover(
 
     Args:
         transaction: Of the store that has lost changes.
-        known: What was live as this replica knew it, by id.
+        begun: The last attempts of what had started, as this replica knew it, by operation.
         applied: The last change that this replica knew.
         before: What `latest` was when this replica last read the store: where it is another one
             now, another replica noticed first.
@@ -76,7 +81,7 @@ def recover(
         _doubted(operation)
         for name, operation in live.items()
         if (is_first and operation.status is EventStatus.STARTED)
-        or _is_ahead(known.get(name), operation)
+        or _is_behind(operation, begun.get(name))
     )
     changes = Changes(operations=doubted)
     if is_first:
@@ -84,6 +89,7 @@ def recover(
         raised = tuple(replace(s, incarnation=s.incarnation + RAISE_BY) for s in scopes)
         changes = replace(changes, scopes=raised)
         tombstones.lift(transaction, RAISE_BY)
+        transaction.skip_maintenance_numbers(SKIPPED_NUMBERS)
         lost = max(1, applied.sequence - transaction.position().sequence)
         written = msgspec.json.encode(replace(noticed, changes=lost)).decode()
         transaction.put_setting(SETTING, written)
@@ -91,11 +97,9 @@ def recover(
     return changes
 
 
-def _is_ahead(known: Operation | None, stored: Operation) -> bool:
+def _is_behind(stored: Operation, attempt: int | None) -> bool:
     """Tell whether a task may have been begun since what the store has."""
-    if known is None or known.started_at is None:
-        return False
-    return stored.unstarted or known.attempt > stored.attempt
+    return attempt is not None and (stored.unstarted or attempt > stored.attempt)
 
 
 def _doubted(operation: Operation) -> Operation:

@@ -261,6 +261,9 @@ class MemoryStore:
     def next_maintenance_number(self) -> int:
         return self._last_number + 1
 
+    def skip_maintenance_numbers(self, count: int) -> None:
+        self._last_number += count
+
     def purge(self, ended_before: datetime, limit: int) -> int:
         old = [
             (operation.ended_at, self._sequences[operation.id], operation)

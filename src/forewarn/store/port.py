@@ -265,6 +265,9 @@ class Transaction(Reading, Protocol):
         It is taken when a maintenance with it is saved: a refused request takes none.
         """
 
+    def skip_maintenance_numbers(self, count: int) -> None:
+        """Leave out so many numbers: maintenances that the store has lost may have had them."""
+
     def purge(self, ended_before: datetime, limit: int) -> int:
         """Forget up to `limit` operations that ended before this, the first ended first.
 

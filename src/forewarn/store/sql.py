@@ -186,6 +186,9 @@ class SqlTransaction(SqlReading):
     def next_maintenance_number(self) -> int:
         return self._last_number() + 1
 
+    def skip_maintenance_numbers(self, count: int) -> None:
+        self._count_up_to(self._last_number() + count)
+
     def purge(self, ended_before: datetime, limit: int) -> int:
         operations = tables.operations.c
         still_open = select(tables.maintenances.c.number).where(tables.maintenances.c.open)
