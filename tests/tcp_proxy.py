@@ -24,8 +24,9 @@ class TcpProxy:
         self._passing.set()
         self._refusing = False
         self._ended = threading.Event()
-        self._marker = b""
+        self._marker = self._after = b""
         self._left = 0
+        self._cutting = False
         self._lock = threading.Lock()
         self._links: set[_Link] = set()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -79,9 +80,21 @@ class TcpProxy:
         self._refusing, self._delay, self._left = False, 0.0, 0
         self._passing.set()
 
-    def lose_answers(self, to: bytes, times: int = 1) -> None:
-        """Close a connection when the server answers what has these bytes, that often."""
-        self._marker, self._left = to, times
+    def lose_answers(
+        self, to: bytes, times: int = 1, *, after: bytes = b"", refuse: bool = False
+    ) -> None:
+        """Close a connection when the server answers what has these bytes, that often.
+
+        Args:
+            to: What is answered.
+            times: How often.
+            after: What a connection must have sent first, since it sent `to` and from now on.
+            refuse: Whether new connections are closed from the first such answer on.
+        """
+        with self._lock:
+            self._marker, self._after, self._left, self._cutting = to, after, times, refuse
+            for link in self._links:
+                link.primed = False
 
     def _accept(self) -> None:
         while True:
@@ -113,22 +126,28 @@ class TcpProxy:
                 self._passing.wait()
                 if self._delay:
                     self._ended.wait(self._delay)
-                if asks and self._takes(data):
+                if asks and self._takes(link, data):
                     link.losing = True
                 elif not asks and link.losing:
                     self.lost += 1
+                    self._refusing = self._refusing or self._cutting
                     break
                 target.sendall(data)
         link.close()
         with self._lock:
             self._links.discard(link)
 
-    def _takes(self, data: bytes) -> bool:
+    def _takes(self, link: "_Link", data: bytes) -> bool:
         with self._lock:
-            if not self._left or self._marker not in data:
+            if not self._left:
                 return False
-            self._left -= 1
-            return True
+            if self._after in data:
+                link.primed = True
+            if self._marker not in data:
+                return False
+            taken, link.primed = link.primed, False
+            self._left -= taken
+            return taken
 
 
 class _Link:
@@ -136,6 +155,7 @@ class _Link:
 
     def __init__(self, *sockets: socket.socket) -> None:
         self.losing = False
+        self.primed = False
         self._sockets = sockets
 
     def close(self) -> None:

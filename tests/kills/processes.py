@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from kills import journal
@@ -105,6 +106,7 @@ class Service:
         broken: What is broken on purpose, `""` for nothing.
         settings: Further ones, in place of the database in its folder.
         check: What is asked what became of a run that was lost; empty for nothing.
+        variables: Further ones of its environment.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Service:
         broken: str = "",
         settings: str = '[store]\npath = "forewarn.db"\n',
         check: Sequence[str] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
@@ -129,7 +132,11 @@ class Service:
         """Starts that met the lock of the killed process, still held by a child about to exec."""
         self._config = folder / "forewarn.toml"
         self._config.write_text(settings + _settings(self.port, scale, program, check))
-        self._variables = {"FOREWARN_KILLS_BREAK": broken, "STATE_DIRECTORY": str(folder)}
+        self._variables = {
+            "FOREWARN_KILLS_BREAK": broken,
+            "STATE_DIRECTORY": str(folder),
+            **variables,
+        }
         self._whole = not broken
         self._fresh: subprocess.Popen[bytes] | None = None
         self._nursery: Told | None = None
@@ -245,9 +252,19 @@ class Service:
 
     def document(self, machine: str) -> Any:
         """Return what a machine reads at the guest endpoint."""
-        path = f"/vm/{machine}/metadata/scheduledevents?api-version=2020-07-01"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
-        return _ask(connection, "GET", path, None)
+        return _ask(self._guest(), "GET", _endpoint(machine), None)
+
+    def answer(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
+        """Ask the operator plane, and return the status and the text of its answer."""
+        return _answer(_Unix(str(self.socket)), method, path, body)
+
+    def approve(self, machine: str, *events: str) -> int:
+        """Approve events as a guest, and return the status."""
+        body = {"StartRequests": [{"EventId": event} for event in events]}
+        return _answer(self._guest(), "POST", _endpoint(machine), body)[0]
+
+    def _guest(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
 
 
 class _Unix(http.client.HTTPConnection):
@@ -261,17 +278,27 @@ class _Unix(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def _endpoint(machine: str) -> str:
+    return f"/vm/{machine}/metadata/scheduledevents?api-version=2020-07-01"
+
+
 def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: Any) -> Any:
+    status, text = _answer(connection, method, path, body)
+    assert status in {200, 201}, f"{method} {path}: {status} {text[:500]!r}"
+    return json.loads(text)
+
+
+def _answer(
+    connection: http.client.HTTPConnection, method: str, path: str, body: Any
+) -> tuple[int, str]:
     headers = {"Metadata": "true", "Content-Type": "application/json"}
     data = None if body is None else json.dumps(body)
     try:
         connection.request(method, path, body=data, headers=headers)
         answer = connection.getresponse()
-        text = answer.read()
+        return answer.status, answer.read().decode()
     finally:
         connection.close()
-    assert answer.status in {200, 201}, f"{method} {path}: {answer.status} {text[:500]!r}"
-    return json.loads(text)
 
 
 def let_pass(seconds: float) -> None:

@@ -8,8 +8,9 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 from kills import journal, program, rounds
@@ -21,6 +22,7 @@ SCALE: Final = 1.0
 
 NAMES: Final = ("r1", "r2", "r3")
 READY_SECONDS: Final = 30.0
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 AWAY: Final = (OSError, AssertionError, TimeoutError)
 """What asking a replica that was killed, or cannot reach its database, may raise."""
 
@@ -34,6 +36,12 @@ class Cluster:
         seed: Of every choice that the clients make.
         names: Of the replicas.
         settings: Further ones for all.
+        paths: URLs by name, of replicas that reach the database by another way.
+        variables: Further ones of the environment, by name.
+        program: What carries maintenance out, instead of the kills' program; its log is
+            `runs_path`, too.
+        checked: Whether the program is asked about runs that were lost.
+        scale: Of the clock.
     """
 
     def __init__(
@@ -43,18 +51,27 @@ class Cluster:
         seed: int,
         names: tuple[str, ...] = NAMES,
         settings: str = "",
+        paths: Mapping[str, str] = NOTHING,
+        variables: Mapping[str, Mapping[str, str]] = NOTHING,
+        program: Path = Path(program.__file__),
+        checked: bool = True,
+        scale: float = SCALE,
     ) -> None:
+        folder.mkdir(exist_ok=True)
         self.folder = folder
         self.runs_path = folder / "program.log"
-        command = [sys.executable, "-I", "-S", program.__file__, str(self.runs_path)]
-        store = f'[store]\nurl = "{url}"\n'
+        command = [sys.executable, "-I", "-S", str(program), str(self.runs_path)]
         self.replicas = {
             name: Service(
                 folder / name,
-                SCALE,
+                scale,
                 command,
-                settings=f'{store}[replica]\nname = "{name}"\n{settings}',
-                check=[*command, "check"],
+                settings=(
+                    f'[store]\nurl = "{paths.get(name, url)}"\n'
+                    f'[replica]\nname = "{name}"\n{settings}'
+                ),
+                check=[*command, "check"] if checked else [],
+                variables=variables.get(name, NOTHING),
             )
             for name in names
         }

@@ -78,3 +78,19 @@ class Pair:
         """Keep what is committed from now on from the standby."""
         assert self._proxy is not None
         self._proxy.stall()
+
+    def let_standby_follow(self) -> None:
+        """Give the standby what was kept from it, and all from now on."""
+        assert self._proxy is not None
+        self._proxy.heal()
+
+    def wait_until_standby_has_all(self) -> None:
+        """Return when the standby has what was committed so far."""
+        at = self.primary.sql("SELECT pg_current_wal_lsn()")
+        caught_up = (
+            f"SELECT coalesce(bool_and(flush_lsn >= '{at}'), false) FROM pg_stat_replication"
+        )
+        deadline = time.monotonic() + STREAMING_SECONDS
+        while self.primary.sql(caught_up) != "t":
+            assert time.monotonic() < deadline
+            let_pass(0.02)

@@ -1,0 +1,146 @@
+"""A few machines of their own on replicas, and what a test does with them from outside."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from kills.processes import Service, let_pass
+from replicas.cluster import AWAY, Cluster
+
+T = TypeVar("T")
+
+MACHINES: Final = tuple(f"m{number}" for number in range(8))
+SOON_SECONDS: Final = 20.0
+"""How long anything may take that should come at once: the machine is a busy one."""
+
+OK: Final = 200
+MADE: Final = 201
+UNAVAILABLE: Final = 503
+
+
+def prepare(cluster: Cluster) -> tuple[Service, ...]:
+    """Start the replicas, and give them the machines, each a scope of its own."""
+    cluster.start()
+    cluster.ask("PUT", "/v1/fleet", {"machine": [{"name": name} for name in MACHINES]})
+    replicas = tuple(cluster.replicas.values())
+    for machine in MACHINES:  # a scope gets no notice before its machines have asked
+        for replica in replicas:
+            until(lambda: asked(replica, machine))  # noqa: B023 - called at once
+    return replicas
+
+
+def asked(replica: Service, machine: str) -> Any:
+    """Return a machine's document; None where the replica does not give it."""
+    try:
+        return replica.document(machine)
+    except AWAY:
+        return None
+
+
+def until(condition: Callable[[], T | None], seconds: float = SOON_SECONDS) -> T:
+    """Return what the condition returns once that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come true"
+        let_pass(0.02)
+    return found
+
+
+def request(replica: Service, machine: str, event_type: str = "Reboot") -> str:
+    """Request maintenance of a machine, and return its operation's id."""
+    body = {"machines": [machine], "event_type": event_type}
+    (operation,) = replica.ask("POST", "/v1/maintenance", body)["operations"]
+    return str(operation["id"])
+
+
+def announced(replica: Service, machine: str) -> dict[str, Any]:
+    """Return the event that a machine reads, once it does."""
+    return until(lambda: next(iter((asked(replica, machine) or {"Events": []})["Events"]), None))
+
+
+def operation(replica: Service, name: str) -> dict[str, Any] | None:
+    """Return an operation, live or over; None where there is none."""
+    live = replica.ask("GET", "/v1/events")["events"]
+    over = replica.ask("GET", "/v1/history?limit=1000")["operations"]
+    found: dict[str, Any] | None = next((o for o in live if o["operation"] == name), None) or next(
+        (o for o in over if o["id"] == name), None
+    )
+    return found
+
+
+def status(replica: Service, name: str) -> str:
+    """Return the status of an operation, `""` where there is none."""
+    found = operation(replica, name)
+    return "" if found is None else str(found["status"])
+
+
+def complete(replica: Service, machine: str, name: str) -> None:
+    """Return when an operation is over, with the machine back."""
+
+    def over() -> bool:
+        asked(replica, machine)  # so it is back
+        return status(replica, name) in {"Completed", "Failed"}
+
+    until(over)
+    assert status(replica, name) == "Completed"
+
+
+def timed(call: Callable[[], T]) -> tuple[T, float]:
+    """Return what a call returns, and how many seconds it took."""
+    began = time.monotonic()
+    found = call()
+    return found, time.monotonic() - began
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """Make calls at the same time, and return what each returns."""
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return [each.result() for each in [threads.submit(call) for call in calls]]
+
+
+class Reads:
+    """What one guest read at a replica, again and again."""
+
+    def __init__(self) -> None:
+        self.slowest = 0.0
+        self.refused = 0
+        self.documents: list[dict[str, Any]] = []
+
+    def complaints(self) -> list[str]:
+        """Return what no guest may see: a number that goes back, or one of two contents."""
+        found, shown, last = [], {}, 0
+        for document in self.documents:
+            number, events = document["DocumentIncarnation"], document["Events"]
+            if number < last:
+                found.append(f"{number} was read after {last}")
+            last = number
+            if shown.setdefault(number, events) != events:
+                found.append(f"{number} was read with {shown[number]} and {events}")
+        return found
+
+
+@contextmanager
+def reading(replica: Service, machine: str) -> Iterator[Reads]:
+    """Have a guest read all the time."""
+    reads, ending = Reads(), threading.Event()
+
+    def read() -> None:
+        while not ending.is_set():
+            document, seconds = timed(lambda: asked(replica, machine))
+            reads.slowest = max(reads.slowest, seconds)
+            if document is None:
+                reads.refused += 1
+            else:
+                reads.documents.append(document)
+            ending.wait(0.05)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield reads
+    finally:
+        ending.set()
+        thread.join()

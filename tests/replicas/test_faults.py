@@ -1,0 +1,379 @@
+"""What fails around replicas: the database's answers, the path to it, a process, a clock."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import postgres
+from kills import journal
+from kills.processes import environment
+from postgres import OWNER
+from replicas import dark_path, held_program, stage
+from replicas.cluster import Cluster
+from replicas.pair import Pair
+from replicas.stage import MADE, OK, UNAVAILABLE
+from tcp_proxy import TcpProxy
+
+TWO: Final = ("r1", "r2")
+DARK_SECONDS: Final = 6.0
+"""How long a replica that cannot reach its database may hold up whoever asks it, or the others."""
+
+NOT_KNOWN_SECONDS: Final = 11.0
+"""How long a replica looks for the outcome of a commit before it says that it is not known."""
+
+REFUSED: Final = 6
+"""The exit status of a service whose store cannot be used: no supervisor starts it again."""
+
+LOST_ANSWERS: Final = 4
+LATE: Final = 1.5
+"""By how much a limit may be missed on a busy machine."""
+
+pytestmark = [pytest.mark.usefixtures("postgresql"), pytest.mark.timeout(180)]
+
+
+def through(proxy: TcpProxy, url: str) -> str:
+    """Return the address of a database by way of a proxy."""
+    return f"postgresql://{OWNER}@127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}"
+
+
+def pair_of(folder: Path, url: str, **more: Any) -> Cluster:
+    """Return two replicas, whose program does as it is told."""
+    return Cluster(folder, url, 1, TWO, program=Path(held_program.__file__), **more)
+
+
+def lose_answer(proxy: TcpProxy, *, refuse: bool = False) -> None:
+    """Lose the answer to the next commit of a change; refuse connections then, if so."""
+    proxy.lose_answers(b"COMMIT", after=b"pg_notify", refuse=refuse)
+
+
+def starts(cluster: Cluster, operation: str) -> list[dict[str, Any]]:
+    """Return when the program began to carry out an operation."""
+    runs = journal.read(cluster.runs_path)
+    return [run for run in runs if run["operation"] == operation and run["what"] == "start"]
+
+
+def test_a_change_whose_answer_is_lost_is_answered_as_made_and_is_there_once(
+    tmp_path: Path, database: postgres.Postgres
+) -> None:
+    url = database.create_database("lost_answers")
+    with TcpProxy(database.port) as proxy:
+        paths = {"r1": through(proxy, url)}
+        with pair_of(tmp_path, url, paths=paths) as cluster:
+            first, second = stage.prepare(cluster)
+            for machine in stage.MACHINES[:LOST_ANSWERS]:
+                lose_answer(proxy)
+                operation = stage.request(first, machine)
+                event = stage.announced(first, machine)
+                lose_answer(proxy)
+                assert first.approve(machine, event["EventId"]) == OK
+                stage.complete(second, machine, operation)
+                assert len(starts(cluster, operation)) == 1
+            assert proxy.lost == 2 * LOST_ANSWERS
+            assert len(second.ask("GET", "/v1/history")["operations"]) == LOST_ANSWERS
+
+
+def test_a_change_whose_outcome_cannot_be_looked_up_is_told_as_not_known(
+    tmp_path: Path, database: postgres.Postgres
+) -> None:
+    url = database.create_database("no_look_up")
+    with TcpProxy(database.port) as one, TcpProxy(database.port) as other:
+        paths = {"r1": through(one, url), "r2": through(other, url)}
+        with pair_of(tmp_path, url, paths=paths) as cluster:
+            first, second = stage.prepare(cluster)
+            operation = stage.request(first, "m0")
+            event = stage.announced(first, "m0")["EventId"]
+            lose_answer(other, refuse=True)
+            body = {"machines": ["m1"], "event_type": "Reboot"}
+
+            def approve() -> tuple[int, float]:
+                stage.until(lambda: other.lost)  # or that would be the claim's answer
+                lose_answer(one, refuse=True)
+                return stage.timed(lambda: first.approve("m0", event))
+
+            guest, operator = stage.together(
+                approve,
+                lambda: stage.timed(lambda: second.answer("POST", "/v1/maintenance", body)),
+            )
+            assert guest[0] == UNAVAILABLE
+            assert operator[0][0] == UNAVAILABLE
+            assert '"unknown-outcome"' in operator[0][1]
+            assert max(guest[1], operator[1]) < NOT_KNOWN_SECONDS + LATE
+            for proxy in (one, other):
+                assert proxy.lost == 1
+                proxy.heal()
+            cluster.wait_until_ready()
+            assert len(first.ask("GET", "/v1/maintenance")["maintenances"]) == 2
+            assert first.approve("m0", event) == OK
+            stage.complete(second, "m0", operation)
+            assert len(starts(cluster, operation)) == 1
+
+
+def goes_dark(
+    folder: Path, url: str, path: str, darken: Callable[[], None], clear: Callable[[], None]
+) -> int:
+    """Let the path of one replica go dark and come back, with the other beside it.
+
+    Returns:
+        How often what it could not approve meanwhile was carried out in the end.
+    """
+    with pair_of(folder, url, paths={"r1": path}) as cluster:
+        first, second = stage.prepare(cluster)
+        operation = stage.request(second, "m0")
+        event = stage.announced(first, "m0")["EventId"]
+        body = {"machines": ["m1"], "event_type": "Reboot"}
+        with stage.reading(first, "m2") as reads:
+            darken()
+            mine, others = stage.together(
+                lambda: stage.timed(lambda: first.approve("m0", event)),
+                lambda: stage.timed(lambda: second.answer("POST", "/v1/maintenance", body)),
+            )
+            assert mine[0] == UNAVAILABLE
+            assert mine[1] < DARK_SECONDS + LATE
+            assert others[0][0] == MADE
+            assert others[1] < DARK_SECONDS + LATE
+            stage.until(lambda: first.answer("GET", "/readyz")[0] == UNAVAILABLE)
+            assert second.answer("GET", "/readyz")[0] == OK
+            assert stage.asked(first, "m1")["Events"] == []  # from memory
+            clear()
+            cluster.wait_until_ready()
+        assert reads.refused == 0
+        assert reads.slowest < LATE
+        assert reads.complaints() == []
+        stage.announced(first, "m1")
+        assert first.approve("m0", event) == OK
+        stage.complete(second, "m0", operation)
+        return len(starts(cluster, operation))
+
+
+def test_a_replica_whose_database_says_nothing_lets_guests_read_on(
+    tmp_path: Path, database: postgres.Postgres
+) -> None:
+    url = database.create_database("stalled")
+    with TcpProxy(database.port) as proxy:
+        path = through(proxy, url)
+        assert goes_dark(tmp_path, url, path, proxy.stall, proxy.heal) == 1
+
+
+@pytest.mark.skipif(not dark_path.can_be(), reason="a network of its own needs root, nft and ip")
+def test_a_replica_whose_packets_vanish_lets_guests_read_on(tmp_path: Path) -> None:
+    def work() -> int:
+        server = postgres.Postgres(address="0.0.0.0")
+        try:
+            server.start()
+            server.create_database("dark")
+            url, path = (
+                f"postgresql://{OWNER}@{address}:{server.port}/dark"
+                for address in ("127.0.0.1", dark_path.ADDRESS)
+            )
+            return goes_dark(tmp_path, url, path, dark_path.darken, dark_path.clear)
+        finally:
+            server.remove()
+
+    assert dark_path.in_own_network(work) == 1
+
+
+HOLDS_THE_LOCK: Final = (
+    "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) "
+    "WHERE locktype = 'advisory' AND objid = 0 AND objsubid = 2 AND granted "
+    "AND mode = 'ExclusiveLock' AND application_name = 'r1'"
+)
+
+
+def test_a_replica_that_is_frozen_in_a_transaction_loses_the_lock_and_does_no_harm(
+    tmp_path: Path, database: postgres.Postgres
+) -> None:
+    url = database.create_database("frozen")
+    with TcpProxy(database.port) as proxy:
+        paths = {"r1": f"{through(proxy, url)}?application_name=r1"}
+        with pair_of(tmp_path, url, paths=paths) as cluster:
+            first, second = stage.prepare(cluster)
+            operations = [stage.request(second, machine) for machine in ("m0", "m1", "m2")]
+            events = [stage.announced(first, machine) for machine in ("m0", "m1", "m2")]
+            proxy.delay(0.1)  # so that a transaction takes its time
+
+            def approve() -> int:
+                return first.approve("m0", events[0]["EventId"])
+
+            def freeze() -> tuple[int, float]:
+                stage.until(lambda: database.sql(HOLDS_THE_LOCK) == "1")
+                os.kill(first.pid, signal.SIGSTOP)
+                assert database.sql(HOLDS_THE_LOCK) == "1"
+                try:
+                    return stage.timed(lambda: second.approve("m1", events[1]["EventId"]))
+                finally:
+                    proxy.heal()
+                    os.kill(first.pid, signal.SIGCONT)
+
+            mine, (status, seconds) = stage.together(approve, freeze)
+            assert mine == UNAVAILABLE
+            assert status == OK
+            assert seconds < DARK_SECONDS + LATE
+            cluster.wait_until_ready()
+            assert stage.status(first, operations[0]) == "Scheduled"
+            assert approve() == OK
+            for replica, machine, operation in zip(
+                (second, first), ("m0", "m1"), operations[:2], strict=True
+            ):
+                stage.complete(replica, machine, operation)
+                assert len(starts(cluster, operation)) == 1
+            assert stage.announced(first, "m2") == stage.announced(second, "m2") == events[2]
+
+
+def test_commits_that_no_standby_has_are_not_answered_as_made(tmp_path: Path) -> None:
+    with (
+        Pair(synchronous=True) as pair,
+        pair_of(tmp_path, pair.url) as cluster,
+    ):
+        first, second = stage.prepare(cluster)
+        operations = [stage.request(first, machine) for machine in ("m0", "m1")]
+        events = [stage.announced(second, machine)["EventId"] for machine in ("m0", "m1")]
+        with stage.reading(first, "m2") as mine, stage.reading(second, "m2") as others:
+            pair.hold_back_standby()
+            status, seconds = stage.timed(lambda: first.approve("m0", events[0]))
+            assert status == UNAVAILABLE
+            assert seconds < NOT_KNOWN_SECONDS + LATE
+            assert second.approve("m1", events[1]) == UNAVAILABLE
+            pair.let_standby_follow()
+            cluster.wait_until_ready()
+        for reads in (mine, others):
+            assert reads.refused == 0
+            assert reads.slowest < LATE
+        for machine, event, operation in zip(("m0", "m1"), events, operations, strict=True):
+            assert second.approve(machine, event) == OK
+            stage.complete(first, machine, operation)
+            assert len(starts(cluster, operation)) == 1
+        pair.lose_primary()
+        cluster.wait_until_ready()
+        assert [stage.status(second, operation) for operation in operations] == ["Completed"] * 2
+
+
+AHEAD_SECONDS: Final = 1200
+
+
+def test_replicas_whose_clocks_are_wrong_move_no_notice(
+    tmp_path: Path, database: postgres.Postgres
+) -> None:
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+    if library is None:
+        pytest.skip("libfaketime is not installed")
+    skewed = {"r2": AHEAD_SECONDS, "r3": -AHEAD_SECONDS}
+    variables = {
+        name: {
+            "LD_PRELOAD": str(library),
+            "FAKETIME": f"{seconds:+d}",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        for name, seconds in skewed.items()
+    }
+    url = database.create_database("skewed")
+    program = Path(held_program.__file__)
+    with Cluster(tmp_path, url, 1, program=program, variables=variables) as cluster:
+        first, *wrong = stage.prepare(cluster)
+        stage.request(first, "m0")
+        event = stage.announced(first, "m0")
+        for replica in wrong:
+            replica.kill()
+            replica.reap()
+            replica.start(fresh=False)
+            replica.wait_until_ready()
+        stage.request(wrong[0], "m1")
+        for replica in (first, *wrong):
+            assert stage.announced(replica, "m0") == event
+            assert stage.announced(replica, "m1") == stage.announced(first, "m1")
+        notices = [
+            stage.operation(first, o["operation"]) for o in first.ask("GET", "/v1/events")["events"]
+        ]
+        assert all(850 < found["notice_left_seconds"] <= 901 for found in notices if found)
+
+        def rows() -> dict[str, Any] | None:
+            command = [sys.executable, "-m", "forewarn", "replicas", "--json"]
+            told = subprocess.run(
+                [*command, "--operator", str(first.socket)],
+                capture_output=True,
+                check=True,
+                env=environment(),
+            )
+            found = {row["name"]: row for row in json.loads(told.stdout)["replicas"]}
+            return found if all(found[name]["clock_ahead_ms"] for name in skewed) else None
+
+        found = stage.until(rows)
+        for name, ahead in {"r1": 0, **skewed}.items():
+            assert abs(found[name]["clock_ahead_ms"] / 1000 - ahead) < LATE
+            assert not found[name]["doubts_clock"]
+        cluster.wait_until_ready()
+
+
+FAST: Final = 10.0
+"""How much faster the clock runs where a lease of a minute is waited for."""
+
+
+def test_a_task_whose_replica_stays_dead_is_done_once_or_asked_about(
+    tmp_path: Path, database: postgres.Postgres
+) -> None:
+    def lose(name: str, *, checked: bool) -> Cluster:
+        """Lose a replica with what it carries out; return what is left."""
+        url = database.create_database(name)
+        cluster = pair_of(tmp_path / name, url, checked=checked, scale=FAST)
+        first, second = cluster.replicas.values()
+        running.enter_context(cluster)
+        first.start(fresh=False)
+        first.wait_until_ready()
+        first.ask("PUT", "/v1/fleet", {"machine": [{"name": "m0"}]})
+        stage.until(lambda: stage.asked(first, "m0"))
+        hold = cluster.runs_path.with_suffix(".hold")
+        hold.touch()
+        operation = stage.request(first, "m0")
+        assert first.approve("m0", stage.announced(first, "m0")["EventId"]) == OK
+        (run,) = stage.until(lambda: starts(cluster, operation))
+        second.start(fresh=False)
+        second.wait_until_ready()
+        for pid in (first.pid, run["runner"], run["pid"]):
+            os.kill(pid, signal.SIGKILL)
+        assert first.reap() == -signal.SIGKILL
+        hold.unlink()
+        return cluster
+
+    with contextlib.ExitStack() as running:
+        checked, unchecked = (lose("checked", checked=True), lose("unchecked", checked=False))
+        (_, left), (_, asking) = checked.replicas.values(), unchecked.replicas.values()
+        stage.complete(left, "m0", "1.1")
+        runs = journal.read(checked.runs_path)
+        assert [run["what"] for run in runs] == ["start", "start", "end"]
+        alerts = stage.until(
+            lambda: [
+                alert
+                for alert in asking.ask("GET", "/v1/alerts")["items"]
+                if alert["kind"] == "unknown"
+            ]
+        )
+        assert [alert["about"] for alert in alerts] == ["1.1"]
+        assert [run["what"] for run in journal.read(unchecked.runs_path)] == ["start"]
+        assert stage.status(asking, "1.1") == "Started"
+
+
+def test_a_second_process_of_a_name_is_refused_by_one_line(
+    tmp_path: Path, database: postgres.Postgres
+) -> None:
+    url = database.create_database("names")
+    with (
+        Cluster(tmp_path / "one", url, 1, ("r1",)) as cluster,
+        Cluster(tmp_path / "other", url, 1, ("r1",)) as double,
+    ):
+        cluster.start()
+        (first,), (second,) = cluster.replicas.values(), double.replicas.values()
+        second.start(fresh=True)
+        stage.until(lambda: not second.runs)
+        assert second.reap() == REFUSED
+        lines = [json.loads(line) for line in second.log.read_text().splitlines()]
+        (error,) = [line for line in lines if line["level"] == "error"]
+        assert "'r1'" in error["event"]
+        assert "exception" not in error
+        assert first.ask("GET", "/readyz")["ready"]
