@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,11 +17,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 import yaml
 
 from end_to_end.agents import until
-from forewarn.maintenance import alerts
+from forewarn.maintenance import alerts, fleet
 from forewarn.server import settings
 from house.tree import ROOT
 from ports import free_port
@@ -85,6 +87,27 @@ def test_every_alert_asks_for_metrics_and_labels_that_there_are() -> None:
 def test_the_page_shows_the_packaged_configuration_of_haproxy() -> None:
     packaged = (PACKAGING / "haproxy.cfg").read_text(encoding="utf-8")
     assert pages.block(PAGE, "haproxy") == packaged
+
+
+def test_the_commands_before_compose_make_its_secrets_for_nobody_else(tmp_path: Path) -> None:
+    block = pages.block(PAGE, "sh", "mkdir -p secrets")
+    subprocess.run(["sh", "-eu", "-c", block], cwd=tmp_path, check=True)
+    made = {path.name: path for path in (tmp_path / "secrets").iterdir()}
+    assert {path.stat().st_mode & 0o777 for path in made.values()} == {0o600}
+    settled = dict(line.split("=", 1) for line in made["db.env"].read_text().splitlines())
+    assert settled["POSTGRES_PASSWORD"] == made["store.password"].read_text()
+    (key,) = made["haproxy.env"].read_text().splitlines()
+    secret = base64.b64decode(key.removeprefix("FOREWARN_PROXY_KEY="))
+    assert secret == made["proxy.secret"].read_bytes()
+    services = compose()["services"]
+    address = services["guest"]["networks"]["guests"]["ipv4_address"]
+    group = fleet.flatten(msgspec.convert(tomllib.loads(fleet_file()), fleet.Fleet))
+    (name,) = [member.name for one in group for member in one.members]
+    assert made["machines.map"].read_text() == f"{address} {name}\n"
+
+
+def fleet_file() -> str:
+    return str(compose()["configs"]["fleet"]["content"])
 
 
 def test_compose_names_files_that_there_are_or_that_the_page_makes() -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import os
 import signal
@@ -26,8 +27,11 @@ NETWORK: Final = "127.0.1."
 """In the place of the page's 10.0.1.0/24: one machine has all of it."""
 
 PROXY: Final = f"{NETWORK}4"
-WATCHER, POLLER = "127.0.0.1", "127.0.0.11"
-"""The guests web-0 and web-1, by their source addresses."""
+WATCHER: Final = "127.0.0.1"
+"""The guest web-0, by its source address."""
+
+POLLERS: Final = tuple(f"127.0.0.{n}" for n in range(11, 23))
+"""Addresses of the guest web-1: so many that each replica has some of them."""
 
 NAMES: Final = ("fw1", "fw2", "fw3")
 URL: Final = "postgresql://forewarn@db1,db2,db3/forewarn"
@@ -153,9 +157,10 @@ class Balancer:
 
     def __init__(self, folder: Path, key: str, guests: int) -> None:
         folder.mkdir()
-        machines = pages.block(PAGE, "text", "web-0")
-        places = {"10.0.0.10": WATCHER, "10.0.0.11": POLLER}
-        (folder / "machines.map").write_text(pages.placed(machines, places))
+        places = {"10.0.0.10": WATCHER, "10.0.0.11": POLLERS[0]}
+        machines = pages.placed(pages.block(PAGE, "text", "web-0"), places)
+        more = "".join(f"{address} web-1\n" for address in POLLERS[1:])
+        (folder / "machines.map").write_text(machines + more)
         self.port = free_port(PROXY)
         self._api = folder / "admin.sock"
         text = pages.placed(
@@ -263,9 +268,11 @@ class Poller:
             connection.close()
 
     def _run(self) -> None:
-        while not self._ends.wait(POLL_SECONDS):
+        for address in itertools.cycle(POLLERS):
+            if self._ends.wait(POLL_SECONDS):
+                return
             began = time.monotonic()
-            connection = HTTPConnection(PROXY, self._port, 30, source_address=(POLLER, 0))
+            connection = HTTPConnection(PROXY, self._port, 30, source_address=(address, 0))
             try:
                 connection.request("GET", EVENTS, headers={"Metadata": "true"})
                 answer = connection.getresponse()

@@ -28,6 +28,7 @@ from replicas.page import (
     Watch,
     shell,
 )
+from tcp_proxy import TcpProxy
 
 pytestmark = [
     pytest.mark.usefixtures("postgresql"),
@@ -50,12 +51,17 @@ class Moved:
         }
         settings = pages.block(PAGE, "toml", "[replica]")
         self.replicas = {}
+        self.way = TcpProxy(databases.primary.port)
+        """That of fw3 to the primary; it is the one that waits less before it leaves guests."""
+        port = f"127.0.0.1:{databases.primary.port}"
+        ways = {"fw3": databases.hosts.replace(port, f"127.0.0.1:{self.way.port}")}
         for at, name in enumerate(NAMES):
             written = pages.placed(
                 settings,
                 {
-                    URL: f"postgresql://forewarn@{databases.hosts}/forewarn",
+                    URL: f"postgresql://forewarn@{ways.get(name, databases.hosts)}/forewarn",
                     "sslmode=require": "sslmode=disable",
+                    "max_stale_seconds = 60": f"max_stale_seconds = {5 if name in ways else 60}",
                     "/etc/forewarn": str(secrets),
                     "10.0.1.11": f"{NETWORK}{11 + at}",
                     "10.0.1.5": f"{NETWORK}5",
@@ -92,6 +98,7 @@ class Moved:
             self.balancer.close()
         for replica in self.replicas.values():
             replica.kill()
+        self.way.close()
 
 
 @pytest.fixture(scope="module")
@@ -176,9 +183,7 @@ def test_no_guest_notices_that_replicas_are_killed_or_restarted(moved: Moved) ->
                 others = [moved.replicas[other] for other in NAMES if other != name]
                 for end in (moved.replicas[name].kill, moved.replicas[name].stop):
                     end()
-                    (event,) = others[0].document("events")["events"]
-                    others[0].document("cancel", event["operation"])
-                    others[1].document("schedule", "reboot", "web-0")
+                    _reschedule(*others)
                     seen += 2
                     until(lambda: len(watch.changes()) == seen, watch.complaints)  # noqa: B023
                     moved.replicas[name].start()
@@ -187,6 +192,24 @@ def test_no_guest_notices_that_replicas_are_killed_or_restarted(moved: Moved) ->
         assert watch.complaints() == ""
         assert poller.failures == []
         assert poller.answered > 100
+    finally:
+        watch.close()
+
+
+def test_a_replica_that_is_cut_off_from_the_database_is_left_out(moved: Moved) -> None:
+    watch = Watch(moved.folder, moved.balancer)
+    try:
+        with Poller(moved.balancer) as poller:
+            until(lambda: len(watch.changes()) == 1, watch.complaints)
+            moved.way.stall()
+            until(lambda: moved.balancer.up() == {"fw1", "fw2"}, moved.balancer.up)
+            _reschedule(moved.replicas["fw1"], moved.replicas["fw2"])
+            until(lambda: len(watch.changes()) == 3, watch.complaints)
+            moved.way.heal()
+            until(lambda: moved.balancer.up() == set(NAMES), moved.balancer.up)
+        print(f"{poller.answered} polls, the longest took {poller.longest_seconds:.2f} s")
+        assert watch.complaints() == ""
+        assert poller.failures == []
     finally:
         watch.close()
 
@@ -228,7 +251,7 @@ def test_documents_are_read_while_no_standby_or_no_primary_is_there(moved: Moved
             until(lambda: watch.changes()[-1]["event"]["status"] == "Started", watch.complaints)
             servers[0].kill()
             assert poller.approve(event["id"])[0] == 503
-            assert moved.balancer.up() == set(NAMES)
+            assert moved.balancer.up() >= {"fw1", "fw2"}
             servers[1].promote()
             until(lambda: poller.approve(event["id"])[0] == 200)
             until(lambda: _serving(moved) == list(NAMES))
@@ -237,6 +260,13 @@ def test_documents_are_read_while_no_standby_or_no_primary_is_there(moved: Moved
         assert poller.failures == []
     finally:
         watch.close()
+
+
+def _reschedule(one: Replica, other: Replica) -> None:
+    """Cancel the reboot of web-0 at one replica, and announce another at another one."""
+    (event,) = one.document("events")["events"]
+    one.document("cancel", event["operation"])
+    other.document("schedule", "reboot", "web-0")
 
 
 def _serving(moved: Moved) -> list[str]:
