@@ -17,7 +17,16 @@ from forewarn.control.changefeed import Changefeed
 from forewarn.control.follower import Follower, FollowerThread, Known
 from forewarn.control.plane import Plane
 from forewarn.control.writer import InlineWriter, ThreadWriter
-from forewarn.maintenance.model import Changes, Machine, Operation, Policy, Queueing, Refused, Scope
+from forewarn.maintenance.model import (
+    Changes,
+    Machine,
+    Operation,
+    Policy,
+    Queueing,
+    Refused,
+    RollingState,
+    Scope,
+)
 from forewarn.maintenance.planner import Request
 from forewarn.store.memory import MemoryStore
 from forewarn.store.port import (
@@ -312,6 +321,38 @@ def test_what_was_over_when_it_was_lost_counts_as_begun_elsewhere_too(pair: Pair
     second.plane.approve("bastion", [event.id], by="bastion", address="").result()
     (task,) = second.plane.claim("b", timedelta(minutes=1), 10).result()
     assert task.claimed_elsewhere == (lost_changes.NOBODY,)
+
+
+def test_a_rolling_update_whose_next_operation_was_lost_is_paused(pair: Pair) -> None:
+    first, second = pair
+    first.plane.apply_fleet(FLEET).result()
+    frozen = Request(event_type=EventType.FREEZE, scope="web")
+    plan = first.plane.request(frozen).result()
+
+    def carry_out(name: str) -> int:
+        events = [event.id for event in first.memory.operations[name].events]
+        first.plane.approve("web", events, by="web-0", address="").result()
+        (task,) = first.plane.claim("a", timedelta(minutes=1), 10).result()
+        return task.attempt
+
+    attempt = carry_out("1.1")
+    second.follower.look()
+    with lost_tail(first.store):
+        first.plane.finish("1.1", attempt, Outcome(succeeded=True)).result()
+        carry_out("1.2")
+        second.follower.look()
+    for replica in pair:
+        replica.follower.look()
+    with first.store.read() as reading:
+        (maintenance,) = reading.maintenances([plan.maintenance.number]).values()
+        (rolling,) = maintenance.rolling_updates
+        assert rolling.state is RollingState.PAUSED
+        assert maintenance.announced == 1 + lost_changes.SKIPPED_NUMBERS
+    (task,) = second.plane.claim("b", timedelta(minutes=1), 10).result()
+    second.plane.finish("1.1", task.attempt, Outcome(succeeded=True)).result()
+    assert second.memory.operations == {}
+    (resumed,) = second.plane.resume(1, by="x").result()
+    assert resumed.id not in {"1.1", "1.2"}
 
 
 def test_the_number_of_a_maintenance_that_was_lost_is_not_given_again(pair: Pair) -> None:

@@ -10,6 +10,8 @@ backup all since. What was lost may have been read, approved and carried out:
   connector's check has to say that it was not done (else `on_unknown` decides). Attempts go on from
   higher numbers: the report of a claim that was lost is refused.
 - Maintenances that are gone had numbers, and their tasks are named by these: new ones get others.
+  A rolling update that had begun with an operation that is gone is paused: the next one would do
+  its work again.
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,7 @@ from typing import Final
 import msgspec
 
 from forewarn.control import tombstones
-from forewarn.maintenance.model import Changes, Operation
+from forewarn.maintenance.model import Changes, Maintenance, Operation, RollingState
 from forewarn.store.port import Position, Reading, Transaction
 from forewarn.vocabulary import EventStatus
 
@@ -33,7 +35,11 @@ SKIPPED_ATTEMPTS: Final = 1000
 """How many numbers of attempts are left out: more than were claimed in any tail that is lost."""
 
 SKIPPED_NUMBERS: Final = 1000
-"""How many numbers of maintenances are left out: more than were asked for in any such tail."""
+"""How many numbers of maintenances, and of one's operations, are left out: more than there were in
+any such tail."""
+
+REASON: Final = "the database lost an operation that had started: look what was done"
+"""Why a rolling update is paused."""
 
 NOBODY: Final = "?"
 """The name of the replica that may have begun a task of which the store knows nothing."""
@@ -83,7 +89,7 @@ def recover(
         if (is_first and operation.status is EventStatus.STARTED)
         or _is_behind(operation, begun.get(name))
     )
-    changes = Changes(operations=doubted)
+    changes = Changes(operations=doubted, maintenances=_behind(transaction, begun))
     if is_first:
         scopes = transaction.scopes().values()
         raised = tuple(replace(s, incarnation=s.incarnation + RAISE_BY) for s in scopes)
@@ -95,6 +101,26 @@ def recover(
         transaction.put_setting(SETTING, written)
     transaction.save(changes)
     return changes
+
+
+def _behind(reading: Reading, begun: Mapping[str, int]) -> tuple[Maintenance, ...]:
+    """Return the maintenances of operations that had started and are gone, paused."""
+    gone = begun.keys() - reading.operations(begun.keys()).keys()
+    concerned = reading.maintenances({int(name.partition(".")[0]) for name in gone}).values()
+    return tuple(
+        replace(
+            maintenance,
+            announced=maintenance.announced + SKIPPED_NUMBERS,
+            rolling_updates=tuple(
+                replace(rolling, state=RollingState.PAUSED, reason=REASON)
+                if rolling.state is RollingState.RUNNING
+                else rolling
+                for rolling in maintenance.rolling_updates
+            ),
+        )
+        for maintenance in concerned
+        if any(rolling.state is RollingState.RUNNING for rolling in maintenance.rolling_updates)
+    )
 
 
 def _is_behind(stored: Operation, attempt: int | None) -> bool:
