@@ -123,6 +123,16 @@ class Replica:
         """Take its process away."""
         self._end(signal.SIGKILL)
 
+    def freeze(self) -> None:
+        """Let it answer nobody and close nothing, as a machine without power."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> int:
         """End it in order."""
         return self._end(signal.SIGTERM)

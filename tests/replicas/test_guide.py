@@ -160,6 +160,8 @@ def test_the_fleet_with_its_events_is_on_three_replicas(moved: Moved) -> None:
     assert [event["machines"] for event in moved.live()] == [["web-0"]]
     until(lambda: _serving(moved) == list(NAMES))  # fw2 learns of fw3 at its next beat
     assert not list((moved.folder / "sqlite").glob("forewarn.db"))
+    shown = moved.replicas["fw2"].call("replicas").stdout.splitlines()
+    assert shown[0].split() == pages.block(PAGE, "text", "CLAIMS").splitlines()[0].split()
 
 
 def test_one_token_is_every_replicas(moved: Moved) -> None:
@@ -207,6 +209,29 @@ def test_a_replica_that_is_cut_off_from_the_database_is_left_out(moved: Moved) -
             until(lambda: len(watch.changes()) == 3, watch.complaints)
             moved.way.heal()
             until(lambda: moved.balancer.up() == set(NAMES), moved.balancer.up)
+        print(f"{poller.answered} polls, the longest took {poller.longest_seconds:.2f} s")
+        assert watch.complaints() == ""
+        assert poller.failures == []
+    finally:
+        watch.close()
+
+
+def test_a_replica_that_answers_nothing_is_left_out(moved: Moved) -> None:
+    watch = Watch(moved.folder, moved.balancer)
+    try:
+        with Poller(moved.balancer) as poller:
+            until(lambda: len(watch.changes()) == 1, watch.complaints)
+            seen = 1
+            for name in NAMES:
+                others = [moved.replicas[other] for other in NAMES if other != name]
+                left = {other.name for other in others}
+                moved.replicas[name].freeze()
+                until(lambda: moved.balancer.up() == left, moved.balancer.up)  # noqa: B023
+                _reschedule(*others)
+                seen += 2
+                until(lambda: len(watch.changes()) == seen, watch.complaints)  # noqa: B023
+                moved.replicas[name].thaw()
+                until(lambda: moved.balancer.up() == set(NAMES), moved.balancer.up)
         print(f"{poller.answered} polls, the longest took {poller.longest_seconds:.2f} s")
         assert watch.complaints() == ""
         assert poller.failures == []
