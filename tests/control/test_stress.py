@@ -26,8 +26,8 @@ from forewarn.clock import ScaledClock, SystemClock
 from forewarn.connectors.port import Found, HostFacts, Outcome, Task
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
+from forewarn.control.machine_returns import ReturnWatch
 from forewarn.control.plane import Plane
-from forewarn.control.returns import ReturnWatch
 from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import ThreadWriter

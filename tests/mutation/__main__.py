@@ -48,7 +48,7 @@ TESTS = {
         "tests/connectors/virtual/test_steps.py",
         "tests/connectors/virtual/test_kills.py",
     ],
-    "control": ["tests/control/test_returns.py"],
+    "control": ["tests/control/test_machine_returns.py"],
     "agent": [
         "tests/agent/test_decider.py",
         "tests/agent/test_approval.py",

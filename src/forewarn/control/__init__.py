@@ -1,21 +1,21 @@
 """The control plane: the rules put to work on the store.
 
-    plane          one method for each thing asked: read, decide, check, save, publish
-    loading        which part of the store a decision gets to see, and what a reference means
-    unit_of_work   what one transaction has read, and what it is going to save
-    writer         the one thread that writes; requests that wait together share a commit
-    tombstones     the incarnations of what was removed
-    follower       publishes what this and other replicas commit, in one order
-    lost_changes   what follows when the store has lost its last changes
-    changefeed     tells the process's memory what changed, after the commit
-    sightings      what replicas saw of machines, as one
-    service_clock  the service's time, whether anything may start in it, and what guests are owed
-    timekeeping    whether the time of day can be trusted, and how long guests could not read
-    ticker         waits for the next wake-up, and has the plane start what is due
-    returns        has operations looked at again when machines that they await have asked
-    fleet_sync     keeps the fleet in step with its libvirt hosts
-    executor       claims started operations and runs the connector
-    hosts          drives the drains of hosts
+    plane            one method for each thing asked: read, decide, check, save, publish
+    loading          which part of the store a decision gets to see, and what a reference means
+    unit_of_work     what one transaction has read, and what it is going to save
+    writer           the one thread that writes; requests that wait together share a commit
+    tombstones       the incarnations of what was removed
+    follower         publishes what this and other replicas commit, in one order
+    lost_changes     what follows when the store has lost its last changes
+    changefeed       tells the process's memory what changed, after the commit
+    sightings        what replicas saw of machines, as one
+    service_clock    the service's time, whether anything may start in it, and what guests are owed
+    timekeeping      whether the time of day can be trusted, and how long guests could not read
+    ticker           has the plane start what is due at its time, and forget old history
+    machine_returns  has operations looked at again when machines that they await have asked
+    fleet_sync       keeps the fleet in step with its libvirt hosts
+    executor         claims started operations and runs the connector
+    host_drains      drives the drains of hosts
 
 Three threads share state here, each piece with one owner (docs/architecture.md). Knows no HTTP.
 Used by `server` and `testing`.

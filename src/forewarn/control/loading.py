@@ -10,9 +10,9 @@ import msgspec
 
 from forewarn.connectors.port import Task
 from forewarn.control.unit_of_work import Needs, UnitOfWork
-from forewarn.maintenance import hosts
+from forewarn.maintenance import host_drain
+from forewarn.maintenance.host_drain import DrainView
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.hosts import DrainView
 from forewarn.maintenance.model import (
     Hold,
     HoldKind,
@@ -167,7 +167,7 @@ def tasks(unit: UnitOfWork, operations: Iterable[Operation]) -> tuple[Task, ...]
     """Return what a connector is told of claimed operations; machines may be gone by now."""
     operations = tuple(operations)
     known = unit.machines({key(name) for each in operations for name in each.machines})
-    closed = hosts.closed(unit.drains().values())
+    closed = host_drain.closed(unit.drains().values())
     return tuple(_task(operation, known, closed) for operation in operations)
 
 

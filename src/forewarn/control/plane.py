@@ -21,9 +21,9 @@ from forewarn.connectors.port import Outcome, Task
 from forewarn.control import loading, tombstones
 from forewarn.control.unit_of_work import Needs, UnitOfWork, Work
 from forewarn.control.writer import Writer
-from forewarn.maintenance import decide, fleet, host_plan, hosts, invariants, planner
+from forewarn.maintenance import decide, fleet, host_drain, host_plan, invariants, planner
+from forewarn.maintenance.host_drain import DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostPlan, HostSurvey
-from forewarn.maintenance.hosts import DrainStep, DrainView
 from forewarn.maintenance.model import (
     Approval,
     Changes,
@@ -434,7 +434,7 @@ class Plane:
         before = unit.drains()
         machines = loading.on_hosts(unit, survey)
         host_plan.check(wanted, before, survey, machines)
-        drains = tuple(hosts.request(before.get(one.host), one, unit.now) for one in wanted)
+        drains = tuple(host_drain.request(before.get(one.host), one, unit.now) for one in wanted)
         return Work(drains, Changes(drains=drains))
 
     @_job
@@ -451,7 +451,7 @@ class Plane:
     ) -> Work[SteppedDrain]:
         """Do what follows for the drain of a host, of its requests the first that is possible."""
         view = loading.drain(unit, host, survey)
-        step = hosts.step(view, unit.now, self._policy.host_back)
+        step = host_drain.step(view, unit.now, self._policy.host_back)
         refusals: list[Refused] = []
         for ask in step.asks:
             try:
@@ -463,12 +463,12 @@ class Plane:
             except Refused as refusal:
                 refusals.append(refusal)
                 continue
-            drain = hosts.asked(step.drain, ask, number)
+            drain = host_drain.asked(step.drain, ask, number)
             changes = msgspec.structs.replace(decision.changes, drains=(drain,))
             return Work(SteppedDrain(changed=True), changes)
         if refusals:
             at = msgspec.structs.replace(view, drain=step.drain)
-            step = hosts.refused(at, refusals, unit.now)
+            step = host_drain.refused(at, refusals, unit.now)
         stepped = SteppedDrain(
             changed=step.drain.state is not view.drain.state,
             survey=step.survey,
@@ -486,7 +486,7 @@ class Plane:
         step = order(view, unit.now)
         changes = self._changes_of(unit, view.drain, step)
         if step.drain.state is HostState.UP:
-            given_up = hosts.given_up(view.drains, host, unit.now)
+            given_up = host_drain.given_up(view.drains, host, unit.now)
             changes = msgspec.structs.replace(changes, drains=(*changes.drains, *given_up))
         return Work(step.drain, changes)
 
@@ -494,7 +494,7 @@ class Plane:
     def record_failed_reboot(self, unit: UnitOfWork, host: str, message: str) -> Work[None]:
         """Record that the reboot command of a host reported a failure, which proves nothing."""
         before = unit.drains()[host]
-        return Work(None, Changes(drains=(hosts.reboot_failed(before, message),)))
+        return Work(None, Changes(drains=(host_drain.reboot_failed(before, message),)))
 
     def _changes_of(self, unit: UnitOfWork, before: Drain, step: DrainStep) -> Changes:
         changes = Changes()

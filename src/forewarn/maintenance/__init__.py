@@ -8,9 +8,9 @@ transaction's body may run twice. Imports only `vocabulary`.
     lifecycle    the transitions of an operation, as one table
     notice       the least notice of each type, and when NotBefore may be
     decide       the commands, decide(snapshot, command, now, mint), and wakeup_at(operation)
-    working_set  the values that one decision reads and replaces
+    working_set  what one decision reads and replaces; whether an operation may start
     planner      what a request becomes
-    hosts        the drain of a host: its states as one table, and what each does next
+    host_drain   the drain of a host: its states, what each does next, what proves a reboot
     host_plan    who leaves a host, which way and where to; and a look at all hosts
     fleet        the fleet file, and what applying one changes
     domains      the fleet that libvirt's domains are

@@ -31,10 +31,10 @@ from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
 from forewarn.control.fleet_sync import FleetSync
 from forewarn.control.follower import Follower, FollowerThread, Known, known_of
-from forewarn.control.hosts import HostDrains
+from forewarn.control.host_drains import HostDrains
+from forewarn.control.machine_returns import ReturnWatch
 from forewarn.control.plane import Plane
 from forewarn.control.replicas import DatabaseClock, Replicas
-from forewarn.control.returns import ReturnWatch
 from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.sightings import SharedSightings
 from forewarn.control.ticker import Ticker

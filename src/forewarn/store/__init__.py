@@ -6,7 +6,7 @@
     queries     what can be asked of a database
     sql         SqlStore: connections, transactions and writing, whatever the database
     sqlite      open_store: SQLite's settings, its errors, and how a new file is made
-    postgresql  the same for PostgreSQL, which replicas share
+    postgresql  the same for PostgreSQL, which replicas share; and lost answers to COMMIT
     transfer    copy: everything from one database to another
     migrations  the steps from an older schema
     memory      MemoryStore: the same promises over dictionaries

@@ -18,8 +18,8 @@ import msgspec
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome, Task
 from forewarn.control.changefeed import Changefeed
+from forewarn.control.machine_returns import ReturnWatch
 from forewarn.control.plane import Plane
-from forewarn.control.returns import ReturnWatch
 from forewarn.control.service_clock import Heartbeat, ServiceClock
 from forewarn.control.writer import InlineWriter
 from forewarn.maintenance import alerts, model, planner

@@ -1,7 +1,7 @@
 """Hosts, machines and operators for drains: the real rules, and a truth that drains must not hurt.
 
-`World.drive` does what the service does around `hosts.step`, and checks at each reboot and each
-request what must never happen.
+`World.drive` does what the service does around `host_drain.step`, and checks at each reboot and
+each request what must never happen.
 """
 
 from datetime import timedelta
@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from builders import MINUTE, SECOND, Bench
-from forewarn.maintenance import decide, fleet, hosts
+from forewarn.maintenance import decide, fleet, host_drain
+from forewarn.maintenance.host_drain import DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.hosts import DrainStep, DrainView
 from forewarn.maintenance.model import (
     Drain,
     GuestFacts,
@@ -135,7 +135,7 @@ class World:
                 changed_at=self.now,
                 **more,
             )
-            self.put(hosts.request(self.drains.get(host), wanted, self.now))
+            self.put(host_drain.request(self.drains.get(host), wanted, self.now))
 
     def order(self, host: str, order: Any, *arguments: Any) -> None:
         self.save(order(self.view(host), *arguments, self.now))
@@ -144,7 +144,9 @@ class World:
         before = self.drains.get(drain.host)
         if before is not None and before.state is not drain.state:
             assert drain.state in {
-                after for (state, _), after in hosts.TRANSITIONS.items() if state is before.state
+                after
+                for (state, _), after in host_drain.TRANSITIONS.items()
+                if state is before.state
             }
         self.drains[drain.host] = drain
         self.states.add(drain.state)
@@ -160,7 +162,7 @@ class World:
         survey = None
         for _ in range(MAX_STEPS):
             view = self.view(host, survey)
-            step = self.step = hosts.step(view, self.now, HOST_BACK)
+            step = self.step = host_drain.step(view, self.now, HOST_BACK)
             changed = step.drain != view.drain
             if step.asks:
                 changed |= self.ask(view, step)
@@ -185,10 +187,10 @@ class World:
                 refusals.append(refusal)
                 continue
             assert decision.maintenance is not None
-            self.put(hosts.asked(step.drain, ask, decision.maintenance.number))
+            self.put(host_drain.asked(step.drain, ask, decision.maintenance.number))
             return True
         before = self.drains[view.drain.host]
-        self.save(hosts.refused(replace(view, drain=step.drain), refusals, self.now))
+        self.save(host_drain.refused(replace(view, drain=step.drain), refusals, self.now))
         return self.drains[view.drain.host].state is not before.state
 
     def is_free(self, view: DrainView, name: str) -> None:

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from builders import MINUTE, NOW, SECOND
-from forewarn.maintenance import hosts
+from forewarn.maintenance import host_drain
+from forewarn.maintenance.host_drain import DrainRequest, DrainStep, DrainView
 from forewarn.maintenance.host_plan import HostSurvey
-from forewarn.maintenance.hosts import DrainRequest, DrainStep, DrainView
 from forewarn.maintenance.model import (
     AuditAction,
     Drain,
@@ -30,8 +30,8 @@ from forewarn.vocabulary import ErrorCode, EventSource, EventStatus, EventType, 
 
 BEFORE = NOW - 2 * MINUTE
 HOST_BACK = 30 * MINUTE
-LOOK_AGAIN = NOW + hosts.LOOK_EVERY
-ASK_AGAIN = NOW + hosts.ASK_AGAIN_AFTER
+LOOK_AGAIN = NOW + host_drain.LOOK_EVERY
+ASK_AGAIN = NOW + host_drain.ASK_AGAIN_AFTER
 
 replace = msgspec.structs.replace
 
@@ -117,7 +117,7 @@ def view(
 
 
 def step(of: DrainView) -> DrainStep:
-    return hosts.step(of, NOW, HOST_BACK)
+    return host_drain.step(of, NOW, HOST_BACK)
 
 
 def is_stuck(following: DrainStep, of: Drain, *words: str) -> bool:
@@ -318,9 +318,9 @@ def test_a_host_that_does_not_answer_has_a_minute(state: HostState) -> None:
     of = drain(state, reboot=True)
     following = step(view(of, survey=look(SILENT)))
     assert following == DrainStep(drain=replace(of, silent_since=NOW), wake_at=LOOK_AGAIN)
-    of = replace(of, silent_since=NOW - hosts.SILENT_LIMIT + SECOND)
+    of = replace(of, silent_since=NOW - host_drain.SILENT_LIMIT + SECOND)
     assert step(view(of, survey=look(SILENT))) == DrainStep(drain=of, wake_at=LOOK_AGAIN)
-    of = replace(of, silent_since=NOW - hosts.SILENT_LIMIT)
+    of = replace(of, silent_since=NOW - host_drain.SILENT_LIMIT)
     assert is_stuck(step(view(of, survey=look(SILENT))), of, "h1", "no route")
 
 
@@ -416,10 +416,10 @@ def test_only_a_look_after_the_command_and_another_boot_id_prove_a_reboot() -> N
 @pytest.mark.parametrize(
     ("waited", "reason", "answers", "ends"),
     [
-        (hosts.COMMAND_LIMIT, "denied", True, True),
-        (hosts.COMMAND_LIMIT - SECOND, "denied", True, False),
-        (hosts.COMMAND_LIMIT, "denied", False, False),
-        (hosts.COMMAND_LIMIT, "", True, False),
+        (host_drain.COMMAND_LIMIT, "denied", True, True),
+        (host_drain.COMMAND_LIMIT - SECOND, "denied", True, False),
+        (host_drain.COMMAND_LIMIT, "denied", False, False),
+        (host_drain.COMMAND_LIMIT, "", True, False),
         (HOST_BACK - SECOND, "", True, False),
         (HOST_BACK, "", True, True),
         (HOST_BACK, "denied", False, True),
@@ -502,24 +502,24 @@ def test_the_number_of_a_maintenance_is_noted_at_its_machine() -> None:
     request = asked("db-1", EventType.FREEZE)
     for home, field in ((False, "leaves_by"), (True, "returns_by")):
         noted = (of.guests[0], replace(of.guests[1], **{field: 7}))
-        after = hosts.asked(of, replace(request, home=home), 7)
+        after = host_drain.asked(of, replace(request, home=home), 7)
         assert after == replace(of, guests=noted, reason="")
 
 
 def test_a_live_event_is_waited_for_and_any_other_refusal_stops_the_drain() -> None:
     of = drain()
     live, other = Refused(ErrorCode.CONFLICT, "busy"), Refused(ErrorCode.NOT_ELIGIBLE, "never")
-    waits = hosts.refused(view(of), [live, Refused(ErrorCode.CONFLICT, "also")], NOW)
+    waits = host_drain.refused(view(of), [live, Refused(ErrorCode.CONFLICT, "also")], NOW)
     assert waits == DrainStep(drain=replace(of, reason="busy"), wake_at=ASK_AGAIN)
-    assert is_stuck(hosts.refused(view(of), [live, other], NOW), of, "never")
+    assert is_stuck(host_drain.refused(view(of), [live, other], NOW), of, "never")
 
 
 def test_a_command_that_reports_a_failure_is_remembered_while_the_host_reboots() -> None:
     of = rebooting(MINUTE)
-    assert hosts.reboot_failed(of, "denied") == replace(of, reason="denied")
-    assert hosts.reboot_failed(of, "").reason
+    assert host_drain.reboot_failed(of, "denied") == replace(of, reason="denied")
+    assert host_drain.reboot_failed(of, "").reason
     back = drain(HostState.BACK)
-    assert hosts.reboot_failed(back, "denied") is back
+    assert host_drain.reboot_failed(back, "denied") is back
 
 
 # What operators order.
@@ -534,11 +534,19 @@ def refusal(order: Any, of: DrainView, *arguments: Any) -> Refused:
 @pytest.mark.parametrize(
     ("action", "machine", "expected"),
     [
-        (AuditAction.UNDRAIN, "", hosts.undrain),
-        (AuditAction.RETURN, "", hosts.bring_home),
-        (AuditAction.RETRY, "", hosts.retry),
-        (AuditAction.SKIP, "db-0", lambda of, now: hosts.look_after(of, "db-0", Way.SKIP, now)),
-        (AuditAction.STOP, "db-0", lambda of, now: hosts.look_after(of, "db-0", Way.STOP, now)),
+        (AuditAction.UNDRAIN, "", host_drain.undrain),
+        (AuditAction.RETURN, "", host_drain.bring_home),
+        (AuditAction.RETRY, "", host_drain.retry),
+        (
+            AuditAction.SKIP,
+            "db-0",
+            lambda of, now: host_drain.look_after(of, "db-0", Way.SKIP, now),
+        ),
+        (
+            AuditAction.STOP,
+            "db-0",
+            lambda of, now: host_drain.look_after(of, "db-0", Way.STOP, now),
+        ),
     ],
 )
 def test_an_order_is_recorded_with_who_gave_it(
@@ -548,7 +556,7 @@ def test_an_order_is_recorded_with_who_gave_it(
     done = expected(of, NOW)
     record = Intervention(action=action, by="ann", at=NOW, detail=machine)
     recorded = replace(done, drain=replace(done.drain, interventions=(record,)))
-    assert hosts.order(of, action, "ann", NOW, machine) == recorded
+    assert host_drain.order(of, action, "ann", NOW, machine) == recorded
 
 
 def test_the_hosts_that_no_machine_may_move_to_are_told_in_order() -> None:
@@ -557,12 +565,12 @@ def test_the_hosts_that_no_machine_may_move_to_are_told_in_order() -> None:
         drain(HostState.UP, "h2"),
         drain(HostState.DRAINING, "h1"),
     ]
-    assert hosts.closed(drains) == ("h1", "h3")
+    assert host_drain.closed(drains) == ("h1", "h3")
 
 
 def test_a_transition_that_the_table_has_not_is_refused_with_the_host_and_its_state() -> None:
     with pytest.raises(Refused) as caught:
-        hosts.after("h1", HostState.UP, hosts.HostTrigger.REBOOT)
+        host_drain.after("h1", HostState.UP, host_drain.HostTrigger.REBOOT)
     assert caught.value.code is ErrorCode.CONFLICT
     assert caught.value.facts == {"host": "h1", "state": "up"}
     assert all(word in caught.value.message for word in ("reboot", "h1", "up"))
@@ -574,7 +582,7 @@ def test_a_drain_begins_at_once_or_after_another_hosts(
     before: Drain | None, after: str, state: str
 ) -> None:
     wanted = drain(HostState.UP, reboot=True, after=after)
-    assert hosts.request(before, wanted, NOW) == entered(wanted, HostState(state))
+    assert host_drain.request(before, wanted, NOW) == entered(wanted, HostState(state))
 
 
 @pytest.mark.parametrize("state", [each for each in HostState if each is not HostState.UP])
@@ -583,7 +591,7 @@ def test_asking_again_changes_only_what_becomes_of_the_host(state: HostState) ->
     wanted = drain(HostState.UP, reboot=True, bring_home=False, requested_by="eve", after="h2")
     changes = state in {HostState.WAITING, HostState.DRAINING, HostState.EMPTY}
     expected = replace(before, reboot=True, bring_home=False) if changes else before
-    assert hosts.request(before, wanted, NOW) == expected
+    assert host_drain.request(before, wanted, NOW) == expected
 
 
 def test_an_undrained_host_is_open_and_what_has_not_started_is_cancelled() -> None:
@@ -605,12 +613,12 @@ def test_an_undrained_host_is_open_and_what_has_not_started_is_cancelled() -> No
     )
     up = entered(of, HostState.UP, guests=left)
     cancel = ("2.1", "3.1")
-    assert hosts.undrain(view(of, *operations), NOW) == DrainStep(drain=up, cancel=cancel)
+    assert host_drain.undrain(view(of, *operations), NOW) == DrainStep(drain=up, cancel=cancel)
     home = replace(up, state=HostState.RETURNING, bring_home=True)
-    assert hosts.bring_home(view(of, *operations), NOW) == DrainStep(drain=home, cancel=cancel)
+    assert host_drain.bring_home(view(of, *operations), NOW) == DrainStep(drain=home, cancel=cancel)
 
 
-@pytest.mark.parametrize("order", [hosts.undrain, hosts.bring_home])
+@pytest.mark.parametrize("order", [host_drain.undrain, host_drain.bring_home])
 def test_a_host_whose_machines_are_off_until_its_reboot_stays_closed(order: Any) -> None:
     guests = (guest("db-0", leaves_by=1), guest("db-1", Way.STOP, leaves_by=2))
     of = drain(HostState.EMPTY, guests=guests)
@@ -629,17 +637,17 @@ def test_hosts_that_wait_for_an_undrained_one_are_not_drained_either() -> None:
         drain(HostState.WAITING, "h4", after="h9"),
         drain(HostState.DRAINING, "h5", after="h1"),
     ]
-    ended = hosts.given_up({each.host: each for each in drains}, "h1", NOW)
+    ended = host_drain.given_up({each.host: each for each in drains}, "h1", NOW)
     assert [each.host for each in ended] == ["h2", "h3"]
     for each, before, reason in zip(ended, drains[1:], ("h1", "h2"), strict=False):
         assert reason in each.reason
         assert each == entered(before, HostState.UP, reason=each.reason)
-    assert hosts.given_up({}, "h1", NOW) == ()
+    assert host_drain.given_up({}, "h1", NOW) == ()
 
 
 @pytest.mark.parametrize("state", [each for each in HostState if each is not HostState.STUCK])
 def test_only_what_is_stuck_can_be_retried(state: HostState) -> None:
-    refused = refusal(hosts.retry, view(drain(state)))
+    refused = refusal(host_drain.retry, view(drain(state)))
     assert refused.code is ErrorCode.CONFLICT
     assert refused.facts == {"host": "h1", "state": str(state)}
 
@@ -662,7 +670,7 @@ def test_a_retry_looks_again_at_what_is_over_and_leaves_the_rest() -> None:
         replace(guests[4], way=Way.UNDECIDED, to_host="", leaves_by=0),
     )
     again = DrainStep(drain=entered(of, HostState.DRAINING, guests=left))
-    assert hosts.retry(view(of, *operations), NOW) == again
+    assert host_drain.retry(view(of, *operations), NOW) == again
 
 
 @pytest.mark.parametrize("stuck_in", [HostState.BACK, HostState.RETURNING])
@@ -675,18 +683,18 @@ def test_a_retry_of_a_return_asks_again_for_what_is_over(stuck_in: HostState) ->
     operations = (operation(1, EventStatus.FAILED), operation(2, EventStatus.STARTED))
     left = (replace(guests[0], returns_by=0), guests[1])
     again = DrainStep(drain=entered(of, HostState.RETURNING, guests=left))
-    assert hosts.retry(view(of, *operations), NOW) == again
+    assert host_drain.retry(view(of, *operations), NOW) == again
 
 
 def test_a_machine_that_an_operator_looks_after_is_named_and_has_nothing_under_way() -> None:
     of = stuck(HostState.DRAINING, guests=(guest("db-0", leaves_by=1, returns_by=2),))
-    unknown = refusal(hosts.look_after, view(of), "db-9", Way.SKIP)
+    unknown = refusal(host_drain.look_after, view(of), "db-9", Way.SKIP)
     assert unknown.code is ErrorCode.NOT_FOUND
     assert unknown.facts == {"host": "h1", "machine": "db-9"}
     assert "db-9" in unknown.message
     for live, over in ((1, 2), (2, 1)):
         operations = (operation(live, EventStatus.STARTED), operation(over, EventStatus.FAILED))
-        refused = refusal(hosts.look_after, view(of, *operations), "db-0", Way.SKIP)
+        refused = refusal(host_drain.look_after, view(of, *operations), "db-0", Way.SKIP)
         assert refused.code is ErrorCode.CONFLICT
         assert refused.facts == {"machine": "db-0", "operation": f"{live}.1"}
         assert f"{live}.1" in refused.message
@@ -695,10 +703,10 @@ def test_a_machine_that_an_operator_looks_after_is_named_and_has_nothing_under_w
 @pytest.mark.parametrize("stuck_in", [HostState.BACK, HostState.RETURNING])
 def test_nothing_is_shut_down_on_a_host_that_has_rebooted(stuck_in: HostState) -> None:
     of = stuck(stuck_in, guests=(guest(),))
-    refused = refusal(hosts.look_after, view(of), "db-0", Way.STOP)
+    refused = refusal(host_drain.look_after, view(of), "db-0", Way.STOP)
     assert refused.code is ErrorCode.CONFLICT
     assert refused.facts == {"host": "h1", "machine": "db-0"}
-    assert hosts.look_after(view(of), "db-0", Way.SKIP, NOW).drain.state is HostState.RETURNING
+    assert host_drain.look_after(view(of), "db-0", Way.SKIP, NOW).drain.state is HostState.RETURNING
 
 
 @pytest.mark.parametrize("way", [Way.SKIP, Way.STOP])
@@ -710,7 +718,7 @@ def test_a_machine_that_an_operator_looks_after_is_the_only_one_that_changes(way
     of = stuck(HostState.DRAINING, guests=guests)
     operations = (operation(1, EventStatus.FAILED), operation(2, EventStatus.STARTED))
     left = (replace(guests[0], way=way, to_host="", leaves_by=0), guests[1])
-    following = hosts.look_after(view(of, *operations), "DB-0", way, NOW)
+    following = host_drain.look_after(view(of, *operations), "DB-0", way, NOW)
     assert following == DrainStep(drain=entered(of, HostState.DRAINING, guests=left))
 
 
@@ -718,8 +726,8 @@ def test_machines_of_two_update_domains_are_not_shut_down_one_by_one_either() ->
     guests = (guest("web-0"), guest("web-1", Way.STOP, leaves_by=1))
     of = stuck(HostState.DRAINING, guests=guests)
     machines = (machine("web-0", "h1", "web", 0), machine("web-1", "h1", "web", 1))
-    refused = refusal(hosts.look_after, view(of, machines=machines), "web-0", Way.STOP)
+    refused = refusal(host_drain.look_after, view(of, machines=machines), "web-0", Way.STOP)
     assert refused.code is ErrorCode.NOT_ELIGIBLE
     assert refused.facts == {"machine": "web-0"}
     alone = view(of, machines=machines[:1])
-    assert hosts.look_after(alone, "web-0", Way.STOP, NOW).drain.state is HostState.DRAINING
+    assert host_drain.look_after(alone, "web-0", Way.STOP, NOW).drain.state is HostState.DRAINING

@@ -22,7 +22,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryP
 from litestar.plugins import OpenAPISchemaPlugin
 from litestar.typing import FieldDefinition
 
-from forewarn.maintenance import fleet, hosts, model
+from forewarn.maintenance import fleet, host_drain, model
 from forewarn.maintenance.host_plan import HostSurvey
 from forewarn.server.operator import errors, metrics, requests, schemas, views
 from forewarn.server.operator.errors import RESPONSES, RETRY_SECONDS
@@ -511,8 +511,8 @@ async def order_drain(
         raise model.Refused(ErrorCode.INVALID, message, where="machine")
     action, by = model.AuditAction(data.order), _who(data.by)
 
-    def order(view: hosts.DrainView, now: datetime) -> hosts.DrainStep:
-        return hosts.order(view, action, by, now, data.machine)
+    def order(view: host_drain.DrainView, now: datetime) -> host_drain.DrainStep:
+        return host_drain.order(view, action, by, now, data.machine)
 
     _log.info("an operator orders", host=name, order=data.order, by=by)
     await backend.done(backend.plane.order_drain(name, order))

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from forewarn import settings
 from forewarn.clock import Clock
-from forewarn.control.hosts import HostDrains
+from forewarn.control.host_drains import HostDrains
 from forewarn.control.plane import Plane
 from forewarn.control.replicas import Replicas
 from forewarn.control.service_clock import Heartbeat

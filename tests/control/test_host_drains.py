@@ -14,14 +14,14 @@ from control.conftest import Counting, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import HostFacts, Outcome, Task
 from forewarn.connectors.simulated import SimulatedConnector
-from forewarn.control import hosts as driver
+from forewarn.control import host_drains as driver
 from forewarn.control.changefeed import Changefeed
 from forewarn.control.executor import Executor
-from forewarn.control.hosts import HostDrains
+from forewarn.control.host_drains import HostDrains
 from forewarn.control.plane import Plane
 from forewarn.control.ticker import Ticker
 from forewarn.control.writer import InlineWriter
-from forewarn.maintenance import fleet, hosts
+from forewarn.maintenance import fleet, host_drain
 from forewarn.maintenance.model import (
     Drain,
     HoldKind,
@@ -288,7 +288,7 @@ def test_a_failed_move_stops_the_drain_and_a_retry_brings_it_to_its_end(site: Si
         assert site.reboots == []
         assert not [o for o in site.live() if o.status is not EventStatus.STARTED]
         site.failing.clear()
-        done(site.plane.order_drain("h1", hosts.retry))
+        done(site.plane.order_drain("h1", host_drain.retry))
         await site.until(HostState.UP)
         assert site.reboots == ["h1"]
 
@@ -299,7 +299,7 @@ def test_undraining_the_first_host_gives_the_others_up(site: Site) -> None:
     async def story() -> None:
         await site.drain("h1", "h2", "h3", reboot=True)
         await site.settle()
-        done(site.plane.order_drain("h1", hosts.undrain))
+        done(site.plane.order_drain("h1", host_drain.undrain))
         await site.settle()
         assert {drain.state for drain in site.drains().values()} == {HostState.UP}
         assert site.live() == []
@@ -336,7 +336,7 @@ def test_a_reboot_command_that_fails_leaves_the_drain_to_an_operator(site: Site)
         await site.until(HostState.STUCK)
         assert "permission denied" in site.drains()["h1"].reason
         site.reboot_fails = False
-        done(site.plane.order_drain("h1", hosts.retry))
+        done(site.plane.order_drain("h1", host_drain.retry))
         await site.until(HostState.UP)
         assert site.reboots == ["h1", "h1"]
 
@@ -363,8 +363,8 @@ def test_machines_that_stay_are_off_while_the_host_reboots(site: Site) -> None:
         await site.until(HostState.STUCK)
         site.failing.clear()
 
-        def stop(view: hosts.DrainView, now: Any) -> hosts.DrainStep:
-            return hosts.look_after(view, "db", hosts.Way.STOP, now)
+        def stop(view: host_drain.DrainView, now: Any) -> host_drain.DrainStep:
+            return host_drain.look_after(view, "db", host_drain.Way.STOP, now)
 
         done(site.plane.order_drain("h1", stop))
         await site.until(HostState.UP)
@@ -445,7 +445,7 @@ def killed(site: Site, *, bring_home: bool) -> bool:
             stuck.append(site.drains()["h1"])
             assert stuck[0].stuck_in is HostState.REBOOTING
             assert site.reboots == []
-            done(site.plane.order_drain("h1", hosts.retry))
+            done(site.plane.order_drain("h1", host_drain.retry))
             await site.until(HostState.UP)
 
     site.play(story)
@@ -507,12 +507,12 @@ def test_what_could_not_be_drained_is_refused_and_the_plan_says_why(site: Site) 
 
 def test_an_order_about_a_host_that_is_not_drained_is_refused(site: Site) -> None:
     with pytest.raises(Refused) as refusal:
-        done(site.plane.order_drain("h1", hosts.retry))
+        done(site.plane.order_drain("h1", host_drain.retry))
     assert refusal.value.code is ErrorCode.NOT_FOUND
 
 
 def test_a_look_that_takes_its_time_is_still_young_enough_for_a_reboot() -> None:
-    assert timedelta(seconds=driver.SURVEY_SECONDS) < hosts.LOOK_AGE_LIMIT
+    assert timedelta(seconds=driver.SURVEY_SECONDS) < host_drain.LOOK_AGE_LIMIT
 
 
 def test_a_look_to_be_shown_is_a_recent_one(site: Site) -> None:

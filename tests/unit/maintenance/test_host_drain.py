@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from builders import MINUTE, SECOND
-from forewarn.maintenance import decide, host_plan, hosts
-from forewarn.maintenance.hosts import HostTrigger
+from forewarn.maintenance import decide, host_drain, host_plan
+from forewarn.maintenance.host_drain import HostTrigger
 from forewarn.maintenance.model import HoldKind, HostState, Refused, Stay, Way
 from forewarn.vocabulary import ErrorCode, EventStatus, EventType
 from house import tree
@@ -112,7 +112,7 @@ def test_several_hosts_take_turns_and_the_first_failure_stops_them() -> None:
     world.carry_out(world.live()[0], succeeded=False)
     world.go_on()
     assert (world.state("h1"), world.state("h2")) == (HostState.STUCK, HostState.WAITING)
-    world.order("h1", hosts.retry)
+    world.order("h1", host_drain.retry)
     world.go_on(40)
     assert (world.state("h1"), world.state("h2")) == (HostState.UP, HostState.UP)
     assert world.reboots == {"h1": 1, "h2": 1}
@@ -144,7 +144,7 @@ def test_a_failed_move_stops_the_line_turns_nothing_off_and_waits_for_a_word() -
     world.go_on(30)
     assert world.drains["h1"] == drain
     assert not world.off
-    world.order("h1", hosts.retry)
+    world.order("h1", host_drain.retry)
     world.go_on()
     assert world.state() is HostState.UP
     assert world.hosts_of(*ON_H1) == ["h1"] * 4
@@ -171,7 +171,7 @@ def test_a_host_where_a_stranger_runs_is_never_rebooted() -> None:
     assert world.state() is HostState.STUCK
     assert "test-vm" in world.drains["h1"].reason
     world.strangers.clear()
-    world.order("h1", hosts.retry)
+    world.order("h1", host_drain.retry)
     world.go_on()
     assert world.state() is HostState.UP
 
@@ -208,7 +208,7 @@ def test_what_cannot_move_is_shut_down_last_and_is_off_until_the_host_has_reboot
     world.drive_all()
     assert not world.reboots  # it has started, and the machine still runs
     with pytest.raises(Refused) as refusal:
-        world.order("h1", hosts.undrain)
+        world.order("h1", host_drain.undrain)
     assert refusal.value.code is ErrorCode.CONFLICT
     world.go_on()
     assert world.state() is HostState.UP
@@ -219,7 +219,7 @@ def test_what_cannot_move_is_shut_down_last_and_is_off_until_the_host_has_reboot
 
 def test_an_operator_may_shut_a_machine_down_that_could_not_be_moved() -> None:
     world = stuck_at("db-0")
-    world.order("h1", hosts.look_after, "DB-0", Way.STOP)
+    world.order("h1", host_drain.look_after, "DB-0", Way.STOP)
     world.go_on(20)
     assert world.state() is HostState.UP
     assert world.hosts_of(*ON_H1) == ["h1"] * 4
@@ -228,13 +228,13 @@ def test_an_operator_may_shut_a_machine_down_that_could_not_be_moved() -> None:
 
 def test_a_machine_that_is_skipped_is_the_operators_and_keeps_the_host_from_its_reboot() -> None:
     world = stuck_at("db-0")
-    world.order("h1", hosts.look_after, "db-0", Way.SKIP)
+    world.order("h1", host_drain.look_after, "db-0", Way.SKIP)
     world.go_on()
     assert world.state() is HostState.STUCK
     assert world.hosts_of("db-0", "web-0") == ["h1", "h2"]
     assert not world.reboots
     world.where[world.id_of("db-0")] = "h3"
-    world.order("h1", hosts.retry)
+    world.order("h1", host_drain.retry)
     world.go_on()
     assert world.state() is HostState.UP
     assert world.hosts_of("db-0", "web-0") == ["h3", "h1"]
@@ -261,7 +261,7 @@ def test_an_undrained_host_is_open_and_nothing_more_leaves_it() -> None:
     world = World()
     world.drain("h1", reboot=True)
     world.drive_all()
-    world.order("h1", hosts.undrain)
+    world.order("h1", host_drain.undrain)
     assert world.state() is HostState.UP
     assert not world.drains["h1"].closed
     assert not world.live()
@@ -274,7 +274,7 @@ def test_an_operator_brings_the_machines_of_an_empty_host_home() -> None:
     world.drain("h1", bring_home=False)
     world.go_on()
     assert world.state() is HostState.EMPTY
-    world.order("h1", hosts.bring_home)
+    world.order("h1", host_drain.bring_home)
     assert not world.drains["h1"].closed
     world.go_on()
     assert world.state() is HostState.UP
@@ -295,7 +295,7 @@ def test_a_machine_that_does_not_come_home_stops_the_return_and_can_be_left_wher
         HostState.RETURNING,
         False,
     )
-    world.order("h1", hosts.look_after, failing.machines[0], Way.SKIP)
+    world.order("h1", host_drain.look_after, failing.machines[0], Way.SKIP)
     world.go_on()
     assert world.state() is HostState.UP
     assert sorted(world.hosts_of(*ON_H1)) == ["h1", "h1", "h1", "h2"]
@@ -333,7 +333,7 @@ def test_a_silent_host_has_a_minute_and_then_needs_an_operator() -> None:
     world.drain("h1")
     world.drive_all()
     assert world.state() is HostState.DRAINING
-    world.wait(hosts.SILENT_LIMIT - SECOND)
+    world.wait(host_drain.SILENT_LIMIT - SECOND)
     world.silent.clear()
     world.drive_all()
     assert world.live()
@@ -341,7 +341,7 @@ def test_a_silent_host_has_a_minute_and_then_needs_an_operator() -> None:
     world.silent.add("h1")
     world.drain("h1")
     world.drive_all()
-    world.wait(hosts.SILENT_LIMIT)
+    world.wait(host_drain.SILENT_LIMIT)
     assert world.state() is HostState.STUCK
 
 
@@ -359,7 +359,7 @@ def test_a_reboot_that_nobody_knows_of_is_never_repeated_by_itself(silent: bool)
     assert (world.state(), world.reboots) == (HostState.STUCK, {"h1": 1})
     world.lose_reboots = False
     world.silent.clear()
-    world.order("h1", hosts.retry)
+    world.order("h1", host_drain.retry)
     world.go_on()
     assert (world.state(), world.reboots) == (HostState.UP, {"h1": 2})
 
@@ -371,7 +371,7 @@ def test_a_reboot_that_happened_after_all_is_not_repeated_by_a_retry() -> None:
     world.go_on_until(HostState.REBOOTING)
     world.wait(HOST_BACK)
     world.boots["h1"] += 1
-    world.order("h1", hosts.retry)
+    world.order("h1", host_drain.retry)
     world.go_on()
     assert (world.state(), world.reboots) == (HostState.UP, {"h1": 1})
 
@@ -381,15 +381,15 @@ def test_a_command_that_reports_a_failure_has_a_minute_to_be_proven_wrong() -> N
     world.lose_reboots = True
     world.drain("h1", reboot=True)
     world.go_on_until(HostState.REBOOTING)
-    world.put(hosts.reboot_failed(world.drains["h1"], "permission denied"))
+    world.put(host_drain.reboot_failed(world.drains["h1"], "permission denied"))
     world.drive_all()
     assert world.state() is HostState.REBOOTING
-    world.wait(hosts.COMMAND_LIMIT)
+    world.wait(host_drain.COMMAND_LIMIT)
     assert world.state() is HostState.STUCK
     assert "permission denied" in world.drains["h1"].reason
 
 
-@pytest.mark.parametrize("order", [hosts.retry, hosts.bring_home, hosts.undrain])
+@pytest.mark.parametrize("order", [host_drain.retry, host_drain.bring_home, host_drain.undrain])
 def test_what_the_table_does_not_have_is_refused(order: object) -> None:
     world = World()
     world.lose_reboots = True
@@ -430,7 +430,7 @@ def play(seed: int) -> set[HostState]:
         world.wait(HOST_BACK)
         for host, drain in world.drains.items():
             if drain.state is HostState.STUCK:
-                orders += attempt(world, host, hosts.retry)
+                orders += attempt(world, host, host_drain.retry)
             if drain.state is HostState.EMPTY and not drain.reboot:
                 world.boots[host] += 1  # by hand
         for operation in [*world.bench.snapshot.operations.values()]:
@@ -440,7 +440,7 @@ def play(seed: int) -> set[HostState]:
     for host, drain in [*world.drains.items()]:
         if drain.state is HostState.STUCK:  # a machine that cannot be moved, or is skipped
             assert any(word in drain.reason for word in ("not empty", "cannot be", "different"))
-            world.order(host, hosts.undrain)
+            world.order(host, host_drain.undrain)
     world.go_on(20)
     resting = {HostState.UP, HostState.EMPTY, HostState.WAITING}
     assert {drain.state for drain in world.drains.values()} <= resting, f"seed {seed}"
@@ -471,15 +471,15 @@ def happen(world: World, chance: Random) -> int:
             world.lose_reboots = chance.random() < 0.3
         case 9:
             if world.state(host) is HostState.STUCK:
-                return attempt(world, host, hosts.retry)
+                return attempt(world, host, host_drain.retry)
         case 10:
-            order = chance.choice([hosts.undrain, hosts.bring_home])
+            order = chance.choice([host_drain.undrain, host_drain.bring_home])
             return attempt(world, host, order) if chance.random() < 0.2 else 0
         case 11:
             guests = world.drains[host].guests
             if guests and chance.random() < 0.5:
                 way = chance.choice([Way.SKIP, Way.STOP])
-                return attempt(world, host, hosts.look_after, chance.choice(guests).name, way)
+                return attempt(world, host, host_drain.look_after, chance.choice(guests).name, way)
     return 0
 
 
@@ -493,9 +493,9 @@ def attempt(world: World, host: str, order: object, *arguments: object) -> int:
 
 def test_every_transition_leads_to_a_state_that_is_left_again() -> None:
     for state in HostState:
-        assert any(before is state for before, _ in hosts.TRANSITIONS)
-        assert state in hosts.TRANSITIONS.values()
-    assert {trigger for _, trigger in hosts.TRANSITIONS} == set(HostTrigger)
+        assert any(before is state for before, _ in host_drain.TRANSITIONS)
+        assert state in host_drain.TRANSITIONS.values()
+    assert {trigger for _, trigger in host_drain.TRANSITIONS} == set(HostTrigger)
 
 
 def test_the_guide_draws_the_table_and_nothing_else() -> None:
@@ -504,7 +504,7 @@ def test_the_guide_draws_the_table_and_nothing_else() -> None:
     drawn = re.findall(r"^ +(\w+) --> (\w+) : (\w+)$", drawing, re.MULTILINE)
     table = {
         (before.value, after.value, trigger.value)
-        for (before, trigger), after in hosts.TRANSITIONS.items()
+        for (before, trigger), after in host_drain.TRANSITIONS.items()
     }
     assert len(drawn) == len(drawing.splitlines())
     assert set(drawn) == table

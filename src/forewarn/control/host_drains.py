@@ -1,9 +1,9 @@
 """Drives the drains of hosts: looks at the hosts, has the plane take each step, runs reboots.
 
-`maintenance.hosts` decides. A step follows each change that the changefeed tells of a drain or its
-operations, and the time that the step before named. A look at the hosts runs on the event loop with
-a limit; nothing else waits for it. A reboot command runs only after the step that ordered it was
-committed, by the process that committed it: after a kill in between, nobody runs it.
+`maintenance.host_drain` decides. A step follows each change that the changefeed tells of a drain or
+its operations, and the time that the step before named. A look at the hosts runs on the event loop
+with a limit; nothing else waits for it. A reboot command runs only after the step that ordered it
+was committed, by the process that committed it: after a kill in between, nobody runs it.
 """
 
 import asyncio

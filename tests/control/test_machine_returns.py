@@ -13,8 +13,8 @@ from control.conftest import Counting, done
 from forewarn.clock import ManualClock
 from forewarn.connectors.port import Outcome
 from forewarn.control.changefeed import Changefeed
+from forewarn.control.machine_returns import LOOK_EVERY, ReturnWatch
 from forewarn.control.plane import Operations, Plane
-from forewarn.control.returns import LOOK_EVERY, ReturnWatch
 from forewarn.control.writer import ThreadWriter
 from forewarn.maintenance.model import Operation, Sighting
 from forewarn.maintenance.planner import Request
