@@ -88,7 +88,7 @@ def lose_tail(pair: Pair, cluster: Cluster, replicas: Sequence[Service]) -> tupl
     hold = cluster.runs_path.with_suffix(".hold")
     before = {machine: len(runs(cluster, machine)) for machine in stage.MACHINES}
     over, running = stage.request(first, OVER), stage.request(first, RUNNING)
-    events = {machine: stage.announced(second, machine) for machine in (OVER, RUNNING)}
+    events = {machine: stage.announced(third, machine) for machine in (OVER, RUNNING)}
     read = {machine: third.document(machine) for machine in (OVER, RUNNING)}
     pair.wait_until_standby_has_all()
     with watched(cluster, (OVER, RUNNING, GONE, NEXT)):
