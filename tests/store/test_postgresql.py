@@ -463,6 +463,7 @@ def strict_url(strict: Postgres, database: str = "fleet", user: str = "fleet") -
 def refusal(url: str, secret: str, folder: Path) -> StoreError:
     file = folder / "secret"
     file.write_text(secret + "\n")
+    file.chmod(0o600)
     with pytest.raises(StoreError) as refused:
         postgresql.open_store(url, password_file=file, patience=SHORT).close()
     said = str(refused.value)
@@ -476,6 +477,7 @@ def test_the_password_is_read_from_its_file_for_each_connection(
 ) -> None:
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\n")
+    file.chmod(0o640)
     made: list[str] = []
     for _ in range(2):
         store = postgresql.open_store(
@@ -484,6 +486,17 @@ def test_the_password_is_read_from_its_file_for_each_connection(
         save(store, Changes(scopes=(WEB,)))
         store.close()
     assert made == ["made"]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o620, 0o604])
+def test_a_password_that_others_may_read_or_change_is_refused(
+    strict: Postgres, tmp_path: Path, mode: int
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text(f"{SECRET}\n")
+    file.chmod(mode)
+    with pytest.raises(StoreUnusable, match=f"{mode:04o}"):
+        postgresql.open_store(strict_url(strict), password_file=file)
 
 
 @pytest.mark.parametrize(

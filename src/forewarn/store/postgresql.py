@@ -6,6 +6,8 @@ transaction sees all that was committed before it, and the outbox is in the orde
 
 import functools
 import hashlib
+import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -247,13 +249,7 @@ class Access:
 
     def connect(self) -> _Connection:
         """Return a new connection that begins no transaction by itself."""
-        more = {}
-        if self._password_file is not None:
-            try:
-                more["password"] = self._password_file.read_text("utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                message = f"cannot read store.password_file {self._password_file}: {error}"
-                raise StoreUnusable(message) from error
+        more = {} if self._password_file is None else {"password": _secret(self._password_file)}
         try:
             connection = _Connection.connect(autocommit=True, **(self._given | more))
         except psycopg.Error as error:
@@ -279,6 +275,20 @@ class Access:
             f"cannot connect to {self.place}: check that a server runs there that takes changes; "
             f"nothing was changed ({said})"
         )
+
+
+def _secret(path: Path) -> str:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        # Its group may read it, as systemd hands a credential on.
+        if os.name != "posix" or not mode & 0o037:
+            return path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreUnusable(f"cannot read store.password_file {path}: {error}") from error
+    raise StoreUnusable(
+        f"store.password_file {path} has mode {mode:04o}, so others may read or change it: give it "
+        "mode 0640 or 0600, and change the password if anybody has seen it"
+    )
 
 
 def explain(error: BaseException, place: str) -> StoreError | None:
