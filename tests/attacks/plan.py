@@ -23,11 +23,12 @@ REFUSED = {
     "heads": {"faulty-request", "unknown-address"},
     "flood": {"rate", "unknown-address", "loop-share"},
     "approvals": {"unknown-address", "loop-share", "bodies"},
-    "idle": {"unknown-address", "connections-of-address"},
+    "idle": {"unknown-address", "connections-of-address", "connections-of-strangers"},
     "pipeline": {"rate", "unknown-address", "loop-share", "connections-of-address"},
     "sip": {"rate", "unknown-address", "loop-share", "connections-of-address"},
-    "silent": {"connections-of-address"},
-    "drip": {"connections-of-address"},
+    # The kernel keeps who says nothing for a second; strangers over their share are refused then.
+    "silent": {"connections-of-address", "connections-of-strangers", "slow-request"},
+    "drip": {"connections-of-address", "connections-of-strangers", "slow-request"},
     "waiters": {"waiters", "connections-of-address", "rate"},
 }
 """The limits that an attack meets, one of them at least, where it wants more than it may have."""
