@@ -62,7 +62,7 @@ def written(found: dict[str, Any]) -> str:
     measured = (
         f"Measured on {machine['cores']} cores of a virtual machine ({machine['cpu']}), Linux "
         f"{machine['kernel']}, Python {machine['python']}, in one run of "
-        f"{found['seconds'] / 60:.0f} minutes, {found['network']}, that began at a load of "
+        f"{found['seconds'] / 60:.0f} minutes, over {found['network']}, that began at a load of "
         f"{machine['load_before']:.1f}. Times in ms; *more MiB* counts from the first row on. "
         f"Neighbours' requests refused: {refused}; notices moved: {moved}; approvals lost: "
         f"{found['approvals lost']}. While the store was away, an approval was answered 503 after "
