@@ -228,7 +228,8 @@ class Follower:
         """Add what a transaction saved to the outbox, if it saved anything."""
         if not saved:
             return None
-        form, body = encoded(saved)
+        # Nobody reads what a process on its own has written: its rows only number the changes.
+        form, body = encoded(saved) if self._store.shared else (REREAD, b"")
         at = transaction.now() or now
         return transaction.append(
             body, format=form, token=self._mint(), replica=self.replica, at=at
