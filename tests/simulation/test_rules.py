@@ -317,10 +317,11 @@ class Rules(RuleBasedStateMachine):
         """Whatever happened: released, given time and good outcomes, everything ends."""
         for hold in self.bench.snapshot.holds:
             self.bench.release(hold.kind, hold.name)
-        for number, maintenance in sorted(self.bench.snapshot.maintenances.items()):
-            if any(walk.state is RollingState.PAUSED for walk in maintenance.rolling_updates):
-                self.bench.decide(decide.resume_rolling, number)
         for _ in range(len(self.bench.snapshot.machines) * 3 + 10):
+            # One whose machines do not come back meanwhile pauses its rolling update, too.
+            for number, maintenance in sorted(self.bench.snapshot.maintenances.items()):
+                if any(walk.state is RollingState.PAUSED for walk in maintenance.rolling_updates):
+                    self.bench.decide(decide.resume_rolling, number)
             self.bench.let_pass(timedelta(days=400))
             for operation_id in self.started():
                 self.bench.finish(operation_id)
