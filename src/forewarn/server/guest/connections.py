@@ -182,7 +182,7 @@ class Connections:
             return Reason.CONNECTIONS_OF_ADDRESS
         if connection.is_stranger and (
             self._strangers >= limits.stranger_connections
-            # Their share is used up: not even their requests are read.
+            # Their share is used up: their requests are not parsed.
             or self._strangers_of(connection.source.listener).is_greedy(self.monotonic())
         ):
             return Reason.CONNECTIONS_OF_STRANGERS
