@@ -35,8 +35,8 @@ CALM_WORST_SECONDS = 1.0
 
 REFUSALS = "forewarn_guest_refusals_total"
 
-BREAKS = {"connections": "[guest]\nconnections_per_address = 9000\n"}
-"""Limits that limit nothing, each to see the judge see it."""
+BREAKS = {"rate": "[rules]\nrate_per_second = 1\nrate_burst = 1\n"}
+"""Settings that hinder neighbours whatever the attackers do, each to see the judge see it."""
 
 
 class Outcome(NamedTuple):
